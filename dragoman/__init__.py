@@ -1,0 +1,60 @@
+"""Dragoman: sequence-to-sequence learning from pairs.
+
+    import dragoman
+
+    dragoman.train("my.toml", run="runs/x")
+    run = dragoman.load("runs/x")
+    print(run.predict(["hello"])[0].text)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.version import __version__
+
+if TYPE_CHECKING:
+    from dragoman.config import Config
+    from dragoman.predictor import Predictor
+
+__all__ = ["__version__", "load", "train"]
+
+
+def load(run: str | Path, device: str = "auto") -> Predictor:
+    """Open a trained run; `predict`, `stream` and `evaluate` of the result do the rest."""
+    from dragoman.predictor import load as open_run
+
+    return open_run(run, device)
+
+
+def train(
+    config: Config | Mapping[str, Any] | str | Path,
+    run: str | Path | None = None,
+    *overrides: str,
+    quiet: bool = False,
+) -> Predictor:
+    """Train from a configuration (object, table or TOML file) and open the result.
+
+    An existing run folder goes on where it stopped. Without `run`, a file `my.toml` trains in `runs/my`.
+    """
+    from dragoman import config as configuration
+    from dragoman.runs import train as train_run
+    from dragoman.training.display import Display
+
+    if isinstance(config, str | Path):
+        folder = Path(run) if run is not None else Path("runs") / Path(config).stem
+        resolved = configuration.load(config, overrides)
+    else:
+        if run is None:
+            raise TypeError("train needs run=FOLDER when the configuration is not a file")
+        folder = Path(run)
+        if isinstance(config, Mapping):
+            resolved = configuration.build(config, overrides)
+        else:
+            if overrides:
+                raise TypeError("overrides apply to a table or a file; change a Config with dataclasses.replace")
+            resolved = config
+    train_run(resolved, folder, Display(quiet=quiet))
+    return load(folder)

@@ -1,0 +1,168 @@
+"""Proving a run before it starts: every data line, the lengths, the memory, and one whole cycle on a slice."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dragoman.config import Config
+from dragoman.data.batches import Batch, BatchPlan, padded
+from dragoman.data.corpus import Corpus, Files, paths_of, prepare, read_all
+from dragoman.data.readers import Example, Fault
+from dragoman.data.tokenizers import PAD
+from dragoman.errors import DataError, DragomanError, RunError
+
+from dragoman.predictor import load
+from dragoman.runs import device_of, train
+from dragoman.tasks import build_model
+from dragoman.training.display import Display
+from dragoman.training.loop import use_half_precision
+from dragoman.training.optimizer import MovingAverageConfig
+
+Say = Callable[[str], None]
+SLICE = 48  # pairs of the trial cycle
+
+
+def check(config: Config, say: Say, show: int = 1000) -> None:
+    """Say what is found; raises a DragomanError at the end if the run could not start."""
+    say("configuration: every setting is known and in range")
+    device = device_of(config.train.device)
+    use_half_precision(config.train.precision, device)
+    files = [config.data.train] + ([config.data.valid] if config.data.valid is not None else [])
+    faults = sum(check_lines(config, part, part is not config.data.train, say, show) for part in files)
+    if faults and config.data.faults == "stop":
+        raise DataError(
+            f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"'
+        )
+    corpus = prepare(config.data, config.tokenizer)
+    plan = check_lengths(config, corpus, say)
+    check_memory(config, corpus, plan, device, say)
+    check_cycle(config, say)
+
+
+def check_lines(config: Config, files: Files, several: bool, say: Say, show: int) -> int:
+    """Name every faulty line; gives how many there are."""
+    counts: Counter[str] = Counter()
+    pairs = 0
+    for item in read_all(config.data, files, several_references=several):
+        if isinstance(item, Fault):
+            counts[item.kind] += 1
+            if sum(counts.values()) <= show:
+                say(str(item))
+        else:
+            pairs += 1
+    total = sum(counts.values())
+    if total > show:
+        say(f"… and {total - show:,} more faulty lines")
+    found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no faults"
+    say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable pairs, {found}")
+    return total
+
+
+def check_lengths(config: Config, corpus: Corpus, say: Say) -> BatchPlan:
+    """How long the rows are and how well they fill batches."""
+    for side, column in (("source", corpus.train.source), ("target", corpus.train.target)):
+        lengths = column.lengths()
+        middle, high = np.quantile(lengths, [0.5, 0.95])
+        say(
+            f"lengths: {side} median {middle:.0f}, 95 % up to {high:.0f}, longest {lengths.max()} tokens; "
+            f"vocabulary {len(corpus.source_tokenizer if side == 'source' else corpus.target_tokenizer):,}"
+        )
+    too_long = corpus.report["train"]["too_long"]
+    if too_long:
+        say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
+    epoch = plan.epoch(0)
+    cells = sum(len(epoch[i]) * int(plan.target_lengths[epoch[i]].max()) for i in range(len(epoch)))
+    say(
+        f"batches: {len(epoch):,} an epoch, {1 - plan.target_tokens.sum() / cells:.1%} of the target cells are "
+        f"padding; train.steps = {config.train.steps:,} is "
+        f"{config.train.steps * config.train.accumulate / len(epoch):.1f} epochs"
+    )
+    return plan
+
+
+def check_memory(config: Config, corpus: Corpus, plan: BatchPlan, device: torch.device, say: Say) -> None:
+    """Weights, optimiser and what the backward pass of the largest batch keeps, against what there is."""
+    sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
+    torch.manual_seed(config.train.seed)
+    model = build_model(config, *sizes).train()
+    parameters = sum(part.numel() for part in model.parameters())
+    copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
+    rows, source, target = plan.largest()
+    trial = min(rows, 2)  # activations grow in step with rows
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def longest(length: int) -> torch.Tensor:
+        return padded([[4] * (length - 1)] * trial)
+
+    source_rows = longest(source)
+    batch = Batch(source_rows, source_rows != PAD, longest(target))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(batch).total
+    own = {part.untyped_storage().data_ptr() for part in model.parameters()}
+    activations = sum(size for pointer, size in kept.items() if pointer not in own) * rows // trial
+    del loss
+    # The logits' gradient stands beside the logits for a moment.
+    activations += rows * target * sizes[1] * 4
+    needed = parameters * 4 * copies + activations
+    available = available_memory(device)
+    verdict = f"of {available / 2**30:.1f} GiB free" if available else ""
+    say(
+        f"memory: {parameters:,} parameters; the largest batch ({rows} rows of {source} and {target} tokens) needs "
+        f"about {needed / 2**30:.2f} GiB {verdict} on {device}"
+    )
+    if available and needed > available:
+        raise DragomanError(
+            f"the largest batch needs about {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free on "
+            f"{device}; lower train.batch_tokens (now {config.train.batch_tokens}) or data.max_length"
+        )
+
+
+def available_memory(device: torch.device) -> int:
+    """Free bytes on a device; 0 if the system does not tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    except (ValueError, OSError, AttributeError):
+        return 0
+
+
+def check_cycle(config: Config, say: Say) -> None:
+    """Train, validate, save, reload and decode with a few pairs in a throw-away folder."""
+    usable = (item for item in read_all(config.data, config.data.train) if isinstance(item, Example))
+    examples = list(islice(usable, SLICE))
+    with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:
+        path = Path(folder) / "slice.jsonl"
+        rows = ({"source": example.source, "target": example.references[0]} for example in examples)
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        data = replace(config.data, train=str(path), valid=None, columns=(), cache=folder)
+        training = replace(
+            config.train, steps=2, save_every=1, validate_every=2, decode=2, log_every=1, batch_tokens=512,
+            accumulate=1, tensorboard=False,
+        )  # fmt: skip
+        run = Path(folder) / "run"
+        train(replace(config, data=data, train=training), run, Display(quiet=True))
+        predictor = load(run, config.train.device)
+        texts = [example.source for example in examples[:2]]
+        first, second = predictor.predict(texts), load(run, config.train.device).predict(texts)
+        if first != second:
+            raise RunError("the saved model does not give the same output when it is loaded again")
+    say("cycle: trained 2 steps, validated, saved, reloaded and decoded")
+
+

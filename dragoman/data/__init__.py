@@ -1,0 +1,1 @@
+"""File → examples → tokens → batch: readers, tokenizers, token store and batch plan."""

@@ -1,0 +1,161 @@
+"""Tokens → batches: token-budget batches of like lengths, their order computed from (seed, epoch) (FIELD G4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.data.store import TokenStore
+from dragoman.data.tokenizers import EOS, PAD
+
+
+class Batch(NamedTuple):
+    """Sources and targets as padded rows; both end in <eos>."""
+
+    source: Tensor  # (B, S)
+    source_mask: Tensor  # (B, S), True = real
+    target: Tensor  # (B, T)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on a device."""
+        return Batch(*(part.to(device, non_blocking=True) for part in self))
+
+    def pin(self) -> Batch:
+        """The same batch in page-locked memory, so that copying it to a GPU does not wait."""
+        return Batch(*(part.pin_memory() for part in self))
+
+
+def padded(rows: Sequence[Sequence[int] | NDArray[Any]], width: int | None = None) -> Tensor:
+    """Token rows, each with <eos> added, padded to one width: (B, S)."""
+    width = width or max(len(row) for row in rows) + 1
+    out = np.full((len(rows), width), PAD, dtype=np.int64)
+    for place, row in enumerate(rows):
+        out[place, : len(row)] = row
+        out[place, len(row)] = EOS
+    return torch.from_numpy(out)
+
+
+def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Batch:
+    """A batch from token lists in memory; without targets for prediction."""
+    source = padded(sources)
+    target = padded(targets) if targets is not None else source.new_empty(len(sources), 0)
+    return Batch(source, source != PAD, target)
+
+
+def rounded(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Lengths rounded up to a grid of four steps an octave: few shapes, about 6 % padding."""
+    lengths = np.maximum(lengths, 1)
+    step = 2 ** np.maximum(np.ceil(np.log2(lengths)).astype(np.int64) - 3, 0)
+    return -(-lengths // step) * step
+
+
+class EpochPlan(NamedTuple):
+    """One epoch's batches: rows[bounds[i]:bounds[i+1]] make batch i."""
+
+    rows: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def __getitem__(self, index: int) -> NDArray[np.int64]:  # type: ignore[override]
+        return self.rows[self.bounds[index] : self.bounds[index + 1]]
+
+
+class BatchPlan:
+    """Cuts a store into batches of at most `budget` tokens a side, padding included.
+
+    Rows are sorted by rounded target length and, within it, by source length; what does not fill a batch of its
+    target length is pooled and cut the same way. So the number of rows follows from the shape, and only the last
+    batch of an epoch is short. A row longer than the budget makes a batch of its own.
+    """
+
+    def __init__(self, store: TokenStore, budget: int, seed: int, max_rows: int | None = None) -> None:
+        self.budget, self.seed, self.max_rows = budget, seed, max_rows
+        self.source_lengths = rounded(store.source.lengths() + 1).astype(np.int32)  # <eos> counts
+        self.target_lengths = rounded(store.target.lengths() + 1).astype(np.int32)
+        self.target_tokens = (store.target.lengths() + 1).astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self.source_lengths)
+
+    def epoch(self, epoch: int) -> EpochPlan:
+        """The batches of one epoch, a pure function of the seed and its number."""
+        random = np.random.default_rng([self.seed, epoch])
+        order = random.permutation(len(self)).astype(np.int32)
+        order = order[self._sorted(order)]
+        pieces: list[NDArray[np.int32]] = []
+        leftovers: list[NDArray[np.int32]] = []
+        changes = np.flatnonzero(np.diff(self.target_lengths[order])) + 1
+        for group in np.split(order, changes):
+            full, rest = self._cut(group)
+            pieces.extend(full)
+            leftovers.append(rest)
+        pool = np.concatenate(leftovers) if leftovers else order
+        pool = pool[self._sorted(pool)]
+        full, rest = self._cut(pool)
+        pieces.extend(full)
+        if len(rest):
+            pieces.append(rest)
+        pieces = [pieces[place] for place in random.permutation(len(pieces))]
+        bounds = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])]).astype(np.int64)
+        return EpochPlan(np.concatenate(pieces).astype(np.int64), bounds)
+
+    def tokens(self, rows: NDArray[np.int64]) -> int:
+        """Real target tokens in these rows."""
+        return int(self.target_tokens[rows].sum())
+
+    def rows_for(self, source: int, target: int) -> int:
+        """How many rows of this padded shape fill the budget."""
+        rows = max(1, self.budget // max(source, target))
+        return min(rows, self.max_rows) if self.max_rows else rows
+
+    def shapes(self) -> set[tuple[int, int]]:
+        """The (source, target) lengths rows are padded to, before batches mix them."""
+        pairs = np.unique(np.stack([self.source_lengths, self.target_lengths], 1), axis=0)
+        return {(int(source), int(target)) for source, target in pairs}
+
+    def largest(self) -> tuple[int, int, int]:
+        """Rows, source and target length of the batch that needs most memory."""
+        source, target = int(self.source_lengths.max()), int(self.target_lengths.max())
+        return self.rows_for(source, target), source, target
+
+    def _sorted(self, rows: NDArray[np.int32]) -> NDArray[np.int64]:
+        key = self.target_lengths[rows].astype(np.int64) << 32 | self.source_lengths[rows]
+        return np.argsort(-key, kind="stable")
+
+    def _cut(self, rows: NDArray[np.int32]) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
+        """Full batches in order, and the rest that does not fill one; rows come longest first."""
+        pieces = []
+        place = 0
+        while place < len(rows):
+            target = int(self.target_lengths[rows[place]])
+            source = int(self.source_lengths[rows[place]])
+            size = self.rows_for(source, target)
+            # Within one target length sources only get shorter; in the pool a later row may have a longer one.
+            longest = int(self.source_lengths[rows[place : place + size]].max())
+            size = self.rows_for(longest, target)
+            if place + size > len(rows):
+                break
+            pieces.append(rows[place : place + size])
+            place += size
+        return pieces, rows[place:]
+
+
+def gather(store: TokenStore, rows: NDArray[np.int64], plan: BatchPlan | None = None) -> Batch:
+    """Read rows of a store as one batch, padded to the plan's grid if one is given."""
+
+    def side(column: str) -> Tensor:
+        tokens = getattr(store, column).rows(rows)
+        width = None
+        if plan is not None:
+            width = int(getattr(plan, f"{column}_lengths")[rows].max())
+        return padded(tokens, width)
+
+    source, target = side("source"), side("target")
+    return Batch(source, source != PAD, target)

@@ -1,0 +1,322 @@
+"""Files of pairs → token stores, once: keyed by what the files hold and how they are to be read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from dragoman import settings
+from dragoman.data.readers import Example, Fault, Parallel, read_pairs
+from dragoman.data.store import StoreWriter, TokenStore
+from dragoman.data.tokenizers import (
+    SubwordsConfig,
+    Tokenizer,
+    TokenizerConfig,
+    learn,
+    load_tokenizer,
+)
+from dragoman.errors import DataError
+from dragoman.settings import Range, setting
+
+FORMAT = 1  # raise when stores written by older code must not be read any more
+CHUNK = 20_000
+Files = str | tuple[str, ...] | Parallel
+Note = Callable[[str, int], None]  # (what is being done, pairs done so far)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the pairs are and which of them can be used."""
+
+    train: Files = setting(
+        help='a file of pairs, a list of them, or { source = "a.en", target = "a.de" }; '
+        ".tsv, .jsonl or .parquet, also .gz or .zst"
+    )
+    valid: Files | None = setting(None, help="pairs for validation; without it a part of train is set aside")
+    columns: tuple[str, ...] = setting((), help='which columns, such as ["2", "3"] or ["en", "de"]')
+    holdout: Annotated[int, Range(1, None)] = setting(
+        2000, help="without valid: about so many pairs are set aside by a hash of their source, at most a tenth"
+    )
+    faults: Literal["stop", "skip"] = setting("stop", help="on a line that cannot be used: stop, or leave it out")
+    max_length: Annotated[int, Range(1, None)] = setting(256, help="longer pairs (in tokens) are left out of training")
+    max_characters: Annotated[int, Range(1, None)] = setting(10_000, help="a longer line is a fault")
+    units: Literal["words", "phonemes"] = setting(
+        "words", help="what the space-separated target symbols are; decides whether WER or PER is meant"
+    )
+    cache: str = setting("", help="folder for tokenised text; default $DRAGOMAN_CACHE or ~/.cache/dragoman")
+
+
+@dataclass(frozen=True)
+class TokenizersConfig:
+    """How text becomes tokens on either side."""
+
+    source: TokenizerConfig = setting(SubwordsConfig(), help="units of the source")
+    target: TokenizerConfig | None = setting(
+        None, help="units of the target; without it one vocabulary is learned from both sides"
+    )
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Everything training needs to know of the data."""
+
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    train: TokenStore
+    valid: TokenStore
+    valid_texts: Path  # JSON lines: source, references
+    report: dict[str, Any]  # counts, faults, fingerprint
+
+
+def file_list(files: Files) -> list[str | Parallel]:
+    """One or several entries as a list."""
+    return list(files) if isinstance(files, tuple) else [files]
+
+
+def paths_of(files: Files) -> list[str]:
+    """Every path on disk that stands behind an entry."""
+    return [
+        path
+        for entry in file_list(files)
+        for path in ([entry.source, entry.target] if isinstance(entry, Parallel) else [entry])
+    ]
+
+
+def read_all(config: DataConfig, files: Files, *, several_references: bool = False) -> Iterator[Example | Fault]:
+    """Every example or fault of one or several files, in order."""
+    for entry in file_list(files):
+        yield from read_pairs(
+            entry,
+            columns=config.columns,
+            several_references=several_references,
+            max_characters=config.max_characters,
+        )
+
+
+def file_digest(path: str) -> str:
+    """A hash of a file's bytes."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except OSError as error:
+        # Let the reader say it: it knows the nearest name.
+        for _ in read_pairs(path):
+            break
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def fingerprint(config: DataConfig, tokenizers: TokenizersConfig) -> str:
+    """What the stores depend on: the bytes of the files and the settings that shape tokens."""
+    digests = [[file_digest(path) for path in paths_of(files)] for files in (config.train, config.valid or ())]
+    table = settings.as_table(config)
+    relevant = {
+        key: table.get(key) for key in ("columns", "holdout", "faults", "max_length", "max_characters")
+    }
+    layout = [type(files).__name__ for files in (config.train, config.valid)]
+    content = [FORMAT, digests, layout, relevant, settings.as_table(tokenizers)]
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def cache_folder(config: DataConfig) -> Path:
+    """Where tokenised text is kept between runs."""
+    if config.cache:
+        return Path(config.cache)
+    if "DRAGOMAN_CACHE" in os.environ:
+        return Path(os.environ["DRAGOMAN_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman"
+
+
+def source_hash(example: Example) -> int:
+    """64 bits of a hash of the source: every pair of one source lands on the same side of the split."""
+    return int.from_bytes(hashlib.blake2b(example.source.encode(), digest_size=8).digest(), "big")
+
+
+class Selection:
+    """The usable examples of a corpus, split into training and validation."""
+
+    def __init__(self, config: DataConfig, note: Note) -> None:
+        self.config, self.note = config, note
+        self.faults: Counter[str] = Counter()
+        self.examples = 0
+        self.threshold = 0  # sources whose hash lies below are for validation
+        smallest = 1 << 64
+        for example in self._usable(config.train, "reading"):
+            self.examples += 1
+            if config.valid is None:
+                smallest = min(smallest, source_hash(example))
+        if self.examples == 0:
+            raise DataError(f"{', '.join(paths_of(config.train))}: no usable pair found")
+        if config.valid is None:
+            share = min(0.1, config.holdout / self.examples)
+            self.threshold = max(int(share * 2**64), smallest + 1)
+
+    def _usable(self, files: Files, doing: str, *, several_references: bool = False) -> Iterator[Example]:
+        faults: Counter[str] = Counter()
+        first: list[Fault] = []
+        for count, item in enumerate(read_all(self.config, files, several_references=several_references)):
+            if count % CHUNK == 0:
+                self.note(doing, count)
+            if isinstance(item, Fault):
+                faults[item.kind] += 1
+                if len(first) < 3:
+                    first.append(item)
+            else:
+                yield item
+        if faults and self.config.faults == "stop":
+            raise DataError(fault_message(first, sum(faults.values())))
+        self.faults = self.faults | faults  # the same files are read several times: count them once
+
+    def train(self, doing: str) -> Iterator[Example]:
+        """The examples to learn from."""
+        for example in self._usable(self.config.train, doing):
+            if not self.threshold or source_hash(example) >= self.threshold:
+                yield example
+
+    def valid(self, doing: str) -> Iterator[Example]:
+        """The examples to validate on."""
+        if self.config.valid is not None:
+            yield from self._usable(self.config.valid, doing, several_references=True)
+            return
+        for example in self._usable(self.config.train, doing):
+            if source_hash(example) < self.threshold:
+                yield example
+
+
+def fault_message(first: list[Fault], count: int) -> str:
+    """One line that names the first faulty lines and what to do."""
+    shown = "; ".join(str(fault) for fault in first)
+    rest = f" (and {count - len(first)} more)" if count > len(first) else ""
+    return f'{shown}{rest}. Mend the lines, or leave such lines out with data.faults="skip"'
+
+
+def learn_tokenizers(
+    tokenizers: TokenizersConfig, selection: Selection
+) -> tuple[Tokenizer, Tokenizer]:
+    """Vocabularies from the training part only."""
+    if tokenizers.target is None:
+        texts = (
+            text
+            for example in selection.train("learning the vocabulary")
+            for text in (example.source, example.references[0])
+        )
+        joint = learn(tokenizers.source, texts)
+        return joint, joint
+    return (
+        learn(tokenizers.source, (example.source for example in selection.train("learning source units"))),
+        learn(tokenizers.target, (example.references[0] for example in selection.train("learning target units"))),
+    )
+
+
+def chunks(examples: Iterable[Example], size: int = CHUNK) -> Iterator[list[Example]]:
+    """Lists of so many examples."""
+    iterator = iter(examples)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def write_store(
+    folder: Path, examples: Iterable[Example], source: Tokenizer, target: Tokenizer, max_length: int
+) -> dict[str, int]:
+    """Tokenise examples into a store; gives counts of pairs, tokens and what was too long."""
+    counts = dict.fromkeys(("pairs", "source_tokens", "target_tokens", "too_long"), 0)
+    with StoreWriter(folder, len(source), len(target)) as writer:
+        for chunk in chunks(examples):
+            sources = source.encode_batch([example.source for example in chunk])
+            targets = target.encode_batch([example.references[0] for example in chunk])
+            kept = [
+                (left, right)
+                for left, right in zip(sources, targets, strict=True)
+                if len(left) <= max_length and len(right) <= max_length
+            ]
+            writer.add([left for left, _ in kept], [right for _, right in kept])
+            counts["pairs"] += len(kept)
+            counts["too_long"] += len(chunk) - len(kept)
+            counts["source_tokens"] += sum(len(left) for left, _ in kept)
+            counts["target_tokens"] += sum(len(right) for _, right in kept)
+    return counts
+
+
+def length_ratio(store: TokenStore) -> float:
+    """Target tokens per source token that nearly no pair exceeds, with some room: bounds decoding."""
+    ratios = (store.target.lengths() + 1) / (store.source.lengths() + 1)
+    return round(max(1.0, 1.2 * float(np.quantile(ratios, 0.999))), 3)
+
+
+def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note: Note) -> None:
+    selection = Selection(config, note)
+    source, target = learn_tokenizers(tokenizers, selection)
+    (folder / "tokenizer").mkdir()
+    source.save(folder / "tokenizer", "source")
+    target.save(folder / "tokenizer", "target")
+    report: dict[str, Any] = {"examples": selection.examples}
+    report["train"] = write_store(
+        folder / "train", selection.train("tokenising"), source, target, config.max_length
+    )
+
+    def kept_as_text(examples: Iterable[Example]) -> Iterator[Example]:
+        with (folder / "valid.jsonl").open("w", encoding="utf-8") as file:
+            for example in examples:
+                row = {"source": example.source, "references": example.references}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                yield example
+
+    valid = kept_as_text(selection.valid("tokenising validation pairs"))
+    report["valid"] = write_store(folder / "valid", valid, source, target, config.max_length)
+    report["faults"] = dict(selection.faults)
+    for part in ("train", "valid"):
+        if not report[part]["pairs"]:
+            raise DataError(
+                f"{', '.join(paths_of(config.train))}: no pair is left for the {part} part "
+                f"({selection.examples} usable, {report[part]['too_long']} longer than data.max_length = "
+                f"{config.max_length} tokens)"
+            )
+    report["length_ratio"] = length_ratio(TokenStore(folder / "train"))
+    (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
+
+
+def open_corpus(folder: Path, key: str) -> Corpus:
+    """A corpus that was prepared before."""
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    return Corpus(
+        load_tokenizer(folder / "tokenizer", "source"),
+        load_tokenizer(folder / "tokenizer", "target"),
+        TokenStore(folder / "train"),
+        TokenStore(folder / "valid"),
+        folder / "valid.jsonl",
+        report | {"fingerprint": key},
+    )
+
+
+def prepare(config: DataConfig, tokenizers: TokenizersConfig, note: Note = lambda doing, count: None) -> Corpus:
+    """Tokenise what the configuration names, unless that was done before."""
+    cache = cache_folder(config)
+    key = fingerprint(config, tokenizers)
+    folder = cache / key
+    if not (folder / "report.json").exists():
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            building = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=cache))
+        except OSError as error:
+            raise DataError(f"{cache}: cannot write the token store here ({error.strerror})") from None
+        try:
+            _build(building, config, tokenizers, note)
+            try:
+                building.rename(folder)
+            except OSError:
+                # Another process prepared the same text meanwhile; its work is as good as ours.
+                if not (folder / "report.json").exists():
+                    raise
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+    return open_corpus(folder, key)

@@ -1,0 +1,89 @@
+"""A run at a glance: what `dragoman info` shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dragoman import settings
+from dragoman.data.batches import batch_of
+from dragoman.inspection.summary import parameter_count, summary
+from dragoman.runs import Run
+from dragoman.tasks import build_model
+from dragoman.training.display import duration
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def information(folder: str, depth: int = 3) -> dict[str, Any]:
+    """Everything `info` shows, as plain values."""
+    run = Run(folder)
+    source, target = run.tokenizers()
+    model = build_model(run.config, len(source), len(target))
+    rows = [[4] * 7, [4] * 4]
+    layers = summary(model, batch_of(rows, [[4] * 6, [4] * 3]), depth)
+    metrics = run.metrics()
+    trained = [row for row in metrics if "loss" in row]
+    validated = [row for row in metrics if "valid" in row]
+    return {
+        "run": folder,
+        "task": run.config.task,
+        "parameters": parameter_count(model),
+        "layers": [layer._asdict() for layer in layers],
+        "example": "2 sources of 8 tokens, 2 targets of 7",
+        "data": run.data,
+        "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
+        "steps": [trained[-1]["step"] if trained else 0, run.config.train.steps],
+        "seconds": trained[-1]["seconds"] if trained else 0.0,
+        "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
+        "valid": [{"step": row["step"], **row["valid"]} for row in validated],
+        "config": settings.as_table(run.config),
+        "torch": str(torch.__version__),
+    }
+
+
+def spark(values: list[float], width: int = 60) -> str:
+    """A line of bars, high for high values; long series are thinned."""
+    if len(values) > width:
+        values = [values[place * len(values) // width] for place in range(width)]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in values)
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print tables and curves for a person."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    layers = Table("layer", "kind", "output", "parameters", box=None, pad_edge=False)
+    layers.columns[3].justify = "right"
+    for layer in found["layers"]:
+        indent = "  " * layer["name"].count(".")
+        layers.add_row(
+            indent + layer["name"].rpartition(".")[2], layer["kind"], layer["shape"], f"{layer['parameters']:,}"
+        )
+    console.print(f"[bold]{found['run']}[/bold]  {found['task']}, {found['parameters']:,} parameters")
+    console.print(layers)
+    console.print(f"(output shapes for {found['example']})\n")
+    data = found["data"]
+    for part in ("train", "valid"):
+        counts = data[part]
+        console.print(
+            f"{part}: {counts['pairs']:,} pairs, {counts['source_tokens']:,} source and "
+            f"{counts['target_tokens']:,} target tokens, {counts['too_long']:,} too long"
+        )
+    for side, (kind, size) in found["vocabulary"].items():
+        console.print(f"{side} vocabulary: {size:,} {kind}")
+    step, steps = found["steps"]
+    console.print(f"\ntrained {step:,} of {steps:,} steps in {duration(found['seconds'])}")
+    for name, rows in (("train", found["train"]), ("valid", found["valid"])):
+        if rows:
+            losses = [row["loss"] for row in rows]
+            console.print(f"{name} loss  {losses[0]:.3f} {spark(losses)} {losses[-1]:.3f}")
+    if found["valid"]:
+        best = min(found["valid"], key=lambda row: row["loss"])
+        others = "  ".join(f"{key} {value:.4g}" for key, value in best.items() if key != "step")
+        console.print(f"lowest validation loss at step {best['step']:,}: {others}")

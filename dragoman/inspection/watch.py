@@ -1,0 +1,65 @@
+"""Attention watched from outside: models carry no plumbing for it, and training keeps the fused kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.data.batches import batch_of
+from dragoman.data.tokenizers import EOS
+from dragoman.layers.attention import AdditiveAttention, CrossAttention, observing
+from dragoman.predictor import Predictor
+
+
+@contextmanager
+def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """Collect the weights of every attention computed inside the block, by module name: (N, H, T, S) each."""
+    names = {id(module): name for name, module in model.named_modules()}
+    seen: dict[str, list[Tensor]] = {}
+
+    def keep(module: nn.Module, weights: Tensor) -> None:
+        seen.setdefault(names[id(module)], []).append(weights.detach())
+
+    with observing(keep):
+        yield seen
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How an output looked at its source: rows are output tokens, columns source tokens."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    layers: dict[str, Tensor]  # name → (H, T, S)
+
+    def mean(self, layer: str | None = None) -> Tensor:
+        """The weights of one layer (by default the last) over its heads: (T, S)."""
+        return self.layers[layer or list(self.layers)[-1]].mean(0)
+
+
+@torch.no_grad()
+def cross_attention(predictor: Predictor, text: str, output: str | None = None) -> Alignment:
+    """The attention over the source behind an output, by default the predicted one."""
+    source = predictor.source_tokenizer.encode(text)
+    if output is None:
+        output = predictor.predict([text])[0].text
+    target = predictor.target_tokenizer.encode(output)
+    model: Any = predictor.model
+    kinds = {name: module for name, module in model.named_modules()}
+    with watch(model) as seen:
+        model.score(batch_of([source], [target]).to(predictor.device))
+    layers = {
+        name: torch.cat(parts, 2)[0].float().cpu()  # recurrent decoders attend once a step
+        for name, parts in seen.items()
+        if isinstance(kinds[name], CrossAttention | AdditiveAttention)
+    }
+    return Alignment(
+        source=(*predictor.source_tokenizer.pieces(source), *predictor.source_tokenizer.pieces([EOS])),
+        target=(*predictor.target_tokenizer.pieces(target), *predictor.target_tokenizer.pieces([EOS])),
+        layers=layers,
+    )

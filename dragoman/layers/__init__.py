@@ -1,0 +1,1 @@
+"""Tensors to tensors; nothing here knows a task."""

@@ -1,0 +1,74 @@
+"""Small blocks that several models share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+
+
+class FeedForward(nn.Module):
+    """Two matrices with an activation between, at every position alike."""
+
+    def __init__(self, width: int, inner: int, activation: str, dropout: float) -> None:
+        super().__init__()
+        self.widen = nn.Linear(width, inner)
+        self.narrow = nn.Linear(inner, width)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
+        for linear in (self.widen, self.narrow):
+            nn.init.xavier_uniform_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, D)."""
+        out: Tensor = self.narrow(self.dropout(self.activation(self.widen(x))))
+        return out
+
+
+class Residual(nn.Module):
+    """x + f(norm(x)) in the pre-norm way, norm(x + f(x)) in the post-norm way of Vaswani 2017."""
+
+    def __init__(self, width: int, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.before = norm == "pre"
+        self.dropout = nn.Dropout(dropout)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the wrapped layer is given."""
+        normed: Tensor = self.norm(x) if self.before else x
+        return normed
+
+    def leave(self, x: Tensor, out: Tensor) -> Tensor:
+        """The stream after the wrapped layer gave `out`."""
+        x = x + self.dropout(out)
+        normed: Tensor = x if self.before else self.norm(x)
+        return normed
+
+
+class TokenEmbedding(nn.Module):
+    """Token ids to vectors; the same table may serve source, target and output (FIELD F9)."""
+
+    def __init__(self, vocabulary: int, width: int, pad: int) -> None:
+        super().__init__()
+        self.width = width
+        self.pad = pad
+        self.weight = nn.Parameter(torch.randn(vocabulary, width) * width**-0.5)
+        nn.init.zeros_(self.weight.data[pad])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T, D)."""
+        return F.embedding(tokens, self.weight, padding_idx=self.pad)
+
+
+def drop_words(tokens: Tensor, probability: float, unknown: int, keep_below: int) -> Tensor:
+    """Replace a share of the tokens by <unk>, so that a model cannot lean on any single one."""
+    if probability == 0.0:
+        return tokens
+    hit = torch.rand(tokens.shape, device=tokens.device) < probability
+    return tokens.masked_fill(hit & (tokens >= keep_below), unknown)

@@ -1,0 +1,103 @@
+"""Where a token stands: added to its embedding, since attention alone is blind to order (FIELD E)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.errors import DataError
+from dragoman.settings import Range, setting
+
+
+@dataclass(frozen=True)
+class SinusoidalConfig:
+    """Fixed waves of growing length; any position can be asked for."""
+
+    kind: ClassVar[str] = "sinusoidal"
+    layout: Literal["interleaved", "halves"] = setting(
+        "interleaved", help="sine and cosine in turn as in the paper, or all sines first (Marian)"
+    )
+
+
+@dataclass(frozen=True)
+class LearnedConfig:
+    """One trained vector per position, up to a maximum."""
+
+    kind: ClassVar[str] = "learned"
+    maximum: Annotated[int, Range(1, None)] = setting(1024, help="longest sequence the model can see")
+
+
+PositionsConfig = SinusoidalConfig | LearnedConfig
+
+
+def sinusoids(length: int, width: int, layout: str = "interleaved") -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), cosine for odd places (FIELD E1); (length, D)."""
+    rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
+    angles = torch.arange(length, dtype=torch.float64)[:, None] * rates  # (length, ⌈D/2⌉)
+    table = torch.empty(length, width, dtype=torch.float64)
+    if layout == "interleaved":
+        table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()[:, : width // 2]
+    else:
+        half = angles.shape[1]
+        table[:, :half], table[:, half:] = angles.sin(), angles.cos()[:, : width - half]
+    return table.to(torch.get_default_dtype())
+
+
+class Sinusoidal(nn.Module):
+    """Adds the sinusoids of FIELD E1; the table grows when a longer sequence comes."""
+
+    table: Tensor
+
+    def __init__(self, config: SinusoidalConfig, width: int) -> None:
+        super().__init__()
+        self.layout = config.layout
+        self.register_buffer("table", sinusoids(256, width, self.layout), persistent=False)
+
+    def reserve(self, length: int) -> None:
+        """Make sure positions below `length` are in the table."""
+        if length > self.table.shape[0]:
+            size = max(length, 2 * self.table.shape[0])
+            self.table = sinusoids(size, self.table.shape[1], self.layout).to(self.table)
+
+    def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
+        """x (B, T, D) whose first token stands at `start`."""
+        return x + rows_from(self, self.table, start, x.shape[1])
+
+
+class Learned(nn.Module):
+    """Adds one trained vector per position (FIELD E2)."""
+
+    def __init__(self, config: LearnedConfig, width: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(config.maximum, width) * width**-0.5)
+
+    def reserve(self, length: int) -> None:
+        """Refuse sequences longer than the positions that were trained."""
+        if length > self.table.shape[0]:
+            raise DataError(
+                f"a sequence of {length} tokens, but the model has learned {self.table.shape[0]} positions "
+                "(model's positions.maximum)"
+            )
+
+    def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
+        """x (B, T, D) whose first token stands at `start`."""
+        return x + rows_from(self, self.table, start, x.shape[1])
+
+
+Positions = Sinusoidal | Learned
+POSITIONS: dict[type, type[Sinusoidal] | type[Learned]] = {
+    SinusoidalConfig: Sinusoidal,
+    LearnedConfig: Learned,
+}
+
+
+def rows_from(positions: Positions, table: Tensor, start: Tensor | int, length: int) -> Tensor:
+    """Rows start … start+length of a table; a tensor start was reserved when its cache was made."""
+    if isinstance(start, Tensor):
+        return table[start + torch.arange(length, device=table.device)]
+    positions.reserve(start + length)
+    return positions.table[start : start + length]

@@ -1,0 +1,1 @@
+"""Batch → memory → decoder states: encoders, decoders and the wholes made of them."""

@@ -1,0 +1,115 @@
+"""The values that pass between encoders, decoders and searches, and the contracts around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from dragoman.data.batches import Batch
+
+
+class Memory(NamedTuple):
+    """What an encoder leaves for any decoder."""
+
+    keys: Tensor  # (B, S, D) compared with a query
+    values: Tensor  # (B, S, D) read; may differ from the keys
+    mask: Tensor  # (B, S), True = real
+    final: tuple[Tensor, ...]  # per layer (B, D): starts recurrent decoders
+
+
+def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same nest of tuples with every tensor changed."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    parts = [map_tensors(part, change) for part in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+
+
+class State(NamedTuple):
+    """Where a decoder stands; a value, never kept on the module, so one model serves many requests at once.
+
+    `fixed` has one row per source, `moving` one per hypothesis: rows s·k … s·k+k−1 belong to source s.
+    """
+
+    fixed: Any  # nest of tensors made once from the memory
+    moving: Any  # nest of tensors changed by every token
+    length: Tensor | int  # tokens read so far; a tensor when the caches have a fixed capacity
+    hypotheses: int = 1  # k
+
+    def select(self, rows: Tensor) -> State:
+        """Keep, drop or repeat whole sources; rows (B',) index sources."""
+        moving_rows = rows
+        if self.hypotheses > 1:
+            offsets = torch.arange(self.hypotheses, device=rows.device)
+            moving_rows = (rows[:, None] * self.hypotheses + offsets).flatten()
+        return self._replace(
+            fixed=map_tensors(self.fixed, lambda part: part.index_select(0, rows)),
+            moving=map_tensors(self.moving, lambda part: part.index_select(0, moving_rows)),
+        )
+
+    def reorder(self, rows: Tensor) -> State:
+        """Exchange hypotheses within their source; rows (N,) index hypotheses."""
+        return self._replace(moving=map_tensors(self.moving, lambda part: part.index_select(0, rows)))
+
+    def branch(self, hypotheses: int) -> State:
+        """Give every source this many copies of its one hypothesis."""
+        assert self.hypotheses == 1
+        return self._replace(
+            moving=map_tensors(self.moving, lambda part: part.repeat_interleave(hypotheses, 0)),
+            hypotheses=hypotheses,
+        )
+
+
+class Encoder(Protocol):
+    """Text, image and audio encoders alike."""
+
+    width: int
+
+    def __call__(self, source: Tensor, mask: Tensor) -> Memory:
+        """Read a batch of sources; mask (B, S)."""
+
+
+class Decoder(Protocol):
+    """One call serves training (all T at once), prefill, decoding and truncated back-propagation."""
+
+    width: int
+
+    def start(self, memory: Memory, capacity: int | None = None) -> State:
+        """The state before the first token; capacity pre-allocates caches for compiled decoding."""
+
+    def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read tokens (N, T), any T ≥ 1; give hidden vectors (N, T, D) and the state after them."""
+
+
+class Loss(NamedTuple):
+    """Total and count, never a mean: so accumulation and data parallelism are exact."""
+
+    total: Tensor  # ()
+    count: Tensor  # ()
+
+
+class TokenScores(NamedTuple):
+    """What a model thinks of given targets, token by token."""
+
+    log_probabilities: Tensor  # (B, T) float32, zero on padding
+    correct: Tensor  # (B, T) the token was the model's first choice, False on padding
+    mask: Tensor  # (B, T)
+
+
+class Model(Protocol):
+    """A whole that can be trained and searched."""
+
+    def __call__(self, batch: Batch) -> Loss:
+        """The training loss; nothing else happens here, so that DDP can wrap it."""
+
+    def start(self, batch: Batch, capacity: int | None = None) -> State:
+        """Read the sources and stand before the first target token."""
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one in float32."""
+
+    def score(self, batch: Batch) -> TokenScores:
+        """Teacher-forced scores of the batch's targets."""

@@ -1,0 +1,149 @@
+"""Text in, predictions out: the command line, reports and Python users all go through here."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman.data.batches import batch_of
+from dragoman.data.readers import Example
+from dragoman.data.tokenizers import EOS
+from dragoman.errors import ConfigError, DataError
+from dragoman.runs import Run, device_of
+from dragoman.scoring import score_text
+from dragoman.search.core import Hypothesis, SearchConfig
+from dragoman.search.run import search_all
+
+WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One output; str() gives its text."""
+
+    text: str
+    score: float  # mean log-probability a token, or as search.length_penalty says
+    tokens: tuple[str, ...]
+    token_scores: tuple[float, ...]
+    alternatives: tuple[Prediction, ...] = ()  # further outputs, best first
+
+    def __str__(self) -> str:
+        return self.text
+
+    def as_json(self) -> str:
+        """One JSON object on one line."""
+        table = asdict(self)
+        if not self.alternatives:
+            del table["alternatives"]
+        return json.dumps(table, ensure_ascii=False)
+
+
+NOTHING = Prediction("", 0.0, (), ())
+
+
+class Predictor:
+    """A trained run, ready to be asked."""
+
+    def __init__(self, run: Run, device: str = "auto") -> None:
+        self.run = run
+        self.config = run.config
+        self.device = device_of(device)
+        self.source_tokenizer, self.target_tokenizer = run.tokenizers()
+        self.model: Any = run.model(self.device)
+        self.ratio = float(run.data["length_ratio"])
+
+    def predict(
+        self,
+        texts: Sequence[str],
+        *,
+        beam: int | None = None,
+        batch_size: int = 64,
+        most: int = 1,
+        search: SearchConfig | None = None,
+    ) -> list[Prediction]:
+        """One prediction per text, in order; an empty text gives an empty prediction."""
+        if isinstance(texts, str):
+            raise TypeError("predict takes a list of texts; for one text write predict([text])")
+        return list(self.stream(texts, beam=beam, batch_size=batch_size, most=most, search=search))
+
+    def stream(
+        self,
+        texts: Iterable[str],
+        *,
+        beam: int | None = None,
+        batch_size: int = 64,
+        most: int = 1,
+        search: SearchConfig | None = None,
+    ) -> Iterator[Prediction]:
+        """Predictions in the order of the texts, whatever their number, in bounded memory."""
+        config = search or self.config.search
+        if beam is not None:
+            config = replace(config, beam=beam)
+        if most > max(1, config.beam):
+            raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
+        iterator = iter(texts)
+        while window := list(islice(iterator, WINDOW)):
+            yield from self._window(window, config, batch_size, most)
+
+    def _window(self, texts: list[str], config: SearchConfig, rows: int, most: int) -> list[Prediction]:
+        out = [NOTHING] * len(texts)
+        places = [place for place, text in enumerate(texts) if text.strip()]
+        sources = self.source_tokenizer.encode_batch([texts[place] for place in places])
+        found = search_all(self.model, sources, config, self.ratio, self.device, rows=rows, most=most)
+        for place, hypotheses in found:
+            predictions = [self._prediction(hypothesis) for hypothesis in hypotheses]
+            out[places[place]] = replace(predictions[0], alternatives=tuple(predictions[1:]))
+        return out
+
+    def _prediction(self, hypothesis: Hypothesis) -> Prediction:
+        tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens
+        return Prediction(
+            text=self.target_tokenizer.decode(tokens),
+            score=hypothesis.normalised,
+            tokens=tuple(self.target_tokenizer.pieces(tokens)),
+            token_scores=hypothesis.token_scores,
+        )
+
+    @torch.no_grad()
+    def loss(self, examples: Sequence[Example], batch_size: int = 64) -> tuple[float, float]:
+        """Mean negative log-probability per target token (<eos> counted) of first references, and token accuracy."""
+        sources = self.source_tokenizer.encode_batch([example.source for example in examples])
+        targets = self.target_tokenizer.encode_batch([example.references[0] for example in examples])
+        order = sorted(range(len(examples)), key=lambda place: len(targets[place]))
+        total, correct, count = 0.0, 0, 0
+        for first in range(0, len(order), batch_size):
+            places = order[first : first + batch_size]
+            batch = batch_of([sources[p] for p in places], [targets[p] for p in places]).to(self.device)
+            scores = self.model.score(batch)
+            total -= float(scores.log_probabilities.sum(dtype=torch.float64))
+            correct += int(scores.correct.sum())
+            count += int(scores.mask.sum())
+        return total / count, correct / count
+
+    def evaluate(
+        self, examples: Sequence[Example], *, beam: int | None = None, batch_size: int = 64
+    ) -> tuple[dict[str, Any], list[Prediction]]:
+        """Every score of the run on these examples, and the outputs behind them."""
+        if not examples:
+            raise DataError("nothing to evaluate: no pair was read")
+        predictions = self.predict([example.source for example in examples], beam=beam, batch_size=batch_size)
+        scores = score_text(
+            [prediction.text for prediction in predictions],
+            [example.references for example in examples],
+            units=self.config.data.units,
+        ).as_dict()
+        loss, accuracy = self.loss(examples, batch_size)
+        scores |= {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": accuracy}
+        return scores, predictions
+
+
+def load(folder: str | Path, device: str = "auto") -> Predictor:
+    """Open a trained run."""
+    return Predictor(Run(folder), device)

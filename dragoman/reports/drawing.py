@@ -1,0 +1,79 @@
+"""Pictures by matplotlib (extra 'plots'), without a screen."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DataError, MissingExtraError
+from dragoman.inspection.watch import Alignment
+
+INK, PAPER = "#1f2933", "#ffffff"
+
+
+def figure(width: float, height: float) -> tuple[Any, Any]:
+    """A figure and the matplotlib module's save hook, made without global state."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("drawing", "matplotlib", "plots") from None
+    return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER), Figure
+
+
+def save(drawing: Any, path: str | Path) -> Path:
+    """Write a figure as PNG, SVG or PDF, by the ending of its path."""
+    path = Path(path)
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise DataError(f"{path}: found ending '{path.suffix}', expected .png, .svg or .pdf")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with warnings.catch_warnings():
+            # Scripts the font lacks are drawn as boxes; a warning per letter helps nobody.
+            warnings.filterwarnings("ignore", message="Glyph .* missing")
+            drawing.savefig(path, dpi=150)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror})") from None
+    return path
+
+
+def draw_attention(alignments: Sequence[Alignment], path: str | Path, title: str = "") -> Path:
+    """One panel per text: output tokens down, source tokens across, darker = more weight."""
+    columns = min(len(alignments), 3)
+    rows = -(-len(alignments) // columns)
+    widest = max(len(alignment.source) for alignment in alignments)
+    tallest = max(len(alignment.target) for alignment in alignments)
+    drawing, _ = figure(columns * (1.3 + 0.34 * widest), rows * (1.2 + 0.34 * tallest) + 0.5)
+    if title:
+        drawing.suptitle(title, color=INK)
+    for place, alignment in enumerate(alignments):
+        axes = drawing.add_subplot(rows, columns, place + 1)
+        axes.imshow(alignment.mean().numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+        axes.set_xticks(range(len(alignment.source)), alignment.source, rotation=0 if widest < 16 else 90)
+        axes.set_yticks(range(len(alignment.target)), alignment.target)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0, labelsize=9, colors=INK)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+    return save(drawing, path)
+
+
+def draw_curves(metrics: Sequence[Mapping[str, Any]], path: str | Path, title: str = "") -> Path:
+    """Training and validation loss over steps."""
+    drawing, _ = figure(7, 4)
+    axes = drawing.add_subplot()
+    train = [(row["step"], row["loss"]) for row in metrics if "loss" in row]
+    valid = [(row["step"], row["valid"]["loss"]) for row in metrics if "valid" in row]
+    if train:
+        axes.plot(*zip(*train, strict=True), color="#9fb3c8", label="training (with smoothing and dropout)")
+    if valid:
+        axes.plot(*zip(*valid, strict=True), color="#0b69a3", marker="o", markersize=3, label="validation")
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss per token (nats)")
+    axes.grid(alpha=0.3)
+    if train or valid:
+        axes.legend(frameon=False)
+    if title:
+        axes.set_title(title, color=INK)
+    return save(drawing, path)

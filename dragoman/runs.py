@@ -1,0 +1,248 @@
+"""Run folders: made whole or not at all, trained, resumed and read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dragoman import settings
+from dragoman.config import Config, with_absolute_paths
+from dragoman.data.corpus import Corpus, prepare
+from dragoman.data.tokenizers import Tokenizer, load_tokenizer
+from dragoman.errors import ConfigError, RunError, nearest
+from dragoman.tasks import build_model
+from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
+from dragoman.training.display import Display
+from dragoman.training.loop import Trainer
+from dragoman.training.optimizer import load_weights
+from dragoman.training.ranks import Ranks
+
+# Settings that change neither the data, the model nor what a step does: a run may go on with new ones.
+CHANGEABLE = (
+    "train.steps",
+    "train.validate_every",
+    "train.save_every",
+    "train.log_every",
+    "train.patience",
+    "train.decode",
+    "train.device",
+    "train.tensorboard",
+    "search.",
+    "data.cache",
+    "data.train",  # the files may have moved; their content is checked by its hash
+    "data.valid",
+)
+
+
+class Run:
+    """A folder with everything about one model."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / "config.toml").is_file():
+            raise RunError(not_a_run(self.folder))
+        self.config = settings.build(Config, settings.read_toml(self.folder / "config.toml"))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What is known of the data: counts, faults, fingerprint."""
+        try:
+            report: dict[str, Any] = json.loads((self.folder / "data.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.folder}/data.json: damaged ({error})") from None
+        return report
+
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Source and target tokenizer."""
+        folder = self.folder / "tokenizer"
+        return load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
+
+    def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
+        """The trained model, ready to predict."""
+        source, target = self.tokenizers()
+        model = build_model(self.config, len(source), len(target))
+        tensors = read_tensors(weights or self.weights_path())
+        missing = {name for name, _ in model.named_parameters()} ^ set(tensors)
+        if missing:
+            raise RunError(f"{self.folder}: weights do not fit the configuration (differs: {min(missing)})")
+        load_weights(model, tensors)
+        return model.to(device).eval()
+
+    def weights_path(self) -> Path:
+        """The weights to use: the best validated ones, else those of the newest checkpoint."""
+        best = self.folder / "weights.safetensors"
+        if best.exists():
+            return best
+        steps = Checkpoints(self.folder).steps()
+        if not steps:
+            raise RunError(f"{self.folder}: not trained yet; start with: dragoman train {self.folder}")
+        return Checkpoints(self.folder).path(steps[-1]) / "weights.safetensors"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Every line of metrics.jsonl."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return []
+        rows = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:  # a line being written, or torn by a kill
+                continue
+        return rows
+
+
+def not_a_run(folder: Path) -> str:
+    """Why a folder cannot be used, with the nearest one that could."""
+    if not folder.exists():
+        parent = folder.parent
+        others = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+        near = nearest(folder.name, others)
+        return f"{folder}: no such run folder." + (f" Did you mean '{parent / near}'?" if near else "")
+    if folder.is_file():
+        return f"{folder}: found a file, expected a run folder"
+    return f"{folder}: not a run folder (it has no config.toml)"
+
+
+def device_of(name: str, ranks: Ranks | None = None) -> torch.device:
+    """The device a setting names; auto prefers a GPU."""
+    local = ranks.local if ranks is not None else 0
+    if name == "auto":
+        name = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device: found {name!r}, expected auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device: found {name!r}, but no GPU can be used here; expected auto or cpu")
+        if device.index is None:
+            device = torch.device("cuda", local)
+        if device.index >= torch.cuda.device_count():
+            raise ConfigError(f"device: found {name!r}, but there are {torch.cuda.device_count()} GPUs")
+    elif device.type != "cpu":
+        raise ConfigError(f"device: found {name!r}, expected auto, cpu, cuda or cuda:N")
+    return device
+
+
+def create(folder: Path, config: Config, corpus: Corpus) -> None:
+    """Make a run folder in one step: beside, then renamed."""
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        beside.mkdir(parents=True)
+        (beside / "tokenizer").mkdir()
+        corpus.source_tokenizer.save(beside / "tokenizer", "source")
+        corpus.target_tokenizer.save(beside / "tokenizer", "target")
+        (beside / "data.json").write_text(json.dumps(corpus.report, indent=2), encoding="utf-8")
+        (beside / "config.toml").write_text(settings.dump(with_absolute_paths(config)), encoding="utf-8")
+        beside.rename(folder)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot make the run folder ({error.strerror})") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_resumable(run: Run, config: Config) -> None:
+    """A run goes on only with the settings it was started with."""
+    changed = [
+        f"{place} was {before!r}, is {now!r}"
+        for place, before, now in settings.differences(run.config, with_absolute_paths(config))
+        if not place.startswith(CHANGEABLE)
+    ]
+    if changed:
+        raise RunError(
+            f"{run.folder}: started with other settings ({'; '.join(changed)}). "
+            "Go on with the old ones, or name a new folder with --run"
+        )
+
+
+def folder_state(folder: Path) -> str:
+    """"new", "run", or an error for a folder that holds something else."""
+    if not folder.exists():
+        return "new"
+    if (folder / "config.toml").is_file():
+        return "run"
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        return "new"
+    raise RunError(not_a_run(folder) + "; name another with --run")
+
+
+def train(config: Config, folder: str | Path, display: Display | None = None) -> Progress:
+    """Train in a folder: start it, or go on where it stands."""
+    folder = Path(folder)
+    display = display or Display(quiet=True)
+    ranks = Ranks()
+    device = device_of(config.train.device, ranks)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if not ranks.first:
+        display.quiet, display.lively = True, False
+    with ranks.joined(device):
+        state = folder_state(folder) if ranks.first else ""
+        if state == "run":
+            check_resumable(Run(folder), config)
+        if ranks.first:
+            prepare(config.data, config.tokenizer, display.doing)
+        ranks.wait()
+        corpus = prepare(config.data, config.tokenizer)
+        if state == "new":
+            create(folder, config, corpus)
+        elif state == "run":
+            check_data(folder, corpus)
+            (folder / "config.toml").write_text(settings.dump(with_absolute_paths(config)), encoding="utf-8")
+        ranks.wait()
+        tell_data(display, corpus)
+        torch.manual_seed(config.train.seed)
+        model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).to(device)
+        trainer = Trainer(
+            config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units
+        )
+        count = sum(part.numel() for part in model.parameters())
+        place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"
+        display.say(f"model: {count:,} parameters on {device} ({place})")
+        if trainer.progress.step:
+            display.say(f"going on from step {trainer.progress.step}")
+        with display:
+            return trainer.train()
+
+
+def check_data(folder: Path, corpus: Corpus) -> None:
+    """The text and vocabulary must be those the run was started with."""
+    run = Run(folder)
+    pairs = zip(run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer), strict=True)
+    same = all(old.fingerprint() == new.fingerprint() for old, new in pairs)
+    if run.data["fingerprint"] != corpus.report["fingerprint"] or not same:
+        raise RunError(
+            f"{folder}: the data files are not those this run was started with; "
+            "put the old ones back, or start anew with --run"
+        )
+
+
+def tell_data(display: Display, corpus: Corpus) -> None:
+    """What came of the files."""
+    report = corpus.report
+    train_part, valid_part = report["train"], report["valid"]
+    display.say(
+        f"data: {train_part['pairs']:,} pairs to learn from, {valid_part['pairs']:,} to validate; "
+        f"vocabulary {len(corpus.source_tokenizer):,} → {len(corpus.target_tokenizer):,}"
+    )
+    left_out = {kind: count for kind, count in report["faults"].items() if count}
+    if train_part["too_long"]:
+        left_out["longer than data.max_length"] = train_part["too_long"]
+    if left_out:
+        display.warn("left out: " + ", ".join(f"{count:,} {kind}" for kind, count in left_out.items()))
+
+
+def resumed(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of a run with `place=value` settings on top."""
+    Run(folder)
+    table = settings.override(settings.read_toml(Path(folder) / "config.toml"), list(overrides))
+    return settings.build(Config, table)

@@ -1,0 +1,1 @@
+"""States → hypotheses: plain functions over a model's `step` and a `State`."""

@@ -1,0 +1,65 @@
+"""What every search shares: hypotheses, limits, and what a step must be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
+from dragoman.settings import Range, setting
+
+NEVER_WRITTEN = (PAD, SOS, UNK)  # a model may give these probability, but they are no text
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How the best output is looked for."""
+
+    beam: Annotated[int, Range(1, None)] = setting(5, help="hypotheses kept side by side; 1 is greedy search")
+    length_penalty: Annotated[float, Range(0.0, None)] = setting(
+        1.0, help="a hypothesis of t tokens scores Σ log p / t^penalty; 0 does not normalise"
+    )
+    longest: Annotated[int, Range(0, None)] = setting(
+        0, help="most tokens written; 0 follows the source's length and the ratio seen in training"
+    )
+
+
+class Hypothesis(NamedTuple):
+    """One finished output; its tokens end in <eos>."""
+
+    tokens: tuple[int, ...]
+    token_scores: tuple[float, ...]  # log-probability of each token
+    score: float  # their sum
+    normalised: float  # what hypotheses were ranked by
+
+
+Self = TypeVar("Self", bound="Searchable")
+
+
+class Searchable(Protocol):
+    """What a search needs of a state; a model's State has it, and so may a bundle of several."""
+
+    def select(self: Self, rows: Tensor) -> Self:
+        """Keep some sources."""
+
+    def reorder(self: Self, rows: Tensor) -> Self:
+        """Exchange hypotheses."""
+
+    def branch(self: Self, hypotheses: int) -> Self:
+        """Copies of every source's one hypothesis."""
+
+
+Step = Callable[[Tensor, Any], tuple[Tensor, Any]]  # tokens (N,), state → log-probabilities (N, V), state
+
+
+def allowed(log_probabilities: Tensor, last: Tensor) -> Tensor:
+    """Log-probabilities with what may not be written at −∞; rows where `last` is True may only end."""
+    out = log_probabilities.clone()
+    out[:, list(NEVER_WRITTEN)] = float("-inf")
+    only_end = torch.full_like(out, float("-inf"))
+    only_end[:, EOS] = out[:, EOS]
+    return torch.where(last[:, None], only_end, out)

@@ -1,0 +1,55 @@
+"""One hypothesis per source, one token after another: greedy search (FIELD H1) and whatever else chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dragoman.data.tokenizers import EOS, SOS
+from dragoman.search.core import Hypothesis, Step, allowed
+
+Choose = Callable[[Tensor], Tensor]  # log-probabilities (B, V) → tokens (B,)
+
+
+def most_probable(log_probabilities: Tensor) -> Tensor:
+    """The greedy choice."""
+    return log_probabilities.argmax(-1)
+
+
+@torch.no_grad()
+def follow(
+    step: Step,
+    state: Any,
+    limits: Tensor,  # (B,) most tokens per source, <eos> included
+    *,
+    choose: Choose = most_probable,
+    length_penalty: float = 1.0,
+) -> list[Hypothesis]:
+    """Write until <eos>; finished sources leave the batch."""
+    rows = limits.shape[0]
+    place = torch.arange(rows, device=limits.device)  # which source each live row is
+    tokens = torch.full_like(limits, SOS)
+    written: list[list[int]] = [[] for _ in range(rows)]
+    scores: list[list[float]] = [[] for _ in range(rows)]
+    length = 0
+    while len(place):
+        log_probabilities, state = step(tokens, state)
+        length += 1
+        tokens = choose(allowed(log_probabilities, limits[place] <= length))
+        chosen = log_probabilities.gather(1, tokens[:, None])[:, 0]
+        for row, token, score in zip(place.tolist(), tokens.tolist(), chosen.tolist(), strict=True):
+            written[row].append(token)
+            scores[row].append(score)
+        going = tokens != EOS
+        if not going.all():
+            kept = going.nonzero()[:, 0]
+            place, tokens = place[kept], tokens[kept]
+            if len(kept):
+                state = state.select(kept)
+    return [
+        Hypothesis(tuple(row), tuple(parts), sum(parts), sum(parts) / len(row) ** length_penalty)
+        for row, parts in zip(written, scores, strict=True)
+    ]

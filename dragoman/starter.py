@@ -1,0 +1,80 @@
+"""Commented starter configurations, made from the settings themselves so that they cannot go stale."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dragoman import settings
+from dragoman.config import Config, build, preset_names
+from dragoman.errors import ConfigError, hint
+
+
+class Starter(NamedTuple):
+    """What a task's starter configuration opens with."""
+
+    about: str
+    table: dict[str, Any]
+
+
+STARTERS = {
+    "translate": Starter(
+        "pairs of text: translation, spelling correction, normalisation, grapheme-to-phoneme",
+        {
+            "preset": "transformer-small",
+            "data": {"train": "pairs.tsv"},
+            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "train": {"steps": 10_000},
+        },
+    )
+}
+
+
+def starter(task: str) -> str:
+    """The text of a starter configuration: what it sets, and behind '#' everything else with its present value."""
+    if task not in STARTERS:
+        raise ConfigError(f"found {task!r}, no such task. {hint(task, STARTERS)}")
+    about, table = STARTERS[task]
+    resolved = settings.as_table(build(table))
+    lines = [
+        f"# A Dragoman configuration for {about}.",
+        "# A line behind '#' shows a setting that may be changed, with the value it has now.",
+        "# Prove it:  dragoman check THIS_FILE",
+        "# Train it:  dragoman train THIS_FILE [place=value ...]",
+        "",
+        f'task = "{task}"',
+        f'preset = "{table["preset"]}"  # or {", ".join(name for name in preset_names() if name != table["preset"])}',
+    ]
+    heading = ""
+    for item in settings.describe(Config):
+        head, _, key = item.place.rpartition(".")
+        if not head or not holds(item.when, resolved):
+            continue
+        if head != heading:
+            lines += ["", f"[{head}]"]
+            heading = head
+        opened = at(table, item.place)
+        value = opened if opened is not None else at(resolved, item.place)
+        note = f"{item.note} ({item.expected})" if item.note else item.expected
+        text = item.default if isinstance(value, Mapping) else settings.inline(value)
+        lines.append(f"{'' if opened is not None else '# '}{key} = {text}  # {note}")
+    return "\n".join(lines) + "\n"
+
+
+def at(table: Mapping[str, Any], place: str) -> Any:
+    """The value at a place of nested tables, None if there is none."""
+    value: Any = table
+    for key in place.split("."):
+        if not isinstance(value, Mapping) or key not in value:
+            return None
+        value = value[key]
+    return value
+
+
+def holds(when: str, resolved: Mapping[str, Any]) -> bool:
+    """Whether a setting exists under the choices made."""
+    if not when:
+        return True
+    conditions = re.findall(r'(\S+) = "([^"]*)"', when)
+    return bool(conditions) and all(at(resolved, place) == kind for place, kind in conditions)

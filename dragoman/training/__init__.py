@@ -1,0 +1,1 @@
+"""Loss → weights: the one training loop and what it stands on."""

@@ -1,0 +1,153 @@
+"""Checkpoints that always load: written beside, synced to disk, renamed; each file's hash is kept with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from dragoman.errors import RunError
+
+
+@dataclass
+class Progress:
+    """How far a run has come; with weights and optimiser state all that exact resume needs."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0  # batches of the epoch already used
+    tokens: int = 0  # target tokens seen
+    seconds: float = 0.0  # spent in training steps
+    validated: int = 0  # last step that was validated
+    best: list[tuple[float, int]] = field(default_factory=list)  # (score, step), best first; higher is better
+    waited: int = 0  # validations since the best one
+    finished: bool = False
+    loss_total: float = 0.0  # since the last logged line
+    loss_count: int = 0
+
+
+def sync(path: Path) -> None:
+    """Make sure a file's or folder's content is on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def digest(path: Path) -> str:
+    """A hash of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file in one step."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(text, encoding="utf-8")
+    sync(beside)
+    beside.replace(path)
+    sync(path.parent)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Replace a safetensors file in one step."""
+    beside = path.with_name(f".{path.name}.part")
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    safetensors.torch.save_file(plain, beside)
+    sync(beside)
+    beside.replace(path)
+    sync(path.parent)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
+    try:
+        return safetensors.torch.load_file(path)
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such file") from None
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
+
+
+class Checkpoints:
+    """The numbered checkpoints of a run, of which the newest few are kept."""
+
+    def __init__(self, run: Path, keep: int = 2) -> None:
+        self.folder = run / "checkpoints"
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """Steps with a checkpoint, oldest first."""
+        if not self.folder.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+
+    def path(self, step: int) -> Path:
+        """The folder of one checkpoint."""
+        return self.folder / f"{step:08d}"
+
+    def save(self, progress: Progress, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Write a checkpoint of several tensor files; older ones beyond `keep` go."""
+        final = self.path(progress.step)
+        beside = self.folder / f".{final.name}.part"
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        digests = {}
+        for name, tensors in files.items():
+            write_tensors(beside / name, tensors)
+            digests[name] = digest(beside / name)
+        content = dataclasses.asdict(progress) | {"files": digests}
+        write_text(beside / "progress.json", json.dumps(content, indent=2))
+        if final.exists():  # a validation may be added to a step that was saved before
+            old = self.folder / f".{final.name}.old"
+            shutil.rmtree(old, ignore_errors=True)
+            final.rename(old)
+            beside.rename(final)
+            shutil.rmtree(old)
+        else:
+            beside.rename(final)
+        sync(self.folder)
+        for step in self.steps()[: -self.keep]:
+            shutil.rmtree(self.path(step))
+
+    def load(self, step: int) -> tuple[Progress, dict[str, dict[str, Tensor]]]:
+        """One checkpoint; a RunError if any of its files is missing or damaged."""
+        folder = self.path(step)
+        try:
+            content: dict[str, Any] = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
+            digests = content.pop("files")
+            content["best"] = [(float(score), int(step)) for score, step in content["best"]]
+            progress = Progress(**content)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{folder}/progress.json: damaged ({error})") from None
+        files = {}
+        for name, expected in digests.items():
+            path = folder / name
+            if not path.exists() or digest(path) != expected:
+                raise RunError(f"{path}: {'damaged' if path.exists() else 'missing'}")
+            files[name] = read_tensors(path)
+        return progress, files
+
+    def clear_unfinished(self) -> None:
+        """Remove what a killed process was writing; a replaced checkpoint that was set aside comes back."""
+        if not self.folder.is_dir():
+            return
+        for path in self.folder.glob(".*.old"):
+            home = self.folder / path.name.removeprefix(".").removesuffix(".old")
+            if home.exists():
+                shutil.rmtree(path)
+            else:
+                path.rename(home)
+        for path in self.folder.glob(".*.part"):
+            shutil.rmtree(path, ignore_errors=True)

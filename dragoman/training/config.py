@@ -1,0 +1,46 @@
+"""The settings of the training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from dragoman.settings import Range, setting
+from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
+
+Count = Annotated[int, Range(1, None)]
+Metric = Literal["loss", "bleu", "chrf", "wer", "cer", "per", "exact_match"]
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long, how fast and how careful."""
+
+    steps: Count = setting(10_000, help="optimiser steps at most")
+    seed: Annotated[int, Range(0, None)] = setting(1, help="decides start weights, batch order and dropout")
+    batch_tokens: Count = setting(4096, help="most tokens of one batch on either side, padding included")
+    accumulate: Count = setting(1, help="batches whose gradients make one step, in every process")
+    optimizer: OptimizerConfig = setting(OptimizerConfig(), help="AdamW and its schedule")
+    clip: Annotated[float, Range(0.0, None)] = setting(1.0, help="longest gradient; 0 never shortens it")
+    average: AverageConfig = setting(NoAverageConfig(), help="which weights are validated and kept")
+    validate_every: Count = setting(500, help="steps between validations; the last step is always validated")
+    metric: Metric = setting("loss", help="what chooses the best weights; all but loss need decoding")
+    decode: Annotated[int, Range(0, None)] = setting(
+        200, help="validation inputs decoded greedily for the other metrics; 0 for none"
+    )
+    patience: Annotated[int, Range(0, None)] = setting(
+        10, help="stop after so many validations without a better one; 0 never stops early"
+    )
+    save_every: Count = setting(500, help="steps between checkpoints")
+    log_every: Count = setting(50, help="steps between lines of progress and of metrics.jsonl")
+    device: str = setting("auto", help='"auto", "cpu", "cuda" or "cuda:1"')
+    precision: Literal["auto", "float32", "bfloat16"] = setting(
+        "auto", help="bfloat16 runs matrix products in half precision; auto does so on GPUs that can"
+    )
+    tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")
+
+    def problems(self) -> Iterator[str]:
+        """What the fields cannot say one by one."""
+        if self.metric != "loss" and self.decode == 0:
+            yield f"decode: found 0, expected at least 1 since train.metric = {self.metric!r} needs decoding"

@@ -1,0 +1,380 @@
+"""The one training loop.
+
+A run is a pure function of its configuration and data: the batches of a step follow from (seed, epoch), its dropout
+from (seed, step, batch), its learning rate from the step. So weights, optimiser state and a few counters are all
+that exact resume needs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dragoman.data.batches import Batch, BatchPlan, EpochPlan, gather
+from dragoman.data.corpus import Corpus
+from dragoman.errors import DragomanError, MissingExtraError, RunError
+from dragoman.search.core import SearchConfig
+from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors, write_text
+from dragoman.training.config import TrainConfig
+from dragoman.training.display import Display
+from dragoman.training.optimizer import (
+    BestAverageConfig,
+    MovingAverage,
+    MovingAverageConfig,
+    build_optimizer,
+    load_weights,
+    mean_weights,
+    optimizer_tensors,
+    rate_at,
+    restore_optimizer,
+    swap_weights,
+)
+from dragoman.training.ranks import Ranks
+from dragoman.training.signals import Signals, Stopped
+from dragoman.training.validation import Validation, Validator
+
+LOWER_IS_BETTER = {"loss", "wer", "cer", "per"}
+
+
+def step_seed(seed: int, step: int, batch: int) -> int:
+    """The seed of one batch's dropout; the same wherever that batch is computed."""
+    text = f"{seed}/{step}/{batch}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
+
+
+class Trainer:
+    """Trains one model in one run folder, from wherever the folder stands."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        search: SearchConfig,
+        model: nn.Module,
+        corpus: Corpus,
+        run: Path,
+        device: torch.device,
+        ranks: Ranks,
+        display: Display,
+        units: str = "words",
+    ) -> None:
+        self.config, self.run, self.device, self.ranks, self.display = config, run, device, ranks, display
+        self.model = model
+        self.corpus = corpus
+        self.optimizer = build_optimizer(config.optimizer, model)
+        self.average = (
+            MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
+        )
+        self.kept = config.average.count if isinstance(config.average, BestAverageConfig) else 1
+        self.validator = Validator(corpus, search, config.decode, device, units)
+        self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed)
+        self.checkpoints = Checkpoints(run)
+        self.progress = Progress()
+        self._restore()
+        self._saved = self.progress.step
+        self._epoch: tuple[int, EpochPlan] | None = None
+        before = self.progress.loss_total if ranks.first else 0.0  # a sum over all processes
+        self._loss = torch.tensor(before, dtype=torch.float64, device=device)
+        self._logged_at: tuple[float, int] | None = None
+        self._norm: Tensor | None = None
+        self.wrapped: Any = model
+        if not ranks.alone:
+            self.wrapped = nn.parallel.DistributedDataParallel(
+                model, device_ids=[device.index] if device.type == "cuda" else None
+            )
+        self.half = use_half_precision(config.precision, device)
+        self.board = self._tensorboard()
+
+    # ------------------------------------------------------------------ the loop
+
+    def train(self) -> Progress:
+        """Train until the last step, early stop or a signal; a signal raises Stopped after saving."""
+        progress, config = self.progress, self.config
+        self.display.begin(progress.step, config.steps)
+        with Signals() as signals:
+            while True:
+                if self._validation_due() and self._validate(signals):
+                    self._save()
+                elif progress.step % config.save_every == 0 and progress.step > self._saved:
+                    self._save()
+                if self.finished and not self._validation_due():
+                    break
+                code = self.ranks.agree(signals.code)
+                if code:
+                    self._save()
+                    raise Stopped(code, progress.step)
+                self._step()
+        if progress.step > self._saved:
+            self._save()
+        return progress
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to train."""
+        waited_enough = bool(self.config.patience) and self.progress.waited >= self.config.patience
+        return self.progress.step >= self.config.steps or waited_enough
+
+    def _step(self) -> None:
+        progress, config, ranks = self.progress, self.config, self.ranks
+        started = time.perf_counter()
+        self.model.train()
+        step = progress.step + 1
+        together = [self._next_rows() for _ in range(config.accumulate * ranks.world)]
+        count = sum(self.plan.tokens(rows) for rows in together)
+        mine = [(place, rows) for place, rows in enumerate(together) if place % ranks.world == ranks.rank]
+        for place, rows in mine:
+            batch = self._batch(rows)
+            torch.manual_seed(step_seed(config.seed, step, place))
+            waiting = not ranks.alone and place != mine[-1][0]
+            with self.wrapped.no_sync() if waiting else nullcontext():
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
+                    loss = self._forward(batch)
+                # DDP takes the mean over processes; we want the sum over all tokens of the step.
+                (loss * (ranks.world / count)).backward()
+            self._loss += loss.detach()
+        parameters = [part for part in self.model.parameters() if part.grad is not None]
+        self._norm = nn.utils.clip_grad_norm_(parameters, config.clip or math.inf, foreach=True)
+        rate = rate_at(config.optimizer, step, config.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.average is not None:
+            self.average.update(self.model, step)
+        progress.step = step
+        progress.tokens += count
+        progress.loss_count += count
+        progress.seconds += time.perf_counter() - started
+        self.display.moved(step)
+        if step % config.log_every == 0 or step == 1 or step == config.steps:
+            self._log(rate)
+
+    def _forward(self, batch: Batch) -> Tensor:
+        try:
+            total: Tensor = self.wrapped(batch).total
+        except torch.OutOfMemoryError:
+            shape = f"{batch.source.shape[0]} rows × {batch.source.shape[1]} and {batch.target.shape[1]} tokens"
+            raise DragomanError(
+                f"out of memory at a batch of {shape}; lower train.batch_tokens (now {self.config.batch_tokens}) "
+                "and raise train.accumulate to keep the same step"
+            ) from None
+        return total
+
+    def _next_rows(self) -> NDArray[np.int64]:
+        progress = self.progress
+        if self._epoch is None or self._epoch[0] != progress.epoch:
+            self._epoch = (progress.epoch, self.plan.epoch(progress.epoch))
+        rows = self._epoch[1][progress.batch]
+        progress.batch += 1
+        if progress.batch == len(self._epoch[1]):
+            progress.epoch, progress.batch = progress.epoch + 1, 0
+        return rows
+
+    def _batch(self, rows: NDArray[np.int64]) -> Batch:
+        batch = gather(self.corpus.train, rows, self.plan)
+        return batch.pin().to(self.device) if self.device.type == "cuda" else batch
+
+    # ------------------------------------------------------------------ what is written
+
+    def _log(self, rate: float) -> None:
+        progress, config = self.progress, self.config
+        loss = self.ranks.sum([float(self._loss)])[0] / max(1, progress.loss_count)
+        if not math.isfinite(loss):
+            raise DragomanError(
+                f"the loss became {loss} at step {progress.step}; lower train.optimizer.learning_rate "
+                f"(now {config.optimizer.learning_rate}) or lengthen its warmup. The last checkpoint is intact"
+            )
+        now = time.perf_counter()
+        if self._logged_at is None:
+            speed = progress.tokens / max(progress.seconds, 1e-9)
+        else:
+            speed = (progress.tokens - self._logged_at[1]) / max(now - self._logged_at[0], 1e-9)
+        self._logged_at = (now, progress.tokens)
+        left = (config.steps - progress.step) * progress.seconds / progress.step
+        self.display.state(progress.step, config.steps, loss, rate, speed, left)
+        row = {
+            "step": progress.step,
+            "epoch": progress.epoch,
+            "loss": loss,
+            "learning_rate": rate,
+            "gradient_norm": float(self._norm) if self._norm is not None else None,
+            "tokens": progress.tokens,
+            "tokens_per_second": round(speed, 1),
+            "seconds": round(progress.seconds, 2),
+        }
+        self._record(row)
+        self._loss.zero_()
+        progress.loss_total, progress.loss_count = 0.0, 0
+
+    def _record(self, row: dict[str, Any]) -> None:
+        if not self.ranks.first:
+            return
+        with (self.run / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        if self.board is not None:
+            prefix = "valid" if "valid" in row else "train"
+            for name, value in row.get("valid", row).items():
+                if isinstance(value, int | float) and name not in ("step", "epoch"):
+                    self.board.add_scalar(f"{prefix}/{name}", value, row["step"])
+
+    def _save(self) -> None:
+        self._saved = self.progress.step
+        self.progress.loss_total = self.ranks.sum([float(self._loss)])[0]
+        if self.ranks.first:
+            files: dict[str, dict[str, Tensor]] = {
+                "weights.safetensors": {name: part for name, part in self.model.named_parameters()},
+                "optimizer.safetensors": optimizer_tensors(self.optimizer, self.model),
+            }
+            if self.average is not None:
+                files["average.safetensors"] = self.average.parts
+            self.checkpoints.save(self.progress, files)
+            self._forget_unused_best()
+        self.ranks.wait()
+
+    def _restore(self) -> None:
+        """Stand where the newest good checkpoint stands."""
+        if self.ranks.first:
+            self.checkpoints.clear_unfinished()
+        self.ranks.wait()
+        damaged: list[Path] = []
+        for step in reversed(self.checkpoints.steps()):
+            try:
+                self.progress, files = self.checkpoints.load(step)
+            except RunError as error:
+                self.display.warn(f"{error}; falling back to the checkpoint before")
+                damaged.append(self.checkpoints.path(step))
+                continue
+            load_weights(self.model, files["weights.safetensors"])
+            restore_optimizer(self.optimizer, self.model, files["optimizer.safetensors"])
+            if self.average is not None:
+                for name, part in self.average.parts.items():
+                    part.copy_(files["average.safetensors"][name])
+            break
+        else:
+            if damaged:
+                self.display.warn("no checkpoint can be read; starting from the first step")
+        self.ranks.wait()
+        if self.ranks.first:
+            for folder in damaged:
+                shutil.rmtree(folder)
+            self._cut_metrics()
+
+    def _cut_metrics(self) -> None:
+        """Forget lines of steps that will be done again."""
+        path = self.run / "metrics.jsonl"
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # torn by a kill
+                continue
+            reached = self.progress.validated if "valid" in row else self.progress.step
+            if row["step"] <= reached:
+                kept.append(line + "\n")
+        write_text(path, "".join(kept))
+
+    # ------------------------------------------------------------------ validation
+
+    def _validation_due(self) -> bool:
+        step, config = self.progress.step, self.config
+        due = step % config.validate_every == 0 or step >= config.steps
+        return due and 0 < step and self.progress.validated < step
+
+    def _validate(self, signals: Signals) -> bool:
+        """Measure the weights as they would be used; False if a signal cut it short."""
+        progress = self.progress
+        found: Validation | None = None
+        if self.ranks.first:
+            restore = swap_weights(self.model, self.average.parts) if self.average is not None else None
+            found = self.validator.measure(self.model, lambda: bool(signals.code))
+        score = math.nan
+        if found is not None:
+            value = found.scores[self.config.metric]
+            score = -value if self.config.metric in LOWER_IS_BETTER else value
+        cut, score = self.ranks.sum([float(found is None and self.ranks.first), score if found else 0.0])
+        if not cut:
+            better = not progress.best or score > progress.best[0][0]
+            progress.waited = 0 if better else progress.waited + 1
+            progress.validated = progress.step
+            progress.best = sorted(
+                [*progress.best, (score, progress.step)], key=lambda pair: (-pair[0], pair[1])
+            )[: self.kept]
+            if found is not None:
+                self._tell(found, better)
+                if any(step == progress.step for _, step in progress.best):
+                    self._keep_best()
+        if self.ranks.first and restore is not None:
+            restore()
+        return not cut
+
+    def _tell(self, found: Validation, better: bool) -> None:
+        progress = self.progress
+        mark = "  best so far" if better else ""
+        self.display.say(f"valid {progress.step}  {found.line()}{mark}")
+        if found.sample:
+            self.display.say("  e.g. " + "  →  ".join(found.sample))
+        self._record({"step": progress.step, "valid": found.scores, "seconds": round(progress.seconds, 2)})
+
+    def _keep_best(self) -> None:
+        """Keep these weights among the best, and let `weights.safetensors` be what prediction should use."""
+        folder = self.run / "best"
+        folder.mkdir(exist_ok=True)
+        current = {name: part.detach() for name, part in self.model.named_parameters()}
+        write_tensors(folder / f"{self.progress.step:08d}.safetensors", current)
+        if self.kept == 1:
+            write_tensors(self.run / "weights.safetensors", current)
+            return
+        parts = []
+        for _, step in self.progress.best:
+            path = folder / f"{step:08d}.safetensors"
+            if path.exists():
+                parts.append(read_tensors(path))
+        write_tensors(self.run / "weights.safetensors", mean_weights(list(parts)))
+
+    def _forget_unused_best(self) -> None:
+        """Only weights that some kept checkpoint counts among the best may be needed again."""
+        needed = {step for _, step in self.progress.best}
+        for saved in self.checkpoints.steps():
+            try:
+                content = json.loads((self.checkpoints.path(saved) / "progress.json").read_text(encoding="utf-8"))
+                needed |= {step for _, step in content["best"]}
+            except (OSError, ValueError, KeyError):
+                continue
+        for path in (self.run / "best").glob("*.safetensors"):
+            if int(path.stem) not in needed:
+                path.unlink()
+
+    # ------------------------------------------------------------------ set-up
+
+    def _tensorboard(self) -> Any:
+        if not (self.config.tensorboard and self.ranks.first):
+            return None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtraError("train.tensorboard", "tensorboard", "tensorboard") from None
+        return SummaryWriter(str(self.run / "tensorboard"), purge_step=self.progress.step + 1)
+
+
+def use_half_precision(precision: str, device: torch.device) -> bool:
+    """Whether to autocast to bfloat16; many CPUs have no hardware for it and would crawl."""
+    if device.type != "cuda":
+        if precision == "bfloat16":
+            raise DragomanError(
+                f"train.precision: found bfloat16 on device '{device}', expected float32 or auto: "
+                "half precision needs a GPU"
+            )
+        return False
+    return precision == "bfloat16" or (precision == "auto" and torch.cuda.is_bf16_supported(including_emulation=False))

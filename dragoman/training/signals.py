@@ -1,0 +1,41 @@
+"""Ctrl-C and SIGTERM ask the loop to save and leave; they never tear a step apart."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class Stopped(Exception):  # noqa: N818  (not an error: the run was asked to stop, and did)
+    """The run was saved and left because a signal asked for it."""
+
+    def __init__(self, code: int, step: int) -> None:
+        super().__init__(f"stopped at step {step}")
+        self.code, self.step = code, step
+
+
+class Signals:
+    """Remembers the first signal as an exit code (130 for Ctrl-C, 143 for SIGTERM); a second Ctrl-C is obeyed at once."""
+
+    def __init__(self) -> None:
+        self.code = 0
+        self._before: dict[int, Any] = {}
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.code and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.code = 128 + number
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,80 @@
+"""How good the weights are: loss, perplexity and token accuracy, and text metrics on a decoded part."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+
+from dragoman.data.batches import BatchPlan, gather
+from dragoman.data.corpus import Corpus
+from dragoman.scoring import score_text
+from dragoman.search.core import SearchConfig
+from dragoman.search.run import search_all
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What was measured at one step."""
+
+    scores: dict[str, float]
+    sample: tuple[str, str] | None = None  # an input and what the model made of it
+
+    def line(self) -> str:
+        """The scores as a person reads them."""
+        formats = {"loss": ".3f", "perplexity": ".2f", "bleu": ".1f", "chrf": ".1f"}
+        return "  ".join(
+            f"{name} {value:{formats[name]}}" if name in formats else f"{name} {100 * value:.1f} %"
+            for name, value in self.scores.items()
+        )
+
+
+class Validator:
+    """Measures a model on the validation part of a corpus."""
+
+    def __init__(
+        self, corpus: Corpus, search: SearchConfig, decode: int, device: torch.device, units: str = "words"
+    ) -> None:
+        self.corpus, self.device, self.units = corpus, device, units
+        self.search = replace(search, beam=1)
+        self.plan = BatchPlan(corpus.valid, budget=4096, seed=0)
+        with corpus.valid_texts.open(encoding="utf-8") as file:
+            rows = [json.loads(line) for line in islice(file, decode)]
+        self.texts = [row["source"] for row in rows]
+        self.references = [row["references"] for row in rows]
+        self.sources = corpus.source_tokenizer.encode_batch(self.texts)
+
+    @torch.no_grad()
+    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> Validation | None:
+        """All scores of a model; None if interrupted."""
+        model.eval()
+        total, correct, count = 0.0, 0, 0
+        epoch = self.plan.epoch(0)
+        for place in range(len(epoch)):
+            if interrupted():
+                return None
+            scores = model.score(gather(self.corpus.valid, epoch[place]).to(self.device))
+            total -= float(scores.log_probabilities.sum(dtype=torch.float64))
+            correct += int(scores.correct.sum())
+            count += int(scores.mask.sum())
+        loss = total / count
+        found = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": correct / count}
+        if not self.sources:
+            return Validation(found)
+        written: list[str] = [""] * len(self.sources)
+        ratio = self.corpus.report["length_ratio"]
+        for place, hypotheses in search_all(model, self.sources, self.search, ratio, self.device):
+            written[place] = self.corpus.target_tokenizer.decode(hypotheses[0].tokens)
+            if interrupted():
+                return None
+        text = score_text(written, self.references, units="phonemes" if self.units == "phonemes" else "words")
+        for name in ("bleu", "chrf", "wer", "cer", "per", "exact_match"):
+            value = getattr(text, name)
+            if value is not None:
+                found[name] = value
+        return Validation(found, (self.texts[0], written[0]))

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rapidfuzz.distance import Levenshtein
+
+from dragoman.scoring import Alignment, Operation, align, edit_distance
+
+ALPHABETS = ("ab", "abcdefgh", "aäßñ語🦊\u0301 \n")
+texts = st.text(alphabet="abcé語", max_size=90)
+short_texts = st.text(alphabet="abc", max_size=7)
+costs = st.integers(min_value=0, max_value=4)
+
+
+def random_pairs(count: int, longest: int) -> list[tuple[str, str]]:
+    """Half of the pairs unrelated, half a text and its corrupted copy, so small distances occur too."""
+    draw = random.Random(17)
+    pairs = []
+    for number in range(count):
+        alphabet = draw.choice(ALPHABETS)
+        left = "".join(draw.choices(alphabet, k=draw.randint(0, longest)))
+        if number % 2:
+            right = "".join(draw.choices(alphabet, k=draw.randint(0, longest)))
+        else:
+            right = "".join(
+                draw.choice(["", draw.choice(alphabet), character * 2]) if draw.random() < 0.1 else character
+                for character in left
+            )
+        pairs.append((left, right))
+    return pairs
+
+
+def cheapest(
+    left: Sequence[str], right: Sequence[str], substitution: int, insertion: int, deletion: int
+) -> int:
+    """The cost by trying every way, straight from the definition and from the front."""
+
+    @cache
+    def rest(i: int, j: int) -> int:
+        ways = []
+        if i < len(left):
+            ways.append(deletion + rest(i + 1, j))
+        if j < len(right):
+            ways.append(insertion + rest(i, j + 1))
+        if i < len(left) and j < len(right):
+            ways.append((0 if left[i] == right[j] else substitution) + rest(i + 1, j + 1))
+        return min(ways, default=0)
+
+    return rest(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "substitution", "cost"),
+    [
+        ("INTENTION", "EXECUTION", 1, 5),
+        ("INTENTION", "EXECUTION", 2, 8),
+        ("Hello", "Hella", 1, 1),
+        ("monkey", "money", 1, 1),
+        ("flaw", "lawn", 1, 2),
+        ("", "", 1, 0),
+        ("", "abc", 1, 3),
+        ("abc", "", 1, 3),
+    ],
+)
+def test_worked_cases(left: str, right: str, substitution: int, cost: int) -> None:
+    alignment = align(left, right, substitution=substitution)
+    assert alignment.cost == alignment.table[-1][-1] == cost
+    if substitution == 1:
+        assert edit_distance(left, right) == cost
+
+
+@pytest.mark.parametrize(("count", "longest"), [(3000, 20), (600, 200), (10, 3000)])
+def test_distance_equals_rapidfuzz_on_characters(count: int, longest: int) -> None:
+    for left, right in random_pairs(count, longest):
+        assert edit_distance(left, right) == Levenshtein.distance(left, right), (left, right)
+
+
+def test_distance_equals_rapidfuzz_on_words_and_numbers() -> None:
+    draw = random.Random(5)
+    for symbols in (["the", "cat", "The", "", "語"], [0, 1, -7, 10**30], [("a", 1), ("a", 2), None]):
+        for _ in range(300):
+            left = draw.choices(symbols, k=draw.randint(0, 80))
+            right = tuple(draw.choices(symbols, k=draw.randint(0, 80)))
+            numbers = {symbol: number for number, symbol in enumerate(symbols)}
+            expected = Levenshtein.distance([numbers[s] for s in left], [numbers[s] for s in right])
+            assert edit_distance(left, right) == expected, (left, right)
+
+
+@pytest.mark.parametrize("length", [1, 29, 30, 31, 59, 60, 61, 63, 64, 65, 127, 128, 129])
+def test_distance_at_word_and_digit_borders(length: int) -> None:
+    assert edit_distance("a" * length, "b" * length) == length
+    assert edit_distance("a" * length + "x", "y" + "a" * length) == 2
+    assert edit_distance("x" + "ab" * length, "ba" * length + "y") == Levenshtein.distance(
+        "x" + "ab" * length, "ba" * length + "y"
+    )
+
+
+@given(texts, texts)
+@settings(deadline=None)
+def test_distance_is_symmetric_and_bounded(left: str, right: str) -> None:
+    distance = edit_distance(left, right)
+    assert distance == edit_distance(right, left)
+    assert abs(len(left) - len(right)) <= distance <= max(len(left), len(right))
+    assert (distance == 0) == (left == right)
+
+
+@given(texts, texts, texts)
+@settings(deadline=None)
+def test_distance_keeps_the_triangle_inequality(left: str, middle: str, right: str) -> None:
+    assert edit_distance(left, right) <= edit_distance(left, middle) + edit_distance(middle, right)
+
+
+@given(short_texts, short_texts, costs, costs, costs)
+@settings(max_examples=300, deadline=None)
+def test_alignment_is_cheapest_and_true(
+    left: str, right: str, substitution: int, insertion: int, deletion: int
+) -> None:
+    alignment = align(left, right, substitution=substitution, insertion=insertion, deletion=deletion)
+    assert alignment.cost == cheapest(left, right, substitution, insertion, deletion)
+    for i, row in enumerate(alignment.table):
+        for j, cost in enumerate(row):
+            assert cost == cheapest(left[:i], right[:j], substitution, insertion, deletion)
+    assert (len(alignment.table), len(alignment.table[0])) == (len(left) + 1, len(right) + 1)
+
+    paid = (
+        alignment.substitutions * substitution
+        + alignment.insertions * insertion
+        + alignment.deletions * deletion
+    )
+    assert paid == alignment.cost
+    operations = alignment.operations
+    assert "".join(str(step.left) for step in operations if step.kind != "insert") == left
+    assert "".join(str(step.right) for step in operations if step.kind != "delete") == right
+    for step in operations:
+        assert step.kind in {"equal", "substitute", "insert", "delete"}
+        if step.kind == "equal":
+            assert step.left == step.right
+        if step.kind == "substitute":
+            assert step.left != step.right
+        assert (step.left is None) == (step.kind == "insert")
+        assert (step.right is None) == (step.kind == "delete")
+
+
+def test_alignment_cost_equals_distance() -> None:
+    for left, right in random_pairs(200, 70):
+        assert align(left, right).cost == edit_distance(left, right)
+
+
+def test_direction_and_counts() -> None:
+    added = align(["a", "b"], ["a", "x", "b"])
+    assert (added.matches, added.substitutions, added.insertions, added.deletions) == (2, 0, 1, 0)
+    assert added.operations[1] == Operation("insert", None, "x")
+    removed = align(["a", "x", "b"], ["a", "b"])
+    assert (removed.matches, removed.substitutions, removed.insertions, removed.deletions) == (2, 0, 0, 1)
+    assert removed.operations[1] == Operation("delete", "x", None)
+
+
+def test_costs_of_insertion_and_deletion_are_not_exchanged() -> None:
+    assert align("", "abc", insertion=3, deletion=5).cost == 9
+    assert align("abc", "", insertion=3, deletion=5).cost == 15
+
+
+def test_ties_prefer_pairs_then_deletions_from_the_end() -> None:
+    assert [step.kind for step in align("a", "b", substitution=2).operations] == ["substitute"]
+    assert [step.kind for step in align("ab", "ca", substitution=3).operations] == [
+        "insert",
+        "equal",
+        "delete",
+    ]
+    # One 'a' too many: the pairs are read from the end, so the surplus one is the first.
+    assert [step.kind for step in align("aa", "a").operations] == ["delete", "equal"]
+    # Deletion and insertion cost the same here; read from the end the deletion goes first.
+    assert [step.kind for step in align("a", "b", substitution=9).operations] == ["insert", "delete"]
+
+
+def test_render_sets_the_rows_under_each_other() -> None:
+    assert align("monkey", "money").render() == "m o n k e y\nm o n * e y\n      D"
+    assert align(["the", "cat", "sat"], ["a", "cat", "sat", "down"]).render() == (
+        "the cat sat *\na   cat sat down\nS           I"
+    )
+
+
+def test_render_keeps_columns_with_wide_and_invisible_characters() -> None:
+    assert align(["語", "b"], ["a", "c"]).render() == "語 b\na  c\nS  S"
+    assert align(["Ａ", "b"], ["a", "c"]).render() == "Ａ b\na  c\nS  S"
+    assert align(["e\u0301", "b"], ["e", "c"]).render() == "e\u0301 b\ne c\nS S"
+    assert align(["\n", " "], ["\n", "\t"]).render() == "\\n ␣\n\\n \\t\n   S"
+
+
+def test_alignment_of_nothing() -> None:
+    assert align([], []) == Alignment([[0]], (), 0)
+    assert align([], []).render() == "\n\n"
