@@ -1,10 +1,10 @@
 """Dragoman: sequence-to-sequence learning from pairs.
 
-    import dragoman
+import dragoman
 
-    dragoman.train("my.toml", run="runs/x")
-    run = dragoman.load("runs/x")
-    print(run.predict(["hello"])[0].text)
+dragoman.train("my.toml", run="runs/x")
+run = dragoman.load("runs/x")
+print(run.predict(["hello"])[0].text)
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def train(
             resolved = configuration.build(config, overrides)
         else:
             if overrides:
-                raise TypeError("overrides apply to a table or a file; change a Config with dataclasses.replace")
+                raise TypeError(
+                    "overrides apply to a table or a file; change a Config with dataclasses.replace"
+                )
             resolved = config
     train_run(resolved, folder, Display(quiet=quiet))
     return load(folder)

@@ -20,7 +20,6 @@ from dragoman.data.corpus import Corpus, Files, paths_of, prepare, read_all
 from dragoman.data.readers import Example, Fault
 from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError, DragomanError, RunError
-
 from dragoman.predictor import load
 from dragoman.runs import device_of, train
 from dragoman.tasks import build_model
@@ -79,7 +78,9 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> BatchPlan:
         )
     too_long = corpus.report["train"]["too_long"]
     if too_long:
-        say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")
+        say(
+            f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out"
+        )
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
     epoch = plan.epoch(0)
     cells = sum(len(epoch[i]) * int(plan.target_lengths[epoch[i]].max()) for i in range(len(epoch)))
@@ -97,7 +98,9 @@ def check_memory(config: Config, corpus: Corpus, plan: BatchPlan, device: torch.
     torch.manual_seed(config.train.seed)
     model = build_model(config, *sizes).train()
     parameters = sum(part.numel() for part in model.parameters())
-    copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
+    copies = (
+        5 if isinstance(config.train.average, MovingAverageConfig) else 4
+    )  # + gradient, two moments, average
     rows, source, target = plan.largest()
     trial = min(rows, 2)  # activations grow in step with rows
     kept: dict[int, int] = {}
@@ -164,5 +167,3 @@ def check_cycle(config: Config, say: Say) -> None:
         if first != second:
             raise RunError("the saved model does not give the same output when it is loaded again")
     say("cycle: trained 2 steps, validated, saved, reloaded and decoded")
-
-

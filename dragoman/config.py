@@ -34,7 +34,7 @@ class Config:
         if self.model.tie == "all" and self.tokenizer.target is not None:
             yield (
                 "model.tie: 'all' needs one vocabulary for both sides; leave tokenizer.target out, "
-                "or set model.tie = \"target\""
+                'or set model.tie = "target"'
             )
         if self.train.metric == "per" and self.data.units != "phonemes":
             yield 'train.metric: found "per", which needs data.units = "phonemes"'
@@ -43,7 +43,9 @@ class Config:
 def preset_names() -> list[str]:
     """The presets that come with the package."""
     folder = resources.files("dragoman") / "presets"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
+    )
 
 
 def preset_text(name: str) -> str:
@@ -83,9 +85,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def with_absolute_paths(config: Config) -> Config:
     """The same configuration, to be read from any folder."""
 
-    def absolute(files: Files | None) -> Files | None:
-        if files is None:
-            return None
+    def absolute(files: Files) -> Files:
         if isinstance(files, Parallel):
             return Parallel(str(Path(files.source).absolute()), str(Path(files.target).absolute()))
         if isinstance(files, tuple):
@@ -93,7 +93,6 @@ def with_absolute_paths(config: Config) -> Config:
         return str(Path(files).absolute())
 
     data = config.data
+    valid = None if data.valid is None else absolute(data.valid)
     cache = str(Path(data.cache).absolute()) if data.cache else ""
-    return replace(
-        config, data=replace(data, train=absolute(data.train), valid=absolute(data.valid), cache=cache)
-    )
+    return replace(config, data=replace(data, train=absolute(data.train), valid=valid, cache=cache))

@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from dragoman import config as configuration
+from dragoman.data.readers import Example
 from dragoman.errors import MissingExtraError
 from dragoman.inspection.watch import cross_attention
 from dragoman.predictor import load
-from dragoman.data.readers import Example
 from dragoman.reports.drawing import draw_attention
 from dragoman.runs import train
 from dragoman.training.display import Display, duration
@@ -70,7 +70,10 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
     config = configuration.build({"preset": preset, "data": {"train": str(training)}}, overrides)
     progress = train(config, folder, display)
     predictor = load(folder)
-    examples = [Example(word, tuple(sounds), f"held out: {word}") for word, sounds in held.items()]
+    examples = [
+        Example(word, tuple(sounds), "held out", place)
+        for place, (word, sounds) in enumerate(held.items(), 1)
+    ]
     scores, _ = predictor.evaluate(examples, beam=1, batch_size=256)
     click.echo(
         f"\nTrained {progress.step:,} steps in {duration(progress.seconds)}. On {len(held):,} held-out words: "

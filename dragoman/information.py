@@ -63,7 +63,10 @@ def show(found: dict[str, Any]) -> None:
     for layer in found["layers"]:
         indent = "  " * layer["name"].count(".")
         layers.add_row(
-            indent + layer["name"].rpartition(".")[2], layer["kind"], layer["shape"], f"{layer['parameters']:,}"
+            indent + layer["name"].rpartition(".")[2],
+            layer["kind"],
+            layer["shape"],
+            f"{layer['parameters']:,}",
         )
     console.print(f"[bold]{found['run']}[/bold]  {found['task']}, {found['parameters']:,} parameters")
     console.print(layers)

@@ -164,7 +164,7 @@ def check_resumable(run: Run, config: Config) -> None:
 
 
 def folder_state(folder: Path) -> str:
-    """"new", "run", or an error for a folder that holds something else."""
+    """ "new", "run", or an error for a folder that holds something else."""
     if not folder.exists():
         return "new"
     if (folder / "config.toml").is_file():
@@ -206,7 +206,11 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units
         )
         count = sum(part.numel() for part in model.parameters())
-        place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"
+        place = (
+            f"{ranks.world} processes"
+            if not ranks.alone
+            else f"one process, {torch.get_num_threads()} threads"
+        )
         display.say(f"model: {count:,} parameters on {device} ({place})")
         if trainer.progress.step:
             display.say(f"going on from step {trainer.progress.step}")

@@ -64,7 +64,8 @@ class EpochPlan(NamedTuple):
         return len(self.bounds) - 1
 
     def __getitem__(self, index: int) -> NDArray[np.int64]:  # type: ignore[override]
-        return self.rows[self.bounds[index] : self.bounds[index + 1]]
+        batch: NDArray[np.int64] = self.rows[self.bounds[index] : self.bounds[index + 1]]
+        return batch
 
 
 class BatchPlan:

@@ -46,10 +46,15 @@ class DataConfig:
     valid: Files | None = setting(None, help="pairs for validation; without it a part of train is set aside")
     columns: tuple[str, ...] = setting((), help='which columns, such as ["2", "3"] or ["en", "de"]')
     holdout: Annotated[int, Range(1, None)] = setting(
-        2000, help="without valid: about so many pairs are set aside by a hash of their source, at most a tenth"
+        2000,
+        help="without valid: about so many pairs are set aside by a hash of their source, at most a tenth",
     )
-    faults: Literal["stop", "skip"] = setting("stop", help="on a line that cannot be used: stop, or leave it out")
-    max_length: Annotated[int, Range(1, None)] = setting(256, help="longer pairs (in tokens) are left out of training")
+    faults: Literal["stop", "skip"] = setting(
+        "stop", help="on a line that cannot be used: stop, or leave it out"
+    )
+    max_length: Annotated[int, Range(1, None)] = setting(
+        256, help="longer pairs (in tokens) are left out of training"
+    )
     max_characters: Annotated[int, Range(1, None)] = setting(10_000, help="a longer line is a fault")
     units: Literal["words", "phonemes"] = setting(
         "words", help="what the space-separated target symbols are; decides whether WER or PER is meant"
@@ -93,7 +98,9 @@ def paths_of(files: Files) -> list[str]:
     ]
 
 
-def read_all(config: DataConfig, files: Files, *, several_references: bool = False) -> Iterator[Example | Fault]:
+def read_all(
+    config: DataConfig, files: Files, *, several_references: bool = False
+) -> Iterator[Example | Fault]:
     """Every example or fault of one or several files, in order."""
     for entry in file_list(files):
         yield from read_pairs(
@@ -118,7 +125,9 @@ def file_digest(path: str) -> str:
 
 def fingerprint(config: DataConfig, tokenizers: TokenizersConfig) -> str:
     """What the stores depend on: the bytes of the files and the settings that shape tokens."""
-    digests = [[file_digest(path) for path in paths_of(files)] for files in (config.train, config.valid or ())]
+    digests = [
+        [file_digest(path) for path in paths_of(files)] for files in (config.train, config.valid or ())
+    ]
     table = settings.as_table(config)
     relevant = {
         key: table.get(key) for key in ("columns", "holdout", "faults", "max_length", "max_characters")
@@ -200,9 +209,7 @@ def fault_message(first: list[Fault], count: int) -> str:
     return f'{shown}{rest}. Mend the lines, or leave such lines out with data.faults="skip"'
 
 
-def learn_tokenizers(
-    tokenizers: TokenizersConfig, selection: Selection
-) -> tuple[Tokenizer, Tokenizer]:
+def learn_tokenizers(tokenizers: TokenizersConfig, selection: Selection) -> tuple[Tokenizer, Tokenizer]:
     """Vocabularies from the training part only."""
     if tokenizers.target is None:
         texts = (
@@ -214,7 +221,9 @@ def learn_tokenizers(
         return joint, joint
     return (
         learn(tokenizers.source, (example.source for example in selection.train("learning source units"))),
-        learn(tokenizers.target, (example.references[0] for example in selection.train("learning target units"))),
+        learn(
+            tokenizers.target, (example.references[0] for example in selection.train("learning target units"))
+        ),
     )
 
 
@@ -298,7 +307,9 @@ def open_corpus(folder: Path, key: str) -> Corpus:
     )
 
 
-def prepare(config: DataConfig, tokenizers: TokenizersConfig, note: Note = lambda doing, count: None) -> Corpus:
+def prepare(
+    config: DataConfig, tokenizers: TokenizersConfig, note: Note = lambda doing, count: None
+) -> Corpus:
     """Tokenise what the configuration names, unless that was done before."""
     cache = cache_folder(config)
     key = fingerprint(config, tokenizers)

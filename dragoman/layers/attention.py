@@ -64,7 +64,7 @@ def attend(
         weights = masked_softmax(query @ key.transpose(-2, -1) / depth**0.5, mask)  # (B, H, k·T, S)
         seen = weights
         if hypotheses > 1:
-            seen = seen.unflatten(2, (hypotheses, length)).transpose(1, 2).flatten(0, 1)
+            seen = seen.view(-1, heads, hypotheses, length, key.shape[2]).transpose(1, 2).flatten(0, 1)
         observer(module, seen)  # (N, H, T, S)
         out = F.dropout(weights, dropout) @ value
     if hypotheses > 1:
@@ -75,7 +75,7 @@ def attend(
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
     """(B, T, D) → (B, H, T, d)."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.view(*x.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def join_heads(x: Tensor) -> Tensor:
@@ -103,7 +103,12 @@ class SelfAttention(nn.Module):
         """Every position looks at every real one; mask (B, S)."""
         query, key, value = (split_heads(part, self.heads) for part in self.project(x).chunk(3, -1))
         out = attend(
-            self, query, key, value, mask=mask[:, None, None, :], dropout=self.dropout if self.training else 0.0
+            self,
+            query,
+            key,
+            value,
+            mask=mask[:, None, None, :],
+            dropout=self.dropout if self.training else 0.0,
         )
         joined: Tensor = self.output(join_heads(out))
         return joined
@@ -120,7 +125,9 @@ class SelfAttention(nn.Module):
         causal = False
         if isinstance(length, Tensor):
             places = length + torch.arange(new, device=device)
-            key, value = (cache.index_copy_(2, places, part) for cache, part in zip(past, (key, value), strict=True))
+            key, value = (
+                cache.index_copy_(2, places, part) for cache, part in zip(past, (key, value), strict=True)
+            )
             mask = torch.arange(key.shape[2], device=device) <= places[:, None]  # (T, C)
         elif length == 0:
             causal = new > 1

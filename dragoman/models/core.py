@@ -88,7 +88,7 @@ class Loss(NamedTuple):
     """Total and count, never a mean: so accumulation and data parallelism are exact."""
 
     total: Tensor  # ()
-    count: Tensor  # ()
+    tokens: Tensor  # () how many real target tokens it was summed over
 
 
 class TokenScores(NamedTuple):

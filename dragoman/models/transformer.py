@@ -31,7 +31,9 @@ class TransformerConfig:
     dropout: Share = setting(0.1, help="on embeddings and on what each layer adds")
     attention_dropout: Share = setting(0.0, help="on attention weights; above 0 it leaves the fused kernel")
     feedforward_dropout: Share = setting(0.0, help="inside the feed-forward layers")
-    norm: Literal["pre", "post"] = setting("pre", help="layer norm before each layer, or after the sum as in 2017")
+    norm: Literal["pre", "post"] = setting(
+        "pre", help="layer norm before each layer, or after the sum as in 2017"
+    )
     activation: Literal["relu", "gelu", "silu"] = setting("relu", help="inside the feed-forward layers")
     positions: PositionsConfig = setting(SinusoidalConfig(), help="how a token's place is told")
 

@@ -32,7 +32,7 @@ class Finished:
         # Old ones stand first, so that on equal scores the earlier hypothesis stays ahead.
         all_ranks = torch.cat([self.ranks[sources], ranks], 1)
         width = self.ranks.shape[1]
-        order = all_ranks.sort(1, descending=True, stable=True).indices[:, :width]
+        order = all_ranks.sort(dim=1, descending=True, stable=True).indices[:, :width]
         deep = order[:, :, None].expand(-1, -1, longest)
         self.ranks[sources] = all_ranks.gather(1, order)
         self.tokens[sources] = torch.cat([self.tokens[sources], tokens], 1).gather(1, deep)
@@ -105,7 +105,7 @@ def beam(
         ranks = torch.where(ends & ahead, best / length**length_penalty, NOTHING)
         finished.add(place, ranks, new_tokens, new_scores)
 
-        totals, kept = best.masked_fill(ends, NOTHING).sort(1, descending=True, stable=True)
+        totals, kept = best.masked_fill(ends, NOTHING).sort(dim=1, descending=True, stable=True)
         totals, kept = totals[:, :width], kept[:, :width]
         if kept.shape[1] < width:  # a vocabulary smaller than the beam
             missing = width - kept.shape[1]

@@ -103,9 +103,7 @@ class Trainer:
         self.display.begin(progress.step, config.steps)
         with Signals() as signals:
             while True:
-                if self._validation_due() and self._validate(signals):
-                    self._save()
-                elif progress.step % config.save_every == 0 and progress.step > self._saved:
+                if (self._validation_due() and self._validate(signals)) or (progress.step % config.save_every == 0 and progress.step > self._saved):
                     self._save()
                 if self.finished and not self._validation_due():
                     break
@@ -140,7 +138,7 @@ class Trainer:
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
                     loss = self._forward(batch)
                 # DDP takes the mean over processes; we want the sum over all tokens of the step.
-                (loss * (ranks.world / count)).backward()
+                torch.autograd.backward(loss * (ranks.world / count))
             self._loss += loss.detach()
         parameters = [part for part in self.model.parameters() if part.grad is not None]
         self._norm = nn.utils.clip_grad_norm_(parameters, config.clip or math.inf, foreach=True)
@@ -163,7 +161,9 @@ class Trainer:
         try:
             total: Tensor = self.wrapped(batch).total
         except torch.OutOfMemoryError:
-            shape = f"{batch.source.shape[0]} rows × {batch.source.shape[1]} and {batch.target.shape[1]} tokens"
+            shape = (
+                f"{batch.source.shape[0]} rows × {batch.source.shape[1]} and {batch.target.shape[1]} tokens"
+            )
             raise DragomanError(
                 f"out of memory at a batch of {shape}; lower train.batch_tokens (now {self.config.batch_tokens}) "
                 "and raise train.accumulate to keep the same step"
@@ -290,7 +290,7 @@ class Trainer:
     def _validation_due(self) -> bool:
         step, config = self.progress.step, self.config
         due = step % config.validate_every == 0 or step >= config.steps
-        return due and 0 < step and self.progress.validated < step
+        return due and step > 0 and self.progress.validated < step
 
     def _validate(self, signals: Signals) -> bool:
         """Measure the weights as they would be used; False if a signal cut it short."""
@@ -348,7 +348,9 @@ class Trainer:
         needed = {step for _, step in self.progress.best}
         for saved in self.checkpoints.steps():
             try:
-                content = json.loads((self.checkpoints.path(saved) / "progress.json").read_text(encoding="utf-8"))
+                content = json.loads(
+                    (self.checkpoints.path(saved) / "progress.json").read_text(encoding="utf-8")
+                )
                 needed |= {step for _, step in content["best"]}
             except (OSError, ValueError, KeyError):
                 continue
@@ -377,4 +379,6 @@ def use_half_precision(precision: str, device: torch.device) -> bool:
                 "half precision needs a GPU"
             )
         return False
-    return precision == "bfloat16" or (precision == "auto" and torch.cuda.is_bf16_supported(including_emulation=False))
+    return precision == "bfloat16" or (
+        precision == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
+    )

@@ -118,7 +118,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Move towards the weights after a step; early on the memory is shorter, so the start is forgotten."""
+        """Move towards the weights after a step; early on the memory is shorter, to forget the start."""
         decay = min(self.decay, (1 + step) / (10 + step))
         current = [part.detach() for _, part in model.named_parameters()]
         torch._foreach_lerp_(list(self.parts.values()), current, 1 - decay)

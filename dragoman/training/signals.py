@@ -17,7 +17,7 @@ class Stopped(Exception):  # noqa: N818  (not an error: the run was asked to sto
 
 
 class Signals:
-    """Remembers the first signal as an exit code (130 for Ctrl-C, 143 for SIGTERM); a second Ctrl-C is obeyed at once."""
+    """Remembers a signal as an exit code (130 Ctrl-C, 143 SIGTERM); a second Ctrl-C is obeyed at once."""
 
     def __init__(self) -> None:
         self.code = 0
