@@ -54,9 +54,7 @@ def train(
             resolved = configuration.build(config, overrides)
         else:
             if overrides:
-                raise TypeError(
-                    "overrides apply to a table or a file; change a Config with dataclasses.replace"
-                )
+                raise TypeError("overrides apply to a table or a file; change a Config with dataclasses.replace")
             resolved = config
     train_run(resolved, folder, Display(quiet=quiet))
     return load(folder)

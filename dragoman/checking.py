@@ -39,9 +39,7 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
     files = [config.data.train] + ([config.data.valid] if config.data.valid is not None else [])
     faults = sum(check_lines(config, part, part is not config.data.train, say, show) for part in files)
     if faults and config.data.faults == "stop":
-        raise DataError(
-            f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"'
-        )
+        raise DataError(f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"')
     corpus = prepare(config.data, config.tokenizer)
     plan = check_lengths(config, corpus, say)
     check_memory(config, corpus, plan, device, say)
@@ -78,9 +76,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> BatchPlan:
         )
     too_long = corpus.report["train"]["too_long"]
     if too_long:
-        say(
-            f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out"
-        )
+        say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
     epoch = plan.epoch(0)
     cells = sum(len(epoch[i]) * int(plan.target_lengths[epoch[i]].max()) for i in range(len(epoch)))
@@ -98,9 +94,7 @@ def check_memory(config: Config, corpus: Corpus, plan: BatchPlan, device: torch.
     torch.manual_seed(config.train.seed)
     model = build_model(config, *sizes).train()
     parameters = sum(part.numel() for part in model.parameters())
-    copies = (
-        5 if isinstance(config.train.average, MovingAverageConfig) else 4
-    )  # + gradient, two moments, average
+    copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
     rows, source, target = plan.largest()
     trial = min(rows, 2)  # activations grow in step with rows
     kept: dict[int, int] = {}

@@ -37,9 +37,7 @@ class Commands(click.Group):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="dragoman %(version)s")
-@click.option(
-    "--trace", is_flag=True, help="Show the whole Python traceback of an error (works after a command too)."
-)
+@click.option("--trace", is_flag=True, help="Show the whole Python traceback of an error (works after a command too).")
 def cli(trace: bool) -> None:
     """Learn to map sequences to sequences from pairs: train, check, predict, evaluate.
 
@@ -156,9 +154,7 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
 @cli.command()
 @what_to_train
 @click.option("--show", type=click.IntRange(0), default=1000, show_default=True, help="Faulty lines to name.")
-def check(
-    what: str | None, overrides: tuple[str, ...], source: str | None, target: str | None, show: int
-) -> None:
+def check(what: str | None, overrides: tuple[str, ...], source: str | None, target: str | None, show: int) -> None:
     """Prove a run before it starts.
 
     Reads the configuration, then every data line (each fault is named as file:line), measures lengths, padding and
@@ -174,14 +170,10 @@ def check(
 @cli.command()
 @click.argument("run")
 @click.argument("file", required=False)
-@click.option(
-    "--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]"
-)
+@click.option("--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
 @click.option("--json", "as_json", is_flag=True, help="One object a line: text, score, tokens, token_scores.")
-@click.option(
-    "--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json."
-)
+@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 def predict(
     run: str, file: str | None, beam: int | None, batch_size: int, as_json: bool, n_best: int, device: str
@@ -223,9 +215,7 @@ def with_progress(items: Iterator[str], unit: str) -> Iterator[str]:
 @click.argument("file", required=False)
 @click.option("--source", help="Source lines of a pair of parallel files.")
 @click.option("--target", help="Reference lines, one for each source line.")
-@click.option(
-    "--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]"
-)
+@click.option("--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--output", help="Also write the outputs to this file, one a line.")
@@ -304,13 +294,7 @@ def print_scores(scores: dict[str, Any], as_json: bool) -> None:
     for key, name in NAMES.items():
         if key in scores:
             value = scores[key]
-            shown = (
-                f"{100 * value:.2f} %"
-                if key in FRACTIONS
-                else f"{value:.3f}"
-                if key == "loss"
-                else f"{value:.2f}"
-            )
+            shown = f"{100 * value:.2f} %" if key in FRACTIONS else f"{value:.3f}" if key == "loss" else f"{value:.2f}"
             click.echo(f"{name:<15}{shown:>10}   {signatures.get(key, '')}".rstrip())
     click.echo(f"{'segments':<15}{scores['segments']:>10,}")
 
@@ -336,9 +320,7 @@ def score(hypotheses: str, references: tuple[str, ...], units: Any, as_json: boo
     for path in references:
         lines = list(read_lines(path))
         if len(lines) != len(written):
-            raise DataError(
-                f"{path}: found {len(lines):,} lines, expected {len(written):,} as in {hypotheses}"
-            )
+            raise DataError(f"{path}: found {len(lines):,} lines, expected {len(written):,} as in {hypotheses}")
         columns.append(lines)
     together = [
         [text for line in row for text in line.split("\t") if text.strip()] or [""]
@@ -349,9 +331,7 @@ def score(hypotheses: str, references: tuple[str, ...], units: Any, as_json: boo
 
 @cli.command()
 @click.argument("run")
-@click.option(
-    "--depth", type=click.IntRange(1), default=3, show_default=True, help="How deep to list layers."
-)
+@click.option("--depth", type=click.IntRange(1), default=3, show_default=True, help="How deep to list layers.")
 @click.option("--plot", help="Also draw the training curve to this .png, .svg or .pdf file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
@@ -373,9 +353,7 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
 @cli.command()
 @click.argument("run")
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
-@click.option(
-    "--out", default="attention.png", show_default=True, help="Picture to write: .png, .svg or .pdf."
-)
+@click.option("--out", default="attention.png", show_default=True, help="Picture to write: .png, .svg or .pdf.")
 def attention(run: str, texts: tuple[str, ...], out: str) -> None:
     """Draw what each output token of a TEXT looked at."""
     from dragoman.inspection.watch import cross_attention
@@ -453,9 +431,7 @@ def guarded(arguments: list[str]) -> int:
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.ClickException as mistake:
-        where = (
-            mistake.ctx.command_path if isinstance(mistake, click.UsageError) and mistake.ctx else "dragoman"
-        )
+        where = mistake.ctx.command_path if isinstance(mistake, click.UsageError) and mistake.ctx else "dragoman"
         click.echo(f"{where}: {mistake.format_message()}", err=True)
         return 2
     except (click.Abort, KeyboardInterrupt):
@@ -471,9 +447,7 @@ def guarded(arguments: list[str]) -> int:
         from dragoman.training.signals import Stopped
 
         if isinstance(error, Stopped):
-            click.echo(
-                f"stopped and saved at step {error.step}; the same command goes on from there", err=True
-            )
+            click.echo(f"stopped and saved at step {error.step}; the same command goes on from there", err=True)
             return error.code
         if isinstance(error, OSError) and error.filename:
             click.echo(f"dragoman: {error.filename}: {error.strerror}", err=True)

@@ -43,9 +43,7 @@ class Config:
 def preset_names() -> list[str]:
     """The presets that come with the package."""
     folder = resources.files("dragoman") / "presets"
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
-    )
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
 def preset_text(name: str) -> str:

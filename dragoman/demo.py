@@ -70,10 +70,7 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
     config = configuration.build({"preset": preset, "data": {"train": str(training)}}, overrides)
     progress = train(config, folder, display)
     predictor = load(folder)
-    examples = [
-        Example(word, tuple(sounds), "held out", place)
-        for place, (word, sounds) in enumerate(held.items(), 1)
-    ]
+    examples = [Example(word, tuple(sounds), "held out", place) for place, (word, sounds) in enumerate(held.items(), 1)]
     scores, _ = predictor.evaluate(examples, beam=1, batch_size=256)
     click.echo(
         f"\nTrained {progress.step:,} steps in {duration(progress.seconds)}. On {len(held):,} held-out words: "

@@ -202,15 +202,9 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         tell_data(display, corpus)
         torch.manual_seed(config.train.seed)
         model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).to(device)
-        trainer = Trainer(
-            config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units
-        )
+        trainer = Trainer(config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units)
         count = sum(part.numel() for part in model.parameters())
-        place = (
-            f"{ranks.world} processes"
-            if not ranks.alone
-            else f"one process, {torch.get_num_threads()} threads"
-        )
+        place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"
         display.say(f"model: {count:,} parameters on {device} ({place})")
         if trainer.progress.step:
             display.say(f"going on from step {trainer.progress.step}")

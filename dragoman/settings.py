@@ -249,9 +249,7 @@ def _read(expected: _Expected, value: object, place: str, errors: list[str], def
     return scalar
 
 
-def _choose(
-    classes: Sequence[Any], table: Mapping[str, object], place: str, errors: list[str], default: object
-) -> Any:
+def _choose(classes: Sequence[Any], table: Mapping[str, object], place: str, errors: list[str], default: object) -> Any:
     """The class a table asks for by kind; without one, the class of the default or the only one there is."""
     kinds = _kinds(classes)
     if "kind" not in table or not kinds:
@@ -456,10 +454,7 @@ def dump(instance: DataclassInstance) -> str:
     """
     changed = differences(instance, build(type(instance), as_table(instance)))
     if changed:
-        rows = (
-            f"{place}: found {_shown(now)}, which reads back as {_shown(then)}"
-            for place, now, then in changed
-        )
+        rows = (f"{place}: found {_shown(now)}, which reads back as {_shown(then)}" for place, now, then in changed)
         raise ConfigError("\n".join(rows))
     return "\n".join(_lines(_plain(instance, for_file=True), "")).lstrip("\n") + "\n"
 

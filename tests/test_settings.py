@@ -183,9 +183,7 @@ def test_a_table_without_kind_takes_the_kind_of_the_default_and_its_class_defaul
 def test_a_single_class_may_state_its_kind_but_not_another() -> None:
     assert build(Model, {"memory": {"kind": "relative", "distance": 2}}).memory == Relative(2)
     assert build(Relative, {"kind": "relative"}) == Relative()
-    assert errors({"memory": {"kind": "absolute"}}, Model) == [
-        'memory.kind: found "absolute", expected "relative"'
-    ]
+    assert errors({"memory": {"kind": "absolute"}}, Model) == ['memory.kind: found "absolute", expected "relative"']
     assert errors({"kind": "relativ"}, Relative) == [
         'kind: found "relativ", expected "relative". Did you mean \'relative\'?'
     ]
@@ -435,9 +433,7 @@ def test_merge_drops_what_belonged_to_another_kind() -> None:
             "x": 1,
         }
     }
-    assert merge({"e": {"width": 3}}, {"e": {"kind": "recurrent"}}) == {
-        "e": {"width": 3, "kind": "recurrent"}
-    }
+    assert merge({"e": {"width": 3}}, {"e": {"kind": "recurrent"}}) == {"e": {"width": 3, "kind": "recurrent"}}
 
 
 @pytest.mark.parametrize(
@@ -636,9 +632,7 @@ class Holder:
 
 
 def test_dump_writes_tables_in_lists_inline_and_none_where_it_is_no_default() -> None:
-    holder = Holder(
-        Parallel("a", "b"), many=(Recurrent(), Transformer()), gaps=(1, None), required=None, choice=None
-    )
+    holder = Holder(Parallel("a", "b"), many=(Recurrent(), Transformer()), gaps=(1, None), required=None, choice=None)
     text = dump(holder)
     assert 'required = "none"' in text
     assert 'gaps = [1, "none"]' in text
@@ -832,9 +826,7 @@ def test_every_described_default_is_one_that_build_accepts() -> None:
         if row.default != "required" and not row.when and not row.place.startswith("model.decoder")
     ]
     assert len(assignments) > 10
-    assert build(Config, override({"data": DATA}, assignments)) == Config(
-        Data("a.tsv"), Model(encoder=Transformer())
-    )
+    assert build(Config, override({"data": DATA}, assignments)) == Config(Data("a.tsv"), Model(encoder=Transformer()))
 
 
 def test_setting_keeps_defaults_factories_and_required_fields() -> None:

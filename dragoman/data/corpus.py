@@ -49,12 +49,8 @@ class DataConfig:
         2000,
         help="without valid: about so many pairs are set aside by a hash of their source, at most a tenth",
     )
-    faults: Literal["stop", "skip"] = setting(
-        "stop", help="on a line that cannot be used: stop, or leave it out"
-    )
-    max_length: Annotated[int, Range(1, None)] = setting(
-        256, help="longer pairs (in tokens) are left out of training"
-    )
+    faults: Literal["stop", "skip"] = setting("stop", help="on a line that cannot be used: stop, or leave it out")
+    max_length: Annotated[int, Range(1, None)] = setting(256, help="longer pairs (in tokens) are left out of training")
     max_characters: Annotated[int, Range(1, None)] = setting(10_000, help="a longer line is a fault")
     units: Literal["words", "phonemes"] = setting(
         "words", help="what the space-separated target symbols are; decides whether WER or PER is meant"
@@ -98,9 +94,7 @@ def paths_of(files: Files) -> list[str]:
     ]
 
 
-def read_all(
-    config: DataConfig, files: Files, *, several_references: bool = False
-) -> Iterator[Example | Fault]:
+def read_all(config: DataConfig, files: Files, *, several_references: bool = False) -> Iterator[Example | Fault]:
     """Every example or fault of one or several files, in order."""
     for entry in file_list(files):
         yield from read_pairs(
@@ -125,13 +119,9 @@ def file_digest(path: str) -> str:
 
 def fingerprint(config: DataConfig, tokenizers: TokenizersConfig) -> str:
     """What the stores depend on: the bytes of the files and the settings that shape tokens."""
-    digests = [
-        [file_digest(path) for path in paths_of(files)] for files in (config.train, config.valid or ())
-    ]
+    digests = [[file_digest(path) for path in paths_of(files)] for files in (config.train, config.valid or ())]
     table = settings.as_table(config)
-    relevant = {
-        key: table.get(key) for key in ("columns", "holdout", "faults", "max_length", "max_characters")
-    }
+    relevant = {key: table.get(key) for key in ("columns", "holdout", "faults", "max_length", "max_characters")}
     layout = [type(files).__name__ for files in (config.train, config.valid)]
     content = [FORMAT, digests, layout, relevant, settings.as_table(tokenizers)]
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
@@ -221,9 +211,7 @@ def learn_tokenizers(tokenizers: TokenizersConfig, selection: Selection) -> tupl
         return joint, joint
     return (
         learn(tokenizers.source, (example.source for example in selection.train("learning source units"))),
-        learn(
-            tokenizers.target, (example.references[0] for example in selection.train("learning target units"))
-        ),
+        learn(tokenizers.target, (example.references[0] for example in selection.train("learning target units"))),
     )
 
 
@@ -269,9 +257,7 @@ def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note:
     source.save(folder / "tokenizer", "source")
     target.save(folder / "tokenizer", "target")
     report: dict[str, Any] = {"examples": selection.examples}
-    report["train"] = write_store(
-        folder / "train", selection.train("tokenising"), source, target, config.max_length
-    )
+    report["train"] = write_store(folder / "train", selection.train("tokenising"), source, target, config.max_length)
 
     def kept_as_text(examples: Iterable[Example]) -> Iterator[Example]:
         with (folder / "valid.jsonl").open("w", encoding="utf-8") as file:
@@ -307,9 +293,7 @@ def open_corpus(folder: Path, key: str) -> Corpus:
     )
 
 
-def prepare(
-    config: DataConfig, tokenizers: TokenizersConfig, note: Note = lambda doing, count: None
-) -> Corpus:
+def prepare(config: DataConfig, tokenizers: TokenizersConfig, note: Note = lambda doing, count: None) -> Corpus:
     """Tokenise what the configuration names, unless that was done before."""
     cache = cache_folder(config)
     key = fingerprint(config, tokenizers)

@@ -169,9 +169,7 @@ def _check_file(path: Path) -> None:
 
 def _zstandard() -> Any:
     try:
-        return importlib.import_module(
-            "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-        )
+        return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
     except ImportError:
         raise MissingExtraError("reading .zst files", "backports.zstd", "data") from None
 
@@ -224,9 +222,7 @@ def _blocks(read: Read, name: str) -> Iterator[bytes]:
             parts.append(data)
             # A binary file may have no newline at all: better to stop than to take it all into memory.
             if held > _LONGEST_LINE_BYTES:
-                raise DataError(
-                    f"{name}: found a line of over {_LONGEST_LINE_BYTES} bytes, expected lines of text"
-                )
+                raise DataError(f"{name}: found a line of over {_LONGEST_LINE_BYTES} bytes, expected lines of text")
             continue
         block = b"".join((*parts, data[:cut]))
         yield block.removeprefix(_BYTE_ORDER_MARK) if start else block
@@ -285,18 +281,12 @@ def _check_side(text: str, side: str, max_characters: int, unwanted: re.Pattern[
     if not text.isprintable() and (found := unwanted.search(text)):
         code, where = ord(found[0]), f"at offset {found.start()} of the {side}"
         if code >= 0xD800:
-            raise _FaultyError(
-                "bad-utf8", f"found the lone surrogate U+{code:04X} {where}, expected whole characters"
-            )
-        raise _FaultyError(
-            "control-characters", f"found U+{code:04X} {where}, expected no control characters"
-        )
+            raise _FaultyError("bad-utf8", f"found the lone surrogate U+{code:04X} {where}, expected whole characters")
+        raise _FaultyError("control-characters", f"found U+{code:04X} {where}, expected no control characters")
     if not text or text.isspace():
         raise _FaultyError("empty-side", f"the {side} is empty, expected text")
     if len(text) > max_characters:
-        raise _FaultyError(
-            "over-long", f"the {side} has {len(text)} characters, expected at most {max_characters}"
-        )
+        raise _FaultyError("over-long", f"the {side} has {len(text)} characters, expected at most {max_characters}")
 
 
 def _checked(source: str, references: Sequence[str], name: str, number: int, max_characters: int) -> Example:
@@ -316,9 +306,7 @@ def _column_numbers(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
     return tuple(int(column) for column in columns)
 
 
-def _read_columns(
-    path: Path, numbers: tuple[int, ...], several: bool, limit: int
-) -> Iterator[Example | Fault]:
+def _read_columns(path: Path, numbers: tuple[int, ...], several: bool, limit: int) -> Iterator[Example | Fault]:
     name = str(path)
     with _opened(path) as read:
         for block in _text_blocks(read, name):
@@ -392,9 +380,7 @@ def _read_parallel(source: Path, target: Path, limit: int) -> Iterator[Example |
 def _numbered(read: Read, name: str) -> Iterator[str | Fault]:
     for block in _text_blocks(read, name):
         if block.faults:
-            yield from (
-                block.faults.get(number, line) for number, line in enumerate(block.lines, block.first)
-            )
+            yield from (block.faults.get(number, line) for number, line in enumerate(block.lines, block.first))
         else:
             yield from block.lines
 
@@ -419,9 +405,7 @@ def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         blank = not line or line.isspace()
-        raise _FaultyError(
-            "bad-json", "blank line" if blank else f"expected a JSON object: {error}"
-        ) from None
+        raise _FaultyError("bad-json", "blank line" if blank else f"expected a JSON object: {error}") from None
     if not isinstance(record, dict):
         raise _FaultyError("bad-json", f"found {_kind(record)}, expected a JSON object")
     try:
@@ -461,9 +445,7 @@ def _text(value: Any, what: str, otherwise: str = "") -> str:
     raise _FaultyError("not-text", f"{what} is {_kind(value)}, expected text{otherwise}")
 
 
-def _read_parquet(
-    path: Path, fields: tuple[str, ...], several: bool, limit: int
-) -> Iterator[Example | Fault]:
+def _read_parquet(path: Path, fields: tuple[str, ...], several: bool, limit: int) -> Iterator[Example | Fault]:
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError:

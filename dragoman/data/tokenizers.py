@@ -44,9 +44,7 @@ class WordsConfig:
     """Words and punctuation marks as tokens, or whatever stands between single spaces."""
 
     kind: ClassVar[str] = "words"
-    vocabulary: Annotated[int, Range(5)] = setting(
-        30_000, help="at most so many tokens, special symbols included"
-    )
+    vocabulary: Annotated[int, Range(5)] = setting(30_000, help="at most so many tokens, special symbols included")
     minimum_count: Annotated[int, Range(1)] = setting(1, help="rarer words become <unk>")
     split: Literal["punctuation", "spaces"] = setting(
         "punctuation", help="at punctuation too, or only at spaces (phonemes, text tokenised elsewhere)"
@@ -58,9 +56,7 @@ class CharactersConfig:
     """Every code point is a token, the space included."""
 
     kind: ClassVar[str] = "characters"
-    vocabulary: Annotated[int, Range(5)] = setting(
-        10_000, help="at most so many tokens, special symbols included"
-    )
+    vocabulary: Annotated[int, Range(5)] = setting(10_000, help="at most so many tokens, special symbols included")
     minimum_count: Annotated[int, Range(1)] = setting(1, help="rarer characters become <unk>")
 
 
@@ -225,9 +221,7 @@ class Words(_Listed):
 
 
 def _shown(tokens: Sequence[str], ids: Sequence[int]) -> list[str]:
-    return [
-        UNKNOWN_SURFACE if index == UNK else tokens[index] for index in ids if index not in (PAD, SOS, EOS)
-    ]
+    return [UNKNOWN_SURFACE if index == UNK else tokens[index] for index in ids if index not in (PAD, SOS, EOS)]
 
 
 @cache
@@ -334,9 +328,7 @@ class Subwords:
         table, model, vocabulary = self.files(folder, name)
         _write(table, _settings_text(self.config, self.fingerprint()))
         model.write_bytes(self._model)
-        shown = (
-            (piece if piece.isprintable() else json.dumps(piece), score) for piece, score in self._scores()
-        )
+        shown = ((piece if piece.isprintable() else json.dumps(piece), score) for piece, score in self._scores())
         _write(vocabulary, "".join(f"{piece}\t{score:g}\n" for piece, score in shown))
 
     def _scores(self) -> list[tuple[str, float]]:
@@ -461,9 +453,7 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     else:
         content = _paths(folder, name, "vocabulary.jsonl")[0]
         try:
-            tokens = [
-                json.loads(line) for line in _read(content).decode("utf-8").removesuffix("\n").split("\n")
-            ]
+            tokens = [json.loads(line) for line in _read(content).decode("utf-8").removesuffix("\n").split("\n")]
         except ValueError as error:
             raise RunError(f"{content}: damaged tokenizer file ({error})") from error
         if not all(isinstance(token, str) for token in tokens):
@@ -471,9 +461,7 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
         tokens = tokens[len(SPECIALS) :]
         tokenizer = Words(config, tokens) if isinstance(config, WordsConfig) else Characters(config, tokens)
     if tokenizer.fingerprint() != expected:
-        raise RunError(
-            f"{content}: damaged tokenizer file (it is not the one that {path.name} was saved with)"
-        )
+        raise RunError(f"{content}: damaged tokenizer file (it is not the one that {path.name} was saved with)")
     return tokenizer
 
 

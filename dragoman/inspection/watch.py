@@ -50,7 +50,7 @@ def cross_attention(predictor: Predictor, text: str, output: str | None = None) 
         output = predictor.predict([text])[0].text
     target = predictor.target_tokenizer.encode(output)
     model: Any = predictor.model
-    kinds = {name: module for name, module in model.named_modules()}
+    kinds = dict(model.named_modules())
     with watch(model) as seen:
         model.score(batch_of([source], [target]).to(predictor.device))
     layers = {

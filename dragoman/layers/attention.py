@@ -55,9 +55,7 @@ def attend(
         assert not causal
     observer = _observer.get()
     if observer is None:
-        out = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, is_causal=causal, dropout_p=dropout
-        )
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, dropout_p=dropout)
     else:
         if causal:
             mask = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril()
@@ -125,9 +123,7 @@ class SelfAttention(nn.Module):
         causal = False
         if isinstance(length, Tensor):
             places = length + torch.arange(new, device=device)
-            key, value = (
-                cache.index_copy_(2, places, part) for cache, part in zip(past, (key, value), strict=True)
-            )
+            key, value = (cache.index_copy_(2, places, part) for cache, part in zip(past, (key, value), strict=True))
             mask = torch.arange(key.shape[2], device=device) <= places[:, None]  # (T, C)
         elif length == 0:
             causal = new > 1
@@ -137,9 +133,7 @@ class SelfAttention(nn.Module):
             if new > 1:
                 places = length + torch.arange(new, device=device)
                 mask = torch.arange(length + new, device=device) <= places[:, None]  # (T, L+T)
-        out = attend(
-            self, query, key, value, mask=mask, causal=causal, dropout=self.dropout if self.training else 0.0
-        )
+        out = attend(self, query, key, value, mask=mask, causal=causal, dropout=self.dropout if self.training else 0.0)
         return self.output(join_heads(out)), (key, value)
 
     def empty(self, rows: int, capacity: int | None, like: Tensor) -> Cache:

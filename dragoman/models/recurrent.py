@@ -82,9 +82,7 @@ class RecurrentDecoder(nn.Module):
         self.attention = AdditiveAttention(config.width, memory_width, config.attention)
         inputs = [config.embedding + memory_width] + [config.width] * (config.layers - 1)
         self.cells = nn.ModuleList(cell(size, config.width) for size in inputs)
-        self.begin = nn.ModuleList(
-            nn.Linear(memory_width, config.width * cell.parts) for _ in range(config.layers)
-        )
+        self.begin = nn.ModuleList(nn.Linear(memory_width, config.width * cell.parts) for _ in range(config.layers))
         self.readout = nn.Linear(config.width + memory_width + config.embedding, config.embedding)
         self.dropout = nn.Dropout(config.dropout)
 

@@ -31,9 +31,7 @@ class TransformerConfig:
     dropout: Share = setting(0.1, help="on embeddings and on what each layer adds")
     attention_dropout: Share = setting(0.0, help="on attention weights; above 0 it leaves the fused kernel")
     feedforward_dropout: Share = setting(0.0, help="inside the feed-forward layers")
-    norm: Literal["pre", "post"] = setting(
-        "pre", help="layer norm before each layer, or after the sum as in 2017"
-    )
+    norm: Literal["pre", "post"] = setting("pre", help="layer norm before each layer, or after the sum as in 2017")
     activation: Literal["relu", "gelu", "silu"] = setting("relu", help="inside the feed-forward layers")
     positions: PositionsConfig = setting(SinusoidalConfig(), help="how a token's place is told")
 
@@ -69,9 +67,7 @@ class EncoderBlock(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.attention = SelfAttention(config.width, config.heads, config.attention_dropout)
-        self.feedforward = FeedForward(
-            config.width, config.feedforward, config.activation, config.feedforward_dropout
-        )
+        self.feedforward = FeedForward(config.width, config.feedforward, config.activation, config.feedforward_dropout)
         self.around_attention = Residual(config.width, config.norm, config.dropout)
         self.around_feedforward = Residual(config.width, config.norm, config.dropout)
 
@@ -111,9 +107,7 @@ class DecoderBlock(nn.Module):
         super().__init__()
         self.attention = SelfAttention(config.width, config.heads, config.attention_dropout)
         self.cross = CrossAttention(config.width, config.heads, memory_width, config.attention_dropout)
-        self.feedforward = FeedForward(
-            config.width, config.feedforward, config.activation, config.feedforward_dropout
-        )
+        self.feedforward = FeedForward(config.width, config.feedforward, config.activation, config.feedforward_dropout)
         self.around_attention = Residual(config.width, config.norm, config.dropout)
         self.around_cross = Residual(config.width, config.norm, config.dropout)
         self.around_feedforward = Residual(config.width, config.norm, config.dropout)

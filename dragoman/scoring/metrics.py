@@ -140,16 +140,12 @@ def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> No
             raise DataError(f"segment {number}: found no reference, expected at least one")
 
 
-def _error_rate(
-    hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]
-) -> ErrorRate:
+def _error_rate(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> ErrorRate:
     edits, lengths = [], []
     for hypothesis, choices in zip(hypotheses, references, strict=True):
         # The closest reference counts, much as in NIST scoring; of equally close ones the longest, so that
         # one more equally close reference never raises the rate.
-        fewest, negative_length = min(
-            (edit_distance(hypothesis, reference), -len(reference)) for reference in choices
-        )
+        fewest, negative_length = min((edit_distance(hypothesis, reference), -len(reference)) for reference in choices)
         edits.append(fewest)
         lengths.append(-negative_length)
     return ErrorRate(tuple(edits), tuple(lengths))

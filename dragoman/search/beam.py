@@ -41,9 +41,7 @@ class Finished:
     def hypotheses(self, most: int) -> list[list[Hypothesis]]:
         """As plain values, best first."""
         found = []
-        for ranks, tokens, scores in zip(
-            self.ranks.tolist(), self.tokens.tolist(), self.scores.tolist(), strict=True
-        ):
+        for ranks, tokens, scores in zip(self.ranks.tolist(), self.tokens.tolist(), self.scores.tolist(), strict=True):
             rows = []
             for rank, row, parts in zip(ranks[:most], tokens, scores, strict=False):
                 if rank > NOTHING:

@@ -23,9 +23,7 @@ def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
     return (lengths * math.ceil(ratio * 16) // 16) + 12
 
 
-def search(
-    model: Model, batch: Batch, config: SearchConfig, ratio: float, most: int = 1
-) -> list[list[Hypothesis]]:
+def search(model: Model, batch: Batch, config: SearchConfig, ratio: float, most: int = 1) -> list[list[Hypothesis]]:
     """The best hypotheses for every source of a batch, best first."""
     limits = limits_for(batch, config, ratio)
     with torch.no_grad():

@@ -72,9 +72,7 @@ class Trainer:
         self.model = model
         self.corpus = corpus
         self.optimizer = build_optimizer(config.optimizer, model)
-        self.average = (
-            MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
-        )
+        self.average = MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
         self.kept = config.average.count if isinstance(config.average, BestAverageConfig) else 1
         self.validator = Validator(corpus, search, config.decode, device, units)
         self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed)
@@ -103,7 +101,9 @@ class Trainer:
         self.display.begin(progress.step, config.steps)
         with Signals() as signals:
             while True:
-                if (self._validation_due() and self._validate(signals)) or (progress.step % config.save_every == 0 and progress.step > self._saved):
+                if (self._validation_due() and self._validate(signals)) or (
+                    progress.step % config.save_every == 0 and progress.step > self._saved
+                ):
                     self._save()
                 if self.finished and not self._validation_due():
                     break
@@ -161,9 +161,7 @@ class Trainer:
         try:
             total: Tensor = self.wrapped(batch).total
         except torch.OutOfMemoryError:
-            shape = (
-                f"{batch.source.shape[0]} rows × {batch.source.shape[1]} and {batch.target.shape[1]} tokens"
-            )
+            shape = f"{batch.source.shape[0]} rows × {batch.source.shape[1]} and {batch.target.shape[1]} tokens"
             raise DragomanError(
                 f"out of memory at a batch of {shape}; lower train.batch_tokens (now {self.config.batch_tokens}) "
                 "and raise train.accumulate to keep the same step"
@@ -232,7 +230,7 @@ class Trainer:
         self.progress.loss_total = self.ranks.sum([float(self._loss)])[0]
         if self.ranks.first:
             files: dict[str, dict[str, Tensor]] = {
-                "weights.safetensors": {name: part for name, part in self.model.named_parameters()},
+                "weights.safetensors": dict(self.model.named_parameters()),
                 "optimizer.safetensors": optimizer_tensors(self.optimizer, self.model),
             }
             if self.average is not None:
@@ -308,9 +306,9 @@ class Trainer:
             better = not progress.best or score > progress.best[0][0]
             progress.waited = 0 if better else progress.waited + 1
             progress.validated = progress.step
-            progress.best = sorted(
-                [*progress.best, (score, progress.step)], key=lambda pair: (-pair[0], pair[1])
-            )[: self.kept]
+            progress.best = sorted([*progress.best, (score, progress.step)], key=lambda pair: (-pair[0], pair[1]))[
+                : self.kept
+            ]
             if found is not None:
                 self._tell(found, better)
                 if any(step == progress.step for _, step in progress.best):
@@ -348,9 +346,7 @@ class Trainer:
         needed = {step for _, step in self.progress.best}
         for saved in self.checkpoints.steps():
             try:
-                content = json.loads(
-                    (self.checkpoints.path(saved) / "progress.json").read_text(encoding="utf-8")
-                )
+                content = json.loads((self.checkpoints.path(saved) / "progress.json").read_text(encoding="utf-8"))
                 needed |= {step for _, step in content["best"]}
             except (OSError, ValueError, KeyError):
                 continue
@@ -379,6 +375,4 @@ def use_half_precision(precision: str, device: torch.device) -> bool:
                 "half precision needs a GPU"
             )
         return False
-    return precision == "bfloat16" or (
-        precision == "auto" and torch.cuda.is_bf16_supported(including_emulation=False)
-    )
+    return precision == "bfloat16" or (precision == "auto" and torch.cuda.is_bf16_supported(including_emulation=False))

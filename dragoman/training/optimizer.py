@@ -70,14 +70,10 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     }
 
 
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]
-) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give back what `optimizer_tensors` took."""
     for name, part in model.named_parameters():
-        state = {
-            key.rpartition(".")[2]: value for key, value in tensors.items() if key.rpartition(".")[0] == name
-        }
+        state = {key.rpartition(".")[2]: value for key, value in tensors.items() if key.rpartition(".")[0] == name}
         if state:
             # torch keeps the step count beside the fused kernel's other state, as float32 on the same device
             optimizer.state[part] = {key: value.to(part.device).clone() for key, value in state.items()}

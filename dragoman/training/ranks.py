@@ -93,8 +93,7 @@ def speaks_of_peers(error: RuntimeError) -> bool:
 def first_to_speak() -> bool:
     """Whether no other process of this job has told the user yet; every survivor sees the same loss."""
     job = "-".join(
-        os.environ.get(name, "")
-        for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+        os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     )
     mark = Path(tempfile.gettempdir()) / f"dragoman-lost-{os.getppid()}-{job}"
     try:

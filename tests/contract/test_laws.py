@@ -143,9 +143,7 @@ def test_law_6_a_search_score_is_the_teacher_forced_score(model: EncoderDecoder,
         for hypothesis in hypotheses:
             with torch.no_grad():
                 scores = model.score(batch_of([source], [hypothesis.tokens[:-1]]))
-            torch.testing.assert_close(
-                torch.tensor(hypothesis.token_scores), scores.log_probabilities[0], **CLOSE
-            )
+            torch.testing.assert_close(torch.tensor(hypothesis.token_scores), scores.log_probabilities[0], **CLOSE)
             assert hypothesis.score == pytest.approx(float(scores.log_probabilities.sum()), abs=1e-10)
 
 

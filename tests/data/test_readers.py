@@ -72,9 +72,7 @@ def test_lines_do_not_depend_on_where_blocks_end(
 def test_other_separators_do_not_break_lines(tmp_path: Path) -> None:
     path = written(tmp_path, "a\u2028b\tc\u2029d\n \u00a0e\tf \n")
     assert pairs(path) == [("a\u2028b", "c\u2029d"), (" \u00a0e", "f ")]
-    assert list(read_lines(io.BytesIO("a\x85b\x0bc\x0cd\u2028e\x1cf\n".encode()))) == [
-        "a\x85b\x0bc\x0cd\u2028e\x1cf"
-    ]
+    assert list(read_lines(io.BytesIO("a\x85b\x0bc\x0cd\u2028e\x1cf\n".encode()))) == ["a\x85b\x0bc\x0cd\u2028e\x1cf"]
 
 
 @pytest.mark.parametrize("control", ["\x00", "\x0b", "\x0c", "\x1f", "\x7f", "\x80", "\x85", "\x9f", "\r"])
@@ -108,9 +106,7 @@ def test_bad_utf8_does_not_stop_reading(tmp_path: Path) -> None:
 
 def test_line_numbers_run_on_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_BLOCK_BYTES", 16)
-    path = written(
-        tmp_path, b"".join(b"%d\t%s\n" % (n, b"\xff" if n % 7 == 0 else b"y") for n in range(1, 50))
-    )
+    path = written(tmp_path, b"".join(b"%d\t%s\n" % (n, b"\xff" if n % 7 == 0 else b"y") for n in range(1, 50)))
     for number, item in enumerate(read_pairs(path), 1):
         assert item.place == f"{path}:{number}"
         assert isinstance(item, Fault) == (number % 7 == 0)
@@ -172,9 +168,7 @@ LINES = st.lists(st.text(st.sampled_from("ab \t\t\x07\x85é\u2028"), max_size=8)
 
 
 @given(LINES)
-def test_every_line_gives_one_item_as_the_rules_say(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str]
-) -> None:
+def test_every_line_gives_one_item_as_the_rules_say(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     def rule(line: str) -> Any:
         cells = line.split("\t")
         if len(cells) != 2:
@@ -215,9 +209,7 @@ def test_cut_short(tmp_path: Path, suffix: str) -> None:
     path = compressed(tmp_path, suffix)
     path.write_bytes(path.read_bytes()[:-9])
     items = read_pairs(path)
-    assert next(items) == Example(
-        "source 0", ("target é 0",), str(path), 1
-    )  # before the end is seen: a stream
+    assert next(items) == Example("source 0", ("target é 0",), str(path), 1)  # before the end is seen: a stream
     with pytest.raises(DataError, match=r"pairs\.tsv\.\w+: compressed data is damaged or cut short \(.+\)$"):
         list(items)
 
@@ -260,9 +252,7 @@ def test_missing_packages_name_the_extra(tmp_path: Path, monkeypatch: pytest.Mon
         pairs(written(tmp_path, "", "pairs.parquet"))
 
 
-def test_no_newline_anywhere_stops_before_memory_fills(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_newline_anywhere_stops_before_memory_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "_BLOCK_BYTES", 10)
     monkeypatch.setattr(readers, "_LONGEST_LINE_BYTES", 100)
     assert len(pairs(written(tmp_path, ("a" * 45 + "\tb\n") * 100 + "a\tb"))) == 101
@@ -361,9 +351,7 @@ def test_parallel(tmp_path: Path) -> None:
         ("", "1\n", "a.de", 1, "0 source lines and 1 target lines"),
     ],
 )
-def test_unequal_parallel_files(
-    tmp_path: Path, source: str, target: str, name: str, line: int, counts: str
-) -> None:
+def test_unequal_parallel_files(tmp_path: Path, source: str, target: str, name: str, line: int, counts: str) -> None:
     *before, last = read_pairs(parallel(tmp_path, source, target))
     assert len(before) == line - 1
     assert isinstance(last, Fault)
@@ -456,9 +444,7 @@ def table(folder: Path, **columns: Any) -> Path:
 
 
 def test_parquet(tmp_path: Path) -> None:
-    path = table(
-        tmp_path, source=["a", None, "b\tc", " ", "d"], target=["1", "2", "3", "4", "5"], other=[1] * 5
-    )
+    path = table(tmp_path, source=["a", None, "b\tc", " ", "d"], target=["1", "2", "3", "4", "5"], other=[1] * 5)
     assert pairs(path) == [("a", "1"), "not-text", "control-characters", "empty-side", ("d", "5")]
     assert faults(path)[0] == f"{path}:2: 'source' is null, expected text"
     assert pairs(path, columns=("target", "source"))[0] == ("1", "a")
@@ -466,9 +452,7 @@ def test_parquet(tmp_path: Path) -> None:
 
 def test_parquet_rows_are_numbered_across_batches(tmp_path: Path) -> None:
     texts = [str(number) for number in range(1, 10_001)]
-    path = table(
-        tmp_path, source=pa.array(texts, pa.large_string()), target=pa.array(texts).dictionary_encode()
-    )
+    path = table(tmp_path, source=pa.array(texts, pa.large_string()), target=pa.array(texts).dictionary_encode())
     items = list(read_pairs(path))
     assert [item.place for item in items] == [f"{path}:{text}" for text in texts]
     assert items[9_999] == Example("10000", ("10000",), str(path), 10_000)

@@ -48,9 +48,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 SEAMS = st.text(st.sampled_from("ab  \t\u2028\u00a0￭&;.,(-joiner्क⁇▁"), max_size=15)
 
 
-@pytest.fixture(
-    scope="module", params=CONFIGS, ids=lambda config: f"{config.kind}-{list(vars(config).values())[1:]}"
-)
+@pytest.fixture(scope="module", params=CONFIGS, ids=lambda config: f"{config.kind}-{list(vars(config).values())[1:]}")
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return learn(request.param, CORPUS)
 
@@ -70,11 +68,7 @@ def test_words_come_back(text: str) -> None:
     assert UNK not in words.encode(text)
 
 
-@given(
-    st.lists(
-        st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"]), min_size=1), max_size=6
-    )
-)
+@given(st.lists(st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"]), min_size=1), max_size=6))
 def test_spaced_tokens_come_back(tokens: list[str]) -> None:
     text = " ".join(tokens)
     words = learn(WordsConfig(split="spaces"), [text, "x"])
@@ -172,9 +166,7 @@ def test_a_text_cannot_spell_a_special_symbol(config: TokenizerConfig) -> None:
 def test_unknown_text() -> None:
     words = learn(WordsConfig(), ["the cat , sat"])
     assert words.encode("the dog sat") == [*words.encode("the"), UNK, *words.encode("sat")]
-    assert (
-        words.decode(words.encode("the dog, sat")) == "the ⁇ ⁇ sat"
-    )  # ',' after a word is another token: '￭,'
+    assert words.decode(words.encode("the dog, sat")) == "the ⁇ ⁇ sat"  # ',' after a word is another token: '￭,'
     characters = learn(CharactersConfig(), ["abc"])
     assert characters.encode("axc") == [4, UNK, 6]
     assert characters.decode([4, UNK, 6]) == "a⁇c"
@@ -372,6 +364,4 @@ def test_a_changed_special_line_is_noticed(tmp_path: Path) -> None:
     characters.save(tmp_path, "t")
     path = tmp_path / "t.vocabulary.jsonl"
     lines: Sequence[str] = path.read_text(encoding="utf-8").split("\n")
-    assert "damaged" in damaged(
-        tmp_path, CharactersConfig(), "vocabulary.jsonl", "\n".join(lines[1:]).encode()
-    )
+    assert "damaged" in damaged(tmp_path, CharactersConfig(), "vocabulary.jsonl", "\n".join(lines[1:]).encode())

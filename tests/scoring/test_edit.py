@@ -35,9 +35,7 @@ def random_pairs(count: int, longest: int) -> list[tuple[str, str]]:
     return pairs
 
 
-def cheapest(
-    left: Sequence[str], right: Sequence[str], substitution: int, insertion: int, deletion: int
-) -> int:
+def cheapest(left: Sequence[str], right: Sequence[str], substitution: int, insertion: int, deletion: int) -> int:
     """The cost by trying every way, straight from the definition and from the front."""
 
     @cache
@@ -127,11 +125,7 @@ def test_alignment_is_cheapest_and_true(
             assert cost == cheapest(left[:i], right[:j], substitution, insertion, deletion)
     assert (len(alignment.table), len(alignment.table[0])) == (len(left) + 1, len(right) + 1)
 
-    paid = (
-        alignment.substitutions * substitution
-        + alignment.insertions * insertion
-        + alignment.deletions * deletion
-    )
+    paid = alignment.substitutions * substitution + alignment.insertions * insertion + alignment.deletions * deletion
     assert paid == alignment.cost
     operations = alignment.operations
     assert "".join(str(step.left) for step in operations if step.kind != "insert") == left

@@ -64,12 +64,8 @@ def test_error_rates_equal_jiwer(seed: int) -> None:
     hypotheses[3] = ""
     hypotheses[4] = "  the   cat "
     single = [texts[0] for texts in references]
-    assert word_error_rate(hypotheses, references).value == pytest.approx(
-        jiwer.wer(single, hypotheses), abs=1e-12
-    )
-    assert character_error_rate(hypotheses, references).value == pytest.approx(
-        jiwer.cer(single, hypotheses), abs=1e-12
-    )
+    assert word_error_rate(hypotheses, references).value == pytest.approx(jiwer.wer(single, hypotheses), abs=1e-12)
+    assert character_error_rate(hypotheses, references).value == pytest.approx(jiwer.cer(single, hypotheses), abs=1e-12)
 
 
 def test_error_rates_keep_segment_statistics() -> None:
