@@ -268,7 +268,7 @@ def _scalar(expected: _Expected, value: Any) -> tuple[object, str]:
     """A lone value as its field keeps it, and what is wrong with it, if anything."""
     if value is None and "none" in expected.choices:
         value = "none"  # the command line cannot know that this field has a choice of that name
-    if isinstance(value, str) and value in expected.choices:
+    if value in expected.choices:
         return value, ""
     found = next((kind for kind in WORDS if isinstance(value, kind)), None)
     if found is int and int not in expected.scalars:
@@ -389,13 +389,13 @@ def _parsed(text: str) -> object:
     if text == "none":
         return None
     try:
-        value: object = tomllib.loads(f"value = {text}")["value"]
         # Within brackets a '#' hides the closing one, so `1#2` fails here and stays text, not 1.
-        alone = len(tomllib.loads(f"value = [{text}]")["value"]) == 1
+        tomllib.loads(f"value = [{text}]")
+        value: object = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
     # No setting is a date, but a run may well be named after one.
-    return value if alone and not isinstance(value, datetime.date | datetime.time) else text
+    return text if isinstance(value, datetime.date | datetime.time) else value
 
 
 def read_toml(path: str | Path) -> Table:
@@ -475,7 +475,7 @@ def inline(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(inline, value)) + "]"
     if isinstance(value, int | float):
-        return str(value).lower() if isinstance(value, bool) else str(value)
+        return str(value).lower()  # for the sake of true and false
     return '"none"' if value is None else _quoted(str(value))
 
 

@@ -518,7 +518,7 @@ def test_read_toml_reads_unicode_with_or_without_a_byte_order_mark(tmp_path: Pat
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"a = 1\nb = = 2\n", ":2: not valid TOML: Invalid value (at line 2, column 5)"),
+        (b"a = 1\nb = = 2\nc = 3\n", ":2: not valid TOML: Invalid value (at line 2, column 5)"),
         (
             b"a = 1\n\na = 2\n",
             ":3: not valid TOML: Cannot overwrite a value (at line 3, column 6)",
@@ -629,6 +629,57 @@ class Holder:
     gaps: tuple[int | None, ...] = ()
     größe: bool | int | float | str = 1
     choice: Literal["naïve", 'q"'] | tuple[Literal["a", "b"], ...] | None = ("a",)
+
+
+@dataclass(frozen=True)
+class Empty:
+    pass
+
+
+@dataclass(frozen=True)
+class Plain:
+    kind: Literal["small", "large"] = "small"
+    pair: Parallel = Parallel("a", "b")
+
+
+@dataclass(frozen=True)
+class Shell:
+    inner: Plain = Plain()
+    empty: Empty | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    shell: Shell = Shell()
+
+
+def test_dump_gives_a_header_to_an_empty_table_but_none_to_one_of_tables_only() -> None:
+    case = Case(Shell(empty=Empty()))
+    assert [line for line in dump(case).splitlines() if line.startswith("[")] == [
+        "[shell.inner]",
+        "[shell.inner.pair]",
+        "[shell.empty]",
+    ]
+    assert build(Case, tomllib.loads(dump(case))) == case
+    assert errors({"shell": {"empty": {"x": 1}}}, Case) == ["shell.empty.x: no such setting."]
+
+
+def test_an_ordinary_field_called_kind_chooses_nothing() -> None:
+    assert build(Shell, {"inner": {"kind": "large"}}).inner == Plain("large")
+    assert list(as_table(Plain())) == ["kind", "pair"]
+    assert errors({"inner": {"kind": "relative"}}, Shell) == [
+        'inner.kind: found "relative", expected one of small, large'
+    ]
+
+
+def test_a_required_setting_is_described_as_such_even_within_a_default() -> None:
+    rows = {row.place: row.default for row in describe(Plain)}
+    assert rows == {
+        "kind": '"small"',
+        "pair.source": "required",
+        "pair.target": "required",
+        "pair.weight": "1.0",
+    }
 
 
 def test_dump_writes_tables_in_lists_inline_and_none_where_it_is_no_default() -> None:

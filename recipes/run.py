@@ -1,0 +1,165 @@
+"""Rerun a recipe: train every seed, evaluate, score, and write what was found to recipes/results/.
+
+    python recipes/run.py multi30k-en-de-transformer --data PATH_TO_DATA
+
+Training needs only the package; the Moses-token score needs sacremoses (extra 'dev'). `--score-only` scores outputs
+that were made elsewhere, such as on a GPU machine, from the same --work folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+Table = dict[str, Any]
+
+
+def data_table(data: Path, entry: Table) -> Table | str:
+    """A recipe's data entry as the `data.train` setting wants it."""
+    if "file" in entry:
+        return str(data / entry["file"])
+    return {side: str(data / entry[side]) for side in ("source", "target")}
+
+
+def hardware() -> str:
+    """The machine in words."""
+    import torch
+
+    if torch.cuda.is_available():
+        return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    return f"{platform.machine()} CPU, {os.cpu_count()} cores, torch {torch.__version__}"
+
+
+def write_config(name: str, recipe: Table, data: Path, work: Path) -> Path:
+    """The recipe's configuration as a file `dragoman train` reads."""
+    from dragoman import config as configuration
+    from dragoman import settings
+
+    table = dict(recipe["config"])
+    table["data"] = dict(table.get("data", {}), train=data_table(data, recipe["recipe"]["train"]))
+    if "valid" in recipe["recipe"]:
+        table["data"]["valid"] = data_table(data, recipe["recipe"]["valid"])
+    path = work / f"{name}.toml"
+    path.write_text(settings.dump(configuration.build(table)), encoding="utf-8")
+    return path
+
+
+def train_and_evaluate(name: str, seed: int, recipe: Table, data: Path, work: Path, extra: list[str]) -> None:
+    """One seed: train, then evaluate every test set; the log, the scores and the outputs stay in the work folder."""
+    run = work / f"{name}-{seed}"
+    log = (work / f"{name}-{seed}.log").open("a", encoding="utf-8")
+    command = [sys.executable, "-m", "dragoman"]
+    started = time.time()
+    train = [*command, "train", str(work / f"{name}.toml"), f"train.seed={seed}", *extra, "--run", str(run)]
+    subprocess.run(train, check=True, stderr=log, stdout=log)
+    found: Table = {"seed": seed, "train_seconds": round(time.time() - started, 1), "hardware": hardware(), "tests": {}}
+    for test, entry in recipe["recipe"]["tests"].items():
+        files = (
+            [str(data / entry["file"])]
+            if "file" in entry
+            else ["--source", str(data / entry["source"]), "--target", str(data / entry["target"])]
+        )
+        output = work / f"{name}-{seed}.{test}.txt"
+        started = time.time()
+        evaluate = [*command, "evaluate", str(run), *files, "--json", "--output", str(output), "--batch-size", "256"]
+        done = subprocess.run(evaluate, check=True, stdout=subprocess.PIPE, stderr=log, text=True)
+        found["tests"][test] = json.loads(done.stdout) | {"seconds": round(time.time() - started, 1)}
+    report = json.loads((run / "data.json").read_text(encoding="utf-8"))
+    found["data_fingerprint"] = report["fingerprint"]
+    found["progress"] = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    (work / f"{name}-{seed}.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+
+
+def moses_bleu(hypotheses: list[str], references: list[str], language: str) -> tuple[float, str]:
+    """BLEU on lowercased Moses tokens: both sides normalised, tokenised, lowercased, then counted as they stand."""
+    import sacrebleu
+    import sacremoses
+
+    normalise = sacremoses.MosesPunctNormalizer(language)
+    tokenise = sacremoses.MosesTokenizer(language)
+
+    def prepared(text: str) -> str:
+        return str(tokenise.tokenize(normalise.normalize(text), return_str=True, escape=False)).lower()
+
+    metric = sacrebleu.metrics.BLEU(tokenize="none", force=True)
+    score = metric.corpus_score([prepared(line) for line in hypotheses], [[prepared(line) for line in references]])
+    return score.score, f"{metric.get_signature()}|sacremoses:{sacremoses.__version__}|lowercased"
+
+
+def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
+    """All seeds together, with what a peer's paper would be compared with."""
+    seeds = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for seed in recipe["recipe"]["seeds"]
+        if (path := work / f"{name}-{seed}.json").exists()
+    ]
+    moses = recipe["recipe"].get("moses")
+    for found in seeds if moses else []:
+        for test, entry in recipe["recipe"]["tests"].items():
+            lines = (work / f"{name}-{found['seed']}.{test}.txt").read_text(encoding="utf-8").split("\n")[:-1]
+            with gzip.open(data / entry["target"], "rt", encoding="utf-8", newline="\n") as file:
+                references = file.read().split("\n")[:-1]
+            value, signature = moses_bleu(lines, references, moses["language"])
+            found["tests"][test]["moses_bleu"] = value
+            found["tests"][test]["signatures"]["moses_bleu"] = signature
+    means: Table = {}
+    for test in recipe["recipe"]["tests"]:
+        rows = [found["tests"][test] for found in seeds]
+        numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
+        means[test] = {key: round(statistics.mean(row[key] for row in rows), 4) for key in numbers}
+    return {"recipe": name, "about": recipe["recipe"]["about"], "mean": means, "seeds": seeds}
+
+
+def main() -> None:
+    """Train, evaluate and score a recipe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="a .toml file of this folder, without its ending")
+    parser.add_argument("--data", type=Path, required=True, help="the folder that holds the data sets")
+    parser.add_argument("--work", type=Path, default=Path("runs/recipes"), help="runs, logs and outputs go here")
+    parser.add_argument("--seeds", type=int, nargs="+", help="other seeds than the recipe's")
+    parser.add_argument("--parallel", type=int, default=1, help="seeds trained side by side")
+    parser.add_argument("--score-only", action="store_true", help="score what is in --work already")
+    parser.add_argument("--no-score", action="store_true", help="train and evaluate only")
+    parser.add_argument("overrides", nargs="*", metavar="place=value", help="other settings, for trials")
+    options = parser.parse_intermixed_args()
+    path = HERE / f"{options.name}.toml"
+    if not path.exists():
+        names = ", ".join(sorted(found.stem for found in HERE.glob("*.toml")))
+        parser.error(f"no recipe '{options.name}'; there are {names}")
+    recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+    if options.seeds:
+        recipe["recipe"]["seeds"] = options.seeds
+    options.work.mkdir(parents=True, exist_ok=True)
+    if not options.score_only:
+        write_config(options.name, recipe, options.data, options.work)
+        with ThreadPoolExecutor(options.parallel) as pool:
+            jobs = [
+                pool.submit(
+                    train_and_evaluate, options.name, seed, recipe, options.data, options.work, options.overrides
+                )
+                for seed in recipe["recipe"]["seeds"]
+            ]
+            for job in jobs:
+                job.result()
+    if not options.no_score:
+        result = score(options.name, recipe, options.data, options.work)
+        folder = HERE / "results"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{options.name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        print(json.dumps(result["mean"], indent=2))
+
+
+if __name__ == "__main__":
+    main()
