@@ -167,16 +167,29 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
     click.echo("all is well")
 
 
+length_penalty = click.option(
+    "--length-penalty", type=click.FloatRange(0.0), help="Rank hypotheses by Σ log p / t^penalty. [default: the run's]"
+)
+
+
 @cli.command()
 @click.argument("run")
 @click.argument("file", required=False)
 @click.option("--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
+@length_penalty
 @click.option("--json", "as_json", is_flag=True, help="One object a line: text, score, tokens, token_scores.")
 @click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 def predict(
-    run: str, file: str | None, beam: int | None, batch_size: int, as_json: bool, n_best: int, device: str
+    run: str,
+    file: str | None,
+    beam: int | None,
+    batch_size: int,
+    length_penalty: float | None,
+    as_json: bool,
+    n_best: int,
+    device: str,
 ) -> None:
     """Predict one output line for every input line.
 
@@ -191,7 +204,9 @@ def predict(
     predictor = load(run, device)
     lines = with_progress(read_lines(file), "lines")
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
-    for prediction in predictor.stream(lines, beam=beam, batch_size=batch_size, most=n_best):
+    for prediction in predictor.stream(
+        lines, beam=beam, length_penalty=length_penalty, batch_size=batch_size, most=n_best
+    ):
         # A sub-word model can spell any byte; a line must stay a line.
         text = prediction.as_json() if as_json else prediction.text.replace("\n", " ").replace("\r", " ")
         sys.stdout.write(text + "\n")
@@ -217,6 +232,7 @@ def with_progress(items: Iterator[str], unit: str) -> Iterator[str]:
 @click.option("--target", help="Reference lines, one for each source line.")
 @click.option("--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
+@length_penalty
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--output", help="Also write the outputs to this file, one a line.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
@@ -227,6 +243,7 @@ def evaluate(
     target: str | None,
     beam: int | None,
     batch_size: int,
+    length_penalty: float | None,
     as_json: bool,
     output: str | None,
     device: str,
@@ -256,7 +273,7 @@ def evaluate(
     if faults:
         # Scores of a part would be compared with scores of the whole: never leave out a line silently.
         raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
-    scores, predictions = predictor.evaluate(examples, beam=beam, batch_size=batch_size)
+    scores, predictions = predictor.evaluate(examples, beam=beam, length_penalty=length_penalty, batch_size=batch_size)
     if output:
         text = "".join(prediction.text.replace("\n", " ") + "\n" for prediction in predictions)
         write_output(output, text)

@@ -64,28 +64,30 @@ class Predictor:
         texts: Sequence[str],
         *,
         beam: int | None = None,
+        length_penalty: float | None = None,
         batch_size: int = 64,
         most: int = 1,
-        search: SearchConfig | None = None,
     ) -> list[Prediction]:
         """One prediction per text, in order; an empty text gives an empty prediction."""
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; for one text write predict([text])")
-        return list(self.stream(texts, beam=beam, batch_size=batch_size, most=most, search=search))
+        return list(self.stream(texts, beam=beam, length_penalty=length_penalty, batch_size=batch_size, most=most))
 
     def stream(
         self,
         texts: Iterable[str],
         *,
         beam: int | None = None,
+        length_penalty: float | None = None,
         batch_size: int = 64,
         most: int = 1,
-        search: SearchConfig | None = None,
     ) -> Iterator[Prediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory."""
-        config = search or self.config.search
+        config = self.config.search
         if beam is not None:
             config = replace(config, beam=beam)
+        if length_penalty is not None:
+            config = replace(config, length_penalty=length_penalty)
         if most > max(1, config.beam):
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
         iterator = iter(texts)
@@ -128,12 +130,19 @@ class Predictor:
         return total / count, correct / count
 
     def evaluate(
-        self, examples: Sequence[Example], *, beam: int | None = None, batch_size: int = 64
+        self,
+        examples: Sequence[Example],
+        *,
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        batch_size: int = 64,
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Every score of the run on these examples, and the outputs behind them."""
         if not examples:
             raise DataError("nothing to evaluate: no pair was read")
-        predictions = self.predict([example.source for example in examples], beam=beam, batch_size=batch_size)
+        predictions = self.predict(
+            [example.source for example in examples], beam=beam, length_penalty=length_penalty, batch_size=batch_size
+        )
         scores = score_text(
             [prediction.text for prediction in predictions],
             [example.references for example in examples],

@@ -6,8 +6,13 @@ for a whole sequence, `sequence` uses it; a test holds both against each other.
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
+
+# cuDNN would like all weights of a layer in one block; they are small, and gathering them costs nothing that shows.
+warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
 
 CellState = tuple[Tensor, ...]  # each (N, D); the first is the output
 

@@ -1,0 +1,40 @@
+# `make demo` and `make test` do all the set-up they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: setup demo test lint types tests campaign clean
+
+setup: $(VENV)/.ready
+
+# The constraints pin every version, so the same environment installs every time.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet -c constraints.txt setuptools hatchling editables
+	$(PIP) install --quiet -c constraints.txt --no-build-isolation -e '.[data,demo,plots,tensorboard,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/dragoman demo
+
+test: lint types tests
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+tests: setup
+	$(BIN)/python -m pytest
+
+# Long proofs: a hundred kills, ten million pairs. Not part of `make test`.
+campaign: setup
+	$(BIN)/python benchmarks/kill_campaign.py 100
+	$(BIN)/python benchmarks/flat_memory.py
+
+clean:
+	rm -rf $(VENV) runs
