@@ -56,7 +56,9 @@ def write_config(name: str, recipe: Table, data: Path, work: Path) -> Path:
     return path
 
 
-def train_and_evaluate(name: str, seed: int, recipe: Table, data: Path, work: Path, extra: list[str]) -> None:
+def train_and_evaluate(
+    name: str, seed: int, recipe: Table, data: Path, work: Path, extra: list[str], note: str
+) -> None:
     """One seed: train, then evaluate every test set; the log, the scores and the outputs stay in the work folder."""
     run = work / f"{name}-{seed}"
     log = (work / f"{name}-{seed}.log").open("a", encoding="utf-8")
@@ -64,7 +66,13 @@ def train_and_evaluate(name: str, seed: int, recipe: Table, data: Path, work: Pa
     started = time.time()
     train = [*command, "train", str(work / f"{name}.toml"), f"train.seed={seed}", *extra, "--run", str(run)]
     subprocess.run(train, check=True, stderr=log, stdout=log)
-    found: Table = {"seed": seed, "train_seconds": round(time.time() - started, 1), "hardware": hardware(), "tests": {}}
+    found: Table = {
+        "seed": seed,
+        "train_seconds": round(time.time() - started, 1),
+        "hardware": hardware(),
+        "note": note,
+        "tests": {},
+    }
     for test, entry in recipe["recipe"]["tests"].items():
         files = (
             [str(data / entry["file"])]
@@ -132,6 +140,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=1, help="seeds trained side by side")
     parser.add_argument("--score-only", action="store_true", help="score what is in --work already")
     parser.add_argument("--no-score", action="store_true", help="train and evaluate only")
+    parser.add_argument("--note", default="", help="kept beside the times, such as what else ran on the machine")
     parser.add_argument("overrides", nargs="*", metavar="place=value", help="other settings, for trials")
     options = parser.parse_intermixed_args()
     path = HERE / f"{options.name}.toml"
@@ -147,7 +156,14 @@ def main() -> None:
         with ThreadPoolExecutor(options.parallel) as pool:
             jobs = [
                 pool.submit(
-                    train_and_evaluate, options.name, seed, recipe, options.data, options.work, options.overrides
+                    train_and_evaluate,
+                    options.name,
+                    seed,
+                    recipe,
+                    options.data,
+                    options.work,
+                    options.overrides,
+                    options.note,
                 )
                 for seed in recipe["recipe"]["seeds"]
             ]
