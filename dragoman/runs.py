@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,11 +18,12 @@ from dragoman.data.corpus import Corpus, prepare
 from dragoman.data.tokenizers import Tokenizer, load_tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.tasks import build_model
-from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
+from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_text
 from dragoman.training.display import Display
 from dragoman.training.loop import Trainer
 from dragoman.training.optimizer import load_weights
 from dragoman.training.ranks import Ranks
+from dragoman.training.signals import leaving_tidily
 
 # Settings that change neither the data, the model nor what a step does: a run may go on with new ones.
 CHANGEABLE = (
@@ -134,8 +135,9 @@ def device_of(name: str, ranks: Ranks | None = None) -> torch.device:
 
 def create(folder: Path, config: Config, corpus: Corpus) -> None:
     """Make a run folder in one step: beside, then renamed."""
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    beside = folder.with_name(f".{folder.name}.part")
     try:
+        shutil.rmtree(beside, ignore_errors=True)  # a killed process may have left one
         beside.mkdir(parents=True)
         (beside / "tokenizer").mkdir()
         corpus.source_tokenizer.save(beside / "tokenizer", "source")
@@ -184,8 +186,8 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not ranks.first:
-        display.quiet, display.lively = True, False
-    with ranks.joined(device):
+        display = Display(io.StringIO(), quiet=True)  # one voice is enough, for warnings too
+    with leaving_tidily(lambda: max(Checkpoints(folder).steps(), default=0)), ranks.joined(device):
         state = folder_state(folder) if ranks.first else ""
         if state == "run":
             check_resumable(Run(folder), config)
@@ -197,7 +199,7 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             create(folder, config, corpus)
         elif state == "run":
             check_data(folder, corpus)
-            (folder / "config.toml").write_text(settings.dump(with_absolute_paths(config)), encoding="utf-8")
+            write_text(folder / "config.toml", settings.dump(with_absolute_paths(config)))
         ranks.wait()
         tell_data(display, corpus)
         torch.manual_seed(config.train.seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,21 +52,22 @@ def rounded(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """Lengths rounded up to a grid of four steps an octave: few shapes, about 6 % padding."""
     lengths = np.maximum(lengths, 1)
     step = 2 ** np.maximum(np.ceil(np.log2(lengths)).astype(np.int64) - 3, 0)
-    return -(-lengths // step) * step
+    out: NDArray[np.int64] = -(-lengths // step) * step
+    return out
 
 
-class EpochPlan(NamedTuple):
+@dataclass(frozen=True)
+class EpochPlan:
     """One epoch's batches: rows[bounds[i]:bounds[i+1]] make batch i."""
 
-    rows: NDArray[np.int64]
+    rows: NDArray[np.int32]
     bounds: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.bounds) - 1
 
-    def __getitem__(self, index: int) -> NDArray[np.int64]:  # type: ignore[override]
-        batch: NDArray[np.int64] = self.rows[self.bounds[index] : self.bounds[index + 1]]
-        return batch
+    def __getitem__(self, index: int) -> NDArray[np.int64]:
+        return self.rows[self.bounds[index] : self.bounds[index + 1]].astype(np.int64)
 
 
 class BatchPlan:
@@ -78,9 +80,13 @@ class BatchPlan:
 
     def __init__(self, store: TokenStore, budget: int, seed: int, max_rows: int | None = None) -> None:
         self.budget, self.seed, self.max_rows = budget, seed, max_rows
-        self.source_lengths = rounded(store.source.lengths() + 1).astype(np.int32)  # <eos> counts
-        self.target_lengths = rounded(store.target.lengths() + 1).astype(np.int32)
-        self.target_tokens = (store.target.lengths() + 1).astype(np.int32)
+        source, target = store.source.lengths() + 1, store.target.lengths() + 1  # <eos> counts
+        grid = rounded(np.arange(1 + max(source.max(initial=1), target.max(initial=1)))).astype(np.int32)
+        self.source_lengths, self.target_lengths, self.target_tokens = grid[source], grid[target], target
+        # Longest first. The grid has so few steps that those of both sides fit into two bytes, which sort fast.
+        steps, step = np.unique(-grid, return_inverse=True)
+        step = step.astype(np.uint16)
+        self._rank = step[target] * np.uint16(len(steps)) + step[source]
 
     def __len__(self) -> int:
         return len(self.source_lengths)
@@ -88,7 +94,8 @@ class BatchPlan:
     def epoch(self, epoch: int) -> EpochPlan:
         """The batches of one epoch, a pure function of the seed and its number."""
         random = np.random.default_rng([self.seed, epoch])
-        order = random.permutation(len(self)).astype(np.int32)
+        order = np.arange(len(self), dtype=np.int32)
+        random.shuffle(order)
         order = order[self._sorted(order)]
         pieces: list[NDArray[np.int32]] = []
         leftovers: list[NDArray[np.int32]] = []
@@ -105,7 +112,7 @@ class BatchPlan:
             pieces.append(rest)
         pieces = [pieces[place] for place in random.permutation(len(pieces))]
         bounds = np.concatenate([[0], np.cumsum([len(piece) for piece in pieces])]).astype(np.int64)
-        return EpochPlan(np.concatenate(pieces).astype(np.int64), bounds)
+        return EpochPlan(np.concatenate(pieces), bounds)
 
     def tokens(self, rows: NDArray[np.int64]) -> int:
         """Real target tokens in these rows."""
@@ -127,8 +134,7 @@ class BatchPlan:
         return self.rows_for(source, target), source, target
 
     def _sorted(self, rows: NDArray[np.int32]) -> NDArray[np.int64]:
-        key = self.target_lengths[rows].astype(np.int64) << 32 | self.source_lengths[rows]
-        return np.argsort(-key, kind="stable")
+        return np.argsort(self._rank[rows], kind="stable")
 
     def _cut(self, rows: NDArray[np.int32]) -> tuple[list[NDArray[np.int32]], NDArray[np.int32]]:
         """Full batches in order, and the rest that does not fill one; rows come longest first."""

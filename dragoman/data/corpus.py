@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -146,19 +148,31 @@ class Selection:
 
     def __init__(self, config: DataConfig, note: Note) -> None:
         self.config, self.note = config, note
-        self.faults: Counter[str] = Counter()
+        self._faults: dict[bool, Counter[str]] = {}
         self.examples = 0
         self.threshold = 0  # sources whose hash lies below are for validation
-        smallest = 1 << 64
+        smallest, largest = 1 << 64, 0
         for example in self._usable(config.train, "reading"):
             self.examples += 1
             if config.valid is None:
-                smallest = min(smallest, source_hash(example))
+                place = source_hash(example)
+                smallest, largest = min(smallest, place), max(largest, place)
         if self.examples == 0:
             raise DataError(f"{', '.join(paths_of(config.train))}: no usable pair found")
         if config.valid is None:
+            if smallest == largest:
+                raise DataError(
+                    f"{', '.join(paths_of(config.train))}: found one source only, expected two or more, "
+                    "since some are set aside for validation; or name a file as data.valid"
+                )
             share = min(0.1, config.holdout / self.examples)
-            self.threshold = max(int(share * 2**64), smallest + 1)
+            # However small the corpus, one source is left on either side.
+            self.threshold = min(max(int(share * 2**64), smallest + 1), largest)
+
+    @property
+    def faults(self) -> Counter[str]:
+        """Lines left out, by kind."""
+        return sum(self._faults.values(), Counter())
 
     def _usable(self, files: Files, doing: str, *, several_references: bool = False) -> Iterator[Example]:
         faults: Counter[str] = Counter()
@@ -174,7 +188,7 @@ class Selection:
                 yield item
         if faults and self.config.faults == "stop":
             raise DataError(fault_message(first, sum(faults.values())))
-        self.faults = self.faults | faults  # the same files are read several times: count them once
+        self._faults[several_references] = faults  # the same files are read several times: count them once
 
     def train(self, doing: str) -> Iterator[Example]:
         """The examples to learn from."""
@@ -246,7 +260,7 @@ def write_store(
 
 def length_ratio(store: TokenStore) -> float:
     """Target tokens per source token that nearly no pair exceeds, with some room: bounds decoding."""
-    ratios = (store.target.lengths() + 1) / (store.source.lengths() + 1)
+    ratios = np.divide(store.target.lengths() + 1, store.source.lengths() + 1, dtype=np.float32)
     return round(max(1.0, 1.2 * float(np.quantile(ratios, 0.999))), 3)
 
 
@@ -293,6 +307,50 @@ def open_corpus(folder: Path, key: str) -> Corpus:
     )
 
 
+@contextmanager
+def locked(folder: Path, wait: bool = False) -> Iterator[bool]:
+    """Lock a folder for the time of the block; gives whether that could be done."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except OSError:  # another process holds it; or the file system, as some network ones, has no such locks
+            held = False
+        yield held
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def workplace(cache: Path, key: str) -> Iterator[Path]:
+    """A folder to build in, locked while its process lives; what killed processes left behind is removed."""
+    cache.mkdir(parents=True, exist_ok=True)
+    with locked(cache, wait=True):  # nobody may take a folder for abandoned before its maker has locked it
+        for folder in cache.glob("[0-9a-f]" * len(key) + ".*"):
+            with suppress(OSError), locked(folder) as abandoned:
+                if abandoned:
+                    shutil.rmtree(folder)
+        building = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=cache))
+        lock = ExitStack()
+        lock.enter_context(locked(building))
+    with lock:
+        try:
+            yield building
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+
+
+def sync_all(folder: Path) -> None:
+    """Make sure all that a folder holds is on disk."""
+    for path in (*folder.rglob("*"), folder):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
 def prepare(config: DataConfig, tokenizers: TokenizersConfig, note: Note = lambda doing, count: None) -> Corpus:
     """Tokenise what the configuration names, unless that was done before."""
     cache = cache_folder(config)
@@ -300,18 +358,15 @@ def prepare(config: DataConfig, tokenizers: TokenizersConfig, note: Note = lambd
     folder = cache / key
     if not (folder / "report.json").exists():
         try:
-            cache.mkdir(parents=True, exist_ok=True)
-            building = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=cache))
+            with workplace(cache, key) as building:
+                _build(building, config, tokenizers, note)
+                sync_all(building)
+                try:
+                    building.rename(folder)
+                except OSError:
+                    # Another process prepared the same text meanwhile; its work is as good as ours.
+                    if not (folder / "report.json").exists():
+                        raise
         except OSError as error:
             raise DataError(f"{cache}: cannot write the token store here ({error.strerror})") from None
-        try:
-            _build(building, config, tokenizers, note)
-            try:
-                building.rename(folder)
-            except OSError:
-                # Another process prepared the same text meanwhile; its work is as good as ours.
-                if not (folder / "report.json").exists():
-                    raise
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
     return open_corpus(folder, key)

@@ -36,10 +36,12 @@ def summary(model: Any, batch: Batch, depth: int = 4) -> list[Layer]:
     ]
     was_training = model.training
     model.eval()
-    model.score(batch)
-    model.train(was_training)
-    for handle in handles:
-        handle.remove()
+    try:
+        model.score(batch)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
     owners: dict[int, str] = {}
     for name, part in model.named_parameters():
         owners.setdefault(id(part), name)

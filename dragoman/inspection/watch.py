@@ -23,7 +23,8 @@ def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     seen: dict[str, list[Tensor]] = {}
 
     def keep(module: nn.Module, weights: Tensor) -> None:
-        seen.setdefault(names[id(module)], []).append(weights.detach())
+        if id(module) in names:  # another model may run in the same block
+            seen.setdefault(names[id(module)], []).append(weights.detach())
 
     with observing(keep):
         yield seen

@@ -51,6 +51,7 @@ class Sinusoidal(nn.Module):
     """Adds the sinusoids of FIELD E1; the table grows when a longer sequence comes."""
 
     table: Tensor
+    maximum = None  # any number of positions
 
     def __init__(self, config: SinusoidalConfig, width: int) -> None:
         super().__init__()
@@ -73,6 +74,7 @@ class Learned(nn.Module):
 
     def __init__(self, config: LearnedConfig, width: int) -> None:
         super().__init__()
+        self.maximum = config.maximum
         self.table = nn.Parameter(torch.randn(config.maximum, width) * width**-0.5)
 
     def reserve(self, length: int) -> None:

@@ -76,6 +76,7 @@ class Decoder(Protocol):
     """One call serves training (all T at once), prefill, decoding and truncated back-propagation."""
 
     width: int
+    maximum: int | None  # most tokens it can read; None: any number
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
         """The state before the first token; capacity pre-allocates caches for compiled decoding."""
@@ -101,6 +102,10 @@ class TokenScores(NamedTuple):
 
 class Model(Protocol):
     """A whole that can be trained and searched."""
+
+    @property
+    def maximum(self) -> int | None:
+        """Most tokens it can write; None: any number."""
 
     def __call__(self, batch: Batch) -> Loss:
         """The training loss; nothing else happens here, so that DDP can wrap it."""

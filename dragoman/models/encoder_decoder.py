@@ -86,6 +86,11 @@ class EncoderDecoder(nn.Module):
         else:
             nn.init.normal_(self.output.weight, std=self.decoder.width**-0.5)
 
+    @property
+    def maximum(self) -> int | None:
+        """Most tokens it can write; None: any number."""
+        return self.decoder.maximum
+
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read sources (B, S)."""
         if self.training:

@@ -74,6 +74,8 @@ class RecurrentEncoder(nn.Module):
 class RecurrentDecoder(nn.Module):
     """s_i = f(s_{i−1}, y_{i−1}, c_i) with c_i attended by s_{i−1}; readout from s_i, y_{i−1} and c_i."""
 
+    maximum = None
+
     def __init__(self, config: RecurrentDecoderConfig, embedding: TokenEmbedding, memory_width: int) -> None:
         super().__init__()
         self.width = config.embedding  # of what it gives to the output layer

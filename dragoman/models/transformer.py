@@ -132,6 +132,7 @@ class TransformerDecoder(nn.Module):
         super().__init__()
         self.width = config.width
         self.input = TransformerInput(config, embedding)
+        self.maximum = self.input.positions.maximum
         self.blocks = nn.ModuleList(DecoderBlock(config, memory_width) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
 

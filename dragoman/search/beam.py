@@ -114,7 +114,8 @@ def beam(
         last = token.gather(1, kept)
         origin = origin.gather(1, kept)
 
-        done = (finished.count[place] >= complete) | (totals[:, 0] == NOTHING)
+        # At the limit nothing goes on, except from a broken model: NaN is never −∞, and the search would never end.
+        done = (finished.count[place] >= complete) | (totals[:, 0] == NOTHING) | (limits[place] <= length)
         rows = origin + torch.arange(live, device=device)[:, None] * width
         state = state.reorder(rows.flatten())
         if done.any():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.batches import Batch, batch_of
+from dragoman.errors import DragomanError
 from dragoman.models.core import Model
 from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis, SearchConfig
@@ -26,11 +27,13 @@ def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
 def search(model: Model, batch: Batch, config: SearchConfig, ratio: float, most: int = 1) -> list[list[Hypothesis]]:
     """The best hypotheses for every source of a batch, best first."""
     limits = limits_for(batch, config, ratio)
+    if model.maximum is not None:
+        limits = limits.clamp(max=model.maximum)
     with torch.no_grad():
         state = model.start(batch)
     if config.beam == 1 and most == 1:
         return [[one] for one in follow(model.step, state, limits, length_penalty=config.length_penalty)]
-    return beam(
+    found = beam(
         model.step,
         state,
         limits,
@@ -38,6 +41,9 @@ def search(model: Model, batch: Batch, config: SearchConfig, ratio: float, most:
         length_penalty=config.length_penalty,
         most=most,
     )
+    if not all(found):
+        raise DragomanError("found no output for a source: the model's probabilities are NaN; its weights are broken")
+    return found
 
 
 def search_all(

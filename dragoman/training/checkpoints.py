@@ -51,6 +51,11 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
+def checksum(content: Mapping[str, Any]) -> str:
+    """A hash of what a JSON object says, however it is written."""
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a text file in one step."""
     beside = path.with_name(f".{path.name}.part")
@@ -108,6 +113,7 @@ class Checkpoints:
             write_tensors(beside / name, tensors)
             digests[name] = digest(beside / name)
         content = dataclasses.asdict(progress) | {"files": digests}
+        content["checksum"] = checksum(content)
         write_text(beside / "progress.json", json.dumps(content, indent=2))
         if final.exists():  # a validation may be added to a step that was saved before
             old = self.folder / f".{final.name}.old"
@@ -126,10 +132,12 @@ class Checkpoints:
         folder = self.path(step)
         try:
             content: dict[str, Any] = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
+            if content.pop("checksum") != checksum(content):
+                raise ValueError("its checksum does not fit")
             digests = content.pop("files")
             content["best"] = [(float(score), int(step)) for score, step in content["best"]]
             progress = Progress(**content)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{folder}/progress.json: damaged ({error})") from None
         files = {}
         for name, expected in digests.items():

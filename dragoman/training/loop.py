@@ -171,6 +171,7 @@ class Trainer:
     def _next_rows(self) -> NDArray[np.int64]:
         progress = self.progress
         if self._epoch is None or self._epoch[0] != progress.epoch:
+            self._epoch = None  # not two at once: each is as long as the corpus
             self._epoch = (progress.epoch, self.plan.epoch(progress.epoch))
         rows = self._epoch[1][progress.batch]
         progress.batch += 1
@@ -187,11 +188,7 @@ class Trainer:
     def _log(self, rate: float) -> None:
         progress, config = self.progress, self.config
         loss = self.ranks.sum([float(self._loss)])[0] / max(1, progress.loss_count)
-        if not math.isfinite(loss):
-            raise DragomanError(
-                f"the loss became {loss} at step {progress.step}; lower train.optimizer.learning_rate "
-                f"(now {config.optimizer.learning_rate}) or lengthen its warmup. The last checkpoint is intact"
-            )
+        self._refuse_nonsense(loss)
         now = time.perf_counter()
         if self._logged_at is None:
             speed = progress.tokens / max(progress.seconds, 1e-9)
@@ -214,6 +211,16 @@ class Trainer:
         self._loss.zero_()
         progress.loss_total, progress.loss_count = 0.0, 0
 
+    def _refuse_nonsense(self, loss: float = 0.0) -> None:
+        """Stop before anything that cannot be computed with is logged, validated or saved."""
+        if math.isfinite(loss) and bool(torch.stack([part.isfinite().all() for part in self.model.parameters()]).all()):
+            return
+        found = f"the loss became {loss}" if not math.isfinite(loss) else "the weights became infinite or NaN"
+        raise DragomanError(
+            f"{found} at step {self.progress.step}; start a new run with a lower train.optimizer.learning_rate "
+            f"(now {self.config.optimizer.learning_rate}) or a longer warmup. The last checkpoint is intact"
+        )
+
     def _record(self, row: dict[str, Any]) -> None:
         if not self.ranks.first:
             return
@@ -226,8 +233,9 @@ class Trainer:
                     self.board.add_scalar(f"{prefix}/{name}", value, row["step"])
 
     def _save(self) -> None:
-        self._saved = self.progress.step
         self.progress.loss_total = self.ranks.sum([float(self._loss)])[0]
+        self._refuse_nonsense(self.progress.loss_total)
+        self._saved = self.progress.step
         if self.ranks.first:
             files: dict[str, dict[str, Tensor]] = {
                 "weights.safetensors": dict(self.model.named_parameters()),
@@ -293,6 +301,7 @@ class Trainer:
     def _validate(self, signals: Signals) -> bool:
         """Measure the weights as they would be used; False if a signal cut it short."""
         progress = self.progress
+        self._refuse_nonsense()
         found: Validation | None = None
         if self.ranks.first:
             restore = swap_weights(self.model, self.average.parts) if self.average is not None else None

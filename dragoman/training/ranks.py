@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from dragoman.errors import DragomanError
+from dragoman.training.signals import Stopped
 
 
 class RankLostError(DragomanError):
@@ -46,9 +47,15 @@ class Ranks:
             yield
             return
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        voice().unlink(missing_ok=True)  # of an earlier job with the same ids; nobody passes the next line alone
         dist.init_process_group(backend, timeout=timedelta(hours=4))
         try:
             yield
+        except (DragomanError, Stopped) as error:
+            # Whoever leaves first is lost to the others, or all leave for the same reason: it is told once.
+            if not first_to_speak():
+                os._exit(error.code if isinstance(error, Stopped) else 2)
+            raise
         except RuntimeError as error:
             if not speaks_of_peers(error):
                 raise
@@ -90,14 +97,18 @@ def speaks_of_peers(error: RuntimeError) -> bool:
     )
 
 
-def first_to_speak() -> bool:
-    """Whether no other process of this job has told the user yet; every survivor sees the same loss."""
+def voice() -> Path:
+    """A file that the first process of this job with bad news makes."""
     job = "-".join(
         os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     )
-    mark = Path(tempfile.gettempdir()) / f"dragoman-lost-{os.getppid()}-{job}"
+    return Path(tempfile.gettempdir()) / f"dragoman-lost-{os.getppid()}-{job}"
+
+
+def first_to_speak() -> bool:
+    """Whether no other process of this job has told the user yet; every survivor sees the same loss."""
     try:
-        mark.touch(exist_ok=False)
+        voice().touch(exist_ok=False)
     except OSError:
         return False
     return True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -14,6 +16,23 @@ class Stopped(Exception):  # noqa: N818  (not an error: the run was asked to sto
     def __init__(self, code: int, step: int) -> None:
         super().__init__(f"stopped at step {step}")
         self.code, self.step = code, step
+
+
+@contextmanager
+def leaving_tidily(step: Callable[[], int]) -> Iterator[None]:
+    """Outside the loop there is nothing to save: SIGTERM leaves at once, but through every clean-up, as Ctrl-C does."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise Stopped(128 + number, step())
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Signals:

@@ -68,7 +68,7 @@ class Validator:
             return Validation(found)
         written: list[str] = [""] * len(self.sources)
         ratio = self.corpus.report["length_ratio"]
-        for place, hypotheses in search_all(model, self.sources, self.search, ratio, self.device):
+        for place, hypotheses in search_all(model, self.sources, self.search, ratio, self.device, rows=256):
             written[place] = self.corpus.target_tokenizer.decode(hypotheses[0].tokens)
             if interrupted():
                 return None

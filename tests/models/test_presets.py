@@ -19,12 +19,12 @@ SOURCE, TARGET = 9_000, 7_000
 
 # With a vocabulary of SHARED where the preset ties everything, of SOURCE and TARGET where it does not.
 SIZES = {
-    "rnn-attention-base": 0,
-    "rnn-attention-small": 0,
+    "rnn-attention-base": 45_177_344,
+    "rnn-attention-small": 3_312_768,
     "transformer-base": 63_084_544,
     "transformer-big": 214_249_472,
     "transformer-small": 16_845_824,
-    "transformer-tiny": 0,
+    "transformer-tiny": 3_899_904,
 }
 NAMES = config.preset_names()
 
@@ -163,11 +163,9 @@ def test_size_is_near_the_papers(name: str, published: float) -> None:
     assert parameter_count(built(name)) == pytest.approx(published, rel=0.03)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_meta_counts_like_the_real_thing(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in NAMES if preset(name).encoder.width <= 256])
+def test_built_for_real_it_counts_the_same(name: str) -> None:
     whole = config.build({"preset": name, "data": {"train": "pairs.tsv"}})
-    if whole.model.encoder.width > 256:
-        pytest.skip("too large to build in a test")
     real = build_model(whole, 50, 50)
-    assert parameter_count(real) == formula(whole.model, 50, 50)
     assert {part.device.type for part in real.parameters()} == {"cpu"}
+    assert parameter_count(real) == formula(whole.model, 50, 50)

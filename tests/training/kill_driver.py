@@ -60,6 +60,7 @@ def table(pairs: Path, case: str = "ema") -> dict[str, Any]:
             "optimizer": {"learning_rate": 0.01, "warmup": 10, "weight_decay": 0.01},
             "average": parts["average"],
         },
+        "search": {"longest": 6},
     }
 
 
@@ -86,8 +87,9 @@ def result(run: Path) -> dict[str, Any]:
 
 
 def leftovers(folder: Path) -> list[str]:
-    """What nobody will ever finish or need under a folder."""
-    return [str(path.relative_to(folder)) for path in folder.rglob("*") if path.name.endswith((".part", ".old"))]
+    """What is being written under a folder, or was when a process was killed; the cache holds one store and no more."""
+    written = [path for path in folder.rglob("*") if path.name.endswith((".part", ".old"))]
+    return [str(path.relative_to(folder)) for path in (*written, *folder.glob("cache/*.*"))]
 
 
 def fork(work: Callable[[], int], errors: Path) -> int:
@@ -146,10 +148,10 @@ class Campaign:
 def moment(folder: Path) -> str:
     """What a killed run was doing, as far as its files tell."""
     run = folder / "run"
+    if leftovers(folder):
+        return "while writing"
     if not run.exists():
         return "before the run folder"
-    if leftovers(run):
-        return "while writing"
     steps = sorted((run / "checkpoints").glob("[0-9]*"))
     if not steps:
         return "before a checkpoint"
@@ -248,9 +250,11 @@ class Driver:
             folder.mkdir()
             code: int | None = None
             for _ in range(min(lives, kills - done.kills)):
-                # A third of the kills fall into start-up, reading, tokenising and the first steps.
-                delay = draw.uniform(0, 0.15) if draw.random() < 1 / 3 else draw.uniform(0, 0.7 * seconds)
-                code = self._life(case, folder, delay, done)
+                # A quarter of the kills fall into start-up, reading, tokenising and the first steps, and a quarter
+                # into the writing of some file.
+                kind = draw.random()
+                delay = draw.uniform(0, 0.15) if kind < 0.25 else draw.uniform(0, 0.7 * seconds)
+                code = self._life(case, folder, delay, done, in_writing=kind > 0.75)
                 if code is not None:
                     break
             if code is None:
@@ -264,10 +268,14 @@ class Driver:
         done.seconds = time.monotonic() - started
         return done
 
-    def _life(self, case: str, folder: Path, delay: float | None, done: Campaign) -> int | None:
+    def _life(
+        self, case: str, folder: Path, delay: float | None, done: Campaign, in_writing: bool = False
+    ) -> int | None:
         """Start or resume a run, and kill it after a while; its exit code, or None if it was killed."""
         child = self.start(case, folder)
         code = ended(child, 120 if delay is None else delay)
+        while code is None and in_writing and not leftovers(folder):
+            code = ended(child, 0)
         said = ""
         if code is None:
             os.kill(child, signal.SIGKILL)

@@ -1,0 +1,211 @@
+"""The last good checkpoint always loads, whatever happened to the newest."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.errors import RunError
+from dragoman.runs import train
+from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors, write_text
+from dragoman.training.display import Display
+from tests.training.conftest import Configure
+from tests.training.kill_driver import leftovers, result
+
+FILES = {"weights.safetensors": {"a": torch.arange(4.0)}, "optimizer.safetensors": {"a.step": torch.tensor(3.0)}}
+
+
+def saved(folder: Path, *steps: int) -> Checkpoints:
+    checkpoints = Checkpoints(folder)
+    for step in steps:
+        checkpoints.save(Progress(step=step, best=[(-0.1 - step / 3, step)], seconds=1 / 3), FILES)
+    return checkpoints
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    progress, files = saved(tmp_path, 5).load(5)
+    assert progress == Progress(step=5, best=[(-0.1 - 5 / 3, 5)], seconds=1 / 3)
+    assert files.keys() == FILES.keys()
+    assert torch.equal(files["weights.safetensors"]["a"], torch.arange(4.0))
+    assert files["optimizer.safetensors"]["a.step"].shape == ()
+
+
+def test_the_newest_few_are_kept(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 3, 6, 9, 12)
+    assert checkpoints.steps() == [9, 12]
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"00000009", "00000012"}
+
+
+def test_a_step_may_be_saved_again(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 3)
+    checkpoints.save(Progress(step=3, validated=3), FILES)
+    assert checkpoints.load(3)[0].validated == 3
+    assert leftovers(tmp_path) == []
+
+
+def test_what_was_being_written_is_cleared_and_what_was_set_aside_comes_back(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 3, 6)
+    folder = tmp_path / "checkpoints"
+    (folder / "00000006").rename(folder / ".00000006.old")  # killed between the two renames of a second save
+    (folder / ".00000006.part").mkdir()
+    shutil.copytree(folder / "00000003", folder / ".00000003.old")  # killed just after them
+    assert checkpoints.steps() == [3]
+    checkpoints.clear_unfinished()
+    assert checkpoints.steps() == [3, 6]
+    assert checkpoints.load(6)[0].step == 6
+    assert leftovers(tmp_path) == []
+
+
+NOT_PROGRESS = ["", "5", "null", "[]", "{}", '"text"', '{"checksum": 1}', '{"files": {}}', '{"step": 1, "files": null}']
+
+
+@pytest.mark.parametrize("content", NOT_PROGRESS)
+def test_damaged_progress_is_noticed(content: str, tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 3)
+    (checkpoints.path(3) / "progress.json").write_text(content)
+    with pytest.raises(RunError, match=r"progress\.json: damaged"):
+        checkpoints.load(3)
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "progress.json"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_flipped_bit_or_a_cut_is_noticed_or_harmless(
+    name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    checkpoints = saved(tmp_path_factory.mktemp("checkpoint"), 3)
+    progress, files = checkpoints.load(3)
+    path = checkpoints.path(3) / name
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    if data.draw(st.booleans()):
+        content[place] ^= 1 << data.draw(st.integers(0, 7))
+    else:
+        del content[place:]
+    path.write_bytes(content)
+    try:
+        after, again = checkpoints.load(3)
+    except RunError as error:
+        assert name in str(error)  # noqa: PT017
+        return
+    assert name == "progress.json", "only white space may change unnoticed"
+    assert after == progress
+    assert all(torch.equal(files[file][key], again[file][key]) for file in files for key in files[file])
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    checkpoints = saved(tmp_path, 3)
+    (checkpoints.path(3) / "optimizer.safetensors").unlink()
+    with pytest.raises(RunError, match=r"optimizer\.safetensors: missing"):
+        checkpoints.load(3)
+
+
+def test_files_are_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text(tmp_path / "a.txt", "old")
+    write_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(2)})
+
+    def killed(path: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_text(tmp_path / "a.txt", "new")
+    with pytest.raises(KeyboardInterrupt):
+        write_tensors(tmp_path / "a.safetensors", {"a": torch.ones(2)})
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert read_tensors(tmp_path / "a.safetensors")["a"].tolist() == [0, 0]
+
+
+def test_tensors_that_cannot_be_read_say_why(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no such file"):
+        read_tensors(tmp_path / "a.safetensors")
+    (tmp_path / "a.safetensors").write_bytes(b"PK\x03\x04 as torch.save would write it")
+    with pytest.raises(RunError, match="damaged"):
+        read_tensors(tmp_path / "a.safetensors")
+
+
+# ---------------------------------------------------------------------- in a run
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(folder: Path) -> None:
+    path = folder / "optimizer.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-50] ^= 1
+    path.write_bytes(content)
+
+
+def delete(folder: Path) -> None:
+    (folder / "average.safetensors").unlink()
+
+
+def damage_progress(folder: Path) -> None:
+    content = json.loads((folder / "progress.json").read_text())
+    (folder / "progress.json").write_text(json.dumps(content | {"step": 12}))
+
+
+def empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, delete, damage_progress, empty])
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    damage: Callable[[Path], Any], configure: Configure, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(configure("train.steps=9", "train.log_every=1"), run)
+    assert Checkpoints(run).steps() == [6, 9]
+    expected = result(run)
+    damage(run / "checkpoints" / "00000009")
+    said = io.StringIO()
+    train(configure("train.steps=9", "train.log_every=1"), run, Display(said))
+    warnings = [line for line in said.getvalue().splitlines() if line.startswith("warning:")]
+    assert len(warnings) == 1
+    assert "00000009" in warnings[0]
+    assert "falling back to the checkpoint before" in warnings[0]
+    assert "going on from step 6" in said.getvalue()
+    assert result(run) == expected
+
+
+def test_a_run_without_a_readable_checkpoint_starts_from_the_first_step(configure: Configure, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(configure("train.steps=9"), run)
+    expected = result(run)
+    for folder in (run / "checkpoints").iterdir():
+        truncate(folder)
+    said = io.StringIO()
+    train(configure("train.steps=9"), run, Display(said))
+    assert said.getvalue().count("warning: ") == 3
+    assert "no checkpoint can be read; starting from the first step" in said.getvalue()
+    assert result(run) == expected
+
+
+@pytest.mark.parametrize("average", ["ema", "best"])
+def test_weights_that_a_kept_checkpoint_counts_among_the_best_are_kept(
+    average: str, configure: Configure, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(configure("train.steps=9", "train.validate_every=1", "train.save_every=1", case=average), run)
+    expected = result(run)
+    newest = run / "checkpoints" / "00000009"
+    needed = {
+        step for path in newest.parent.iterdir() for _, step in json.loads((path / "progress.json").read_text())["best"]
+    }
+    assert {int(path.stem) for path in (run / "best").iterdir()} == needed
+    flip(newest)
+    train(configure("train.steps=9", "train.validate_every=1", "train.save_every=1", case=average), run)
+    assert result(run) == expected

@@ -1,0 +1,285 @@
+"""However a run was interrupted, it ends with the same bits."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman import config
+from dragoman.errors import DataError
+from dragoman.runs import resumed, train
+from dragoman.training import loop
+from dragoman.training.checkpoints import Checkpoints
+from dragoman.training.display import Display
+from dragoman.training.signals import Signals, Stopped
+from dragoman.training.validation import Validator
+from tests.training.conftest import Configure
+from tests.training.kill_driver import CASES, STEPS, leftovers, result, table, write_config, write_pairs
+
+ROOT = Path(dragoman.__file__).parents[1]
+COMMAND = [sys.executable, "-m", "dragoman", "train"]
+
+
+Straight = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    """What a run gives that nothing interrupts, each made once."""
+    folder = tmp_path_factory.mktemp("straight")
+    pairs = write_pairs(folder / "pairs.tsv")
+
+    @cache
+    def of(case: str = "ema") -> dict[str, Any]:
+        train(config.build(table(pairs, case)), folder / case)
+        return result(folder / case)
+
+    return of
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.timeout(600)
+def test_twenty_random_kills_leave_no_trace() -> None:
+    script = ROOT / "benchmarks" / "kill_campaign.py"
+    done = subprocess.run([sys.executable, script, "20"], capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.fullmatch(r"20 kills \(.*\), unloadable states 0, distinct final hashes 1, \d+ s\n", done.stdout)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_the_same_command_goes_on(
+    number: signal.Signals, code: int, tmp_path: Path, pairs: Path, straight: Straight
+) -> None:
+    path = write_config(tmp_path / "tiny.toml", table(pairs))
+    command = [*COMMAND, str(path), "--run", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("step 8/"):
+            break
+    process.send_signal(number)
+    rest = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == code
+    told = re.search(r"^stopped and saved at step (\d+); the same command goes on from there$", rest, re.MULTILINE)
+    assert told, rest
+    step = int(told[1])
+    assert 8 <= step < STEPS
+    assert Checkpoints(tmp_path / "run").steps()[-1] == step
+    said = io.StringIO()
+    train(resumed(tmp_path / "run"), tmp_path / "run", Display(said))
+    assert f"going on from step {step}\n" in said.getvalue()
+    assert result(tmp_path / "run") == straight()
+    assert leftovers(tmp_path) == []
+
+
+def test_a_signal_before_the_first_step_leaves_nothing_half_written(tmp_path: Path, cache: Path) -> None:
+    long = tmp_path / "long.tsv"
+    long.write_text("".join(f"{number}\t{number}\n" for number in range(400_000)), encoding="utf-8")
+    path = write_config(tmp_path / "tiny.toml", table(long))
+    process = subprocess.Popen(
+        [*COMMAND, str(path), "--run", str(tmp_path / "run")], stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("tokenising"):
+            break
+    assert len(list(cache.iterdir())) == 1
+    process.send_signal(signal.SIGTERM)
+    assert "stopped and saved at step 0" in process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 143
+    assert list(cache.iterdir()) == []
+    assert not (tmp_path / "run").exists()
+    assert leftovers(tmp_path) == []
+
+
+def interrupt_during(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, calls: set[int]) -> None:
+    """Raise SIGTERM inside some calls of a method, counted over all lives of the run."""
+    method, count = getattr(owner, name), iter(range(1, 1000))
+
+    def watched(self: Any, *rest: Any) -> Any:
+        if next(count) in calls:
+            signal.raise_signal(signal.SIGTERM)
+        return method(self, *rest)
+
+    monkeypatch.setattr(owner, name, watched)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_interruption_changes_no_bit(
+    case: str, configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Beside a checkpoint, at a validation, in it, in what is written after it, and at the end.
+    interrupt_during(monkeypatch, loop.Trainer, "_step", {1, 2, 9, 20, 39, 40})
+    interrupt_during(monkeypatch, Validator, "measure", {1, 2, 7})
+    interrupt_during(monkeypatch, loop.Trainer, "_keep_best", {2})
+    interrupt_during(monkeypatch, loop.Trainer, "_save", {3, 12})
+    stops = []
+    while True:
+        try:
+            train(configure(case=case), tmp_path / "run")
+            break
+        except Stopped as stopped:
+            stops.append((stopped.step, stopped.code))
+    assert len(stops) >= 10
+    assert stops.count((10, 143)) >= 2  # before the validation and after it
+    assert result(tmp_path / "run") == straight(case)
+
+
+def test_a_cut_validation_is_done_again(configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_during(monkeypatch, Validator, "measure", {1})
+    with pytest.raises(Stopped) as stopped:
+        train(configure(), tmp_path / "run")
+    assert stopped.value.step == 10
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert not any("valid" in row for row in rows)
+    train(configure(), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "valid" in row] == [10, 20, 30, 40]
+
+
+def test_a_signal_before_any_step_saves_the_start(
+    configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter = Signals.__enter__
+
+    def at_once(self: Signals) -> Signals:
+        enter(self)
+        self.code = 143
+        return self
+
+    monkeypatch.setattr(Signals, "__enter__", at_once)
+    with pytest.raises(Stopped) as stopped:
+        train(configure(), tmp_path / "run")
+    assert stopped.value.step == 0
+    assert Checkpoints(tmp_path / "run").steps() == [0]
+    monkeypatch.setattr(Signals, "__enter__", enter)
+    train(configure(), tmp_path / "run")
+    assert result(tmp_path / "run") == straight()
+
+
+def test_a_second_ctrl_c_is_obeyed_at_once() -> None:
+    with Signals() as signals:
+        signal.raise_signal(signal.SIGINT)
+        assert signals.code == 130
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_metrics_have_no_torn_or_doubled_line_after_a_kill(
+    configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_during(monkeypatch, loop.Trainer, "_step", {20})
+    with pytest.raises(Stopped):
+        train(configure(), tmp_path / "run")
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    with metrics.open("a") as file:  # as if it had gone on for a while and died in the middle of a line
+        file.write('{"step": 24, "loss": 1.0}\n{"step": 30, "valid": {"loss": 1.0}}\n{"step": 28, "lo')
+    train(configure(), tmp_path / "run")
+    assert result(tmp_path / "run") == straight()
+    steps = [("valid" in row, row["step"]) for row in map(json.loads, metrics.read_text().splitlines())]
+    assert len(steps) == len(set(steps))
+
+
+def test_the_configuration_is_never_half_written(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_during(monkeypatch, loop.Trainer, "_step", {5})
+    with pytest.raises(Stopped):
+        train(configure(), tmp_path / "run")
+    before = (tmp_path / "run" / "config.toml").read_bytes()
+
+    def killed(path: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Path, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(configure("train.steps=50"), tmp_path / "run")
+    assert (tmp_path / "run" / "config.toml").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["a\tb\nc\n", "", "a\tb\n\n", "a\tb\n"], ids=["column", "empty", "blank", "one"])
+def test_a_data_error_leaves_nothing_half_written(
+    content: str, configure: Configure, tmp_path: Path, cache: Path
+) -> None:
+    bad = tmp_path / "bad.tsv"
+    bad.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=r"bad\.tsv"):
+        train(configure(data=bad), tmp_path / "runs" / "run")
+    assert not (tmp_path / "runs").exists()
+    assert list(cache.iterdir()) == []
+
+
+def test_the_remains_of_a_killed_start_are_cleared(configure: Configure, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / ".run.part" / "tokenizer").mkdir(parents=True)
+    abandoned = cache / ("0" * 32 + ".abandoned") / "train"
+    abandoned.mkdir(parents=True)
+    (cache / "mine.txt").touch()  # nothing of ours
+    train(configure("train.steps=1"), tmp_path / "run")
+    assert leftovers(tmp_path) == ["cache/mine.txt"]
+
+
+FORBIDDEN = re.compile(r"\b(pickle|cPickle|dill|joblib|shelve|marshal)\b|torch\.(load|save)\b|allow_pickle|np\.load\b")
+
+
+def test_nothing_is_pickled_or_unpickled() -> None:
+    sources = sorted(Path(dragoman.__file__).parent.rglob("*.py"))
+    assert len(sources) > 30
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in sources
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if FORBIDDEN.search(line)
+    ]
+    assert found == []
+
+
+def test_a_run_reads_and_writes_without_pickle(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even through a library: training, resuming and predicting never reach the pickle machine."""
+    import pickle
+
+    import torch
+
+    def refuse(*rest: Any, **named: Any) -> Any:
+        raise AssertionError("pickle was used")
+
+    for owner, name in [
+        (pickle, "load"), (pickle, "loads"), (pickle, "dump"), (pickle, "dumps"), (pickle, "Unpickler"),
+        (pickle, "Pickler"), (torch, "load"), (torch, "save"),
+    ]:  # fmt: skip
+        monkeypatch.setattr(owner, name, refuse)
+    interrupt_during(monkeypatch, loop.Trainer, "_step", {5})
+    with pytest.raises(Stopped):
+        train(configure(), tmp_path / "run")
+    train(configure("train.steps=12"), tmp_path / "run")
+    assert dragoman.load(tmp_path / "run").predict(["abc"])
+
+
+def test_the_run_folder_tells_how_far_it_came(configure: Configure, tmp_path: Path) -> None:
+    started = time.monotonic()
+    progress = train(configure("train.steps=7"), tmp_path / "run")
+    assert progress.step == 7
+    assert 0 < progress.seconds < time.monotonic() - started
+    content = json.loads((tmp_path / "run" / "checkpoints" / "00000007" / "progress.json").read_text())
+    assert (content["step"], content["validated"], content["tokens"]) == (7, 7, progress.tokens)
