@@ -11,6 +11,7 @@ from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, rea
 from dragoman.data.readers import Fault
 from dragoman.errors import DataError
 
+FEW = 2000  # sentences, too few to learn sub-words from
 LOOKED_AT = 50_000  # pairs examined closely; the rest is only counted
 
 
@@ -28,20 +29,28 @@ class Look:
     target_symbol_length: float
 
     @property
-    def phonemes(self) -> bool:
-        """Single words answered by a few symbols that keep coming back."""
+    def recurring(self) -> bool:
+        """The target is made of a few space-separated symbols that keep coming back."""
         return (
-            self.source_spaces < 0.1
-            and self.target_spaces > 0.7
+            self.target_spaces > 0.7
             and self.target_symbols <= 300
             and self.target_symbol_count >= 20 * self.target_symbols
-            and self.target_symbol_length <= 5
         )
 
     @property
-    def short(self) -> bool:
-        """Words or short phrases rather than sentences."""
-        return self.source_characters <= 24 and self.target_characters <= 32
+    def phonemes(self) -> bool:
+        """Single words answered by short recurring symbols."""
+        return self.recurring and self.source_spaces < 0.1 and self.target_symbol_length <= 5
+
+    @property
+    def source_short(self) -> bool:
+        """Single words or short phrases rather than sentences."""
+        return self.source_spaces < 0.1 or self.source_characters <= 24 or self.pairs < FEW
+
+    @property
+    def target_short(self) -> bool:
+        """Single words or short phrases rather than sentences."""
+        return self.target_spaces < 0.1 or self.target_characters <= 32 or self.pairs < FEW
 
 
 def look(files: Files) -> Look:
@@ -87,33 +96,32 @@ def look(files: Files) -> Look:
 
 def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
     """A configuration table for these pairs, and the reasons in plain words."""
-    reasons = []
-    tokenizer: dict[str, Any]
-    units = "words"
-    if seen.phonemes:
-        units = "phonemes"
-        tokenizer = {"source": {"kind": "characters"}, "target": {"kind": "words", "split": "spaces"}}
-        tokens = seen.target_symbol_count / min(seen.pairs, LOOKED_AT)
+    source = {"kind": "characters"} if seen.source_short else subwords(seen)
+    target = (
+        {"kind": "words", "split": "spaces"}
+        if seen.recurring
+        else {"kind": "characters"}
+        if seen.target_short
+        else subwords(seen)
+    )
+    joint = source == target and source["kind"] == "subwords"
+    tokenizer = {"source": source} if joint else {"source": source, "target": target}
+    tokens = max(
+        seen.source_characters / CHARACTERS[source["kind"]],
+        seen.target_symbol_count / min(seen.pairs, LOOKED_AT)
+        if seen.recurring
+        else seen.target_characters / CHARACTERS[target["kind"]],
+    )
+    reasons = [f"source: {units_reason(source, seen.source_characters, seen)}"]
+    if joint:
+        reasons[0] = reasons[0].replace("source:", "source and target:").replace("sub-words", "sub-words in common")
+    elif seen.recurring:
+        scored = "; scored as phonemes" if seen.phonemes else ""
         reasons.append(
-            f"tokenizer: source characters, target symbols between spaces, because single words are answered by "
-            f"{seen.target_symbols} recurring symbols (scored as phonemes)"
+            f"target: the symbols between spaces, because {seen.target_symbols} of them keep coming back{scored}"
         )
-    elif seen.short or seen.pairs < 2000:
-        tokenizer = {"source": {"kind": "characters"}, "target": {"kind": "characters"}}
-        tokens = max(seen.source_characters, seen.target_characters)
-        why = (
-            f"the pairs are short ({seen.source_characters:.0f} and {seen.target_characters:.0f} characters on average)"
-            if seen.short
-            else f"{seen.pairs:,} pairs are too few to learn sub-words from"
-        )
-        reasons.append(f"tokenizer: characters, because {why}")
     else:
-        size = next((size for limit, size in VOCABULARIES if seen.pairs <= limit), 32_000)
-        tokenizer = {"source": {"kind": "subwords", "vocabulary": size}}
-        tokens = max(seen.source_characters, seen.target_characters) / 4
-        reasons.append(
-            f"tokenizer: {size:,} BPE sub-words shared by both sides, because these are {seen.pairs:,} sentences"
-        )
+        reasons.append(f"target: {units_reason(target, seen.target_characters, seen)}")
     preset = next((name for limit, name in PRESETS if seen.pairs <= limit), "transformer-base")
     reasons.append(f"preset: {preset}, because there are {seen.pairs:,} pairs")
 
@@ -121,16 +129,16 @@ def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
     epochs = next(epochs for limit, epochs in EPOCHS if seen.pairs <= limit)
     steps_an_epoch = max(1.0, seen.pairs * (tokens + 1) * 1.15 / batch_tokens)  # padding and <eos> included
     steps = max(200, math.ceil(epochs * steps_an_epoch))
-    validate_every = max(20, min(1000, math.ceil(steps_an_epoch), steps // 10))
+    validate_every = max(20, min(1000, max(math.ceil(steps_an_epoch), steps // 30), steps // 10))
     reasons.append(
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps / steps_an_epoch:.0f} rounds through the "
         f"data, validated every {validate_every} steps; stops early when 10 validations bring nothing better"
     )
     table: dict[str, Any] = {
         "preset": preset,
-        "data": {"units": units},
+        "data": {"units": "phonemes" if seen.phonemes else "words"},
         "tokenizer": tokenizer,
-        "model": {"tie": "target" if "target" in tokenizer else "all"},
+        "model": {"tie": "all" if joint else "target"},
         "train": {
             "steps": steps,
             "batch_tokens": batch_tokens,
@@ -146,6 +154,24 @@ def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
     return table, reasons
 
 
+def subwords(seen: Look) -> dict[str, Any]:
+    """BPE with a vocabulary that the corpus can fill."""
+    return {
+        "kind": "subwords",
+        "vocabulary": next((size for limit, size in VOCABULARIES if seen.pairs <= limit), 32_000),
+    }
+
+
+def units_reason(units: dict[str, Any], characters: float, seen: Look) -> str:
+    """Why these units, in plain words."""
+    if units["kind"] == "subwords":
+        return f"{units['vocabulary']:,} BPE sub-words, because these are {seen.pairs:,} sentences"
+    if seen.pairs < FEW:
+        return f"characters, because {seen.pairs:,} pairs are too few to learn sub-words from"
+    return f"characters, because the texts are short ({characters:.0f} characters on average)"
+
+
+CHARACTERS = {"characters": 1, "subwords": 4}  # a token, roughly
 VOCABULARIES = ((20_000, 4000), (200_000, 8000), (2_000_000, 16_000))
 PRESETS = ((20_000, "transformer-tiny"), (300_000, "transformer-small"))
 BATCHES = ((100_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))

@@ -111,6 +111,24 @@ def test_watching_changes_no_output(model: EncoderDecoder, batch: Batch, dtype: 
     assert torch.equal(after, plain)
 
 
+@pytest.mark.parametrize("capacity", [None, 10])
+def test_self_attention_over_a_cache_is_seen_as_over_the_whole(batch: Batch, capacity: int | None) -> None:
+    model = build("lstm", "transformer")
+    whole = seen_in(model, batch)
+    tokens = torch.cat([torch.full((3, 1), SOS), batch.target[:, :-1]], 1)
+    state = model.start(batch, capacity)
+    with torch.no_grad(), watch(model) as seen:
+        for part in tokens.split([2, 4, 1], 1):
+            _, state = model.decoder(part, state)
+    for name in attentions(model.decoder, SelfAttention):  # type: ignore[arg-type]
+        (expected,) = whole[f"decoder.{name}"]
+        parts = seen[f"decoder.{name}"]
+        assert [part.shape[2:] for part in parts] == [(size, capacity or end) for size, end in ((2, 2), (4, 6), (1, 7))]
+        grown = [nn.functional.pad(part, (0, LONG - part.shape[3])) for part in parts]  # also cuts off spare room
+        torch.testing.assert_close(torch.cat(grown, 2), expected, rtol=0.0, atol=1e-6)
+        assert not any(part[..., LONG:].any() for part in parts)
+
+
 def test_watching_changes_no_search(model: EncoderDecoder) -> None:
     batch = batch_of(SOURCES)
     limits = torch.tensor([6, 5, 7])

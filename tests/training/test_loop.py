@@ -18,6 +18,7 @@ from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.runs import Run, train
 from dragoman.search.core import SearchConfig
 from dragoman.tasks import build_model
+from dragoman.training import loop
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.display import Display
 from dragoman.training.loop import Trainer, step_seed
@@ -70,6 +71,26 @@ def test_every_batch_has_a_dropout_of_its_own() -> None:
     seeds = {step_seed(seed, step, batch) for seed in (1, 2) for step in range(1, 50) for batch in range(4)}
     assert len(seeds) == 2 * 49 * 4
     assert step_seed(1, 2, 3) == 38285329841504649  # a run started by one version must go on with the next
+
+
+def test_dropout_is_seeded_by_the_place_of_a_batch_in_its_step(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, int]] = []
+    given: list[int] = []
+
+    def seed(*rest: int) -> int:
+        asked.append(rest)  # type: ignore[arg-type]
+        return step_seed(*rest)
+
+    monkeypatch.setattr(loop, "step_seed", seed)
+    training = trainer(configure("train.seed=7"), tmp_path / "run")
+    forward = training.wrapped.forward
+    monkeypatch.setattr(training.wrapped, "forward", lambda batch: given.append(torch.initial_seed()) or forward(batch))
+    training._step()
+    training._step()
+    assert asked == [(7, 1, 0), (7, 1, 1), (7, 2, 0), (7, 2, 1)]
+    assert given == [step_seed(*rest) for rest in asked]
 
 
 def test_a_step_is_the_mean_over_all_tokens_of_its_batches(configure: Configure, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import pytest
 import dragoman
 from dragoman import config
 from dragoman.errors import DataError
-from dragoman.runs import resumed, train
+from dragoman.runs import Run, resumed, train
 from dragoman.training import loop
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
@@ -143,16 +143,27 @@ def test_an_interruption_changes_no_bit(
     assert result(tmp_path / "run") == straight(case)
 
 
-def test_a_cut_validation_is_done_again(configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_validation_is_done_again_and_noted_once(
+    configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
     interrupt_during(monkeypatch, Validator, "measure", {1})
     with pytest.raises(Stopped) as stopped:
-        train(configure(), tmp_path / "run")
+        train(configure(), run)
     assert stopped.value.step == 10
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert not any("valid" in row for row in rows)
-    train(configure(), tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows if "valid" in row] == [10, 20, 30, 40]
+    assert not any("valid" in row for row in Run(run).metrics())
+
+    def killed(self: loop.Trainer) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:  # when the line is written, but not the checkpoint that knows of it
+        dying.setattr(loop.Trainer, "_save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train(configure(), run)
+    assert [row["step"] for row in Run(run).metrics() if "valid" in row] == [10]
+    train(configure(), run)
+    assert [row["step"] for row in Run(run).metrics() if "valid" in row] == [10, 20, 30, 40]
+    assert result(run) == straight()
 
 
 def test_a_signal_before_any_step_saves_the_start(

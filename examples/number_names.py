@@ -1,0 +1,38 @@
+"""Print pairs of a number and its English name: something to learn from in a minute.
+
+    python examples/number_names.py > pairs.tsv
+"""
+
+from __future__ import annotations
+
+import random
+
+SMALL = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen"
+).split()
+TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+
+
+def name(number: int) -> str:
+    """The English name of a number below a million."""
+    if number < 20:
+        return SMALL[number]
+    if number < 100:
+        rest = f"-{SMALL[number % 10]}" if number % 10 else ""
+        return TENS[number // 10 - 2] + rest
+    unit, word = (1000, "thousand") if number >= 1000 else (100, "hundred")
+    rest = f" {name(number % unit)}" if number % unit else ""
+    return f"{name(number // unit)} {word}{rest}"
+
+
+def main() -> None:
+    """Print six thousand numbers, the small ones among them."""
+    random.seed(1)
+    numbers = {*range(100), *(random.randrange(10 ** random.randint(3, 6)) for _ in range(6000))}
+    for number in sorted(numbers):
+        print(f"{number:,}\t{name(number)}")
+
+
+if __name__ == "__main__":
+    main()
