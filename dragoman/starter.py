@@ -46,19 +46,19 @@ def starter(task: str) -> str:
         f'task = "{task}"',
         f'preset = "{table["preset"]}"  # or {", ".join(name for name in preset_names() if name != table["preset"])}',
     ]
-    heading = ""
+    # TOML takes a table's header once, so a table's own settings come together, before those of its sub-tables.
+    tables: dict[str, list[str]] = {}
     for item in settings.describe(Config):
         head, _, key = item.place.rpartition(".")
-        if not head or not holds(item.when, resolved):
+        if not head or not holds(item.when, resolved) or at(resolved, head) is None:
             continue
-        if head != heading:
-            lines += ["", f"[{head}]"]
-            heading = head
         opened = at(table, item.place)
         value = opened if opened is not None else at(resolved, item.place)
         note = f"{item.note} ({item.expected})" if item.note else item.expected
         text = item.default if isinstance(value, Mapping) else settings.inline(value)
-        lines.append(f"{'' if opened is not None else '# '}{key} = {text}  # {note}")
+        tables.setdefault(head, []).append(f"{'' if opened is not None else '# '}{key} = {text}  # {note}")
+    for head, rows in tables.items():
+        lines += ["", f"[{head}]", *rows]
     return "\n".join(lines) + "\n"
 
 

@@ -105,10 +105,6 @@ def beam(
 
         totals, kept = best.masked_fill(ends, NOTHING).sort(dim=1, descending=True, stable=True)
         totals, kept = totals[:, :width], kept[:, :width]
-        if kept.shape[1] < width:  # a vocabulary smaller than the beam
-            missing = width - kept.shape[1]
-            totals = torch.nn.functional.pad(totals, (0, missing), value=NOTHING)
-            kept = torch.nn.functional.pad(kept, (0, missing))
         deep = kept[:, :, None].expand(-1, -1, length)
         tokens, scores = new_tokens.gather(1, deep), new_scores.gather(1, deep)
         last = token.gather(1, kept)

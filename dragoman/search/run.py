@@ -32,16 +32,17 @@ def search(model: Model, batch: Batch, config: SearchConfig, ratio: float, most:
     with torch.no_grad():
         state = model.start(batch)
     if config.beam == 1 and most == 1:
-        return [[one] for one in follow(model.step, state, limits, length_penalty=config.length_penalty)]
-    found = beam(
-        model.step,
-        state,
-        limits,
-        width=max(config.beam, most),
-        length_penalty=config.length_penalty,
-        most=most,
-    )
-    if not all(found):
+        found = [[one] for one in follow(model.step, state, limits, length_penalty=config.length_penalty)]
+    else:
+        found = beam(
+            model.step,
+            state,
+            limits,
+            width=max(config.beam, most),
+            length_penalty=config.length_penalty,
+            most=most,
+        )
+    if any(not hypotheses or math.isnan(hypotheses[0].score) for hypotheses in found):
         raise DragomanError("found no output for a source: the model's probabilities are NaN; its weights are broken")
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from itertools import product
 
@@ -10,7 +11,7 @@ import torch
 
 from dragoman.data.batches import Batch, batch_of
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
-from dragoman.models.encoder_decoder import DECODERS, ENCODERS, EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 
@@ -39,11 +40,6 @@ DECODER_CASES = {
 PAIRS = list(product(ENCODER_CASES, DECODER_CASES))
 
 
-def test_every_table_entry_has_a_case() -> None:
-    assert {type(case) for case in ENCODER_CASES.values()} == set(ENCODERS)
-    assert {type(case) for case in DECODER_CASES.values()} == set(DECODERS)
-
-
 @pytest.fixture(autouse=True)
 def in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
@@ -52,7 +48,7 @@ def in_float64() -> Iterator[None]:
 
 
 def build(encoder: str, decoder: str, tie: str = "target", smoothing: float = 0.1) -> EncoderDecoder:
-    torch.manual_seed(hash((encoder, decoder)) % 1000)
+    torch.manual_seed(zlib.crc32(f"{encoder}>{decoder}".encode()))
     config = EncoderDecoderConfig(
         tie=tie,  # type: ignore[arg-type]
         label_smoothing=smoothing,

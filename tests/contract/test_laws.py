@@ -9,12 +9,17 @@ from torch import Tensor
 from dragoman.data.batches import Batch, batch_of
 from dragoman.data.tokenizers import PAD, SOS
 from dragoman.models.core import State
-from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.models.encoder_decoder import DECODERS, ENCODERS, EncoderDecoder
 from dragoman.search.beam import beam
 from dragoman.search.follow import follow
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES, SOURCES, TARGETS, VOCABULARY, build
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
+
+
+def test_every_table_entry_has_a_case() -> None:
+    assert {type(case) for case in ENCODER_CASES.values()} == set(ENCODERS)
+    assert {type(case) for case in DECODER_CASES.values()} == set(DECODERS)
 
 
 def inputs_of(batch: Batch) -> Tensor:

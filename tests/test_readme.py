@@ -1,0 +1,58 @@
+"""What the README tells a newcomer to type works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import cli, guarded
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SHORT = ["train.steps=4", "train.validate_every=4", "train.decode=4"]  # the same road, in seconds
+
+
+def commands() -> list[str]:
+    return re.findall(r"^\$ (.*)$", README, re.MULTILINE)
+
+
+def test_every_command_is_in_the_table() -> None:
+    for name in cli.commands:
+        assert f"`dragoman {name}" in README
+
+
+def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path / "cache"))
+    script = str(ROOT / "examples" / "number_names.py")
+    printed = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
+    Path("pairs.tsv").write_text(printed, encoding="utf-8")
+    Path("test.tsv").write_text("".join(printed.splitlines(keepends=True)[:20]), encoding="utf-8")
+    ran = 0
+    for line in commands():
+        before, _, line = line.rpartition("| ")
+        if before:
+            Path("input.txt").write_text(before.split("'")[1].replace("\\n", "\n"), encoding="utf-8")
+            line += " input.txt"
+        line, _, output = line.partition(" > ")
+        words = shlex.split(line)
+        assert words[0] == "dragoman"
+        arguments = words[1:]
+        if arguments[0] in ("train", "check"):
+            arguments += SHORT
+        capsys.readouterr()
+        assert guarded(arguments) == 0, (line, capsys.readouterr().err)
+        if output:
+            Path(output).write_text(capsys.readouterr().out, encoding="utf-8")
+        ran += 1
+    assert ran >= 8
+    snippet = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert snippet is not None
+    exec(compile(snippet[1], "README.md", "exec"), {})
+    assert len(capsys.readouterr().out.strip().splitlines()) >= 2
+    assert Path("attention.png").stat().st_size > 1000
