@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from dragoman.config import Config
 from dragoman.data.batches import Batch, BatchPlan, padded
@@ -28,6 +31,7 @@ from dragoman.training.loop import use_half_precision
 from dragoman.training.optimizer import MovingAverageConfig
 
 Say = Callable[[str], None]
+Shape = tuple[int, int, int]  # rows, source and target tokens of a batch
 SLICE = 48  # pairs of the trial cycle
 
 
@@ -41,8 +45,8 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
     if faults and config.data.faults == "stop":
         raise DataError(f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"')
     corpus = prepare(config.data, config.tokenizer)
-    plan = check_lengths(config, corpus, say)
-    check_memory(config, corpus, plan, device, say)
+    shapes = check_lengths(config, corpus, say)
+    check_memory(config, corpus, shapes, device, say)
     check_cycle(config, say)
 
 
@@ -65,8 +69,8 @@ def check_lines(config: Config, files: Files, several: bool, say: Say, show: int
     return total
 
 
-def check_lengths(config: Config, corpus: Corpus, say: Say) -> BatchPlan:
-    """How long the rows are and how well they fill batches."""
+def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
+    """How long the rows are and how well they fill batches; gives the shapes of the batches."""
     for side, column in (("source", corpus.train.source), ("target", corpus.train.target)):
         lengths = column.lengths()
         middle, high = np.quantile(lengths, [0.5, 0.95])
@@ -79,49 +83,42 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> BatchPlan:
         say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
     epoch = plan.epoch(0)
-    cells = sum(len(epoch[i]) * int(plan.target_lengths[epoch[i]].max()) for i in range(len(epoch)))
+    batches = [epoch[number] for number in range(len(epoch))]
+    shapes = [
+        (len(rows), int(plan.source_lengths[rows].max()), int(plan.target_lengths[rows].max())) for rows in batches
+    ]
+    cells = sum(rows * target for rows, _, target in shapes)
     say(
         f"batches: {len(epoch):,} an epoch, {1 - plan.target_tokens.sum() / cells:.1%} of the target cells are "
         f"padding; train.steps = {config.train.steps:,} is "
         f"{config.train.steps * config.train.accumulate / len(epoch):.1f} epochs"
     )
-    return plan
+    return set(shapes)
 
 
-def check_memory(config: Config, corpus: Corpus, plan: BatchPlan, device: torch.device, say: Say) -> None:
+def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: torch.device, say: Say) -> None:
     """Weights, optimiser and what the backward pass of the largest batch keeps, against what there is."""
     sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
     torch.manual_seed(config.train.seed)
     model = build_model(config, *sizes).train()
     parameters = sum(part.numel() for part in model.parameters())
     copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
-    rows, source, target = plan.largest()
-    trial = min(rows, 2)  # activations grow in step with rows
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    def longest(length: int) -> torch.Tensor:
-        return padded([[4] * (length - 1)] * trial)
-
-    source_rows = longest(source)
-    batch = Batch(source_rows, source_rows != PAD, longest(target))
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = model(batch).total
-    own = {part.untyped_storage().data_ptr() for part in model.parameters()}
-    activations = sum(size for pointer, size in kept.items() if pointer not in own) * rows // trial
-    del loss
-    # The logits' gradient stands beside the logits for a moment.
-    activations += rows * target * sizes[1] * 4
+    # The largest batch has most cells on one side, on both, or the longest rows, whose attention grows as a square.
+    measures: list[Callable[[Shape], int]] = [
+        lambda shape: shape[0] * shape[1],
+        lambda shape: shape[0] * shape[2],
+        lambda shape: shape[0] * (shape[1] + shape[2]),
+        lambda shape: shape[0] * (shape[1] ** 2 + shape[2] ** 2),
+    ]
+    candidates = {max(sorted(shapes), key=measure) for measure in measures}
+    activations, (rows, source, target) = max((batch_memory(model, shape), shape) for shape in candidates)
+    activations += 2 * rows * target * sizes[1] * 4  # two gradients of that size stand beside the probabilities
     needed = parameters * 4 * copies + activations
     available = available_memory(device)
-    verdict = f"of {available / 2**30:.1f} GiB free" if available else ""
+    verdict = f" of {available / 2**30:.1f} GiB free" if available else ""
     say(
         f"memory: {parameters:,} parameters; the largest batch ({rows} rows of {source} and {target} tokens) needs "
-        f"about {needed / 2**30:.2f} GiB {verdict} on {device}"
+        f"about {needed / 2**30:.2f} GiB{verdict} on {device}"
     )
     if available and needed > available:
         raise DragomanError(
@@ -130,14 +127,48 @@ def check_memory(config: Config, corpus: Corpus, plan: BatchPlan, device: torch.
         )
 
 
+def batch_memory(model: nn.Module, shape: Shape) -> int:
+    """Bytes that a batch of this shape keeps for the backward pass, measured on one and on two of its rows."""
+    rows, source, target = shape
+    one, two = (saved_memory(model, (few, source, target)) for few in (1, 2))
+    return one + (two - one) * (rows - 1)  # activations grow in step with rows
+
+
+def saved_memory(model: nn.Module, shape: Shape) -> int:
+    """Bytes that the forward pass keeps for the backward pass."""
+    rows, source, target = shape
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    sources, targets = (padded([[4] * (length - 1)] * rows) for length in (source, target))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(Batch(sources, sources != PAD, targets)).total
+    own = {part.untyped_storage().data_ptr() for part in (*model.parameters(), *model.buffers())}
+    del loss
+    return sum(size for pointer, size in kept.items() if pointer not in own)
+
+
 def available_memory(device: torch.device) -> int:
-    """Free bytes on a device; 0 if the system does not tell."""
+    """Free bytes on a device, as far as this process may use them; 0 if the system does not tell."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
-    except (ValueError, OSError, AttributeError):
-        return 0
+    found = []
+    with suppress(OSError, StopIteration, ValueError):  # what the system would give up for us counts as free
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
+    with suppress(OSError, ValueError):  # a container's own limit; "max" where there is none
+        control = Path("/sys/fs/cgroup")
+        limit, used = (int((control / f"memory.{name}").read_text(encoding="utf-8")) for name in ("max", "current"))
+        kept = re.search(r"^inactive_file (\d+)", (control / "memory.stat").read_text(encoding="utf-8"), re.MULTILINE)
+        found.append(limit - used + (int(kept[1]) if kept else 0))
+    with suppress(ValueError, OSError, AttributeError):
+        if not found:
+            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    return max(0, min(found, default=0))
 
 
 def check_cycle(config: Config, say: Say) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,17 @@ class Commands(click.Group):
             context.fail(f"no such command '{arguments[0]}'. {hint(arguments[0], self.commands)}")
         return super().resolve_command(context, arguments)
 
+    def invoke(self, context: click.Context) -> Any:
+        """As click does, but without its silent exit code 1 when the reader of the output has left."""
+        try:
+            return super().invoke(context)
+        except BrokenPipeError:
+            raise ReaderLeft from None
+
+
+class ReaderLeft(Exception):  # noqa: N818  (not an error: `dragoman … | head` has seen enough)
+    """Nobody reads our output any more."""
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="dragoman %(version)s")
@@ -57,7 +70,8 @@ def run_name(path: str) -> str:
     """A folder name for a data or configuration file: its name without endings."""
     name = Path(path).name
     for suffix in (".gz", ".zst", ".toml", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet"):
-        name = name.removesuffix(suffix)
+        if name.lower().endswith(suffix):
+            name = name[: -len(suffix)]
     return name or "run"
 
 
@@ -81,7 +95,7 @@ def resolve(
         from dragoman.runs import resumed
 
         return resumed(what, overrides), what
-    if what is not None and what.endswith(".toml"):
+    if what is not None and what.lower().endswith(".toml"):
         return configuration.load(what, overrides), str(Path("runs") / run_name(what))
 
     from dragoman import automatic
@@ -90,11 +104,15 @@ def resolve(
     files = Parallel(source, target) if source is not None and target is not None else what
     assert files is not None
     folder = Path("runs") / run_name(what or source or "")
+    override({}, overrides)  # a slip of the pen is told before a long file is read
     table, reasons = automatic.choose(files, automatic.look(files))
+    table["data"]["train"] = {"source": source, "target": target} if what is None else what
+    config = configuration.build(override(table, overrides))
     for reason in reasons:
         say(reason)
-    table["data"]["train"] = {"source": source, "target": target} if what is None else what
-    return configuration.build(override(table, overrides)), str(folder)
+    if overrides:
+        say(f"on top of that: {', '.join(overrides)}")
+    return config, str(folder)
 
 
 def what_to_train(function: Any) -> Any:
@@ -199,18 +217,34 @@ def predict(
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
     from dragoman.data.readers import read_lines
-    from dragoman.predictor import load
+    from dragoman.predictor import WINDOW, load
 
+    typed = file in (None, "-")
+    if typed and sys.stdin is None:
+        raise DataError("standard input is closed: name a FILE, or send lines")
+    lines = read_lines(file)
     predictor = load(run, device)
-    lines = with_progress(read_lines(file), "lines")
-    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+    as_utf8()
+    conversation = typed and sys.stdin.isatty()  # a person waits for an answer to every line
     for prediction in predictor.stream(
-        lines, beam=beam, length_penalty=length_penalty, batch_size=batch_size, most=n_best
+        with_progress(lines, "lines"),
+        beam=beam,
+        length_penalty=length_penalty,
+        batch_size=batch_size,
+        most=n_best,
+        window=1 if conversation else WINDOW,
     ):
         # A sub-word model can spell any byte; a line must stay a line.
         text = prediction.as_json() if as_json else prediction.text.replace("\n", " ").replace("\r", " ")
         sys.stdout.write(text + "\n")
+        if conversation:
+            sys.stdout.flush()
     sys.stdout.flush()
+
+
+def as_utf8() -> None:
+    """Write UTF-8 with bare line feeds whatever the locale: the output is data, not a message."""
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
 
 
 def with_progress(items: Iterator[str], unit: str) -> Iterator[str]:
@@ -257,11 +291,14 @@ def evaluate(
     from dragoman.data.corpus import fault_message, read_all
     from dragoman.data.readers import Example, Fault, Parallel
     from dragoman.predictor import load
+    from dragoman.reports.files import check_writable, written_whole
 
     if (file is None) == (source is None) or (source is None) != (target is None):
         raise DataError("name either FILE or both --source and --target")
     files = Parallel(source, target) if source is not None and target is not None else file
     assert files is not None
+    if output:
+        check_writable(output)
     predictor = load(run, device)
     examples: list[Example] = []
     faults: list[Fault] = []
@@ -275,17 +312,10 @@ def evaluate(
         raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
     scores, predictions = predictor.evaluate(examples, beam=beam, length_penalty=length_penalty, batch_size=batch_size)
     if output:
-        text = "".join(prediction.text.replace("\n", " ") + "\n" for prediction in predictions)
-        write_output(output, text)
+        with written_whole(output) as beside:
+            texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
+            beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
     print_scores(scores, as_json)
-
-
-def write_output(path: str, text: str) -> None:
-    """Write a text file, or say why not."""
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 NAMES = {
@@ -355,6 +385,10 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     """Show a run: model summary, data, training curve."""
     from dragoman.information import information, show
 
+    if plot:
+        from dragoman.reports.drawing import check_picture
+
+        check_picture(plot)
     found = information(run, depth)
     if as_json:
         click.echo(json.dumps(found))
@@ -375,8 +409,9 @@ def attention(run: str, texts: tuple[str, ...], out: str) -> None:
     """Draw what each output token of a TEXT looked at."""
     from dragoman.inspection.watch import cross_attention
     from dragoman.predictor import load
-    from dragoman.reports.drawing import draw_attention
+    from dragoman.reports.drawing import check_picture, draw_attention
 
+    check_picture(out)
     predictor = load(run)
     usable = [text for text in texts if text.strip()]
     if not usable:
@@ -398,6 +433,7 @@ def new(task: str | None) -> None:
         for name, chosen in STARTERS.items():
             click.echo(f"{name:<12}{chosen.about}")
     else:
+        as_utf8()
         click.echo(starter(task), nl=False)
 
 
@@ -410,7 +446,9 @@ def presets(name: str | None) -> None:
     from dragoman.config import preset_names, preset_text
 
     if name is not None:
-        click.echo(preset_text(name), nl=False)
+        text = preset_text(name)
+        as_utf8()
+        click.echo(text, nl=False)
         return
     for preset in preset_names():
         click.echo(f"{preset:<22}{tomllib.loads(preset_text(preset))['about']}")
@@ -432,56 +470,67 @@ def demo(run_folder: str, preset: str, overrides: tuple[str, ...]) -> None:
 
 def main() -> None:
     """Run the command line; every user mistake is one line and exit code 2."""
-    arguments = sys.argv[1:]
-    trace = "--trace" in arguments
-    arguments = [argument for argument in arguments if argument != "--trace"]
-    if trace:
-        cli.main(arguments, prog_name="dragoman", standalone_mode=False)
-        return
-    sys.exit(guarded(arguments))
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:  # closed by whoever started us: the next file opened would take its place
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # a poor locale must not end a run
+    sys.exit(guarded(sys.argv[1:]))
 
 
 def guarded(arguments: list[str]) -> int:
-    """Run a command and turn whatever goes wrong into an exit code and a line."""
+    """Run a command and turn whatever goes wrong into an exit code and a line; `--trace` adds the traceback."""
+    trace = "--trace" in arguments
     try:
-        cli.main(arguments, prog_name="dragoman", standalone_mode=False)
-    except click.exceptions.Exit as leave:
-        return leave.exit_code
+        try:
+            cli.main([word for word in arguments if word != "--trace"], prog_name="dragoman", standalone_mode=False)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # a full disk or a reader that left is noticed here, not at exit
+        except click.exceptions.Exit as leave:
+            return leave.exit_code
+        except BaseException:
+            if trace:
+                traceback.print_exc()
+            raise
     except click.ClickException as mistake:
         where = mistake.ctx.command_path if isinstance(mistake, click.UsageError) and mistake.ctx else "dragoman"
-        click.echo(f"{where}: {mistake.format_message()}", err=True)
+        tell(mistake.format_message(), where)
         return 2
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return 130
-    except BrokenPipeError:
-        # The reader of our output left; nothing is wrong here. Python must not complain at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ReaderLeft, BrokenPipeError):
+        silence()  # or Python would complain at exit
         return 141
     except DragomanError as error:
-        return failed(error)
+        tell(str(error))
+        if error.abrupt:
+            sys.stderr.flush()
+            os._exit(2)
+        return 2
+    except OSError as error:
+        if error.filename is None:
+            silence()  # what could not be written would be tried again at exit
+        tell(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
+        return 2
     except Exception as error:
         from dragoman.training.signals import Stopped
 
         if isinstance(error, Stopped):
             click.echo(f"stopped and saved at step {error.step}; the same command goes on from there", err=True)
             return error.code
-        if isinstance(error, OSError) and error.filename:
-            click.echo(f"dragoman: {error.filename}: {error.strerror}", err=True)
-            return 2
-        click.echo(
-            f"dragoman: internal error: {type(error).__name__}: {error}. Add --trace to see where, "
-            "and please report it",
-            err=True,
-        )
+        tell(f"internal error: {type(error).__name__}: {error}. Add --trace to see where, and please report it")
         return 1
     return 0
 
 
-def failed(error: DragomanError) -> int:
-    """Say what is wrong."""
-    click.echo(f"dragoman: {error}", err=True)
-    if error.abrupt:
-        sys.stderr.flush()
-        os._exit(2)
-    return 2
+def tell(message: str, where: str = "dragoman") -> None:
+    """Say what is wrong; a message of several lines names several mistakes."""
+    for line in message.split("\n"):
+        click.echo(f"{where}: {line}", err=True)
+
+
+def silence() -> None:
+    """Let standard output lead nowhere from here on."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -45,9 +46,10 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
 
 def spark(values: list[float], width: int = 60) -> str:
     """A line of bars, high for high values; long series are thinned."""
+    values = [value for value in values if math.isfinite(value)]
     if len(values) > width:
         values = [values[place * len(values) // width] for place in range(width)]
-    low, high = min(values), max(values)
+    low, high = min(values, default=0.0), max(values, default=0.0)
     span = (high - low) or 1.0
     return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in values)
 

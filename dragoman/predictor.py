@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from dragoman import settings
 from dragoman.data.batches import batch_of
 from dragoman.data.readers import Example
 from dragoman.data.tokenizers import EOS
@@ -81,20 +82,34 @@ class Predictor:
         length_penalty: float | None = None,
         batch_size: int = 64,
         most: int = 1,
+        window: int = WINDOW,
     ) -> Iterator[Prediction]:
-        """Predictions in the order of the texts, whatever their number, in bounded memory."""
-        config = self.config.search
-        if beam is not None:
-            config = replace(config, beam=beam)
-        if length_penalty is not None:
-            config = replace(config, length_penalty=length_penalty)
-        if most > max(1, config.beam):
+        """Predictions in the order of the texts, whatever their number, in bounded memory.
+
+        `window` texts are read ahead: 1 answers each text before the next is read.
+        """
+        if isinstance(texts, str):
+            raise TypeError("stream takes several texts; for one text write [text]")
+        asked = {"beam": beam, "length_penalty": length_penalty}
+        given = {key: value for key, value in asked.items() if value is not None}
+        config = settings.build(SearchConfig, settings.as_table(self.config.search) | given)
+        for name, value in (("batch_size", batch_size), ("most", most), ("window", window)):
+            if value < 1:
+                raise ConfigError(f"{name}: found {value}, expected at least 1")
+        if most > config.beam:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
-        iterator = iter(texts)
-        while window := list(islice(iterator, WINDOW)):
-            yield from self._window(window, config, batch_size, most)
+        return self._stream(iter(texts), config, batch_size, most, window)
+
+    def _stream(
+        self, texts: Iterator[str], config: SearchConfig, rows: int, most: int, window: int
+    ) -> Iterator[Prediction]:
+        while together := list(islice(texts, window)):
+            yield from self._window(together, config, rows, most)
 
     def _window(self, texts: list[str], config: SearchConfig, rows: int, most: int) -> list[Prediction]:
+        strange = next((text for text in texts if not isinstance(text, str)), None)
+        if strange is not None:
+            raise TypeError(f"found {strange!r} among the texts, expected strings")
         out = [NOTHING] * len(texts)
         places = [place for place, text in enumerate(texts) if text.strip()]
         sources = self.source_tokenizer.encode_batch([texts[place] for place in places])
@@ -131,15 +146,16 @@ class Predictor:
 
     def evaluate(
         self,
-        examples: Sequence[Example],
+        pairs: Sequence[Example | tuple[str, str | Sequence[str]]],
         *,
         beam: int | None = None,
         length_penalty: float | None = None,
         batch_size: int = 64,
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Every score of the run on these examples, and the outputs behind them."""
-        if not examples:
+        """Every score of the run on pairs of a source and one or more references, and the outputs behind them."""
+        if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
+        examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
         predictions = self.predict(
             [example.source for example in examples], beam=beam, length_penalty=length_penalty, batch_size=batch_size
         )
@@ -151,6 +167,19 @@ class Predictor:
         loss, accuracy = self.loss(examples, batch_size)
         scores |= {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": accuracy}
         return scores, predictions
+
+
+def as_example(pair: Example | tuple[str, str | Sequence[str]], place: int) -> Example:
+    """A pair as readers give it."""
+    if isinstance(pair, Example):
+        return pair
+    if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+        raise TypeError(f"pair {place}: found {pair!r}, expected (source, reference) or (source, [reference, …])")
+    source, target = pair
+    references = (target,) if isinstance(target, str) else tuple(target)
+    if not references or not all(isinstance(text, str) for text in references):
+        raise TypeError(f"pair {place}: found the references {target!r}, expected one or more texts")
+    return Example(source, references, "pairs", place)
 
 
 def load(folder: str | Path, device: str = "auto") -> Predictor:

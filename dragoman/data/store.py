@@ -17,6 +17,16 @@ from numpy.typing import NDArray
 
 SIDES = ("source", "target")
 LENGTHS_AT_ONCE = 1 << 20
+
+
+def read_at(handle: int, size: int, offset: int) -> bytes:
+    """Bytes of an open file; in one call where the system has one for it."""
+    if hasattr(os, "pread"):
+        return os.pread(handle, size, offset)
+    os.lseek(handle, offset, os.SEEK_SET)
+    return os.read(handle, size)
+
+
 _SPAN = struct.Struct("=qq")  # where a row begins and ends
 
 
@@ -35,7 +45,7 @@ class Column:
         self._count = os.fstat(self._offsets).st_size // 8 - 1
 
     def _opened(self, path: Path) -> int:
-        handle = os.open(path, os.O_RDONLY)
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, handle)
         return handle
 
@@ -54,8 +64,8 @@ class Column:
         """The rows asked for."""
         width, out = self.dtype.itemsize, []
         for index in indices:
-            start, end = _SPAN.unpack(os.pread(self._offsets, 16, 8 * int(index)))
-            out.append(np.frombuffer(os.pread(self._tokens, (end - start) * width, start * width), self.dtype))
+            start, end = _SPAN.unpack(read_at(self._offsets, 16, 8 * int(index)))
+            out.append(np.frombuffer(read_at(self._tokens, (end - start) * width, start * width), self.dtype))
         return out
 
 

@@ -9,8 +9,11 @@ from typing import Any
 
 from dragoman.errors import DataError, MissingExtraError
 from dragoman.inspection.watch import Alignment
+from dragoman.reports.files import written_whole
 
 INK, PAPER = "#1f2933", "#ffffff"
+LARGEST = 60.0  # inches a side
+READABLE = 250  # tokens; more would be a black stripe instead of names
 
 
 def figure(width: float, height: float) -> tuple[Any, Any]:
@@ -22,19 +25,28 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
     return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER), Figure
 
 
-def save(drawing: Any, path: str | Path) -> Path:
-    """Write a figure as PNG, SVG or PDF, by the ending of its path."""
+def check_picture(path: str | Path) -> None:
+    """Find out before long work that no picture can be written to this path."""
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise DataError(f"{path}: found ending '{path.suffix}', expected .png, .svg or .pdf")
+    if path.is_dir():
+        raise DataError(f"{path}: found a folder, expected a file to write")
+    figure(1, 1)
+
+
+def save(drawing: Any, path: str | Path) -> Path:
+    """Write a figure as PNG, SVG or PDF, by the ending of its path."""
+    path = Path(path)
+    check_picture(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings():
-            # Scripts the font lacks are drawn as boxes; a warning per letter helps nobody.
-            warnings.filterwarnings("ignore", message="Glyph .* missing")
-            drawing.savefig(path, dpi=150)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror})") from None
+    with written_whole(path) as beside, warnings.catch_warnings():
+        # Scripts the font lacks are drawn as boxes; a warning per letter helps nobody.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        drawing.savefig(beside, dpi=150)
     return path
 
 
@@ -44,14 +56,18 @@ def draw_attention(alignments: Sequence[Alignment], path: str | Path, title: str
     rows = -(-len(alignments) // columns)
     widest = max(len(alignment.source) for alignment in alignments)
     tallest = max(len(alignment.target) for alignment in alignments)
-    drawing, _ = figure(columns * (1.3 + 0.34 * widest), rows * (1.2 + 0.34 * tallest) + 0.5)
+    drawing, _ = figure(
+        min(LARGEST, columns * (1.3 + 0.34 * widest)), min(LARGEST, rows * (1.2 + 0.34 * tallest) + 0.5)
+    )
     if title:
         drawing.suptitle(title, color=INK)
     for place, alignment in enumerate(alignments):
         axes = drawing.add_subplot(rows, columns, place + 1)
         axes.imshow(alignment.mean().numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
-        axes.set_xticks(range(len(alignment.source)), alignment.source, rotation=0 if widest < 16 else 90)
-        axes.set_yticks(range(len(alignment.target)), alignment.target)
+        for axis, tokens in ((axes.xaxis, alignment.source), (axes.yaxis, alignment.target)):
+            if len(tokens) <= READABLE:
+                axis.set_ticks(range(len(tokens)), [token.replace("$", "\\$") for token in tokens])
+        axes.tick_params(axis="x", rotation=0 if widest < 16 else 90)
         axes.xaxis.tick_top()
         axes.tick_params(length=0, labelsize=9, colors=INK)
         for spine in axes.spines.values():

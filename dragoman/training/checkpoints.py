@@ -38,6 +38,8 @@ class Progress:
 
 def sync(path: Path) -> None:
     """Make sure a file's or folder's content is on disk."""
+    if os.name == "nt" and path.is_dir():  # Windows does not open folders
+        return
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -92,6 +92,14 @@ def leftovers(folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in (*written, *folder.glob("cache/*.*"))]
 
 
+def writing(folder: Path) -> bool:
+    """Whether a running process is in the middle of writing something."""
+    try:
+        return bool(leftovers(folder))
+    except FileNotFoundError:  # renamed while we looked
+        return True
+
+
 def fork(work: Callable[[], int], errors: Path) -> int:
     """Run something in a child with its standard error in a file; gives the child's id."""
     child = os.fork()
@@ -274,9 +282,9 @@ class Driver:
         """Start or resume a run, and kill it after a while; its exit code, or None if it was killed."""
         child = self.start(case, folder)
         code = ended(child, 120 if delay is None else delay)
-        while code is None and in_writing and not leftovers(folder):
+        while code is None and in_writing and not writing(folder):
             code = ended(child, 0)
-        said = ""
+        wrong = ""
         if code is None:
             os.kill(child, signal.SIGKILL)
             code = ended(child, 120)
@@ -284,10 +292,11 @@ class Driver:
             if code == -signal.SIGKILL:
                 done.kills += 1
                 done.moments[moment(folder)] += 1
-                said = unloadable(folder / "run") if (folder / "run").exists() else ""
+                wrong = unloadable(folder / "run") if (folder / "run").exists() else ""
                 code = None
-        # A kill must never damage a checkpoint: falling back with a warning would hide it.
-        said = said or (folder / "errors.txt").read_text(encoding="utf-8") if (folder / "errors.txt").exists() else said
-        if said:
-            done.unloadable.append(f"{folder.name}: {said}")
+        if (folder / "errors.txt").exists():
+            # A kill must never damage a checkpoint: falling back with a warning would hide it.
+            wrong = wrong or (folder / "errors.txt").read_text(encoding="utf-8")
+        if wrong:
+            done.unloadable.append(f"{folder.name}: {wrong}")
         return code

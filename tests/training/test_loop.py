@@ -48,6 +48,19 @@ def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None:
     monkeypatch.setattr(Validator, "measure", lambda self, model, interrupted: Validation({"loss": next(coming)}))
 
 
+def weights_after_steps(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, torch.Tensor]]:
+    """The weights after each step that will be done."""
+    seen: dict[int, dict[str, torch.Tensor]] = {}
+    step = Trainer._step
+
+    def watched(self: Trainer) -> None:
+        step(self)
+        seen[self.progress.step] = {name: part.detach().clone() for name, part in self.model.named_parameters()}
+
+    monkeypatch.setattr(Trainer, "_step", watched)
+    return seen
+
+
 # ---------------------------------------------------------------------- learning
 
 
@@ -210,14 +223,7 @@ def test_the_best_average_is_the_mean_of_the_kept_weights(
     configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted(monkeypatch, [2.0, 5.0, 1.0, 3.0, 4.0])
-    seen: dict[int, dict[str, torch.Tensor]] = {}
-    step = Trainer._step
-
-    def watched(self: Trainer) -> None:
-        step(self)
-        seen[self.progress.step] = {name: part.detach().clone() for name, part in self.model.named_parameters()}
-
-    monkeypatch.setattr(Trainer, "_step", watched)
+    seen = weights_after_steps(monkeypatch)
     run = tmp_path / "run"
     overrides = ("train.steps=10", "train.validate_every=2", "train.patience=0")
     progress = train(configure(*overrides, case="best"), run)
@@ -230,14 +236,23 @@ def test_the_best_average_is_the_mean_of_the_kept_weights(
     assert not torch.equal(found["decoder.input.embedding.weight"], seen[6]["decoder.input.embedding.weight"])
 
 
-def test_the_moving_average_is_what_is_validated_and_kept(configure: Configure, tmp_path: Path) -> None:
+def test_the_moving_average_is_what_is_validated_and_kept(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
-    config = configure("train.steps=6")
+    config = configure("train.steps=6", "train.average.decay=0.4")
+    seen = weights_after_steps(monkeypatch)
+    start = dict(trainer(config, tmp_path / "start").model.named_parameters())
     progress = train(config, run)
     newest = run / "checkpoints" / "00000006"
     kept, average = read_tensors(run / "weights.safetensors"), read_tensors(newest / "average.safetensors")
     plain = read_tensors(newest / "weights.safetensors")
     assert all(torch.equal(kept[name], average[name]) for name in average)
+    expected = start["decoder.input.embedding.weight"].detach()
+    for step in range(1, 7):
+        decay = min(0.4, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * seen[step]["decoder.input.embedding.weight"]
+    torch.testing.assert_close(kept["decoder.input.embedding.weight"], expected, rtol=1e-5, atol=1e-6)
     assert not torch.equal(kept["decoder.input.embedding.weight"], plain["decoder.input.embedding.weight"])
     corpus = prepare(config.data, config.tokenizer)
     measured = Validator(corpus, SearchConfig(), 0, torch.device("cpu")).measure(Run(run).model(torch.device("cpu")))
