@@ -290,8 +290,8 @@ def evaluate(
     """
     from dragoman.data.corpus import fault_message, read_all
     from dragoman.data.readers import Example, Fault, Parallel
+    from dragoman.files import check_writable, written_whole
     from dragoman.predictor import load
-    from dragoman.reports.files import check_writable, written_whole
 
     if (file is None) == (source is None) or (source is None) != (target is None):
         raise DataError("name either FILE or both --source and --target")

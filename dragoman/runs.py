@@ -17,8 +17,9 @@ from dragoman.config import Config, with_absolute_paths
 from dragoman.data.corpus import Corpus, prepare
 from dragoman.data.tokenizers import Tokenizer, load_tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
+from dragoman.files import write_text
 from dragoman.tasks import build_model
-from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_text
+from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
 from dragoman.training.display import Display
 from dragoman.training.loop import Trainer
 from dragoman.training.optimizer import load_weights

@@ -16,7 +16,7 @@ PACKAGE = Path(dragoman.__file__).parent
 # Earlier entries may not import later ones; entries on one line may import each other.
 ROAD = [
     {"version", "errors"},
-    {"settings"},
+    {"settings", "files"},
     {"data", "layers", "scoring"},
     {"models"},
     {"search"},

@@ -28,6 +28,7 @@ from dragoman.data.tokenizers import (
     load_tokenizer,
 )
 from dragoman.errors import DataError
+from dragoman.files import digest, sync
 from dragoman.settings import Range, setting
 
 FORMAT = 1  # raise when stores written by older code must not be read any more
@@ -109,8 +110,7 @@ def read_all(config: DataConfig, files: Files, *, several_references: bool = Fal
 def file_digest(path: str) -> str:
     """A hash of a file's bytes."""
     try:
-        with Path(path).open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return digest(Path(path))
     except OSError as error:
         # Let the reader say it: it knows the nearest name.
         for _ in read_pairs(path):
@@ -345,16 +345,6 @@ def workplace(cache: Path, key: str) -> Iterator[Path]:
             shutil.rmtree(building, ignore_errors=True)
 
 
-def sync_all(folder: Path) -> None:
-    """Make sure all that a folder holds is on disk."""
-    for path in (*folder.rglob("*"), folder):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def prepare(config: DataConfig, tokenizers: TokenizersConfig, note: Note = lambda doing, count: None) -> Corpus:
     """Tokenise what the configuration names, unless that was done before."""
     cache = cache_folder(config)
@@ -364,7 +354,8 @@ def prepare(config: DataConfig, tokenizers: TokenizersConfig, note: Note = lambd
         try:
             with workplace(cache, key) as building:
                 _build(building, config, tokenizers, note)
-                sync_all(building)
+                for path in (*building.rglob("*"), building):
+                    sync(path)
                 try:
                     building.rename(folder)
                 except OSError:

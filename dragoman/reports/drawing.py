@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DataError, MissingExtraError
+from dragoman.files import written_whole
 from dragoman.inspection.watch import Alignment
-from dragoman.reports.files import written_whole
 
 INK, PAPER = "#1f2933", "#ffffff"
 LARGEST = 60.0  # inches a side

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dragoman.errors import RunError
+from dragoman.files import digest, sync, write_text
 
 
 @dataclass
@@ -36,35 +36,9 @@ class Progress:
     loss_count: int = 0
 
 
-def sync(path: Path) -> None:
-    """Make sure a file's or folder's content is on disk."""
-    if os.name == "nt" and path.is_dir():  # Windows does not open folders
-        return
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def digest(path: Path) -> str:
-    """A hash of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-
-
 def checksum(content: Mapping[str, Any]) -> str:
     """A hash of what a JSON object says, however it is written."""
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a text file in one step."""
-    beside = path.with_name(f".{path.name}.part")
-    beside.write_text(text, encoding="utf-8")
-    sync(beside)
-    beside.replace(path)
-    sync(path.parent)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

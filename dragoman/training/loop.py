@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from dragoman.data.batches import Batch, BatchPlan, EpochPlan, gather
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError, MissingExtraError, RunError
+from dragoman.files import write_text
 from dragoman.search.core import SearchConfig
-from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors, write_text
+from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import Display
 from dragoman.training.optimizer import (

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import RunError
+from dragoman.files import write_text
 from dragoman.runs import train
-from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors, write_text
+from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors
 from dragoman.training.display import Display
 from tests.training.conftest import Configure
 from tests.training.kill_driver import leftovers, result

@@ -1,12 +1,40 @@
-"""Files that appear whole or not at all."""
+"""Files on disk: whole or not at all, and known by their hash."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dragoman.errors import DataError
+
+
+def sync(path: Path) -> None:
+    """Make sure a file's or folder's content is on disk."""
+    if os.name == "nt" and path.is_dir():  # Windows does not open folders
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def digest(path: Path) -> str:
+    """A hash of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a text file in one step, durably."""
+    beside = path.with_name(f".{path.name}.part")
+    beside.write_text(text, encoding="utf-8")
+    sync(beside)
+    beside.replace(path)
+    sync(path.parent)
 
 
 def check_writable(path: str | Path) -> None:
