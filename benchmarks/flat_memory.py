@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 1.5e9  # bytes beyond what the same program needs for a thousand pairs
 TOKENIZERS = {
     "characters": {"kind": "characters"},
-    "words": {"kind": "words", "split": "spaces", "vocabulary": 30_000},
+    "words": {"kind": "words", "split": "spaces", "vocabulary": 2000},
     "subwords": {"kind": "subwords", "vocabulary": 2000},
 }
 

@@ -21,7 +21,7 @@ from dragoman.files import write_text
 from dragoman.tasks import build_model
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
 from dragoman.training.display import Display
-from dragoman.training.loop import Trainer
+from dragoman.training.loop import Trainer, summary_writer, use_half_precision
 from dragoman.training.optimizer import load_weights
 from dragoman.training.ranks import Ranks
 from dragoman.training.signals import leaving_tidily
@@ -184,6 +184,9 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
     display = display or Display(quiet=True)
     ranks = Ranks()
     device = device_of(config.train.device, ranks)
+    use_half_precision(config.train.precision, device)  # what cannot be done is said before anything is written
+    if config.train.tensorboard:
+        summary_writer()
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not ranks.first:

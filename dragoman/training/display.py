@@ -61,11 +61,12 @@ class Display:
         now = time.monotonic()
         if self.quiet or (what == self._doing and now - self._noted < (0.2 if self.lively else 10)):
             return
+        line = f"{what}: {count:,} pairs" if count else f"{what} …"
         if self.lively:
-            end = "" if count else ("\n" if self._doing and what != self._doing else "")
-            print(f"{end}\r{what}: {count:,} pairs", end="", file=self.stream, flush=True)
-        elif what != self._doing or count:
-            print(f"{what}: {count:,} pairs", file=self.stream, flush=True)
+            end = "\n" if self._doing and what != self._doing else ""
+            print(f"{end}\r{line}", end="", file=self.stream, flush=True)
+        else:
+            print(line, file=self.stream, flush=True)
         self._doing, self._noted = what, now
 
     def begin(self, step: int, steps: int) -> None:

@@ -369,11 +369,16 @@ class Trainer:
     def _tensorboard(self) -> Any:
         if not (self.config.tensorboard and self.ranks.first):
             return None
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise MissingExtraError("train.tensorboard", "tensorboard", "tensorboard") from None
-        return SummaryWriter(str(self.run / "tensorboard"), purge_step=self.progress.step + 1)
+        return summary_writer()(str(self.run / "tensorboard"), purge_step=self.progress.step + 1)
+
+
+def summary_writer() -> Any:
+    """TensorBoard's writer, if it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtraError("train.tensorboard", "tensorboard", "tensorboard") from None
+    return SummaryWriter
 
 
 def use_half_precision(precision: str, device: torch.device) -> bool:

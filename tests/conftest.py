@@ -1,0 +1,138 @@
+"""A workshop: a folder with pairs and a small trained run, and the command line called inside this process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman import cli
+
+# One layer a side, sixteen wide: quick to train, and wrong about nearly everything.
+SMALL = tuple(
+    f"model.{side}.{name}"
+    for side in ("encoder", "decoder")
+    for name in ("layers=1", "width=16", "heads=2", "feedforward=32")
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command left behind: its exit code and both streams."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """Standard output, cut at line feeds only."""
+        assert not self.out or self.out.endswith("\n")
+        return self.out.split("\n")[:-1]
+
+
+def call(*arguments: str | Path, stdin: bytes = b"") -> Said:
+    """Run a command as a shell would, without the price of a process."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="") for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        code = cli.guarded([str(argument) for argument in arguments])
+    out.flush(), err.flush()
+    texts = [stream.buffer.getvalue().decode("utf-8") for stream in (out, err)]  # type: ignore[attr-defined]
+    return Said(code, *texts)
+
+
+def words(count: int, seed: int = 1, shortest: int = 2, longest: int = 7, letters: str = "abcdefghij") -> list[str]:
+    """So many different made-up words."""
+    draw = random.Random(seed)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        found["".join(draw.choice(letters) for _ in range(draw.randint(shortest, longest)))] = None
+    return list(found)
+
+
+def write_rows(path: Path, rows: list[tuple[str, ...]]) -> Path:
+    """A tab-separated file."""
+    path.write_bytes("".join("\t".join(row) + "\n" for row in rows).encode())
+    return path
+
+
+@contextlib.contextmanager
+def quiet_machine(cache: Path) -> Iterator[None]:
+    """One thread, a token store of our own, no torchrun around us."""
+    before = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DRAGOMAN_CACHE", str(cache))
+        for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK"):
+            patch.delenv(name, raising=False)
+        torch.set_num_threads(1)
+        yield
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A folder with pairs.tsv, test.tsv (two references a line) and the run that `said` tells of."""
+
+    folder: Path
+    run: Path
+    said: Said
+
+    def write(self, name: str, content: bytes | str) -> Path:
+        """A file in the folder."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """Trained once for all tests, with no configuration but what makes it small."""
+    folder = tmp_path_factory.mktemp("work") / "with a space ü"
+    folder.mkdir()
+    some = words(330)
+    write_rows(folder / "pairs.tsv", [(word, word[::-1].upper()) for word in some[:300]])
+    write_rows(folder / "test.tsv", [(word, word[::-1].upper(), word) for word in some[300:]])
+    with quiet_machine(folder / "cache"):
+        run = folder / "runs" / "pairs"
+        here = os.getcwd()
+        os.chdir(folder)
+        try:
+            said = call("train", "pairs.tsv", *SMALL, "train.steps=40", "train.validate_every=20", "train.save_every=20")
+        finally:
+            os.chdir(here)
+        yield Workshop(folder, run, said)
+
+
+@pytest.fixture
+def inside(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    """The workshop, with its folder as the present one."""
+    monkeypatch.chdir(workshop.folder)
+    return workshop
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Iterator[Path]:
+    """A token store that lives as long as the test."""
+    with quiet_machine(tmp_path / "cache"):
+        yield tmp_path / "cache"
+
+
+def tree(folder: Path) -> dict[str, Any]:
+    """Every file below a folder with its size and time of change, the token store left out."""
+    found = {}
+    for path in folder.rglob("*"):
+        name = str(path.relative_to(folder))
+        if not name.startswith("cache"):
+            stat = path.stat()
+            found[name] = None if path.is_dir() else (stat.st_size, stat.st_mtime_ns)
+    return found
