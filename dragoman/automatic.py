@@ -112,7 +112,7 @@ def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
         if seen.recurring
         else seen.target_characters / CHARACTERS[target["kind"]],
     )
-    reasons = [f"source: {units_reason(source, seen.source_characters, seen)}"]
+    reasons = [f"source: {units_reason(source, seen.source_characters, seen.source_spaces, seen)}"]
     if joint:
         reasons[0] = reasons[0].replace("source:", "source and target:").replace("sub-words", "sub-words in common")
     elif seen.recurring:
@@ -121,18 +121,27 @@ def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
             f"target: the symbols between spaces, because {seen.target_symbols} of them keep coming back{scored}"
         )
     else:
-        reasons.append(f"target: {units_reason(target, seen.target_characters, seen)}")
+        reasons.append(f"target: {units_reason(target, seen.target_characters, seen.target_spaces, seen)}")
     preset = next((name for limit, name in PRESETS if seen.pairs <= limit), "transformer-base")
-    reasons.append(f"preset: {preset}, because there are {seen.pairs:,} pairs")
+    few_and_short = seen.pairs <= 5000 and tokens <= 32
+    reasons.append(
+        f"preset: {preset} with {SMALLEST['layers']}+{SMALLEST['layers']} layers of {SMALLEST['width']}, because "
+        f"{seen.pairs:,} short pairs can fill no more"
+        if few_and_short
+        else f"preset: {preset}, because there are {seen.pairs:,} pairs"
+    )
 
     batch_tokens = next(size for limit, size in BATCHES if seen.pairs * tokens <= limit)
     epochs = next(epochs for limit, epochs in EPOCHS if seen.pairs <= limit)
     steps_an_epoch = max(1.0, seen.pairs * (tokens + 1) * 1.15 / batch_tokens)  # padding and <eos> included
-    steps = max(200, math.ceil(epochs * steps_an_epoch))
-    validate_every = max(20, min(1000, max(math.ceil(steps_an_epoch), steps // 30), steps // 10))
+    steps = max(1000, math.ceil(epochs * steps_an_epoch))
+    validate_every = max(20, min(1000, max(math.ceil(steps_an_epoch), steps // 40)))
+    patience = 8 if few_and_short else 10
+    # Short answers are right or wrong, and go on getting better when the loss has begun to rise.
+    metric = "loss" if target["kind"] == "subwords" else "per" if seen.phonemes else "cer"
     reasons.append(
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps / steps_an_epoch:.0f} rounds through the "
-        f"data, validated every {validate_every} steps; stops early when 10 validations bring nothing better"
+        f"data, validated every {validate_every} steps; stops early when {patience} validations bring no better {metric}"
     )
     table: dict[str, Any] = {
         "preset": preset,
@@ -144,13 +153,16 @@ def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
             "batch_tokens": batch_tokens,
             "validate_every": validate_every,
             "save_every": validate_every,
-            "optimizer": {"warmup": max(50, min(4000, steps // 10))},
+            "metric": metric,
+            "patience": patience,
+            "optimizer": {"warmup": max(50, min(4000, steps // 15))},
         },
     }
     if seen.pairs <= 20_000:
+        stack = SMALLEST if few_and_short else {"dropout": 0.3}
         for side in ("encoder", "decoder"):
-            table["model"][side] = {"dropout": 0.3}
-        reasons.append("dropout: 0.3, because a small corpus is quickly learned by heart")
+            table["model"][side] = dict(stack)
+        reasons.append(f"dropout: {stack['dropout']}, because a small corpus is quickly learned by heart")
     return table, reasons
 
 
@@ -162,17 +174,20 @@ def subwords(seen: Look) -> dict[str, Any]:
     }
 
 
-def units_reason(units: dict[str, Any], characters: float, seen: Look) -> str:
+def units_reason(units: dict[str, Any], characters: float, spaces: float, seen: Look) -> str:
     """Why these units, in plain words."""
     if units["kind"] == "subwords":
         return f"{units['vocabulary']:,} BPE sub-words, because these are {seen.pairs:,} sentences"
-    if seen.pairs < FEW:
+    if characters > 32 and seen.pairs < FEW:
         return f"characters, because {seen.pairs:,} pairs are too few to learn sub-words from"
+    if characters > 32 and spaces < 0.1:
+        return "characters, because no spaces divide the texts into words"
     return f"characters, because the texts are short ({characters:.0f} characters on average)"
 
 
 CHARACTERS = {"characters": 1, "subwords": 4}  # a token, roughly
 VOCABULARIES = ((20_000, 4000), (200_000, 8000), (2_000_000, 16_000))
 PRESETS = ((20_000, "transformer-tiny"), (300_000, "transformer-small"))
-BATCHES = ((100_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))
-EPOCHS = ((5000, 100), (50_000, 50), (200_000, 25), (1_000_000, 12), (math.inf, 5))
+SMALLEST = {"layers": 2, "width": 64, "heads": 4, "feedforward": 256, "dropout": 0.2}  # cut from transformer-tiny
+BATCHES = ((50_000, 512), (100_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))
+EPOCHS = ((5000, 60), (50_000, 50), (200_000, 25), (1_000_000, 12), (math.inf, 5))

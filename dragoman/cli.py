@@ -125,7 +125,7 @@ def what_to_train(function: Any) -> Any:
 
 @cli.command()
 @what_to_train
-@click.option("--run", "run_folder", help="The run folder to make or go on with. [default: runs/NAME]")
+@click.option("--run", "--run-folder", "run_folder", help="The run folder to make or go on with. [default: runs/NAME]")
 @click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
 def train(
     what: str | None,
@@ -142,10 +142,11 @@ def train(
     dragoman train --source a.en --target a.de    the same from two parallel files
     dragoman train my.toml train.steps=2000       from a configuration, one setting changed
     dragoman train runs/my                        go on where a run stopped
-    torchrun --nproc-per-node 2 -m dragoman train my.toml    on several processes
+    torchrun --nproc-per-node 2 -m dragoman train my.toml --run-folder runs/my    on several processes
 
     Data may be .tsv, .jsonl or .parquet, plain, .gz or .zst. Ctrl-C and SIGTERM save before they stop; the same
-    command goes on from there, to the same bits.
+    command goes on from there, to the same bits. (torchrun takes --run for one of its own options; --run-folder it
+    leaves alone.)
     """
     from dragoman.runs import train as train_run
     from dragoman.training.display import Display
@@ -216,12 +217,12 @@ def predict(
     """
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
-    from dragoman.data.readers import read_lines
-    from dragoman.predictor import WINDOW, load
-
     typed = file in (None, "-")
     if typed and sys.stdin is None:
         raise DataError("standard input is closed: name a FILE, or send lines")
+    from dragoman.data.readers import read_lines
+    from dragoman.predictor import WINDOW, load
+
     lines = read_lines(file)
     predictor = load(run, device)
     as_utf8()

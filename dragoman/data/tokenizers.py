@@ -407,22 +407,33 @@ def _learn_subwords(config: SubwordsConfig, texts: Iterable[str]) -> Subwords:
 # --- learning, saving and loading
 
 
+def _counted(texts: Iterable[Iterable[str]], most: int = 1_000_000) -> Counter[str]:
+    """How often each unit comes; when there are too many to hold, the rarest so far are forgotten."""
+    counts: Counter[str] = Counter()
+    forgotten = 0
+    for units in texts:
+        counts.update(units)
+        while len(counts) > most:
+            forgotten += 1
+            counts = Counter({unit: count for unit, count in counts.items() if count > forgotten})
+    return counts
+
+
 def learn(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
     """The tokenizer that a configuration and a text give: always the same one for the same two."""
     if isinstance(config, SubwordsConfig):
         return _learn_subwords(config, texts)
-    counts: Counter[str] = Counter()
     if isinstance(config, CharactersConfig):
-        for text in texts:
-            counts.update(text)
+        units: Iterable[Iterable[str]] = texts
     elif config.split == "spaces":
-        for text in texts:
-            counts.update(_split_spaces(text))
+        units = map(_split_spaces, texts)
     else:
         short, limit = lru_cache(_CACHED_CHUNKS)(_marked), _CACHED_CHUNK_LENGTH
-        for text in texts:
-            marked = (short(chunk) if len(chunk) <= limit else _marked(chunk) for chunk in _chunks(text))
-            counts.update(chain.from_iterable(marked))
+        units = (
+            chain.from_iterable(short(chunk) if len(chunk) <= limit else _marked(chunk) for chunk in _chunks(text))
+            for text in texts
+        )
+    counts = _counted(units)
     if not counts:
         raise DataError(f"no text to learn {config.kind} from")
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -47,7 +47,7 @@ def summary(model: Any, batch: Batch, depth: int = 4) -> list[Layer]:
         owners.setdefault(id(part), name)
     rows = []
     for name, module in model.named_modules():
-        if not name or name.count(".") >= depth:
+        if not name or name.count(".") >= depth or isinstance(module, nn.Dropout | nn.Identity):
             continue
         own = {id(part) for part in module.parameters() if owners[id(part)].startswith(f"{name}.")}
         count = sum(part.numel() for part in module.parameters() if id(part) in own)

@@ -24,6 +24,7 @@ from dragoman.data.tokenizers import (
     TokenizerConfig,
     Words,
     WordsConfig,
+    _counted,
     learn,
     load_tokenizer,
 )
@@ -365,3 +366,11 @@ def test_a_changed_special_line_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "t.vocabulary.jsonl"
     lines: Sequence[str] = path.read_text(encoding="utf-8").split("\n")
     assert "damaged" in damaged(tmp_path, CharactersConfig(), "vocabulary.jsonl", "\n".join(lines[1:]).encode())
+
+
+def test_counting_units_holds_a_bounded_number() -> None:
+    texts = [["common", f"rare{number}"] for number in range(5000)] + [["late"] * 9]
+    counts = _counted(texts, most=100)
+    assert len(counts) <= 100
+    assert counts["common"] == 5000
+    assert counts["late"] == 9
