@@ -70,11 +70,7 @@ class Run:
         """The trained model, ready to predict."""
         source, target = self.tokenizers()
         model = build_model(self.config, len(source), len(target))
-        tensors = read_tensors(weights or self.weights_path())
-        missing = {name for name, _ in model.named_parameters()} ^ set(tensors)
-        if missing:
-            raise RunError(f"{self.folder}: weights do not fit the configuration (differs: {min(missing)})")
-        load_weights(model, tensors)
+        load_weights(model, read_tensors(weights or self.weights_path()))
         return model.to(device).eval()
 
     def weights_path(self) -> Path:
@@ -93,7 +89,7 @@ class Run:
         if not path.exists():
             return []
         rows = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 rows.append(json.loads(line))
             except ValueError:  # a line being written, or torn by a kill

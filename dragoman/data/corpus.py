@@ -132,7 +132,7 @@ def cache_folder(config: DataConfig) -> Path:
     """Where tokenised text is kept between runs."""
     if config.cache:
         return Path(config.cache)
-    if "DRAGOMAN_CACHE" in os.environ:
+    if os.environ.get("DRAGOMAN_CACHE"):
         return Path(os.environ["DRAGOMAN_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman"
 

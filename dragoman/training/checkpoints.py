@@ -45,7 +45,11 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Replace a safetensors file in one step."""
     beside = path.with_name(f".{path.name}.part")
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    safetensors.torch.save_file(plain, beside)
+    try:
+        safetensors.torch.save_file(plain, beside)
+        beside.chmod(0o644)  # safetensors makes files that only their owner may read
+    except (SafetensorError, OSError) as error:
+        raise RunError(f"{path}: cannot be written ({error})") from None
     sync(beside)
     beside.replace(path)
     sync(path.parent)

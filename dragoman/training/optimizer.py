@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from dragoman.errors import RunError
 from dragoman.settings import Range, setting
 
 Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
@@ -141,6 +142,14 @@ def swap_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> Restore:
 
 @torch.no_grad()
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy named weights into a model."""
+    """Copy named weights into a model; a RunError if they belong to another one."""
+    own = {name: tuple(part.shape) for name, part in model.named_parameters()}
+    given = {name: tuple(part.shape) for name, part in weights.items()}
+    for name in sorted(own.keys() | given.keys()):
+        if own.get(name) != given.get(name):
+            raise RunError(
+                f"the weights do not fit the configuration: {name} has shape {given.get(name, 'none')}, "
+                f"expected {own.get(name, 'none')}"
+            )
     for name, part in model.named_parameters():
         part.copy_(weights[name])
