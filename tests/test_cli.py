@@ -596,6 +596,8 @@ def test_a_person_at_the_terminal_is_answered_line_by_line_until_ctrl_c(inside: 
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A shell's background job ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert process.stdout is not None
