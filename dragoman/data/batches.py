@@ -123,11 +123,6 @@ class BatchPlan:
         rows = max(1, self.budget // max(source, target))
         return min(rows, self.max_rows) if self.max_rows else rows
 
-    def shapes(self) -> set[tuple[int, int]]:
-        """The (source, target) lengths rows are padded to, before batches mix them."""
-        pairs = np.unique(np.stack([self.source_lengths, self.target_lengths], 1), axis=0)
-        return {(int(source), int(target)) for source, target in pairs}
-
     def largest(self) -> tuple[int, int, int]:
         """Rows, source and target length of the batch that needs most memory."""
         source, target = int(self.source_lengths.max()), int(self.target_lengths.max())
