@@ -1,9 +1,10 @@
 """The one strict road between TOML tables and frozen dataclasses.
 
 A field may be bool, int, float, str, Literal of strings, tuple[X, ...], another dataclass, or a union of
-these; several dataclasses in one union are told apart by `kind: ClassVar[str]`. TOML has no null: an absent
-key means the default and, in a field that may be None, the text "none" means None (and never itself).
-Keys left out of a table that is present come from its class, never from the enclosing field's default.
+these; several dataclasses in one union are told apart by `kind: ClassVar[str]`, and the bare name of a kind
+stands for a table with nothing but that kind. TOML has no null: an absent key means the default and, in a field
+that may be None, the text "none" means None (and never itself). Keys left out of a table that is present come
+from its class, never from the enclosing field's default.
 """
 
 from __future__ import annotations
@@ -229,6 +230,8 @@ def _read(expected: _Expected, value: object, place: str, errors: list[str], def
     """The value a field gets; when errors were added the result is of no use."""
     if expected.none and (value is None or value == "none"):
         return None
+    if isinstance(value, str) and len(expected.tables) > 1 and not expected.scalars and value not in expected.choices:
+        value = {"kind": value}  # the bare name of a kind stands for that kind with its defaults
     if isinstance(value, Mapping) and expected.tables:
         chosen = _choose(expected.tables, value, place, errors, default)
         others = [cls for cls in expected.tables if cls is not chosen]
@@ -356,6 +359,8 @@ def merge(base: Mapping[str, object], over: Mapping[str, object]) -> Table:
     result: Table = {} if changed else copy.deepcopy(dict(base))
     for key, value in over.items():
         below = result.get(key)
+        if isinstance(below, str) and re.fullmatch("[a-z][a-z0-9-]*", below) and isinstance(value, Mapping):
+            below = {"kind": below}  # a bare kind, now given settings of its own
         if isinstance(below, Mapping) and isinstance(value, Mapping):
             result[key] = merge(below, value)
         else:

@@ -180,6 +180,14 @@ def test_a_table_without_kind_takes_the_kind_of_the_default_and_its_class_defaul
     assert encoder.width == 512  # not the 64 of the default instance
 
 
+def test_the_bare_name_of_a_kind_stands_for_its_defaults() -> None:
+    bare, table = ({"model": {"decoder": decoder}} for decoder in ("recurrent", {"kind": "recurrent"}))
+    assert build(Config, bare) == build(Config, table)
+    given = override({"model": {"decoder": "recurrent"}}, ["model.decoder.width=7"])
+    assert given == {"model": {"decoder": {"kind": "recurrent", "width": 7}}}
+    assert override({"file": "a/b.tsv"}, ["file.source=a"]) == {"file": {"source": "a"}}
+
+
 def test_a_single_class_may_state_its_kind_but_not_another() -> None:
     assert build(Model, {"memory": {"kind": "relative", "distance": 2}}).memory == Relative(2)
     assert build(Relative, {"kind": "relative"}) == Relative()
@@ -276,7 +284,7 @@ def test_none_is_accepted_as_python_none_and_as_text_where_the_type_has_it() -> 
         ),
         (
             {"model": {"decoder": "lstm"}},
-            'model.decoder: found "lstm" (text), expected a table of kind recurrent or transformer, or none',
+            'model.decoder.kind: found "lstm", expected one of recurrent, transformer',
         ),
         (
             {"model": {"encoder": {"kind": "recurrent", "heads": 3}}},
