@@ -14,12 +14,8 @@ from dragoman.data.batches import Batch
 from dragoman.data.tokenizers import PAD, SOS, UNK
 from dragoman.layers.blocks import TokenEmbedding, drop_words
 from dragoman.models.core import Decoder, Encoder, Loss, Memory, State, TokenScores
-from dragoman.models.recurrent import (
-    RecurrentDecoder,
-    RecurrentDecoderConfig,
-    RecurrentEncoder,
-    RecurrentEncoderConfig,
-)
+from dragoman.models.recurrent import RecurrentDecoder, RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.transformer import Share, TransformerConfig, TransformerDecoder, TransformerEncoder
 from dragoman.settings import setting
 

@@ -1,8 +1,7 @@
-"""The attentional recurrent encoder-decoder (FIELD C3): Bahdanau, Cho and Bengio 2015, section 3 and appendix A."""
+"""The attentional recurrent decoder (FIELD C3): Bahdanau, Cho and Bengio 2015, section 3 and appendix A."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -11,29 +10,12 @@ from torch import Tensor, nn
 
 from dragoman.layers.attention import AdditiveAttention
 from dragoman.layers.blocks import TokenEmbedding
-from dragoman.layers.recurrence import CELLS, Bidirectional
+from dragoman.layers.cells import GRUConfig, LSTMConfig, build_cell
 from dragoman.models.core import Memory, State
 from dragoman.settings import Range, setting
 
 Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
 Size = Annotated[int, Range(1, None)]
-
-
-@dataclass(frozen=True)
-class RecurrentEncoderConfig:
-    """Bidirectional recurrent layers; each direction has half the width."""
-
-    kind: ClassVar[str] = "recurrent"
-    cell: Literal["lstm", "gru"] = setting("lstm", help="recurrent cell")
-    layers: Size = setting(1, help="bidirectional layers in the stack")
-    embedding: Size = setting(256, help="size of the source embeddings")
-    width: Size = setting(512, help="size of the memory: both directions together, so an even number")
-    dropout: Share = setting(0.2, help="on embeddings and between layers")
-
-    def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
-        if self.width % 2:
-            yield f"width: found {self.width}, expected an even number (two directions)"
 
 
 @dataclass(frozen=True)
@@ -49,28 +31,6 @@ class RecurrentDecoderConfig:
     dropout: Share = setting(0.2, help="on embeddings, between layers and before the output")
 
 
-class RecurrentEncoder(nn.Module):
-    """Tokens to memory; its final states are those after the last and before the first token."""
-
-    def __init__(self, config: RecurrentEncoderConfig, embedding: TokenEmbedding) -> None:
-        super().__init__()
-        self.width = config.width
-        self.embedding = embedding
-        cell = CELLS[config.cell]
-        widths = [config.embedding] + [config.width] * (config.layers - 1)
-        self.layers = nn.ModuleList(Bidirectional(cell, inputs, config.width // 2) for inputs in widths)
-        self.dropout = nn.Dropout(config.dropout)
-
-    def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, S), mask (B, S)."""
-        x = self.embedding(source)
-        finals = []
-        for layer in self.layers:
-            x, final = layer(self.dropout(x), mask)
-            finals.append(final)
-        return Memory(keys=x, values=x, mask=mask, final=tuple(finals))
-
-
 class RecurrentDecoder(nn.Module):
     """s_i = f(s_{i−1}, y_{i−1}, c_i) with c_i attended by s_{i−1}; readout from s_i, y_{i−1} and c_i."""
 
@@ -80,11 +40,12 @@ class RecurrentDecoder(nn.Module):
         super().__init__()
         self.width = config.embedding  # of what it gives to the output layer
         self.embedding = embedding
-        cell = CELLS[config.cell]
+        cell = LSTMConfig() if config.cell == "lstm" else GRUConfig()
         self.attention = AdditiveAttention(config.width, memory_width, config.attention)
         inputs = [config.embedding + memory_width] + [config.width] * (config.layers - 1)
-        self.cells = nn.ModuleList(cell(size, config.width) for size in inputs)
-        self.begin = nn.ModuleList(nn.Linear(memory_width, config.width * cell.parts) for _ in range(config.layers))
+        cells = [build_cell(cell, size, config.width) for size in inputs]
+        self.cells = nn.ModuleList(cells)
+        self.begin = nn.ModuleList(nn.Linear(memory_width, config.width * one.parts) for one in cells)
         self.readout = nn.Linear(config.width + memory_width + config.embedding, config.embedding)
         self.dropout = nn.Dropout(config.dropout)
 
