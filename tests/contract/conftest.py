@@ -51,7 +51,7 @@ DECODER_CASES = {
     ),
     "lstm": RecurrentDecoderConfig(layers=2, embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0),
     "gru": RecurrentDecoderConfig(
-        cell=GRUConfig(), layers=1, embedding=6, width=8, attention=AdditiveConfig(width=5, keys=4, values=5), dropout=0.0
+        cell=GRUConfig(), embedding=6, width=8, attention=AdditiveConfig(width=5, keys=4, values=5), dropout=0.0
     ),
     "gnmt": RecurrentDecoderConfig(
         cell=CoupledLSTMConfig(), layers=3, embedding=6, width=8, context_to="all", residual_from=3, dropout=0.0,
