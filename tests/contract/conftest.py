@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dragoman.data.batches import Batch, batch_of
-from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PlainConfig
+from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, PlainConfig
 from dragoman.layers.memory_attention import (
     AdditiveConfig,
     CosineConfig,
@@ -40,6 +40,15 @@ ENCODER_CASES = {
     ),
     "lstm": RecurrentEncoderConfig(cell=LSTMConfig(), layers=2, embedding=6, width=10, dropout=0.0),
     "gru": RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=6, width=8, dropout=0.0),
+    "peephole-first-both-residual": RecurrentEncoderConfig(
+        cell=PeepholeLSTMConfig(), layers=3, embedding=6, width=8, dropout=0.0, direction="first-both", residual_from=2
+    ),
+    "gru-before-mean-merge": RecurrentEncoderConfig(
+        cell=GRUConfig(reset="before"), layers=1, embedding=6, width=7, dropout=0.0, merge="mean"
+    ),
+    "plain-backward-norm": RecurrentEncoderConfig(
+        cell=PlainConfig(), layers=2, embedding=6, widths=(5, 9), width=9, dropout=0.0, direction="backward", norm=True
+    ),
 }  # fmt: skip
 DECODER_CASES = {
     "transformer-pre": TransformerConfig(
