@@ -66,9 +66,14 @@ class TokenEmbedding(nn.Module):
         return F.embedding(tokens, self.weight, padding_idx=self.pad)
 
 
-def drop_words(tokens: Tensor, probability: float, unknown: int, keep_below: int) -> Tensor:
+def drop_words(
+    tokens: Tensor, probability: float, unknown: int, keep_below: int, keep_from: int | None = None
+) -> Tensor:
     """Replace a share of the tokens by <unk>, so that a model cannot lean on any single one."""
     if probability == 0.0:
         return tokens
     hit = torch.rand(tokens.shape, device=tokens.device) < probability
-    return tokens.masked_fill(hit & (tokens >= keep_below), unknown)
+    hit &= tokens >= keep_below
+    if keep_from is not None:
+        hit &= tokens < keep_from
+    return tokens.masked_fill(hit, unknown)

@@ -69,18 +69,23 @@ class EncoderDecoder(nn.Module):
     encoder: Encoder
     decoder: Decoder
 
-    def __init__(self, config: EncoderDecoderConfig, source_vocabulary: int, target_vocabulary: int) -> None:
+    def __init__(
+        self, config: EncoderDecoderConfig, source_vocabulary: int, target_vocabulary: int, tags: int = 0
+    ) -> None:
+        """The last `tags` words of the source vocabulary are tags (FIELD G10): only the source has them."""
         super().__init__()
         self.config = config
+        self.target_vocabulary = target_vocabulary
+        self.first_tag = source_vocabulary - tags
         source = TokenEmbedding(source_vocabulary, config.encoder.embedding, PAD)
         if config.tie == "all":
-            assert source_vocabulary == target_vocabulary, "tied tables need one vocabulary"
+            assert self.first_tag == target_vocabulary, "tied tables need one vocabulary"
             target = source
         else:
             target = TokenEmbedding(target_vocabulary, config.decoder.embedding, PAD)
         self.encoder = ENCODERS[type(config.encoder)](config.encoder, source)
         self.decoder = DECODERS[type(config.decoder)](config.decoder, target, self.encoder.width)
-        self.output = nn.Linear(self.decoder.width, target_vocabulary, bias=False)
+        self.output = nn.Linear(self.decoder.width, target.weight.shape[0], bias=False)
         if config.tie != "none":
             self.output.weight = target.weight
         else:
@@ -94,7 +99,7 @@ class EncoderDecoder(nn.Module):
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read sources (B, S)."""
         if self.training:
-            source = drop_words(source, self.config.word_dropout, UNK, keep_below=4)
+            source = drop_words(source, self.config.word_dropout, UNK, keep_below=4, keep_from=self.first_tag)
         return self.encoder(source, mask)
 
     def logits(self, batch: Batch) -> Tensor:
@@ -105,7 +110,11 @@ class EncoderDecoder(nn.Module):
         if self.training:
             inputs = drop_words(inputs, self.config.word_dropout, UNK, keep_below=4)
         hidden, _ = self.decoder(inputs, state)
-        out: Tensor = self.output(hidden)
+        return self.project(hidden)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Scores of every target word; a table shared with the source ends in tags, which are never written."""
+        out: Tensor = self.output(hidden)[..., : self.target_vocabulary]
         return out
 
     def forward(self, batch: Batch) -> Loss:
@@ -127,7 +136,7 @@ class EncoderDecoder(nn.Module):
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""
         hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
-        return full_precision(self.output(hidden[:, -1])).log_softmax(-1), state
+        return full_precision(self.project(hidden[:, -1])).log_softmax(-1), state
 
     def score(self, batch: Batch) -> TokenScores:
         """Log-probability of every target token, and whether it was the first choice."""
