@@ -19,7 +19,7 @@ from torch import nn
 
 from dragoman.config import Config
 from dragoman.data.batches import Batch, BatchPlan, padded
-from dragoman.data.corpus import Corpus, Files, file_list, paths_of, prepare, read_all, tags_of
+from dragoman.data.corpus import Corpus, Files, file_list, paths_of, prepare, read_all, tag_of, tags_of
 from dragoman.data.readers import Example, Fault, Pairs
 from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError, DragomanError, RunError
@@ -175,31 +175,27 @@ def available_memory(device: torch.device) -> int:
     return max(0, min(found, default=0))
 
 
-def trial_examples(config: Config) -> list[Example]:
-    """Some pairs to try a run on; of every tag as many."""
-    tags = tags_of(config.data.train)
-    wanted = max(2, SLICE // max(1, len(tags)))
+def trial_examples(config: Config) -> dict[str, list[Example]]:
+    """Some pairs to try a run on, by tag ("" without one); of every tag as many."""
+    wanted = max(2, SLICE // max(1, len(tags_of(config.data.train))))
     found: dict[str, list[Example]] = {}
     for entry in file_list(config.data.train):
         usable = (item for item in read_all(config.data, entry) if isinstance(item, Example))
-        for example in islice(usable, wanted):
-            same = found.setdefault(example.tag, [])
-            if len(same) < wanted:
-                same.append(example)
-    return [example for same in found.values() for example in same]
+        same = found.setdefault(tag_of(entry) or "", [])
+        same += islice(usable, wanted - len(same))
+    return found
 
 
 def check_cycle(config: Config, say: Say) -> None:
     """Train, validate, save, reload and decode with a few pairs in a throw-away folder."""
     examples = trial_examples(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:
-        parts = []
-        for tag in tags_of(config.data.train) or [None]:
+        parts: list[Pairs] = []
+        for tag, chosen in examples.items():
             path = Path(folder) / f"slice{len(parts)}.jsonl"
-            chosen = (example for example in examples if tag is None or example.tag == tag)
             rows = ({"source": example.source, "target": example.references[0]} for example in chosen)
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-            parts.append(Pairs(file=str(path), tag=tag))
+            parts.append(Pairs(file=str(path), tag=tag or None))
         data = replace(config.data, train=tuple(parts), valid=None, columns=(), cache=folder)
         training = replace(
             config.train, steps=2, save_every=1, validate_every=2, decode=2, log_every=1, batch_tokens=512,
@@ -208,7 +204,7 @@ def check_cycle(config: Config, say: Say) -> None:
         run = Path(folder) / "run"
         train(replace(config, data=data, train=training), run, Display(quiet=True))
         predictor = load(run, config.train.device)
-        texts = [example.tagged for example in (examples[0], examples[-1])]
+        texts = [example.tagged for chosen in examples.values() for example in chosen[:2]]
         first, second = predictor.predict(texts), load(run, config.train.device).predict(texts)
         if first != second:
             raise RunError("the saved model does not give the same output when it is loaded again")
