@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from dragoman.inspection.watch import cross_attention
 from dragoman.predictor import Predictor
 from tests.conftest import Said, call, quiet_machine, words, write_rows
 
-ANSWERS = {"same": str, "back": lambda word: word[::-1]}
+ANSWERS: dict[str, Callable[[str], str]] = {"same": str, "back": lambda word: word[::-1]}
 UNSEEN = words(340, shortest=2, longest=4, letters="abcdef")[300:]
 
 
@@ -174,7 +174,8 @@ def test_a_run_goes_on_only_with_its_tags(here: Trained, tmp_path: Path) -> None
         (["abc"], None, DataError, 'input 1: found no tag, expected one of back, same: name it with --tag (from Python '
          'tag=…), or begin the text with "<2back> "'),
         (["<2same> abc", "", "abc"], None, DataError, "input 3: found no tag"),
-        (["<2bak> abc"], None, DataError, "input 1: found the tag 'bak', expected one of back, same. Did you mean 'back'?"),
+        (["<2bak> abc"], None, DataError, "input 1: found the tag 'bak', expected one of back, same. Did you mean "
+         "'back'?"),
         (["<2same>abc"], None, DataError, "input 1: found no tag"),
         (["abc"], "sam", ConfigError, "tag: found 'sam', expected one of back, same. Did you mean 'same'?"),
         (["abc"], "", ConfigError, "tag: found '', expected one of back, same"),

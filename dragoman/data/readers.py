@@ -88,8 +88,10 @@ class Pairs:
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
         named = [name for name in ("source", "target", "file") if getattr(self, name) is not None]
-        if named not in (["source", "target"], ["file"]):
-            yield f"found {' and '.join(named) or 'none of them'}, expected source and target, or file"
+        if named in (["source"], ["target"]):
+            yield f"{'target' if named == ['source'] else 'source'}: missing; expected text"
+        elif named not in (["source", "target"], ["file"]):
+            yield f"found {', '.join(named) or 'no file'}, expected source and target, or file"
         if self.tag is not None and not tags.NAME.fullmatch(self.tag):
             yield f"tag: found {self.tag!r}, expected letters, digits, '.', '_' or '-', such as \"de\""
 
