@@ -428,7 +428,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     usable = [text for text in texts if text.strip()]
     if not usable:
         raise DataError("found only empty text, expected something to look at")
-    click.echo(draw_attention([cross_attention(predictor, text, tag=tag) for text in usable], out))
+    click.echo(draw_attention([cross_attention(predictor, text) for text in predictor.read_as(usable, tag)], out))
 
 
 @cli.command()

@@ -138,7 +138,7 @@ def test_pairs_may_carry_their_own_tags(run: Predictor) -> None:
 
 
 def test_attention_shows_the_tag(run: Predictor) -> None:
-    seen = cross_attention(run, "abc", tag="back")
+    seen = cross_attention(run, "<2back> abc")
     assert seen.source == ("<2back>", "a", "b", "c", "<eos>")
 
 

@@ -44,9 +44,8 @@ class Alignment:
 
 
 @torch.no_grad()
-def cross_attention(predictor: Predictor, text: str, output: str | None = None, *, tag: str | None = None) -> Alignment:
+def cross_attention(predictor: Predictor, text: str, output: str | None = None) -> Alignment:
     """The attention over the source behind an output, by default the predicted one."""
-    text = next(predictor.read_as([text], tag))
     source = predictor.source_tokenizer.encode(text)
     if output is None:
         output = predictor.predict([text])[0].text

@@ -216,6 +216,7 @@ def test_one_source_stays_on_one_side_in_all_languages(two: DataConfig) -> None:
 
 def test_the_fingerprint_knows_tags_and_layout(two: DataConfig, tmp_path: Path) -> None:
     tokenizers = TokenizersConfig(source=CharactersConfig())
+    assert isinstance(two.train, tuple)
     german, french = two.train
     assert isinstance(german, Pairs)
     assert isinstance(french, Pairs)
@@ -308,7 +309,7 @@ WRONG = [
     ),
     ("a.tsv", entry(tag="de"), "data.valid: found the tag 'de' for a.tsv, expected one of those in train (none)"),
     ([entry(tga="de")], None, "data.train[0].tga: no such setting. Did you mean 'tag'?"),
-    ([entry(tag="<2de>")], None, "data.train[0].tag: found '<2de>', expected letters, digits, '.', '_' or '-', such as"),
+    ([entry(tag="<2de>")], None, "data.train[0].tag: found '<2de>', expected letters, digits, '.', '_' or '-'"),
     (entry(tag="d e"), None, "data.train.tag: found 'd e', expected letters"),
     (entry(tag=""), None, "data.train.tag: found '', expected letters"),
     ({"tag": "de"}, None, "data.train: found no file, expected source and target, or file"),
