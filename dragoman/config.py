@@ -31,9 +31,9 @@ class Config:
 
     def problems(self) -> Iterator[str]:
         """What the tables cannot say one by one."""
-        if self.model.tie == "all" and self.tokenizer.target is not None:
+        if self.model.tie not in ("none", "target") and self.tokenizer.target is not None:
             yield (
-                "model.tie: 'all' needs one vocabulary for both sides; leave tokenizer.target out, "
+                f"model.tie: {self.model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
                 'or set model.tie = "target"'
             )
         if self.train.metric == "per" and self.data.units != "phonemes":

@@ -66,6 +66,38 @@ class TokenEmbedding(nn.Module):
         return F.embedding(tokens, self.weight, padding_idx=self.pad)
 
 
+class OneHot(nn.Module):
+    """Token ids to unit vectors, as long as the vocabulary; padding is zero. Nothing to learn."""
+
+    like: Tensor  # tells the precision the model is in
+
+    def __init__(self, vocabulary: int, pad: int) -> None:
+        super().__init__()
+        self.width = vocabulary
+        self.pad = pad
+        self.register_buffer("like", torch.zeros(()), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T, V)."""
+        return (F.one_hot(tokens, self.width) * (tokens != self.pad)[..., None]).to(self.like.dtype)
+
+
+Embedding = TokenEmbedding | OneHot
+
+
+def build_embedding(vocabulary: int, width: int, pad: int) -> Embedding:
+    """A table of vectors of this width; width 0: one-hot vectors."""
+    return TokenEmbedding(vocabulary, width, pad) if width else OneHot(vocabulary, pad)
+
+
+class FirstRows(nn.Linear):
+    """A linear layer on the first rows of a table that it shares with others and that has more of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, V), V ≤ the rows of the table."""
+        return F.linear(x, self.weight[: self.out_features], self.bias)
+
+
 def drop_words(
     tokens: Tensor, probability: float, unknown: int, keep_below: int, keep_from: int | None = None
 ) -> Tensor:

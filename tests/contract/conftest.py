@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from dragoman.data.batches import Batch, batch_of
+from dragoman.layers.cells import GRUConfig, LSTMConfig
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
+from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 
 VOCABULARY = 11
@@ -23,8 +25,8 @@ ENCODER_CASES = {
         layers=2, width=8, heads=4, feedforward=12, dropout=0.0, norm="post", activation="gelu",
         positions=LearnedConfig(maximum=40),
     ),
-    "lstm": RecurrentEncoderConfig(cell="lstm", layers=2, embedding=6, width=10, dropout=0.0),
-    "gru": RecurrentEncoderConfig(cell="gru", layers=1, embedding=6, width=8, dropout=0.0),
+    "lstm": RecurrentEncoderConfig(cell=LSTMConfig(), layers=2, embedding=6, width=10, dropout=0.0),
+    "gru": RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=6, width=8, dropout=0.0),
 }  # fmt: skip
 DECODER_CASES = {
     "transformer-pre": TransformerConfig(

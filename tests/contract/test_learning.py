@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from dragoman.data.batches import batch_of
+from dragoman.layers.cells import GRUConfig, LSTMConfig
 from dragoman.models.encoder_decoder import DECODERS as ALL_DECODERS
 from dragoman.models.encoder_decoder import ENCODERS as ALL_ENCODERS
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
+from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.search.core import SearchConfig
 from dragoman.search.run import search
@@ -27,8 +29,8 @@ TRANSFORMER = TransformerConfig(layers=2, width=32, heads=4, feedforward=64, dro
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TRANSFORMER,
     "shallow transformer": replace(TRANSFORMER, layers=1),
-    "lstm": RecurrentEncoderConfig(cell="lstm", layers=1, embedding=24, width=32, dropout=0.0),
-    "gru": RecurrentEncoderConfig(cell="gru", layers=1, embedding=24, width=32, dropout=0.0),
+    "lstm": RecurrentEncoderConfig(cell=LSTMConfig(), layers=1, embedding=24, width=32, dropout=0.0),
+    "gru": RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=24, width=32, dropout=0.0),
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TRANSFORMER,

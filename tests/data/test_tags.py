@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ from dragoman.data.tokenizers import (
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.layers.blocks import drop_words
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, SoftmaxConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.training.validation import decoded_rows
 
@@ -330,18 +331,22 @@ def test_what_is_wrong_is_said_in_one_line(train: object, valid: object, message
 # ---------------------------------------------------------------------- model
 
 
-def test_tied_tables_have_rows_for_tags_that_no_output_reads() -> None:
-    """The gradient of a tag's row comes from the source alone, and label smoothing gives tags nothing."""
+@pytest.mark.parametrize("tie", ["all", "source", "inputs", "target", "none"])
+@pytest.mark.parametrize("softmax", [FullSoftmaxConfig(), SampledSoftmaxConfig(size=2)])
+def test_no_output_reads_the_row_of_a_tag(tie: Literal["all"], softmax: SoftmaxConfig) -> None:
+    """Its gradient comes from the source alone, and label smoothing gives it nothing."""
     side = TransformerConfig(layers=1, width=8, heads=2, feedforward=8, dropout=0.0)
-    model = EncoderDecoder(EncoderDecoderConfig(tie="all", encoder=side, decoder=side), 12, 10, 2).double()
-    batch = batch_of([[10, 5, 6]], [[7, 8]])
-    assert model.logits(batch).shape == (1, 3, 10)
+    choices = EncoderDecoderConfig(tie=tie, output_bias=True, softmax=softmax, encoder=side, decoder=side)
+    model = EncoderDecoder(choices, 32, 30, 2).double()
+    batch = batch_of([[30, 5, 6]], [[7, 8]])
+    assert model.logits(batch).shape == (1, 3, 30)
     model(batch).total.backward()
-    gradient = model.output.weight.grad
+    gradients = [part.grad for part in model.parameters() if part.shape == (32, 8)]
+    assert len(gradients) == 1  # the source's table, whatever else it serves
+    gradient = gradients[0]
     assert gradient is not None
-    assert gradient.shape == (12, 8)
-    assert gradient[10].abs().sum() > 0
-    assert torch.equal(gradient[11], torch.zeros(8, dtype=torch.float64))  # not in the source
+    assert gradient[30].abs().sum() > 0
+    assert torch.equal(gradient[31], torch.zeros(8, dtype=torch.float64))  # not in the source
 
 
 def test_word_dropout_spares_the_tag() -> None:

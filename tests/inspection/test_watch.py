@@ -15,9 +15,11 @@ from dragoman.errors import DataError
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.inspection.watch import cross_attention, watch
 from dragoman.layers.attention import AdditiveAttention, CrossAttention, SelfAttention
+from dragoman.layers.cells import LSTMConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
+from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.search.beam import beam
 
@@ -29,7 +31,7 @@ LONG, WIDE = 7, 6  # target and source lengths of the batch, <eos> included
 TRANSFORMER = TransformerConfig(layers=LAYERS, width=8, heads=HEADS, feedforward=12, dropout=0.1)
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TRANSFORMER,
-    "lstm": RecurrentEncoderConfig(cell="lstm", layers=2, embedding=8, width=10),
+    "lstm": RecurrentEncoderConfig(cell=LSTMConfig(), layers=2, embedding=8, width=10),
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TRANSFORMER,

@@ -10,7 +10,8 @@ from transformers import MarianConfig, MarianModel
 from dragoman import config
 from dragoman.inspection.summary import parameter_count
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
+from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import build_model
 
@@ -70,7 +71,7 @@ def transformer_decoder(stack: TransformerConfig, memory: int) -> int:
 
 def recurrent_encoder(stack: RecurrentEncoderConfig) -> int:
     inputs = [stack.embedding] + [stack.width] * (stack.layers - 1)
-    return sum(2 * recurrent_cell(stack.cell, size, stack.width // 2) for size in inputs)
+    return sum(2 * recurrent_cell(stack.cell.kind, size, stack.width // 2) for size in inputs)
 
 
 def recurrent_decoder(stack: RecurrentDecoderConfig, memory: int) -> int:
@@ -147,7 +148,7 @@ def test_recurrent_encoder_has_the_size_of_torchs(name: str) -> None:
     model = preset(name)
     stack = model.encoder
     assert isinstance(stack, RecurrentEncoderConfig)
-    layer = {"lstm": nn.LSTM, "gru": nn.GRU}[stack.cell]
+    layer = {"lstm": nn.LSTM, "gru": nn.GRU}[stack.cell.kind]
     with torch.device("meta"):
         theirs = layer(stack.embedding, stack.width // 2, stack.layers, bidirectional=True)
     expected = sum(part.numel() for key, part in theirs.named_parameters() if not key.startswith("bias_hh"))
