@@ -16,6 +16,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dragoman.settings import setting
 
@@ -201,6 +202,16 @@ class LSTMCell(Cell):
         start = [part[None].contiguous() for part in state]
         out, hidden, memory = torch.lstm(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
         return out, (hidden[0], memory[0])
+
+    def packed(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+        """`sequence` from the start over rows of different lengths, with each row's state after its own last step."""
+        packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+        start = [part[None].contiguous() for part in self.start(x.shape[0])]
+        out, hidden, memory = torch.lstm(
+            packed.data, packed.batch_sizes, start, self._weights(), True, 1, 0.0, self.training, False
+        )
+        outputs, _ = pad_packed_sequence(packed._replace(data=out), batch_first=True, total_length=x.shape[1])
+        return outputs, (hidden[0][packed.unsorted_indices], memory[0][packed.unsorted_indices])
 
 
 class PeepholeLSTMCell(Cell):

@@ -1,4 +1,4 @@
-"""Recurrent layers over padded rows (FIELD B6–B8, B12): `layer(x, mask) -> (outputs, final)`, made to be stacked.
+"""Recurrent layers over padded rows (FIELD B6–B8, B12): `layer(x, mask) -> (outputs, last)`, made to be stacked.
 
 Padding stands at the end of a row. A forward cell therefore meets it after everything real, and a backward cell reads
 each row's real part mirrored: padding touches no real position, and no packing is needed.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dragoman.layers.cells import CellConfig, build_cell
+from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMCell, build_cell
 
 
 def reversed_rows(x: Tensor, lengths: Tensor) -> Tensor:
@@ -24,6 +24,28 @@ def last_real(x: Tensor, lengths: Tensor) -> Tensor:
     """The vector at each row's last real place, zeros where nothing is real: (B, S, D) → (B, D)."""
     places = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, x.shape[2])
     return x.gather(1, places)[:, 0].masked_fill((lengths == 0)[:, None], 0.0)
+
+
+def sequence_to_last(cell: Cell, x: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+    """`cell.sequence` from the start, and each row's whole state after its last real token.
+
+    A fused kernel gives the state after the last column only. Its output at the last real place is half of what an
+    LSTM knows there; the other half comes from packing the rows, and from a walk that stands still on padding for
+    cells without a fused kernel.
+    """
+    start = cell.start(x.shape[0])
+    if cell.parts == 1:
+        out, _ = cell.sequence(x, start)
+        return out, (last_real(out, lengths),)
+    if isinstance(cell, LSTMCell):
+        return cell.packed(x, lengths)
+    real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # (B, S)
+    state, outputs = start, []
+    for projected, here in zip(cell.project(x.transpose(0, 1)).unbind(0), real.unbind(1), strict=True):
+        after = cell.advance(projected, state)
+        outputs.append(after[0])
+        state = tuple(torch.where(here[:, None], new, old) for new, old in zip(after, state, strict=True))
+    return torch.stack(outputs, 1), state
 
 
 class VariationalDropout(nn.Module):
@@ -51,17 +73,17 @@ class Layer(nn.Module):
         self.norm = nn.LayerNorm(width) if norm else nn.Identity()
         self.residual = residual
 
-    def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, I) → outputs (B, S, D) and the output after the last real token read (B, D)."""
+    def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
+        """(B, S, I) → outputs (B, S, D) and what is known after the last real token read, the output (B, D) first."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, I) → outputs (B, S, D), zero on padding, and the cell's own final output (B, D)."""
-        out, final = self.read(self.dropout(x), mask)
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
+        """(B, S, I) → outputs (B, S, D), zero on padding, and the cell's own last output (B, D), or whole state."""
+        out, last = self.read(self.dropout(x), mask)
         out = self.norm(out)
         if self.residual:
             out = x + out
-        return out.masked_fill(~mask[:, :, None], 0.0), final
+        return out.masked_fill(~mask[:, :, None], 0.0), last
 
 
 class Unidirectional(Layer):
@@ -80,14 +102,18 @@ class Unidirectional(Layer):
         super().__init__(width, dropout, residual, norm)
         self.cell = build_cell(cell, inputs, width)
         self.mirrored = backward
+        self.whole_state = False  # whether somebody needs more of the last state than the output
 
-    def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, I) → outputs (B, S, D) in the order of x and the last one the cell gave (B, D)."""
+    def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
+        """(B, S, I) → outputs (B, S, D) in the order of x and the last one the cell gave (B, D), or its state."""
         lengths = mask.sum(1)
         x = reversed_rows(x, lengths) if self.mirrored else x
-        out, _ = self.cell.sequence(x, self.cell.start(x.shape[0]))
-        final = last_real(out, lengths)
-        return (reversed_rows(out, lengths) if self.mirrored else out), final
+        if self.whole_state:
+            out, last = sequence_to_last(self.cell, x, lengths)
+        else:
+            out, _ = self.cell.sequence(x, self.cell.start(x.shape[0]))
+            last = (last_real(out, lengths),)
+        return (reversed_rows(out, lengths) if self.mirrored else out), last
 
 
 class Concatenate(nn.Module):
@@ -153,7 +179,7 @@ class Bidirectional(Layer):
         self.forward_cell = build_cell(cell, inputs, self.merge.each)
         self.backward_cell = build_cell(cell, inputs, self.merge.each)
 
-    def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
         """(B, S, I) → outputs (B, S, D) and both directions' last ones merged (B, D)."""
         lengths = mask.sum(1)
         start = self.forward_cell.start(x.shape[0])
@@ -161,4 +187,4 @@ class Bidirectional(Layer):
         back, _ = self.backward_cell.sequence(reversed_rows(x, lengths), start)
         final: Tensor = self.merge(last_real(ahead, lengths), last_real(back, lengths))
         out: Tensor = self.merge(ahead, reversed_rows(back, lengths))
-        return out, final
+        return out, (final,)

@@ -147,6 +147,9 @@ class EncoderDecoder(nn.Module):
             table = (source, target)[ties[2]]
             assert isinstance(table.weight, nn.Parameter)
             self.output.weight = table.weight
+        if getattr(config.decoder, "begin", "") == "copy":
+            assert isinstance(self.encoder, RecurrentEncoder)
+            self.encoder.keep_states()
         if config.share_cells:
             assert isinstance(self.encoder, RecurrentEncoder)
             assert isinstance(self.decoder, FixedContextDecoder)

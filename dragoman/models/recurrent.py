@@ -153,12 +153,13 @@ class Begin(nn.Module):
         self.project = nn.ModuleList(nn.Linear(memory_width, size) for _ in range(count))
 
     def forward(self, memory: Memory) -> tuple[CellState, ...]:
-        """Per layer the cell's state (B, D) each; an encoder with fewer layers lends its top one to the rest."""
+        """Per layer the cell's state (B, D) each; top layers meet, and a shorter encoder's top one serves the rest."""
         if not self.project:
             assert len(memory.states) == self.layers, "the encoder has no such states"
             return memory.states
         states = []
-        for layer, linear in enumerate(self.project):
+        above = max(0, len(memory.final) - self.layers)  # encoder layers that no decoder layer starts from
+        for layer, linear in enumerate(self.project, start=above):
             final = memory.final[min(layer, len(memory.final) - 1)]
             states.append(tuple(torch.tanh(linear(final)).chunk(self.parts, -1)))
         return tuple(states)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from dragoman.layers.blocks import TokenEmbedding
+from dragoman.layers.blocks import Embedding
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.recurrence import Bidirectional, Layer, Unidirectional, VariationalDropout
 from dragoman.models.core import Memory
@@ -16,6 +16,7 @@ from dragoman.settings import Range, setting
 
 Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
 Size = Annotated[int, Range(1, None)]
+SizeOrNone = Annotated[int, Range(0, None)]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class RecurrentEncoderConfig:
     kind: ClassVar[str] = "recurrent"
     cell: CellConfig = setting(LSTMConfig(), help="recurrent cell")
     layers: Size = setting(1, help="layers in the stack")
-    embedding: Size = setting(256, help="size of the source embeddings")
+    embedding: SizeOrNone = setting(256, help="size of the source embeddings; 0: one-hot vectors, nothing to learn")
     width: Size = setting(512, help="size of the layers and of the memory: both directions together")
     widths: tuple[Size, ...] = setting((), help="size of each layer, the last being the width; empty: all the width")
     direction: Literal["both", "forward", "backward", "first-both"] = setting(
@@ -75,15 +76,16 @@ class RecurrentEncoder(nn.Module):
     says otherwise, and always the top one.
     """
 
-    def __init__(self, config: RecurrentEncoderConfig, embedding: TokenEmbedding) -> None:
+    def __init__(self, config: RecurrentEncoderConfig, embedding: Embedding) -> None:
         super().__init__()
         self.width = config.width
         self.embedding = embedding
+        self.whole_states = False
         self.dropout = VariationalDropout(config.dropout) if config.variational else nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(self._layer(config, number) for number in range(config.layers))
 
     def _layer(self, config: RecurrentEncoderConfig, number: int) -> Layer:
-        inputs, width = (config.embedding, *config.sizes)[number : number + 2]
+        inputs, width = (self.embedding.width, *config.sizes)[number : number + 2]
         residual = 0 < config.residual_from <= number + 1 and inputs == width
         if number < config.two_ways:
             return Bidirectional(config.cell, inputs, width, config.merge, self.dropout, residual, config.norm)
@@ -93,8 +95,24 @@ class RecurrentEncoder(nn.Module):
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, S), mask (B, S)."""
         x = self.embedding(source)
-        finals = []
+        last = []
         for layer in self.layers:
-            x, final = layer(x, mask)
-            finals.append(final)
-        return Memory(keys=x, values=x, mask=mask, final=tuple(one for one in finals if one.shape[1] == self.width))
+            x, state = layer(x, mask)
+            last.append(state)
+        final = tuple(state[0] for state in last if state[0].shape[1] == self.width)
+        return Memory(keys=x, values=x, mask=mask, final=final, states=tuple(last) if self.whole_states else ())
+
+    def cells(self) -> nn.ModuleList:
+        """The cells of layers that read one way, from bottom to top."""
+        return nn.ModuleList(layer.cell for layer in self._one_way())
+
+    def keep_states(self) -> None:
+        """Leave the cells' whole last states in the memory, for a decoder that goes on from them."""
+        self.whole_states = True
+        for layer in self._one_way():
+            layer.whole_state = True
+
+    def _one_way(self) -> list[Unidirectional]:
+        layers = [layer for layer in self.layers if isinstance(layer, Unidirectional)]
+        assert len(layers) == len(self.layers)
+        return layers

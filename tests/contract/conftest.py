@@ -10,10 +10,23 @@ import pytest
 import torch
 
 from dragoman.data.batches import Batch, batch_of
-from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PlainConfig
+from dragoman.layers.memory_attention import (
+    AdditiveConfig,
+    CosineConfig,
+    GeneralConfig,
+    MonotonicConfig,
+    MultiHeadConfig,
+    PredictiveConfig,
+)
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent import (
+    FixedContextDecoderConfig,
+    LuongDecoderConfig,
+    MaxoutReadout,
+    RecurrentDecoderConfig,
+)
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 
@@ -36,8 +49,26 @@ DECODER_CASES = {
         layers=1, width=8, heads=1, feedforward=12, dropout=0.0, norm="post", activation="silu",
         positions=LearnedConfig(maximum=40),
     ),
-    "lstm": RecurrentDecoderConfig(cell="lstm", layers=2, embedding=6, width=9, attention=7, dropout=0.0),
-    "gru": RecurrentDecoderConfig(cell="gru", layers=1, embedding=6, width=8, attention=5, dropout=0.0),
+    "lstm": RecurrentDecoderConfig(layers=2, embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0),
+    "gru": RecurrentDecoderConfig(
+        cell=GRUConfig(), layers=1, embedding=6, width=8, attention=AdditiveConfig(width=5, keys=4, values=5), dropout=0.0
+    ),
+    "gnmt": RecurrentDecoderConfig(
+        cell=CoupledLSTMConfig(), layers=3, embedding=6, width=8, context_to="all", residual_from=3, dropout=0.0,
+        attention=MultiHeadConfig(heads=2, width=4),
+    ),
+    "fixed context": FixedContextDecoderConfig(layers=2, embedding=6, width=7, dropout=0.0),
+    "context at every step": FixedContextDecoderConfig(
+        cell=GRUConfig(reset="before"), embedding=6, width=7, dropout=0.0, context="every-step",
+        readout=MaxoutReadout(width=6),
+    ),
+    "luong": LuongDecoderConfig(
+        layers=2, embedding=6, width=7, dropout=0.0, attention=GeneralConfig(window=MonotonicConfig(radius=2))
+    ),
+    "luong, not fed": LuongDecoderConfig(
+        cell=PlainConfig(), embedding=6, width=7, dropout=0.0, input_feeding=False,
+        attention=CosineConfig(window=PredictiveConfig(radius=3)),
+    ),
 }  # fmt: skip
 PAIRS = list(product(ENCODER_CASES, DECODER_CASES))
 

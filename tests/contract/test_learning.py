@@ -12,6 +12,7 @@ import torch
 
 from dragoman.data.batches import batch_of
 from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.models.encoder_decoder import DECODERS as ALL_DECODERS
 from dragoman.models.encoder_decoder import ENCODERS as ALL_ENCODERS
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
@@ -34,8 +35,12 @@ ENCODERS: dict[str, EncoderConfig] = {
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TRANSFORMER,
-    "lstm": RecurrentDecoderConfig(cell="lstm", layers=1, embedding=24, width=32, attention=24, dropout=0.0),
-    "gru": RecurrentDecoderConfig(cell="gru", layers=1, embedding=24, width=32, attention=24, dropout=0.0),
+    "lstm": RecurrentDecoderConfig(
+        cell=LSTMConfig(), layers=1, embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0
+    ),
+    "gru": RecurrentDecoderConfig(
+        cell=GRUConfig(), layers=1, embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0
+    ),
 }
 
 

@@ -16,7 +16,6 @@ from transformers import MarianConfig, MarianMTModel
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
 from dragoman.layers.attention import (
-    AdditiveAttention,
     CrossAttention,
     SelfAttention,
     attend,
@@ -538,27 +537,6 @@ def test_cells_count_one_bias_a_gate(name: str, count: int) -> None:
 
 
 # --- Attention (FIELD D) ----------------------------------------------------------------------------------------------
-
-
-def test_additive_attention_is_its_equation(precision: Precision) -> None:
-    layer = AdditiveAttention(6, 5, 4)
-    shake(layer, 0.5)
-    mask = lengths_mask()
-    hypotheses = 2
-    query = torch.randn(4 * hypotheses, 6)  # two a source
-    memory, values = torch.randn(4, 6, 5), torch.randn(4, 6, 3)
-    w, u, bias, v = layer.query.weight, layer.key.weight, layer.key.bias, layer.score.weight[0]
-    rows = []
-    for row in range(4 * hypotheses):
-        source = row // hypotheses
-        energies = [
-            (v @ torch.tanh(w @ query[row] + u @ memory[source, place] + bias)).exp()
-            for place in range(LENGTHS[source])
-        ]
-        total = sum(energies)
-        rows.append(sum(energy / total * values[source, place] for place, energy in enumerate(energies)))
-    expected = torch.stack(rows)  # type: ignore[arg-type]
-    precision.same(layer(query, layer.key(memory), values, mask), expected)
 
 
 def weights_of(run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:

@@ -9,6 +9,7 @@ from transformers import MarianConfig, MarianModel
 
 from dragoman import config
 from dragoman.inspection.summary import parameter_count
+from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.recurrent import RecurrentDecoderConfig
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
@@ -76,10 +77,12 @@ def recurrent_encoder(stack: RecurrentEncoderConfig) -> int:
 
 def recurrent_decoder(stack: RecurrentDecoderConfig, memory: int) -> int:
     """Bahdanau et al. 2015, appendix A.2: s₀ from the encoder, W_a, U_a, v_a, the cells, and the readout."""
-    states = {"lstm": 2, "gru": 1}[stack.cell]
-    attention = stack.width * stack.attention + linear(memory, stack.attention) + stack.attention
+    states = {"lstm": 2, "gru": 1}[stack.cell.kind]
+    assert isinstance(stack.attention, AdditiveConfig)
+    inner = stack.attention.width
+    attention = stack.width * inner + linear(memory, inner) + inner
     inputs = [stack.embedding + memory] + [stack.width] * (stack.layers - 1)
-    cells = sum(recurrent_cell(stack.cell, size, stack.width) for size in inputs)
+    cells = sum(recurrent_cell(stack.cell.kind, size, stack.width) for size in inputs)
     begin = stack.layers * linear(memory, states * stack.width)
     return attention + cells + begin + linear(stack.width + memory + stack.embedding, stack.embedding)
 

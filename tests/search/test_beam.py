@@ -16,7 +16,8 @@ from torch import Tensor
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
 from dragoman.errors import DragomanError
-from dragoman.layers.cells import GRUConfig
+from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.core import State
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
@@ -354,7 +355,9 @@ ENCODERS: dict[str, EncoderConfig] = {
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
-    "lstm": RecurrentDecoderConfig(cell="lstm", layers=2, embedding=6, width=9, attention=7, dropout=0.0),
+    "lstm": RecurrentDecoderConfig(
+        cell=LSTMConfig(), layers=2, embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0
+    ),
 }
 
 
