@@ -19,8 +19,8 @@ from torch import nn
 
 from dragoman.config import Config
 from dragoman.data.batches import Batch, BatchPlan, padded
-from dragoman.data.corpus import Corpus, Files, paths_of, prepare, read_all
-from dragoman.data.readers import Example, Fault
+from dragoman.data.corpus import Corpus, Files, file_list, paths_of, prepare, read_all, tag_of, tags_of
+from dragoman.data.readers import Example, Fault, Pairs
 from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.predictor import load
@@ -45,6 +45,9 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
     if faults and config.data.faults == "stop":
         raise DataError(f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"')
     corpus = prepare(config.data, config.tokenizer)
+    if corpus.source_tokenizer.tags:
+        counts = corpus.report["tags"].items()
+        say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
     shapes = check_lengths(config, corpus, say)
     check_memory(config, corpus, shapes, device, say)
     check_cycle(config, say)
@@ -99,8 +102,9 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
 def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: torch.device, say: Say) -> None:
     """Weights, optimiser and what the backward pass of the largest batch keeps, against what there is."""
     sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
+    tags = len(corpus.source_tokenizer.tags)
     torch.manual_seed(config.train.seed)
-    model = build_model(config, *sizes).train()
+    model = build_model(config, *sizes, tags).train()
     parameters = sum(part.numel() for part in model.parameters())
     copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
     # The largest batch has most cells on one side, on both, or the longest rows, whose attention grows as a square.
@@ -171,15 +175,28 @@ def available_memory(device: torch.device) -> int:
     return max(0, min(found, default=0))
 
 
+def trial_examples(config: Config) -> dict[str, list[Example]]:
+    """Some pairs to try a run on, by tag ("" without one); of every tag as many."""
+    wanted = max(2, SLICE // max(1, len(tags_of(config.data.train))))
+    found: dict[str, list[Example]] = {}
+    for entry in file_list(config.data.train):
+        usable = (item for item in read_all(config.data, entry) if isinstance(item, Example))
+        same = found.setdefault(tag_of(entry) or "", [])
+        same += islice(usable, wanted - len(same))
+    return found
+
+
 def check_cycle(config: Config, say: Say) -> None:
     """Train, validate, save, reload and decode with a few pairs in a throw-away folder."""
-    usable = (item for item in read_all(config.data, config.data.train) if isinstance(item, Example))
-    examples = list(islice(usable, SLICE))
+    examples = trial_examples(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:
-        path = Path(folder) / "slice.jsonl"
-        rows = ({"source": example.source, "target": example.references[0]} for example in examples)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        data = replace(config.data, train=str(path), valid=None, columns=(), cache=folder)
+        parts: list[Pairs] = []
+        for tag, chosen in examples.items():
+            path = Path(folder) / f"slice{len(parts)}.jsonl"
+            rows = ({"source": example.source, "target": example.references[0]} for example in chosen)
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            parts.append(Pairs(file=str(path), tag=tag or None))
+        data = replace(config.data, train=tuple(parts), valid=None, columns=(), cache=folder)
         training = replace(
             config.train, steps=2, save_every=1, validate_every=2, decode=2, log_every=1, batch_tokens=512,
             accumulate=1, tensorboard=False,
@@ -187,7 +204,7 @@ def check_cycle(config: Config, say: Say) -> None:
         run = Path(folder) / "run"
         train(replace(config, data=data, train=training), run, Display(quiet=True))
         predictor = load(run, config.train.device)
-        texts = [example.source for example in examples[:2]]
+        texts = [example.tagged for chosen in examples.values() for example in chosen[:2]]
         first, second = predictor.predict(texts), load(run, config.train.device).predict(texts)
         if first != second:
             raise RunError("the saved model does not give the same output when it is loaded again")

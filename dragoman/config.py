@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from dragoman import settings
 from dragoman.data.corpus import DataConfig, Files, TokenizersConfig
-from dragoman.data.readers import Parallel
+from dragoman.data.readers import Pairs
 from dragoman.errors import ConfigError, hint
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.search.core import SearchConfig
@@ -83,14 +83,16 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def with_absolute_paths(config: Config) -> Config:
     """The same configuration, to be read from any folder."""
 
-    def absolute(files: Files) -> Files:
-        if isinstance(files, Parallel):
-            return Parallel(str(Path(files.source).absolute()), str(Path(files.target).absolute()))
-        if isinstance(files, tuple):
-            return tuple(str(Path(path).absolute()) for path in files)
-        return str(Path(files).absolute())
+    def absolute(entry: str | Pairs) -> str | Pairs:
+        if isinstance(entry, str):
+            return str(Path(entry).absolute())
+        named = {name: getattr(entry, name) for name in ("source", "target", "file")}
+        return replace(entry, **{name: str(Path(path).absolute()) for name, path in named.items() if path is not None})
+
+    def each(files: Files) -> Files:
+        return tuple(map(absolute, files)) if isinstance(files, tuple) else absolute(files)
 
     data = config.data
-    valid = None if data.valid is None else absolute(data.valid)
+    valid = None if data.valid is None else each(data.valid)
     cache = str(Path(data.cache).absolute()) if data.cache else ""
-    return replace(config, data=replace(data, train=absolute(data.train), valid=valid, cache=cache))
+    return replace(config, data=replace(data, train=each(data.train), valid=valid, cache=cache))

@@ -10,6 +10,6 @@ from dragoman.models.encoder_decoder import EncoderDecoder
 MODELS = {"translate": EncoderDecoder}
 
 
-def build_model(config: Config, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
+def build_model(config: Config, source_vocabulary: int, target_vocabulary: int, tags: int = 0) -> nn.Module:
     """The untrained model a configuration describes; sizes known only from data come as arguments."""
-    return MODELS[config.task](config.model, source_vocabulary, target_vocabulary)
+    return MODELS[config.task](config.model, source_vocabulary, target_vocabulary, tags)

@@ -14,7 +14,7 @@ import pytest
 
 from dragoman import automatic, config
 from dragoman.automatic import Look
-from dragoman.data.readers import Parallel
+from dragoman.data.readers import Pairs
 from dragoman.errors import DataError
 from tests.conftest import call, words, write_rows
 
@@ -86,7 +86,7 @@ def test_looking_closely_ends_but_counting_does_not(tmp_path: Path, monkeypatch:
 def test_both_files_of_a_pair_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\ntwo\nthree\n")
     (tmp_path / "b").write_text("1\n2\n3\n")
-    seen = automatic.look(Parallel(str(tmp_path / "a"), str(tmp_path / "b")))
+    seen = automatic.look(Pairs(str(tmp_path / "a"), str(tmp_path / "b")))
     assert (seen.pairs, seen.target_characters) == (3, 1.0)
 
 

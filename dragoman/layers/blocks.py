@@ -90,9 +90,22 @@ def build_embedding(vocabulary: int, width: int, pad: int) -> Embedding:
     return TokenEmbedding(vocabulary, width, pad) if width else OneHot(vocabulary, pad)
 
 
-def drop_words(tokens: Tensor, probability: float, unknown: int, keep_below: int) -> Tensor:
+class FirstRows(nn.Linear):
+    """A linear layer on the first rows of a table that it shares with others and that has more of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, V), V ≤ the rows of the table."""
+        return F.linear(x, self.weight[: self.out_features], self.bias)
+
+
+def drop_words(
+    tokens: Tensor, probability: float, unknown: int, keep_below: int, keep_from: int | None = None
+) -> Tensor:
     """Replace a share of the tokens by <unk>, so that a model cannot lean on any single one."""
     if probability == 0.0:
         return tokens
     hit = torch.rand(tokens.shape, device=tokens.device) < probability
-    return tokens.masked_fill(hit & (tokens >= keep_below), unknown)
+    hit &= tokens >= keep_below
+    if keep_from is not None:
+        hit &= tokens < keep_from
+    return tokens.masked_fill(hit, unknown)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batches import Batch, Candidates
 from dragoman.data.tokenizers import PAD, SOS, UNK
-from dragoman.layers.blocks import Embedding, build_embedding, drop_words
+from dragoman.layers.blocks import Embedding, FirstRows, build_embedding, drop_words
 from dragoman.models.core import Decoder, Encoder, Loss, Memory, State, TokenScores
 from dragoman.models.forcing import ForcingConfig, TeacherForcingConfig
 from dragoman.models.recurrent import (
@@ -121,19 +121,24 @@ class EncoderDecoder(nn.Module):
     encoder: Encoder
     decoder: Decoder
 
-    def __init__(self, config: EncoderDecoderConfig, source_vocabulary: int, target_vocabulary: int) -> None:
+    def __init__(
+        self, config: EncoderDecoderConfig, source_vocabulary: int, target_vocabulary: int, tags: int = 0
+    ) -> None:
+        """The last `tags` words of the source vocabulary are tags (FIELD G10): only the source has them."""
         super().__init__()
         self.config = config
         self.steps_before = 0  # training steps, for schedules within the model
         ties = TIES[config.tie]
-        assert source_vocabulary == target_vocabulary or 0 not in ties[1:], "tied tables need one vocabulary"
+        self.first_tag = source_vocabulary - tags
+        assert self.first_tag == target_vocabulary or 0 not in ties[1:], "tied tables need one vocabulary"
         source = build_embedding(source_vocabulary, config.encoder.embedding, PAD)
         target: Embedding = source
         if ties[1] == 1:
             target = build_embedding(target_vocabulary, config.decoder.embedding, PAD)
         self.encoder = ENCODERS[type(config.encoder)](config.encoder, source)
         self.decoder = DECODERS[type(config.decoder)](config.decoder, target, self.encoder.width)
-        self.output = nn.Linear(self.decoder.width, target_vocabulary, bias=config.output_bias)
+        layer = FirstRows if tags else nn.Linear  # a table shared with the source ends in tags: they are not written
+        self.output = layer(self.decoder.width, target_vocabulary, bias=config.output_bias)
         if config.output_bias:
             nn.init.zeros_(self.output.bias)
         if ties[2] == 2:
@@ -162,7 +167,7 @@ class EncoderDecoder(nn.Module):
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read sources (B, S)."""
         if self.training:
-            source = drop_words(source, self.config.word_dropout, UNK, keep_below=4)
+            source = drop_words(source, self.config.word_dropout, UNK, keep_below=4, keep_from=self.first_tag)
         return self.encoder(source, mask)
 
     def _hidden(self, inputs: Tensor, state: State) -> Tensor:
