@@ -211,9 +211,10 @@ def test_a_recurrent_decoder_is_seen_once_a_step(batch: Batch) -> None:
         state = model.start(batch)
         tokens = torch.cat([torch.full((3, 1), SOS), batch.target[:, :-1]], 1)
         for place, part in enumerate(seen["decoder.attention"]):
-            mask, keys, _ = state.fixed
+            mask, (keys, _) = state.fixed
             energy = (
-                torch.tanh(state.moving[0][0] @ layer.query.weight.T + keys.transpose(0, 1)) @ layer.score.weight[0]
+                torch.tanh(state.moving[0][0] @ layer.score.query.weight.T + keys.transpose(0, 1))
+                @ layer.score.score.weight[0]
             )
             expected = energy.T.masked_fill(~mask, float("-inf")).softmax(-1)
             torch.testing.assert_close(part[:, 0, 0], expected, rtol=0.0, atol=1e-6)

@@ -221,7 +221,7 @@ def test_a_layer_drops_its_input_norms_its_output_and_adds_what_was_not_dropped(
     shake(layer)
     x, mask = torch.randn(4, 6, WIDTH), lengths_mask()
     out, (final,) = layer(x, mask)
-    read, last = layer.read(2 * x, mask)
+    read, (last,) = layer.read(2 * x, mask)
     centred = read - read.mean(-1, keepdim=True)
     normed = centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt()
     expected = x + normed * layer.norm.weight + layer.norm.bias
