@@ -100,7 +100,7 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: tor
     """Weights, optimiser and what the backward pass of the largest batch keeps, against what there is."""
     sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
     torch.manual_seed(config.train.seed)
-    model = build_model(config, *sizes).train()
+    model = build_model(config, *sizes, corpus.source_tokenizer.space).train()
     parameters = sum(part.numel() for part in model.parameters())
     copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
     # The largest batch has most cells on one side, on both, or the longest rows, whose attention grows as a square.

@@ -21,7 +21,7 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     """Everything `info` shows, as plain values."""
     run = Run(folder)
     source, target = run.tokenizers()
-    model = build_model(run.config, len(source), len(target))
+    model = build_model(run.config, len(source), len(target), source.space)
     rows = [[4] * 7, [4] * 4]
     layers = summary(model, batch_of(rows, [[4] * 6, [4] * 3]), depth)
     metrics = run.metrics()

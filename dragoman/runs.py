@@ -69,7 +69,7 @@ class Run:
     def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
         """The trained model, ready to predict."""
         source, target = self.tokenizers()
-        model = build_model(self.config, len(source), len(target))
+        model = build_model(self.config, len(source), len(target), source.space)
         load_weights(model, read_tensors(weights or self.weights_path()))
         return model.to(device).eval()
 
@@ -203,7 +203,8 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         ranks.wait()
         tell_data(display, corpus)
         torch.manual_seed(config.train.seed)
-        model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).to(device)
+        source, target = corpus.source_tokenizer, corpus.target_tokenizer
+        model = build_model(config, len(source), len(target), source.space).to(device)
         trainer = Trainer(config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units)
         count = sum(part.numel() for part in model.parameters())
         place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"

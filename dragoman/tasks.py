@@ -10,6 +10,8 @@ from dragoman.models.encoder_decoder import EncoderDecoder
 MODELS = {"translate": EncoderDecoder}
 
 
-def build_model(config: Config, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
-    """The untrained model a configuration describes; sizes known only from data come as arguments."""
-    return MODELS[config.task](config.model, source_vocabulary, target_vocabulary)
+def build_model(
+    config: Config, source_vocabulary: int, target_vocabulary: int, source_space: int | None = None
+) -> nn.Module:
+    """The untrained model a configuration describes; what is known only from data comes as arguments."""
+    return MODELS[config.task](config.model, source_vocabulary, target_vocabulary, source_space)

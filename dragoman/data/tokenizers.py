@@ -85,6 +85,7 @@ class Tokenizer(Protocol):
     """What every tokenizer does; encoding never adds <sos> or <eos>."""
 
     kind: ClassVar[str]
+    space: int | None  # the id of a token that is one space, where there is such a token
 
     def __len__(self) -> int: ...
 
@@ -122,6 +123,7 @@ class _Listed:
         self.config = config
         self._tokens = (*SPECIALS, *tokens)
         self._ids = {token: index for index, token in enumerate(tokens, len(SPECIALS))}
+        self.space = self._ids.get(" ")
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -290,6 +292,7 @@ class Subwords:
     """
 
     kind: ClassVar[str] = SubwordsConfig.kind
+    space: int | None = None  # mostly the beginning of a piece
 
     def __init__(self, config: SubwordsConfig, model: bytes) -> None:
         self.config = config

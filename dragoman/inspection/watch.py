@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS
 from dragoman.layers.attention import AdditiveAttention, CrossAttention, observing
+from dragoman.models.convolutional import StepAttention
 from dragoman.predictor import Predictor
 
 
@@ -57,7 +58,7 @@ def cross_attention(predictor: Predictor, text: str, output: str | None = None) 
     layers = {
         name: torch.cat(parts, 2)[0].float().cpu()  # recurrent decoders attend once a step
         for name, parts in seen.items()
-        if isinstance(kinds[name], CrossAttention | AdditiveAttention)
+        if isinstance(kinds[name], CrossAttention | AdditiveAttention | StepAttention)
     }
     return Alignment(
         source=(*predictor.source_tokenizer.pieces(source), *predictor.source_tokenizer.pieces([EOS])),

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.errors import DataError
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
 
@@ -52,18 +54,40 @@ class Residual(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """Token ids to vectors; the same table may serve source, target and output (FIELD F9)."""
+    """Token ids to vectors; the same table may serve source, target and output (FIELD F9).
 
-    def __init__(self, vocabulary: int, width: int, pad: int) -> None:
+    `space` is the id of the token that parts words, for those who read words out of characters; None: there is none.
+    """
+
+    def __init__(self, vocabulary: int, width: int, pad: int, space: int | None = None) -> None:
         super().__init__()
         self.width = width
         self.pad = pad
+        self.space = space
         self.weight = nn.Parameter(torch.randn(vocabulary, width) * width**-0.5)
         nn.init.zeros_(self.weight.data[pad])
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, T) → (B, T, D)."""
         return F.embedding(tokens, self.weight, padding_idx=self.pad)
+
+
+def mean_over(x: Tensor, mask: Tensor) -> Tensor:
+    """The mean of the real positions: x (B, S, D), mask (B, S) → (B, D)."""
+    real = mask[:, :, None].to(x.dtype)
+    return (x * real).sum(1) / real.sum(1).clamp(min=1)
+
+
+def window(x: Tensor, mask: Tensor, maximum: int) -> tuple[Tensor, Tensor]:
+    """At most `maximum` columns of x (B, S, D) and mask (B, S); an error if a row is longer than that."""
+    if x.shape[1] > maximum:  # a shorter batch is never counted, which would wait for the GPU
+        longest = int(mask.sum(1).max())
+        if longest > maximum:
+            raise DataError(
+                f"a source of {longest} tokens (<eos> counts), but the model reads at most {maximum} "
+                "(model.encoder's maximum); shorten it, or set data.max_length while training"
+            )
+    return x[:, :maximum], mask[:, :maximum]
 
 
 def drop_words(tokens: Tensor, probability: float, unknown: int, keep_below: int) -> Tensor:

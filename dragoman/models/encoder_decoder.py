@@ -13,26 +13,25 @@ from torch.nn import functional as F
 from dragoman.data.batches import Batch
 from dragoman.data.tokenizers import PAD, SOS, UNK
 from dragoman.layers.blocks import TokenEmbedding, drop_words
+from dragoman.models.characters import CharacterWordsConfig, CharacterWordsEncoder
+from dragoman.models.convolutional import ConvolutionalDecoder, ConvolutionalDecoderConfig
 from dragoman.models.core import Decoder, Encoder, Loss, Memory, State, TokenScores
-from dragoman.models.recurrent import (
-    RecurrentDecoder,
-    RecurrentDecoderConfig,
-    RecurrentEncoder,
-    RecurrentEncoderConfig,
-)
-from dragoman.models.transformer import Share, TransformerConfig, TransformerDecoder, TransformerEncoder
+from dragoman.models.encoders import ROW_ENCODERS, RowEncoderConfig
+from dragoman.models.recurrent import RecurrentDecoder, RecurrentDecoderConfig
+from dragoman.models.transformer import Share, TransformerConfig, TransformerDecoder
 from dragoman.settings import setting
 
-EncoderConfig = TransformerConfig | RecurrentEncoderConfig
-DecoderConfig = TransformerConfig | RecurrentDecoderConfig
+EncoderConfig = RowEncoderConfig | CharacterWordsConfig
+DecoderConfig = TransformerConfig | RecurrentDecoderConfig | ConvolutionalDecoderConfig
 
 ENCODERS: dict[type, Any] = {
-    TransformerConfig: TransformerEncoder,
-    RecurrentEncoderConfig: RecurrentEncoder,
+    **ROW_ENCODERS,
+    CharacterWordsConfig: CharacterWordsEncoder,
 }
 DECODERS: dict[type, Any] = {
     TransformerConfig: TransformerDecoder,
     RecurrentDecoderConfig: RecurrentDecoder,
+    ConvolutionalDecoderConfig: ConvolutionalDecoder,
 }
 
 
@@ -56,6 +55,12 @@ class EncoderDecoderConfig:
                 f"tie: 'all' needs equal embedding sizes, found {self.encoder.embedding} in the encoder "
                 f"and {self.decoder.embedding} in the decoder"
             )
+        given = getattr(self.decoder, "output", None) or self.decoder.embedding
+        if self.tie != "none" and given != self.decoder.embedding:
+            yield (
+                f"tie: {self.tie!r} needs decoder.output = decoder.embedding, found {given} and "
+                f"{self.decoder.embedding}"
+            )
 
 
 def full_precision(x: Tensor) -> Tensor:
@@ -69,10 +74,16 @@ class EncoderDecoder(nn.Module):
     encoder: Encoder
     decoder: Decoder
 
-    def __init__(self, config: EncoderDecoderConfig, source_vocabulary: int, target_vocabulary: int) -> None:
+    def __init__(
+        self,
+        config: EncoderDecoderConfig,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        source_space: int | None = None,  # the id of the token that parts source words, where there is one
+    ) -> None:
         super().__init__()
         self.config = config
-        source = TokenEmbedding(source_vocabulary, config.encoder.embedding, PAD)
+        source = TokenEmbedding(source_vocabulary, config.encoder.embedding, PAD, source_space)
         if config.tie == "all":
             assert source_vocabulary == target_vocabulary, "tied tables need one vocabulary"
             target = source
