@@ -50,9 +50,9 @@ class SentenceConvolution(nn.Module):
         # What is left is at most as wide as the last kernel, so both kinds come in the same sizes.
         self.sizes = list(range(2, last + 1))
         # Side by side in one parameter: batches of short rows do not use all, but every parameter must get a gradient.
-        start = torch.cat([torch.randn(width, size) * size**-0.5 for size in self.sizes], 1)
-        self.kernels = nn.Parameter(start)  # (D, 2+3+4+…)
-        self.closing = nn.Parameter(start[torch.randperm(width)])
+        spread = torch.cat([torch.full((width, size), size**-0.5) for size in self.sizes], 1)
+        self.kernels = nn.Parameter(torch.randn_like(spread) * spread)  # (D, 2+3+4+…)
+        self.closing = nn.Parameter(torch.randn_like(spread) * spread)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """x (B, S, D) with each row's real columns first, lengths (B,) → (B, D); zeros for an empty row.
