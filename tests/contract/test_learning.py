@@ -44,7 +44,7 @@ ENCODERS: dict[str, EncoderConfig] = {
         kernels=(1, 3), layers=1, embedding=24, width=32, dropout=0.0, non_local=True, positions=PLACES
     ),
     "dense": DenseEncoderConfig(maximum=5, layers=1, embedding=16, hidden=96, width=32, dropout=0.0),
-    "character-words": CharacterWordsConfig(embedding=8, kernels=(1, 2), filters=(8, 24), inner=GRU),
+    "character-words": CharacterWordsConfig(embedding=16, kernels=(1, 2), filters=(8, 40), inner=GRU),
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TRANSFORMER,
@@ -76,8 +76,8 @@ LESSONS = [
     Lesson("convolutional", "convolutional", 1.2e-2, 150, 64),
     Lesson("sentence-convolution", "gru", 1.2e-2, 150, 64),
     Lesson("multi-kernel", "convolutional", 1.2e-2, 150, 64),
-    Lesson("dense", "lstm", 8e-3, 250, 128),
-    Lesson("character-words", "gru", 1.2e-2, 130, 32),
+    Lesson("dense", "lstm", 8e-3, 250, 64),
+    Lesson("character-words", "gru", 1.2e-2, 180, 64),
 ]
 
 
