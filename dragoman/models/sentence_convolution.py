@@ -60,7 +60,7 @@ class SentenceConvolution(nn.Module):
         Every row leaves at the level where it has become one column, so that padding never reaches it.
         """
         x = F.pad(x, (0, 0, 0, max(0, 3 - x.shape[1]))).transpose(1, 2)  # (B, D, columns), enough for both kinds
-        kernels, closing = self.kernels.split(self.sizes, 1), self.closing.split(self.sizes, 1)
+        kernels, closing = (torch.split(part, self.sizes, 1) for part in (self.kernels, self.closing))
         columns = lengths
         sentence = x.new_zeros(x.shape[:2])
         for level in range(len(kernels) + 1):

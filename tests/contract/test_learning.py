@@ -76,7 +76,7 @@ LESSONS = [
     Lesson("convolutional", "convolutional", 1.2e-2, 150, 64),
     Lesson("sentence-convolution", "gru", 1.2e-2, 150, 64),
     Lesson("multi-kernel", "convolutional", 1.2e-2, 150, 64),
-    Lesson("dense", "lstm", 8e-3, 250, 64),
+    Lesson("dense", "lstm", 8e-3, 250, 128),
     Lesson("character-words", "gru", 1.2e-2, 180, 64),
 ]
 
