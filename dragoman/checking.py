@@ -25,7 +25,7 @@ from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.predictor import load
 from dragoman.runs import device_of, train
-from dragoman.tasks import build_model
+from dragoman.tasks import model_for
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
 from dragoman.training.optimizer import MovingAverageConfig
@@ -102,9 +102,8 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
 def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: torch.device, say: Say) -> None:
     """Weights, optimiser and what the backward pass of the largest batch keeps, against what there is."""
     sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
-    tags = len(corpus.source_tokenizer.tags)
     torch.manual_seed(config.train.seed)
-    model = build_model(config, *sizes, tags).train()
+    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).train()
     parameters = sum(part.numel() for part in model.parameters())
     copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
     # The largest batch has most cells on one side, on both, or the longest rows, whose attention grows as a square.

@@ -11,7 +11,9 @@ from typing import Any, Literal
 from dragoman import settings
 from dragoman.data.corpus import DataConfig, Files, TokenizersConfig
 from dragoman.data.readers import Pairs
+from dragoman.data.tokenizers import CharactersConfig
 from dragoman.errors import ConfigError, hint
+from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.search.core import SearchConfig
 from dragoman.settings import setting
@@ -35,6 +37,12 @@ class Config:
             yield (
                 f"model.tie: {self.model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
                 'or set model.tie = "target"'
+            )
+        encoder, source = self.model.encoder, self.tokenizer.source
+        if isinstance(encoder, CharacterWordsConfig) and not isinstance(source, CharactersConfig):
+            yield (
+                f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {source.kind!r}; "
+                'set tokenizer.source.kind = "characters"'
             )
         if self.train.metric == "per" and self.data.units != "phonemes":
             yield 'train.metric: found "per", which needs data.units = "phonemes"'

@@ -11,7 +11,7 @@ from dragoman import settings
 from dragoman.data.batches import batch_of
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.runs import Run
-from dragoman.tasks import build_model
+from dragoman.tasks import model_for
 from dragoman.training.display import duration
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -21,7 +21,7 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     """Everything `info` shows, as plain values."""
     run = Run(folder)
     source, target = run.tokenizers()
-    model = build_model(run.config, len(source), len(target), len(source.tags))
+    model = model_for(run.config, source, target)
     rows = [[4] * 7, [4] * 4]
     layers = summary(model, batch_of(rows, [[4] * 6, [4] * 3]), depth)
     metrics = run.metrics()

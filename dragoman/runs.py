@@ -18,7 +18,7 @@ from dragoman.data.corpus import Corpus, prepare
 from dragoman.data.tokenizers import Tokenizer, load_tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import write_text
-from dragoman.tasks import build_model
+from dragoman.tasks import model_for
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
 from dragoman.training.display import Display
 from dragoman.training.loop import Trainer, summary_writer, use_half_precision
@@ -69,7 +69,7 @@ class Run:
     def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
         """The trained model, ready to predict."""
         source, target = self.tokenizers()
-        model = build_model(self.config, len(source), len(target), len(source.tags))
+        model = model_for(self.config, source, target)
         load_weights(model, read_tensors(weights or self.weights_path()))
         return model.to(device).eval()
 
@@ -204,7 +204,7 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         tell_data(display, corpus)
         torch.manual_seed(config.train.seed)
         source, target = corpus.source_tokenizer, corpus.target_tokenizer
-        model = build_model(config, len(source), len(target), len(source.tags)).to(device)
+        model = model_for(config, source, target).to(device)
         trainer = Trainer(config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units)
         count = sum(part.numel() for part in model.parameters())
         place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"

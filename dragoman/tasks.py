@@ -5,11 +5,19 @@ from __future__ import annotations
 from torch import nn
 
 from dragoman.config import Config
+from dragoman.data.tokenizers import Tokenizer
 from dragoman.models.encoder_decoder import EncoderDecoder
 
 MODELS = {"translate": EncoderDecoder}
 
 
-def build_model(config: Config, source_vocabulary: int, target_vocabulary: int, tags: int = 0) -> nn.Module:
-    """The untrained model a configuration describes; sizes known only from data come as arguments."""
-    return MODELS[config.task](config.model, source_vocabulary, target_vocabulary, tags)
+def build_model(
+    config: Config, source_vocabulary: int, target_vocabulary: int, tags: int = 0, space: int | None = None
+) -> nn.Module:
+    """The untrained model a configuration describes; what is known only from data comes as arguments."""
+    return MODELS[config.task](config.model, source_vocabulary, target_vocabulary, tags, space)
+
+
+def model_for(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    """The untrained model for these tokenizers."""
+    return build_model(config, len(source), len(target), len(source.tags), source.space)

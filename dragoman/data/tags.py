@@ -80,6 +80,11 @@ class Tagged:
         """The kind of the units behind the tag."""
         return self.inner.kind
 
+    @property
+    def space(self) -> int | None:
+        """The id of a token that is one space, where the inner tokenizer has one."""
+        return self.inner.space
+
     def __len__(self) -> int:
         return len(self.inner) + len(self.tags)
 

@@ -93,6 +93,10 @@ class Tokenizer(Protocol):
     def tags(self) -> tuple[str, ...]:
         """The tags it reads at the front of a text; most know none."""
 
+    @property
+    def space(self) -> int | None:
+        """The id of a token that is one space, where there is such a token."""
+
     def __len__(self) -> int: ...
 
     def encode(self, text: str) -> list[int]:
@@ -130,6 +134,7 @@ class _Listed:
         self.config = config
         self._tokens = (*SPECIALS, *tokens)
         self._ids = {token: index for index, token in enumerate(tokens, len(SPECIALS))}
+        self.space = self._ids.get(" ")
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -299,6 +304,7 @@ class Subwords:
 
     kind: ClassVar[str] = SubwordsConfig.kind
     tags: tuple[str, ...] = ()
+    space: int | None = None  # mostly the beginning of a piece
 
     def __init__(self, config: SubwordsConfig, model: bytes) -> None:
         self.config = config

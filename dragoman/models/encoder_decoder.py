@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from dragoman.data.batches import Batch, Candidates
 from dragoman.data.tokenizers import PAD, SOS, UNK
 from dragoman.layers.blocks import Embedding, FirstRows, build_embedding, drop_words
+from dragoman.models.characters import CharacterWordsConfig, CharacterWordsEncoder
+from dragoman.models.convolutional import ConvolutionalDecoder, ConvolutionalDecoderConfig
 from dragoman.models.core import Decoder, Encoder, Loss, Memory, State, TokenScores
+from dragoman.models.encoders import ROW_ENCODERS, RowEncoderConfig
 from dragoman.models.forcing import ForcingConfig, TeacherForcingConfig
 from dragoman.models.recurrent import (
     FixedContextDecoder,
@@ -24,21 +27,28 @@ from dragoman.models.recurrent import (
 )
 from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.softmax import LOSSES, FullSoftmaxConfig, SoftmaxConfig, full_precision
-from dragoman.models.transformer import Share, TransformerConfig, TransformerDecoder, TransformerEncoder
+from dragoman.models.transformer import Share, TransformerConfig, TransformerDecoder
 from dragoman.settings import Range, setting
 
-EncoderConfig = TransformerConfig | RecurrentEncoderConfig
-DecoderConfig = TransformerConfig | RecurrentDecoderConfig | FixedContextDecoderConfig | LuongDecoderConfig
+EncoderConfig = RowEncoderConfig | CharacterWordsConfig
+DecoderConfig = (
+    TransformerConfig
+    | RecurrentDecoderConfig
+    | FixedContextDecoderConfig
+    | LuongDecoderConfig
+    | ConvolutionalDecoderConfig
+)
 
 ENCODERS: dict[type, Any] = {
-    TransformerConfig: TransformerEncoder,
-    RecurrentEncoderConfig: RecurrentEncoder,
+    **ROW_ENCODERS,
+    CharacterWordsConfig: CharacterWordsEncoder,
 }
 DECODERS: dict[type, Any] = {
     TransformerConfig: TransformerDecoder,
     RecurrentDecoderConfig: RecurrentDecoder,
     FixedContextDecoderConfig: FixedContextDecoder,
     LuongDecoderConfig: LuongDecoder,
+    ConvolutionalDecoderConfig: ConvolutionalDecoder,
 }
 # Which of the three tables are one: source embeddings, target embeddings, output.
 TIES = {
@@ -122,16 +132,21 @@ class EncoderDecoder(nn.Module):
     decoder: Decoder
 
     def __init__(
-        self, config: EncoderDecoderConfig, source_vocabulary: int, target_vocabulary: int, tags: int = 0
+        self,
+        config: EncoderDecoderConfig,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        tags: int = 0,
+        space: int | None = None,
     ) -> None:
-        """The last `tags` words of the source vocabulary are tags (FIELD G10): only the source has them."""
+        """The last `tags` words of the source vocabulary are tags (FIELD G10); `space` is the token between words."""
         super().__init__()
         self.config = config
         self.steps_before = 0  # training steps, for schedules within the model
         ties = TIES[config.tie]
         self.first_tag = source_vocabulary - tags
         assert self.first_tag == target_vocabulary or 0 not in ties[1:], "tied tables need one vocabulary"
-        source = build_embedding(source_vocabulary, config.encoder.embedding, PAD)
+        source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space)
         target: Embedding = source
         if ties[1] == 1:
             target = build_embedding(target_vocabulary, config.decoder.embedding, PAD)

@@ -20,7 +20,11 @@ from dragoman.layers.memory_attention import (
     PredictiveConfig,
 )
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
+from dragoman.models.characters import CharacterWordsConfig
+from dragoman.models.convolutional import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
+from dragoman.models.dense import DenseEncoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.multi_kernel import MultiKernelConfig
 from dragoman.models.recurrent import (
     FixedContextDecoderConfig,
     LuongDecoderConfig,
@@ -28,9 +32,11 @@ from dragoman.models.recurrent import (
     RecurrentDecoderConfig,
 )
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.sentence_convolution import SentenceConvolutionConfig
 from dragoman.models.transformer import TransformerConfig
 
 VOCABULARY = 11
+SPACE = 7  # parts words, for encoders that read characters
 
 ENCODER_CASES = {
     "transformer-pre": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
@@ -48,6 +54,18 @@ ENCODER_CASES = {
     ),
     "plain-backward-norm": RecurrentEncoderConfig(
         cell=PlainConfig(), layers=2, embedding=6, widths=(5, 9), width=9, dropout=0.0, direction="backward", norm=True
+    ),
+    "convolutional": ConvolutionalEncoderConfig(
+        layers=2, embedding=7, widths=(6, 5), kernels=(3, 4), dropout=0.0, positions=LearnedConfig(maximum=40)
+    ),
+    "sentence-convolution": SentenceConvolutionConfig(width=6, maximum=8, dropout=0.0),
+    "multi-kernel": MultiKernelConfig(
+        kernels=(1, 3, 5), layers=2, embedding=6, width=6, dropout=0.0, non_local=True, positions=SinusoidalConfig()
+    ),
+    "dense": DenseEncoderConfig(maximum=7, layers=2, embedding=4, hidden=9, width=5, dropout=0.0),
+    "character-words": CharacterWordsConfig(
+        embedding=4, kernels=(1, 3), filters=(3, 4), longest_word=3,
+        inner=RecurrentEncoderConfig(cell=GRUConfig(), embedding=5, width=6, dropout=0.0),
     ),
 }  # fmt: skip
 DECODER_CASES = {
@@ -78,6 +96,9 @@ DECODER_CASES = {
         cell=PlainConfig(), embedding=6, width=7, dropout=0.0, input_feeding=False,
         attention=CosineConfig(window=PredictiveConfig(radius=3)),
     ),
+    "convolutional": ConvolutionalDecoderConfig(
+        layers=3, embedding=7, widths=(6, 6, 5), kernels=(3, 1, 2), dropout=0.0, positions=LearnedConfig(maximum=40)
+    ),
 }  # fmt: skip
 PAIRS = list(product(ENCODER_CASES, DECODER_CASES))
 
@@ -97,7 +118,7 @@ def build(encoder: str, decoder: str, tie: str = "target", smoothing: float = 0.
         encoder=ENCODER_CASES[encoder],
         decoder=DECODER_CASES[decoder],
     )
-    model = EncoderDecoder(config, VOCABULARY + 2, VOCABULARY)
+    model = EncoderDecoder(config, VOCABULARY + 2, VOCABULARY, space=SPACE)
     with torch.no_grad():  # away from the tidy start, so that biases and norms matter
         for part in model.parameters():
             part.add_(0.1 * torch.randn_like(part))
