@@ -295,6 +295,15 @@ def test_entries_of_every_form_are_read_and_written_back() -> None:
     assert by_hand.data.train == (Pairs(file="a.tsv", tag="de"),)
 
 
+def test_the_entries_of_the_readme_are_read() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    snippet = text.partition("```toml\n")[2].partition("```")[0]
+    assert config.build(tomllib.loads(snippet)).data.train == (
+        Pairs(file="de.tsv", tag="de"),
+        Pairs("a.en", "a.fr", tag="fr"),
+    )
+
+
 def entry(**named: str) -> dict[str, str]:
     return {"file": "a.tsv", **named}
 
