@@ -18,11 +18,12 @@ import torch
 from torch import nn
 
 from dragoman.config import Config
-from dragoman.data.batches import Batch, BatchPlan, padded
+from dragoman.data.batches import Batch, BatchPlan, gather, padded
 from dragoman.data.corpus import Corpus, Files, paths_of, prepare, read_all
 from dragoman.data.readers import Example, Fault
 from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError, DragomanError, RunError
+from dragoman.models.core import AtOnce
 from dragoman.predictor import load
 from dragoman.runs import device_of, train
 from dragoman.tasks import build_model
@@ -46,6 +47,7 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
         raise DataError(f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"')
     corpus = prepare(config.data, config.tokenizer)
     shapes = check_lengths(config, corpus, say)
+    check_reach(config, corpus, say)
     check_memory(config, corpus, shapes, device, say)
     check_cycle(config, say)
 
@@ -94,6 +96,24 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
         f"{config.train.steps * config.train.accumulate / len(epoch):.1f} epochs"
     )
     return set(shapes)
+
+
+def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
+    """How many targets a model that writes at once has room for; the others would teach it nothing."""
+    with torch.device("meta"):  # only the sizes matter
+        model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer))
+    if not isinstance(model, AtOnce):
+        return
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
+    epoch = plan.epoch(0)
+    reached = sum(int(model.reachable(gather(corpus.train, epoch[n])).sum()) for n in range(len(epoch)))
+    left_out = len(plan) - reached
+    say(f"room: {left_out:,} of {len(plan):,} targets ({left_out / len(plan):.1%}) are too long to be written at all")
+    if not reached:
+        raise DragomanError(
+            "no target can be written: raise model.alignment.upsample (or model.alignment.longest), or take smaller "
+            "units for the source than for the target"
+        )
 
 
 def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: torch.device, say: Say) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS
+from dragoman.errors import DataError
 from dragoman.layers.attention import AdditiveAttention, CrossAttention, observing
 from dragoman.predictor import Predictor
 
@@ -59,6 +60,8 @@ def cross_attention(predictor: Predictor, text: str, output: str | None = None) 
         for name, parts in seen.items()
         if isinstance(kinds[name], CrossAttention | AdditiveAttention)
     }
+    if not layers:
+        raise DataError("no attention to show: this model's output does not look at its source by attention")
     return Alignment(
         source=(*predictor.source_tokenizer.pieces(source), *predictor.source_tokenizer.pieces([EOS])),
         target=(*predictor.target_tokenizer.pieces(target), *predictor.target_tokenizer.pieces([EOS])),

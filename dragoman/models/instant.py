@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.data.batches import Batch
-from dragoman.data.tokenizers import EOS, PAD, UNK
+from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
 from dragoman.layers.blocks import FeedForward, Residual, TokenEmbedding, drop_words
 from dragoman.layers.ctc import collapsed, needed_positions
 from dragoman.layers.resampling import Upsample, resized
@@ -180,7 +180,9 @@ class CTC(nn.Module):
         written = self.write(write, memory)
         mask = (target != PAD) & self.reachable(memory.mask, target)[:, None]
         each = -self.negative_log_probability(written, target) / (target != PAD).sum(1)
-        best, sizes = collapsed(written.log_probabilities.argmax(-1), written.lengths, PAD)
+        never = torch.tensor([SOS, EOS], device=target.device)  # no label is one of these
+        path = written.log_probabilities.index_fill(-1, never, float("-inf")).argmax(-1)
+        best, sizes = collapsed(path, written.lengths, PAD)
         longest = target.shape[1]
         best = F.pad(best, (0, max(0, longest - best.shape[1])), value=PAD)[:, :longest]
         best = best.masked_fill(torch.arange(longest, device=target.device) == sizes[:, None], EOS)
