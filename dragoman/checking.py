@@ -132,7 +132,8 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: tor
     ]
     candidates = {max(sorted(shapes), key=measure) for measure in measures}
     activations, (rows, source, target) = max((batch_memory(model, shape), shape) for shape in candidates)
-    activations += 2 * rows * target * sizes[1] * 4  # two gradients of that size stand beside the probabilities
+    written = model.positions(source, target) if isinstance(model, AtOnce) else target
+    activations += 2 * rows * written * sizes[1] * 4  # two gradients of that size stand beside the probabilities
     needed = parameters * 4 * copies + activations
     available = available_memory(device)
     verdict = f" of {available / 2**30:.1f} GiB free" if available else ""

@@ -152,5 +152,8 @@ class AtOnce(Protocol):
     def score(self, batch: Batch) -> TokenScores:
         """Scores of the batch's targets."""
 
+    def positions(self, source: int, target: int) -> int:
+        """At how many positions it writes for rows of these lengths while training."""
+
     def reachable(self, batch: Batch) -> Tensor:
         """Which targets (B,) the model could write at all; the others give no loss and no scores."""

@@ -157,6 +157,10 @@ class CTC(nn.Module):
         """The same; how many tokens it makes is for the search to find out."""
         return self.write(write, memory)
 
+    def positions(self, source: int, target: int) -> int:
+        """Several for each source position."""
+        return self.upsample.factor * source
+
     def reachable(self, source_mask: Tensor, target: Tensor) -> Tensor:
         """Which targets (B,) have a path."""
         return needed_positions(target, sizes_of(target)) <= self.upsample.factor * source_mask.sum(1)
@@ -235,6 +239,10 @@ class Length(nn.Module):
         longest = max(1, int(sizes.max())) if sizes.numel() else 1
         written = self.write(write, values, mask, sizes.flatten(), longest)
         return Slots(written.view(*sizes.shape, longest, -1), sizes, scores)
+
+    def positions(self, source: int, target: int) -> int:
+        """One for each target token."""
+        return target
 
     def reachable(self, source_mask: Tensor, target: Tensor) -> Tensor:
         """Which targets (B,) are short enough."""
@@ -339,6 +347,11 @@ class Instant(nn.Module):
         memory = self.encode(batch.source, batch.source_mask)
         scores: TokenScores = self.alignment.score(self.write, memory, batch.target)
         return scores
+
+    def positions(self, source: int, target: int) -> int:
+        """At how many positions it writes for rows of these lengths while training."""
+        count: int = self.alignment.positions(source, target)
+        return count
 
     def reachable(self, batch: Batch) -> Tensor:
         """Which targets (B,) could be written at all."""
