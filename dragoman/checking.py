@@ -18,11 +18,12 @@ import torch
 from torch import nn
 
 from dragoman.config import Config
-from dragoman.data.batches import Batch, BatchPlan, padded
+from dragoman.data.batches import Batch, BatchPlan, gather, padded
 from dragoman.data.corpus import Corpus, Files, file_list, paths_of, prepare, read_all, tag_of, tags_of
 from dragoman.data.readers import Example, Fault, Pairs
 from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError, DragomanError, RunError
+from dragoman.models.core import AtOnce
 from dragoman.predictor import load
 from dragoman.runs import device_of, train
 from dragoman.tasks import model_for
@@ -49,6 +50,7 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
         counts = corpus.report["tags"].items()
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
     shapes = check_lengths(config, corpus, say)
+    check_reach(config, corpus, say)
     check_memory(config, corpus, shapes, device, say)
     check_cycle(config, say)
 
@@ -99,6 +101,24 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     return set(shapes)
 
 
+def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
+    """How many targets a model that writes at once has room for; the others would teach it nothing."""
+    with torch.device("meta"):  # only the sizes matter
+        model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
+    if not isinstance(model, AtOnce):
+        return
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
+    epoch = plan.epoch(0)
+    reached = sum(int(model.reachable(gather(corpus.train, epoch[n])).sum()) for n in range(len(epoch)))
+    left_out = len(plan) - reached
+    say(f"room: {left_out:,} of {len(plan):,} targets ({left_out / len(plan):.1%}) are too long to be written at all")
+    if not reached:
+        raise DragomanError(
+            "no target can be written: raise model.alignment.upsample (or model.alignment.longest), or take smaller "
+            "units for the source than for the target"
+        )
+
+
 def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: torch.device, say: Say) -> None:
     """Weights, optimiser and what the backward pass of the largest batch keeps, against what there is."""
     sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
@@ -115,7 +135,8 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: tor
     ]
     candidates = {max(sorted(shapes), key=measure) for measure in measures}
     activations, (rows, source, target) = max((batch_memory(model, shape), shape) for shape in candidates)
-    activations += 2 * rows * target * sizes[1] * 4  # two gradients of that size stand beside the probabilities
+    written = model.positions(source, target) if isinstance(model, AtOnce) else target
+    activations += 2 * rows * written * sizes[1] * 4  # two gradients of that size stand beside the probabilities
     needed = parameters * 4 * copies + activations
     available = available_memory(device)
     verdict = f" of {available / 2**30:.1f} GiB free" if available else ""

@@ -15,6 +15,7 @@ from dragoman.data.tokenizers import CharactersConfig
 from dragoman.errors import ConfigError, hint
 from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.models.instant import InstantConfig
 from dragoman.search.core import SearchConfig
 from dragoman.settings import setting
 from dragoman.training.config import TrainConfig
@@ -27,7 +28,7 @@ class Config:
     data: DataConfig = setting(help="where the pairs are")
     task: Literal["translate"] = setting("translate", help="the shape of the problem")
     tokenizer: TokenizersConfig = setting(TokenizersConfig(), help="how text becomes tokens")
-    model: EncoderDecoderConfig = setting(EncoderDecoderConfig(), help="what is trained")
+    model: EncoderDecoderConfig | InstantConfig = setting(EncoderDecoderConfig(), help="what is trained")
     train: TrainConfig = setting(TrainConfig(), help="how it is trained")
     search: SearchConfig = setting(SearchConfig(), help="how its output is found")
 

@@ -158,7 +158,10 @@ class Predictor:
 
     @torch.no_grad()
     def loss(self, examples: Sequence[Example], batch_size: int = 64, *, tag: str | None = None) -> tuple[float, float]:
-        """Mean negative log-probability per target token (<eos> counted) of first references, and token accuracy."""
+        """Mean negative log-probability per target token (<eos> counted) of first references, and token accuracy.
+
+        References that the model cannot write at all are left out; ∞ if there is no other.
+        """
         sources = self.source_tokenizer.encode_batch(self._sources(examples, tag))
         targets = self.target_tokenizer.encode_batch([example.references[0] for example in examples])
         order = sorted(range(len(examples)), key=lambda place: len(targets[place]))
@@ -170,7 +173,7 @@ class Predictor:
             total -= float(scores.log_probabilities.sum(dtype=torch.float64))
             correct += int(scores.correct.sum())
             count += int(scores.mask.sum())
-        return total / count, correct / count
+        return (total / count, correct / count) if count else (math.inf, 0.0)
 
     def evaluate(
         self,

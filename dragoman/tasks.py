@@ -1,21 +1,28 @@
-"""One table from task to model: a new shape of problem is a new row."""
+"""One table from configuration to model: a new whole is a new row."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch import nn
 
 from dragoman.config import Config
 from dragoman.data.tokenizers import Tokenizer
-from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.instant import Instant, InstantConfig
 
-MODELS = {"translate": EncoderDecoder}
+MODELS: dict[type, Any] = {
+    EncoderDecoderConfig: EncoderDecoder,
+    InstantConfig: Instant,
+}
 
 
 def build_model(
     config: Config, source_vocabulary: int, target_vocabulary: int, tags: int = 0, space: int | None = None
 ) -> nn.Module:
     """The untrained model a configuration describes; what is known only from data comes as arguments."""
-    return MODELS[config.task](config.model, source_vocabulary, target_vocabulary, tags, space)
+    model: nn.Module = MODELS[type(config.model)](config.model, source_vocabulary, target_vocabulary, tags, space)
+    return model
 
 
 def model_for(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:

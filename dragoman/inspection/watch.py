@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS
+from dragoman.errors import DataError
 from dragoman.layers.attention import observing
 from dragoman.predictor import Predictor
 
@@ -66,6 +67,8 @@ def cross_attention(predictor: Predictor, text: str, output: str | None = None) 
         for name, parts in seen.items()
         if getattr(kinds[name], "reads_memory", False)
     }
+    if not layers:
+        raise DataError("no attention to show: this model's output does not look at its source by attention")
     tokens = predictor.source_tokenizer.pieces([*source, EOS])
     entries = next((weights.shape[2] for weights in layers.values()), len(tokens))
     return Alignment(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -126,3 +126,42 @@ class Model(Protocol):
 
     def score(self, batch: Batch) -> TokenScores:
         """Teacher-forced scores of the batch's targets."""
+
+
+class Emissions(NamedTuple):
+    """What a model trained by CTC writes: repeats merge and the blank, which is <pad>, says nothing."""
+
+    log_probabilities: Tensor  # (B, T, V) at least float32
+    lengths: Tensor  # (B,) positions that are real
+
+
+class Slots(NamedTuple):
+    """What a model that chooses the length first writes: one token a position, for each of k lengths."""
+
+    log_probabilities: Tensor  # (B, k, T, V) at least float32
+    lengths: Tensor  # (B, k) positions that are real; <eos> has none
+    length_scores: Tensor  # (B, k) log-probability of each length, −∞ where there is none
+
+
+@runtime_checkable
+class AtOnce(Protocol):
+    """A whole that is trained and searched too, but writes all tokens at once: it has no steps."""
+
+    @property
+    def maximum(self) -> int | None:
+        """Most tokens it can write, <eos> included; None: any number."""
+
+    def __call__(self, batch: Batch) -> Loss:
+        """The training loss; nothing else happens here, so that DDP can wrap it."""
+
+    def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> Emissions | Slots:
+        """What is written for every source; limits (B,) are most tokens with <eos>, candidates how many lengths."""
+
+    def score(self, batch: Batch) -> TokenScores:
+        """Scores of the batch's targets."""
+
+    def positions(self, source: int, target: int) -> int:
+        """At how many positions it writes for rows of these lengths while training."""
+
+    def reachable(self, batch: Batch) -> Tensor:
+        """Which targets (B,) the model could write at all; the others give no loss and no scores."""

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.data.batches import Batch, batch_of
 from dragoman.errors import DragomanError
-from dragoman.models.core import Model
+from dragoman.models.core import AtOnce, Emissions, Model, Slots
+from dragoman.search import ctc, slots
 from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.follow import follow
+
+# How to read what a model writes at once.
+READERS: dict[type, Any] = {
+    Emissions: ctc.read,
+    Slots: slots.read,
+}
 
 
 def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
@@ -24,31 +32,48 @@ def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
     return (lengths * math.ceil(ratio * 16) // 16) + 12
 
 
-def search(model: Model, batch: Batch, config: SearchConfig, ratio: float, most: int = 1) -> list[list[Hypothesis]]:
+def search(
+    model: Model | AtOnce, batch: Batch, config: SearchConfig, ratio: float, most: int = 1
+) -> list[list[Hypothesis]]:
     """The best hypotheses for every source of a batch, best first."""
     limits = limits_for(batch, config, ratio)
     if model.maximum is not None:
         limits = limits.clamp(max=model.maximum)
-    with torch.no_grad():
-        state = model.start(batch)
-    if config.beam == 1 and most == 1:
-        found = [[one] for one in follow(model.step, state, limits, length_penalty=config.length_penalty)]
+    if isinstance(model, AtOnce):
+        found = at_once(model, batch, limits, config, most)
     else:
-        found = beam(
-            model.step,
-            state,
-            limits,
-            width=max(config.beam, most),
-            length_penalty=config.length_penalty,
-            most=most,
-        )
+        found = in_steps(model, batch, limits, config, most)
     if any(not hypotheses or math.isnan(hypotheses[0].score) for hypotheses in found):
         raise DragomanError("found no output for a source: the model's probabilities are NaN; its weights are broken")
     return found
 
 
+@torch.no_grad()
+def at_once(model: AtOnce, batch: Batch, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
+    """What a model without feedback writes."""
+    written = model.emissions(batch, limits, max(config.beam, most))
+    found: list[list[Hypothesis]] = READERS[type(written)](written, limits, config, most)
+    return found
+
+
+def in_steps(model: Model, batch: Batch, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
+    """What a model writes token by token."""
+    with torch.no_grad():
+        state = model.start(batch)
+    if config.beam == 1 and most == 1:
+        return [[one] for one in follow(model.step, state, limits, length_penalty=config.length_penalty)]
+    return beam(
+        model.step,
+        state,
+        limits,
+        width=max(config.beam, most),
+        length_penalty=config.length_penalty,
+        most=most,
+    )
+
+
 def search_all(
-    model: Model,
+    model: Model | AtOnce,
     sources: Sequence[Sequence[int]],
     config: SearchConfig,
     ratio: float,

@@ -79,8 +79,8 @@ class Validator:
             total -= float(scores.log_probabilities.sum(dtype=torch.float64))
             correct += int(scores.correct.sum())
             count += int(scores.mask.sum())
-        loss = total / count
-        found = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": correct / count}
+        loss = total / count if count else math.inf  # not one target that the model could write
+        found = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": correct / max(1, count)}
         if not self.sources:
             return Validation(found)
         written: list[str] = [""] * len(self.sources)

@@ -17,8 +17,8 @@ from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS, PAD, CharactersConfig, SubwordsConfig, WordsConfig, learn
 from dragoman.errors import ConfigError
 from dragoman.inspection.watch import cross_attention
-from dragoman.layers.cells import GRUConfig
 from dragoman.layers.blocks import TokenEmbedding
+from dragoman.layers.cells import GRUConfig
 from dragoman.models.characters import CharacterWordsConfig, CharacterWordsEncoder, spelled
 from dragoman.models.convolutional import ConvolutionalEncoderConfig
 from dragoman.models.dense import DenseEncoderConfig
@@ -205,7 +205,8 @@ def test_characters_in_words_out(cached: Path, tmp_path: Path) -> None:
                 "inner": {"kind": "recurrent", "cell": "gru", "embedding": 16, "width": 16, "dropout": 0.0},
             },
             "decoder": {
-                "kind": "recurrent", "cell": "gru", "embedding": 16, "width": 16, "attention": {"kind": "additive", "width": 16}, "dropout": 0.0,
+                "kind": "recurrent", "cell": "gru", "embedding": 16, "width": 16, "attention": {"width": 16},
+                "dropout": 0.0,
             },
         },
         "train": {

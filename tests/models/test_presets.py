@@ -11,6 +11,7 @@ from dragoman import config
 from dragoman.inspection.summary import parameter_count
 from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.models.instant import CTCConfig, InstantConfig
 from dragoman.models.recurrent import RecurrentDecoderConfig
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
@@ -21,6 +22,7 @@ SOURCE, TARGET = 9_000, 7_000
 
 # With a vocabulary of SHARED where the preset ties everything, of SOURCE and TARGET where it does not.
 SIZES = {
+    "nat-ctc-small": 15_988_480,
     "rnn-attention-base": 45_177_344,
     "rnn-attention-small": 3_312_768,
     "transformer-base": 63_084_544,
@@ -33,14 +35,16 @@ NAMES = config.preset_names()
 
 def is_transformer(name: str) -> bool:
     model = preset(name)
+    if isinstance(model, InstantConfig):
+        return False
     return isinstance(model.encoder, TransformerConfig) and isinstance(model.decoder, TransformerConfig)
 
 
-def preset(name: str) -> EncoderDecoderConfig:
+def preset(name: str) -> EncoderDecoderConfig | InstantConfig:
     return config.build({"preset": name, "data": {"train": "pairs.tsv"}}).model
 
 
-def vocabularies(model: EncoderDecoderConfig) -> tuple[int, int]:
+def vocabularies(model: EncoderDecoderConfig | InstantConfig) -> tuple[int, int]:
     return (SHARED, SHARED) if model.tie == "all" else (SOURCE, TARGET)
 
 
@@ -87,7 +91,20 @@ def recurrent_decoder(stack: RecurrentDecoderConfig, memory: int) -> int:
     return attention + cells + begin + linear(stack.width + memory + stack.embedding, stack.embedding)
 
 
-def formula(model: EncoderDecoderConfig, source: int, target: int) -> int:
+def instant(model: InstantConfig, source: int, target: int) -> int:
+    """Two stacks, one matrix for each of the positions that a source token becomes, and one table or two."""
+    encoder, decoder, alignment = model.encoder, model.decoder, model.alignment
+    assert isinstance(encoder, TransformerConfig)
+    assert isinstance(decoder, TransformerConfig)
+    assert isinstance(alignment, CTCConfig)
+    tables = source * encoder.width + (target * decoder.width if model.tie == "none" else 0)
+    between = alignment.upsample * linear(encoder.width, decoder.width)
+    return tables + transformer_encoder(encoder) + between + transformer_encoder(decoder)
+
+
+def formula(model: EncoderDecoderConfig | InstantConfig, source: int, target: int) -> int:
+    if isinstance(model, InstantConfig):
+        return instant(model, source, target)
     tables = target * model.decoder.embedding
     if model.tie != "all":
         tables += source * model.encoder.embedding

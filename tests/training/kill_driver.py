@@ -27,7 +27,8 @@ CASES: dict[str, dict[str, Any]] = {
     "ema": {"encoder": TRANSFORMER, "decoder": TRANSFORMER, "average": {"kind": "ema", "decay": 0.9}},
     "best": {"encoder": TRANSFORMER, "decoder": TRANSFORMER, "average": {"kind": "best", "count": 3}},
     "recurrent": {
-        "encoder": RECURRENT, "decoder": RECURRENT | {"attention": {"kind": "additive", "width": 16}}, "average": {"kind": "ema", "decay": 0.9},
+        "encoder": RECURRENT, "decoder": RECURRENT | {"attention": {"width": 16}},
+        "average": {"kind": "ema", "decay": 0.9},
     },
 }  # fmt: skip
 TIMES = ("seconds", "tokens_per_second")  # the only fields of metrics.jsonl that may differ between two runs

@@ -1,0 +1,43 @@
+"""More or fewer positions than were read, row by row."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Upsample(nn.Module):
+    """Every vector becomes `factor` vectors, each by a matrix of its own (Libovický and Helcl 2018, section 3)."""
+
+    def __init__(self, inputs: int, width: int, factor: int) -> None:
+        super().__init__()
+        self.factor = factor
+        self.split = nn.Linear(inputs, factor * width)
+        for matrix in self.split.weight.data.chunk(factor):
+            nn.init.xavier_uniform_(matrix)
+        nn.init.zeros_(self.split.bias)
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, S, I) and mask (B, S) → (B, factor·S, D) and its mask."""
+        rows, length, _ = x.shape
+        return self.split(x).view(rows, self.factor * length, -1), mask.repeat_interleave(self.factor, 1)
+
+
+def resized(x: Tensor, lengths: Tensor, sizes: Tensor, longest: int) -> Tensor:
+    """Row b's first `lengths[b]` vectors stretched or squeezed to `sizes[b]` by linear interpolation.
+
+    (B, S, D) → (B, longest, D). The ends of both rows lie on each other, as those of a picture that is scaled;
+    beyond its size a row repeats its last vector.
+    """
+    places = torch.arange(longest, device=x.device) + 0.5
+    places = places * (lengths / sizes.clamp(min=1))[:, None] - 0.5  # (B, longest)
+    last = (lengths - 1).clamp(min=0)[:, None]
+    places = places.clamp(min=0.0).minimum(last.to(places.dtype))
+    below = places.floor().long()
+    above = (below + 1).minimum(last)
+    share = (places - below)[:, :, None].to(x.dtype)
+
+    def at(index: Tensor) -> Tensor:
+        return x.gather(1, index[:, :, None].expand(-1, -1, x.shape[2]))
+
+    return at(below) * (1 - share) + at(above) * share

@@ -1,0 +1,144 @@
+"""Texts out of CTC emissions (FIELD H8): the best path, and prefix beam search over texts.
+
+A hypothesis scores the log-probability of its text, summed over all its paths whatever the search saw of them. No
+token has a share of its own in it: `token_scores` spread it evenly over the tokens, <eos> included, which itself
+costs nothing since the positions end by themselves.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dragoman.data.tokenizers import EOS, PAD
+from dragoman.layers.ctc import NOTHING, collapsed, text_log_probability
+from dragoman.models.core import Emissions
+from dragoman.search.core import NEVER_WRITTEN, Hypothesis, SearchConfig
+
+BLANK = PAD
+SILENT = tuple({*NEVER_WRITTEN, EOS} - {BLANK})  # symbols that no path may have
+
+
+@torch.no_grad()
+def read(emissions: Emissions, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
+    """The best texts of every source, best first; limits (B,) count <eos>. A beam of one takes the best path."""
+    log_probabilities = emissions.log_probabilities.clone()
+    log_probabilities[:, :, list(SILENT)] = NOTHING
+    emissions = emissions._replace(log_probabilities=log_probabilities)
+    width = max(config.beam, most)
+    texts, sizes, real = best_path(emissions, limits - 1) if width == 1 else prefix_beam(emissions, limits - 1, width)
+    scores = text_log_probability(log_probabilities, emissions.lengths, texts, sizes, BLANK).masked_fill(~real, NOTHING)
+    found = []
+    for row, lengths, totals in zip(texts.tolist(), sizes.tolist(), scores.tolist(), strict=True):
+        hypotheses = [
+            hypothesis(text[:length], total, config.length_penalty)
+            for text, length, total in zip(row, lengths, totals, strict=True)
+            if total != NOTHING
+        ]
+        found.append(sorted(hypotheses, key=lambda one: -one.normalised)[:most])
+    return found
+
+
+def hypothesis(text: list[int], score: float, length_penalty: float) -> Hypothesis:
+    """A text with its score spread over its tokens."""
+    size = len(text) + 1
+    return Hypothesis((*text, EOS), (score / size,) * size, score, score / size**length_penalty)
+
+
+Texts = tuple[Tensor, Tensor, Tensor]  # (B, k, L) filled up with the blank, sizes (B, k), and which are real (B, k)
+
+
+def best_path(emissions: Emissions, limits: Tensor) -> Texts:
+    """The text of the most probable symbol at every position, one a source; cut where it is too long."""
+    texts, sizes = collapsed(emissions.log_probabilities.argmax(-1), emissions.lengths, BLANK)
+    sizes = sizes.minimum(limits.clamp(min=0))
+    beyond = torch.arange(texts.shape[1], device=texts.device) >= sizes[:, None]
+    return texts.masked_fill(beyond, BLANK)[:, None], sizes[:, None], torch.ones_like(sizes[:, None], dtype=torch.bool)
+
+
+class Prefixes(NamedTuple):
+    """The k texts of every source that are looked at, all different, and their probability so far.
+
+    Paths that end in the blank are kept apart from those that end in the text's last symbol: after the first the
+    same symbol begins anew, after the second it only lasts (Graves 2012; Hannun et al. 2014, algorithm 1).
+    """
+
+    texts: Tensor  # (B, k, L), filled up with the blank
+    sizes: Tensor  # (B, k)
+    parted: Tensor  # (B, k) log-probability of paths that end in the blank
+    lasting: Tensor  # (B, k) of those that end in the last symbol
+
+    @property
+    def totals(self) -> Tensor:
+        """Log-probability of each text so far, −∞ where no text is."""
+        return torch.logaddexp(self.parted, self.lasting)
+
+
+@torch.no_grad()
+def prefix_beam(emissions: Emissions, limits: Tensor, width: int) -> Texts:
+    """The `width` texts of every source that were found most probable, all different; rows do not see each other."""
+    frames, lengths = emissions
+    rows, positions, _ = frames.shape
+    longest = min(positions, max(1, int(limits.max()))) if rows else 1
+    nothing = frames.new_full((rows, width), NOTHING)
+    start = nothing.clone()
+    start[:, 0] = 0.0
+    blanks = torch.full((rows, width, longest), BLANK, dtype=torch.long, device=frames.device)
+    prefixes = Prefixes(blanks, blanks.new_zeros(rows, width), start, nothing)
+    for place in range(positions):
+        going = place < lengths
+        later = extended(prefixes, frames[:, place], limits)
+        prefixes = Prefixes(
+            *(
+                torch.where(going.view(-1, *[1] * (old.dim() - 1)), new, old)
+                for new, old in zip(later, prefixes, strict=True)
+            )
+        )
+    return prefixes.texts, prefixes.sizes, prefixes.totals != NOTHING
+
+
+def extended(prefixes: Prefixes, frame: Tensor, limits: Tensor) -> Prefixes:
+    """The best texts after one more position, frame (B, V)."""
+    texts, sizes, parted, lasting = prefixes
+    width, longest, vocabulary = *texts.shape[1:], frame.shape[1]
+    totals = prefixes.totals
+    end = (sizes - 1).clamp(min=0)[:, :, None]
+    last = texts.gather(2, end)[:, :, 0]  # (B, k), the blank where the text is empty
+    spoken = frame.gather(1, last)
+
+    # A text stays by a blank, or by its last symbol going on.
+    stay_parted = totals + frame[:, BLANK, None]
+    stay_lasting = (lasting + spoken).masked_fill(sizes == 0, NOTHING)
+    # It grows by a symbol; by its last one only after a blank.
+    grown = totals[:, :, None] + frame[:, None]  # (B, k, V)
+    grown.scatter_(2, last[:, :, None], (parted + spoken)[:, :, None])
+    grown[:, :, BLANK] = NOTHING
+    grown.masked_fill_((sizes >= limits[:, None])[:, :, None], NOTHING)
+
+    # Where text i grows into text j, which is looked at already, both are one: j takes the probability.
+    stem = texts.scatter(2, end, BLANK)
+    child = (texts[:, :, None] == stem[:, None]).all(3)  # (B, i, j)
+    child &= (sizes > 0)[:, None] & (totals > NOTHING)[:, None] & (totals > NOTHING)[:, :, None]
+    step = last[:, None].expand(-1, width, -1)
+    into = grown.gather(2, step)
+    stay_lasting = torch.logaddexp(stay_lasting, into.masked_fill(~child, NOTHING).logsumexp(1))
+    grown.scatter_reduce_(2, step, into.masked_fill(child, NOTHING), "amin")  # two texts may end in one symbol
+
+    stay = torch.logaddexp(stay_parted, stay_lasting)
+    best, index = torch.cat([stay, grown.flatten(1)], 1).topk(width, 1)
+    nothing = best == NOTHING  # fewer texts than places: those stay empty
+    stays = (index < width) | nothing
+    grows = (index - width).clamp(min=0)
+    origin = torch.where(index < width, index, grows // vocabulary)
+    new_sizes = sizes.gather(1, origin).masked_fill(nothing, 0)
+    new_texts = texts.gather(1, origin[:, :, None].expand(-1, -1, longest)).masked_fill(nothing[:, :, None], BLANK)
+    at = new_sizes.clamp(max=longest - 1)[:, :, None]
+    symbol = torch.where(stays, new_texts.gather(2, at)[:, :, 0], grows % vocabulary)
+    return Prefixes(
+        new_texts.scatter(2, at, symbol[:, :, None]),
+        new_sizes + ~stays,
+        torch.where(stays, stay_parted.gather(1, origin), NOTHING).masked_fill(nothing, NOTHING),
+        torch.where(stays, stay_lasting.gather(1, origin), best).masked_fill(nothing, NOTHING),
+    )
