@@ -137,10 +137,6 @@ class Cell(nn.Module):
 
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """Every step of x (N, T, I) → outputs (N, T, D) and the state after the last."""
-        return self.walk(x, state)
-
-    def walk(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """`sequence` step by step, for cells and settings without a fused kernel."""
         outputs = []
         for projected in self.project(x.transpose(0, 1)).unbind(0):  # (N, blocks·D), contiguous: time comes first
             state = self.advance(projected, state)
@@ -308,7 +304,7 @@ class GRUCell(Cell):
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """Every step of x (N, T, I), with torch's fused kernel where there is one."""
         if not self.fused:
-            return self.walk(x, state)
+            return super().sequence(x, state)
         start = state[0][None].contiguous()
         out, hidden = torch.gru(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
         return out, (hidden[0],)
