@@ -138,10 +138,6 @@ class Cell(nn.Module):
 
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """Every step of x (N, T, I) → outputs (N, T, D) and the state after the last."""
-        return self.walk(x, state)
-
-    def walk(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """`sequence` step by step, for cells and settings without a fused kernel."""
         outputs = []
         for projected in self.project(x.transpose(0, 1)).unbind(0):  # (N, blocks·D), contiguous: time comes first
             state = self.advance(projected, state)
@@ -227,10 +223,11 @@ class PeepholeLSTMCell(Cell):
     def advance(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 4D)."""
         hidden, memory = state
-        blocks = self._add_hidden(projected, hidden).view(-1, 4, self.width)  # (N, 4, D)
-        gates = torch.sigmoid(blocks[:, :2] + self.peepholes[:2] * memory[:, None])  # (N, 2, D)
-        memory = gates[:, 1] * memory + gates[:, 0] * torch.tanh(blocks[:, 2])
-        output = torch.sigmoid(blocks[:, 3] + self.peepholes[2] * memory)
+        write, forget, candidate, output = self._add_hidden(projected, hidden).chunk(4, -1)
+        see_write, see_forget, see_output = self.peepholes.unbind()
+        write, forget = torch.sigmoid(write + see_write * memory), torch.sigmoid(forget + see_forget * memory)
+        memory = forget * memory + write * torch.tanh(candidate)
+        output = torch.sigmoid(output + see_output * memory)
         return output * torch.tanh(memory), memory
 
 
@@ -245,9 +242,8 @@ class CoupledLSTMCell(Cell):
 
     def advance(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 3D)."""
-        blocks = self._add_hidden(projected, state[0])
-        forget, output = torch.sigmoid(blocks[:, : 2 * self.width]).chunk(2, -1)
-        candidate = torch.tanh(blocks[:, 2 * self.width :])
+        forget, output, candidate = self._add_hidden(projected, state[0]).chunk(3, -1)
+        forget, output, candidate = torch.sigmoid(forget), torch.sigmoid(output), torch.tanh(candidate)
         memory = candidate + forget * (state[1] - candidate)
         return output * torch.tanh(memory), memory
 
@@ -296,16 +292,16 @@ class GRUCell(Cell):
 
     def advance(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 3D)."""
-        (hidden,), both = state, 2 * self.width
-        gates, candidate = projected[:, :both], projected[:, both:]
+        (hidden,), sizes = state, [2 * self.width, self.width]
+        gates, candidate = torch.split(projected, sizes, -1)
         if self.before:
-            gates = torch.addmm(gates, hidden, self.hidden_weight[:both].t())
-            reset, update = torch.sigmoid(gates).chunk(2, -1)
-            candidate = torch.addmm(candidate, reset * hidden, self.hidden_weight[both:].t())
+            gate_weight, candidate_weight = torch.split(self.hidden_weight, sizes)
+            reset, update = torch.sigmoid(torch.addmm(gates, hidden, gate_weight.t())).chunk(2, -1)
+            candidate = torch.addmm(candidate, reset * hidden, candidate_weight.t())
         else:
-            turned = F.linear(hidden, self.hidden_weight)  # (N, 3D)
-            reset, update = torch.sigmoid(gates + turned[:, :both]).chunk(2, -1)
-            candidate = candidate + reset * turned[:, both:]
+            to_gates, to_candidate = torch.split(F.linear(hidden, self.hidden_weight), sizes, -1)
+            reset, update = torch.sigmoid(gates + to_gates).chunk(2, -1)
+            candidate = candidate + reset * to_candidate
         candidate = self.activation(candidate)
         return (candidate + update * (hidden - candidate),)
 
@@ -319,7 +315,7 @@ class GRUCell(Cell):
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """Every step of x (N, T, I), with torch's fused kernel where there is one."""
         if not self.fused:
-            return self.walk(x, state)
+            return super().sequence(x, state)
         start = state[0][None].contiguous()
         out, hidden = torch.gru(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
         return out, (hidden[0],)

@@ -196,7 +196,7 @@ def test_a_sequence_is_step_by_step(name: str) -> None:
         outputs.append(out)
         assert out is state[0]
         assert len(state) == cell.parts
-    ways = [(torch.stack(outputs, 1), state), cell.sequence(x, starts), cell.walk(x, starts)]
+    ways = [(torch.stack(outputs, 1), state), cell.sequence(x, starts), Cell.sequence(cell, x, starts)]
     same_with_gradients(ways, [x, *starts, *cell.parameters()])
 
 
@@ -366,7 +366,7 @@ def test_an_orthogonal_plain_cell_keeps_the_gradients_length() -> None:
     """FIELD B9: while tanh is near its linear middle, ‖∂h_T/∂h_0 · v‖ = ‖v‖."""
     cell = build_cell(PlainConfig(), INPUTS, WIDTH)
     start = torch.full((1, WIDTH), 1e-8).requires_grad_()
-    out, _ = cell.walk(torch.zeros(1, 40, INPUTS), (start,))
+    out, _ = cell.sequence(torch.zeros(1, 40, INPUTS), (start,))
     direction = torch.randn(WIDTH)
     (gradient,) = torch.autograd.grad(out[0, -1] @ direction, start)
     assert float(gradient.norm()) == pytest.approx(float(direction.norm()), rel=1e-9)
