@@ -10,13 +10,37 @@ import pytest
 import torch
 
 from dragoman.data.batches import Batch, batch_of
-from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
+from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
+from dragoman.layers.relations import RelativeBiasConfig, RelativeConfig, RotaryConfig
+from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 
 VOCABULARY = 11
 
+# The Transformer's relatives, with windows and segments so short that the rows below are cut into several.
+RELATIVES = {
+    "rotary-rms-gated-grouped": TransformerConfig(
+        layers=2, width=8, heads=4, feedforward=12, dropout=0.0, positions=RotaryConfig(base=50.0),
+        norm_kind="rms", gated=True, activation="silu", key_heads=2, bias=False,
+    ),
+    "relative-local": TransformerConfig(
+        layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=RelativeConfig(distance=2),
+        attention=LocalConfig(window=2), score="dot",
+    ),
+    "relative-bias-segments": TransformerConfig(
+        layers=2, width=8, heads=2, feedforward=12, dropout=0.0, norm="post",
+        positions=RelativeBiasConfig(buckets=4, distance=5), attention=SegmentsConfig(length=2),
+    ),
+    "linear": TransformerConfig(
+        layers=2, width=8, heads=4, feedforward=12, dropout=0.0, attention=LinearConfig(), key_heads=2
+    ),
+    "cosine": TransformerConfig(
+        layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=NoPositionsConfig(), score="cosine",
+        gated=True, activation="gelu-tanh",
+    ),
+}  # fmt: skip
 ENCODER_CASES = {
     "transformer-pre": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
     "transformer-post": TransformerConfig(
@@ -25,6 +49,7 @@ ENCODER_CASES = {
     ),
     "lstm": RecurrentEncoderConfig(cell="lstm", layers=2, embedding=6, width=10, dropout=0.0),
     "gru": RecurrentEncoderConfig(cell="gru", layers=1, embedding=6, width=8, dropout=0.0),
+    **RELATIVES,
 }  # fmt: skip
 DECODER_CASES = {
     "transformer-pre": TransformerConfig(
@@ -36,8 +61,11 @@ DECODER_CASES = {
     ),
     "lstm": RecurrentDecoderConfig(cell="lstm", layers=2, embedding=6, width=9, attention=7, dropout=0.0),
     "gru": RecurrentDecoderConfig(cell="gru", layers=1, embedding=6, width=8, attention=5, dropout=0.0),
+    **RELATIVES,
 }  # fmt: skip
-PAIRS = list(product(ENCODER_CASES, DECODER_CASES))
+# Every family with every other; relatives differ only inside their blocks, so each meets itself and two strangers.
+PAIRS = list(product(ENCODER_CASES.keys() - RELATIVES.keys(), DECODER_CASES.keys() - RELATIVES.keys()))
+PAIRS = sorted(PAIRS) + [pair for name in RELATIVES for pair in ((name, name), (name, "gru"), ("lstm", name))]
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,9 @@ from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.errors import DataError
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.inspection.watch import cross_attention, watch
-from dragoman.layers.attention import AdditiveAttention, CrossAttention, SelfAttention
+from dragoman.layers.attention import AdditiveAttention, CrossAttention
 from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.self_attention import SelfAttention
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig

@@ -18,7 +18,6 @@ from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
 from dragoman.layers.attention import (
     AdditiveAttention,
     CrossAttention,
-    SelfAttention,
     attend,
     masked_softmax,
     observing,
@@ -26,6 +25,7 @@ from dragoman.layers.attention import (
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.positions import Sinusoidal, SinusoidalConfig, sinusoids
 from dragoman.layers.recurrence import CELLS, Bidirectional, Cell, GRUCell, LSTMCell
+from dragoman.layers.self_attention import SelfAttention
 from dragoman.models.core import Memory
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
