@@ -75,12 +75,19 @@ def attend(
     if causal and (bias is not None or watched()):
         mask, causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril(), False
     if not watched():
+        something = None
+        if mask is not None:
+            # A query with nothing to look at looks at everything and then reads zeros: of such a row cuDNN's bfloat16
+            # kernel makes numbers in the output and NaN in the gradient (torch 2.11).
+            something = mask.any(-1, keepdim=True)
+            mask = mask | ~something
         if bias is not None:
             bias = bias.to(query.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, is_causal=causal, dropout_p=dropout, scale=scale, enable_gqa=groups > 1
         )
+        out = out if something is None else out * something
     else:
         if groups > 1:
             key, value = (part.repeat_interleave(groups, 1) for part in (key, value))
