@@ -230,8 +230,9 @@ def _read(expected: _Expected, value: object, place: str, errors: list[str], def
     """The value a field gets; when errors were added the result is of no use."""
     if expected.none and (value is None or value == "none"):
         return None
-    if isinstance(value, str) and len(expected.tables) > 1 and not expected.scalars and value not in expected.choices:
-        value = {"kind": value}  # the bare name of a kind stands for that kind with its defaults
+    named = "none" if value is None and "none" in _kinds(expected.tables) else value
+    if isinstance(named, str) and len(expected.tables) > 1 and not expected.scalars and named not in expected.choices:
+        value = {"kind": named}  # the bare name of a kind stands for that kind with its defaults
     if isinstance(value, Mapping) and expected.tables:
         chosen = _choose(expected.tables, value, place, errors, default)
         others = [cls for cls in expected.tables if cls is not chosen]

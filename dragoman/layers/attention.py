@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.layers.blocks import glorot
+from dragoman.layers.scores import SCORES
+
 Observer = Callable[[nn.Module, Tensor], None]
 _observer: ContextVar[Observer | None] = ContextVar("attention_observer", default=None)
 
@@ -24,13 +27,6 @@ def observing(observer: Observer) -> Iterator[None]:
         _observer.reset(token)
 
 
-def show(module: nn.Module, weights: Callable[[], Tensor]) -> None:
-    """Show weights (N, H, T, S) to whoever is watching."""
-    observer = _observer.get()
-    if observer is not None:
-        observer(module, weights())
-
-
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax over the last axis where mask is True; a query with nothing to look at gets all zeros."""
     if mask is None:
@@ -39,15 +35,30 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1) * mask
 
 
+def watched() -> bool:
+    """Whether somebody wants to see the weights: then every kind of attention must compute them all."""
+    return _observer.get() is not None
+
+
+def show(module: nn.Module, weights: Tensor) -> None:
+    """Give weights (N, H, T, S) to whoever observes."""
+    observer = _observer.get()
+    if observer is not None:
+        observer(module, weights)
+
+
 def attend(
     module: nn.Module,
     query: Tensor,  # (N, H, T, d); N = B, or B × hypotheses of one source
-    key: Tensor,  # (B, H, S, d)
-    value: Tensor,  # (B, H, S, d)
+    key: Tensor,  # (B, K, S, d); K divides H, and H/K heads in a row share a key head
+    value: Tensor,  # (B, K, S, d)
     *,
     mask: Tensor | None = None,  # True = real, broadcastable to (B, H, T, S)
+    bias: Tensor | None = None,  # added to the scaled scores, broadcastable to (B, H, T, S)
     causal: bool = False,
     dropout: float = 0.0,
+    scale: float | None = None,  # 1/√d unless told
+    dropped: int = 0,  # keys before these that can no longer be seen
 ) -> Tensor:
     """Scaled dot-product attention (FIELD D4), with the fused kernel unless somebody is watching.
 
@@ -60,17 +71,32 @@ def attend(
         query = query.view(-1, hypotheses, heads, length, depth).transpose(1, 2)
         query = query.reshape(-1, heads, hypotheses * length, depth)  # (B, H, k·T, d)
         assert not causal
-    observer = _observer.get()
-    if observer is None:
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal, dropout_p=dropout)
+    groups = heads // key.shape[1]
+    if causal and (bias is not None or watched()):
+        mask, causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril(), False
+    if not watched():
+        something = None
+        if mask is not None:
+            # A query with nothing to look at looks at everything and then reads zeros: of such a row cuDNN's bfloat16
+            # kernel makes numbers in the output and NaN in the gradient (torch 2.11).
+            something = mask.any(-1, keepdim=True)
+            mask = mask | ~something
+        if bias is not None:
+            bias = bias.to(query.dtype)
+            mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=causal, dropout_p=dropout, scale=scale, enable_gqa=groups > 1
+        )
+        out = out if something is None else out * something
     else:
-        if causal:
-            mask = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril()
-        weights = masked_softmax(query @ key.transpose(-2, -1) / depth**0.5, mask)  # (B, H, k·T, S)
+        if groups > 1:
+            key, value = (part.repeat_interleave(groups, 1) for part in (key, value))
+        scores = query @ key.transpose(-2, -1) * (depth**-0.5 if scale is None else scale)  # (B, H, k·T, S)
+        weights = masked_softmax(scores if bias is None else scores + bias, mask)
         seen = weights
         if hypotheses > 1:
             seen = seen.view(-1, heads, hypotheses, length, key.shape[2]).transpose(1, 2).flatten(0, 1)
-        observer(module, seen)  # (N, H, T, S)
+        show(module, F.pad(seen, (dropped, 0)))  # (N, H, T, S)
         out = F.dropout(weights, dropout) @ value
     if hypotheses > 1:
         out = out.view(-1, heads, hypotheses, length, depth).transpose(1, 2)
@@ -88,68 +114,7 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-Cache = tuple[Tensor, Tensor]  # keys and values so far, each (N, H, L, d)
-
-
-class SelfAttention(nn.Module):
-    """Multi-head self-attention (FIELD D6), over a whole sequence or over a cache of what came before."""
-
-    def __init__(self, width: int, heads: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.project = nn.Linear(width, 3 * width)
-        self.output = nn.Linear(width, width)
-        nn.init.xavier_uniform_(self.project.weight, gain=2**-0.5)  # as three square matrices
-        nn.init.xavier_uniform_(self.output.weight)
-        nn.init.zeros_(self.project.bias)
-        nn.init.zeros_(self.output.bias)
-
-    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Every position looks at every real one; mask (B, S)."""
-        query, key, value = (split_heads(part, self.heads) for part in self.project(x).chunk(3, -1))
-        out = attend(
-            self,
-            query,
-            key,
-            value,
-            mask=mask[:, None, None, :],
-            dropout=self.dropout if self.training else 0.0,
-        )
-        joined: Tensor = self.output(join_heads(out))
-        return joined
-
-    def extend(self, x: Tensor, past: Cache, length: Tensor | int) -> tuple[Tensor, Cache]:
-        """New positions look at the past and at themselves up to their own place.
-
-        `length` as an int: the cache grows. As a tensor: the cache was made with room to spare, and the new
-        keys are written into it in place at that position (the older state must not be used again).
-        """
-        query, key, value = (split_heads(part, self.heads) for part in self.project(x).chunk(3, -1))
-        new, device = x.shape[1], x.device
-        mask = None
-        causal = False
-        if isinstance(length, Tensor):
-            places = length + torch.arange(new, device=device)
-            key, value = (cache.index_copy_(2, places, part) for cache, part in zip(past, (key, value), strict=True))
-            mask = torch.arange(key.shape[2], device=device) <= places[:, None]  # (T, C)
-        elif length == 0:
-            causal = new > 1
-        else:
-            key = torch.cat([past[0], key], 2)
-            value = torch.cat([past[1], value], 2)
-            if new > 1:
-                places = length + torch.arange(new, device=device)
-                mask = torch.arange(length + new, device=device) <= places[:, None]  # (T, L+T)
-        out = attend(self, query, key, value, mask=mask, causal=causal, dropout=self.dropout if self.training else 0.0)
-        return self.output(join_heads(out)), (key, value)
-
-    def empty(self, rows: int, capacity: int | None, like: Tensor) -> Cache:
-        """A cache with nothing in it: growing, or with room for `capacity` positions."""
-        depth = self.output.in_features // self.heads
-        return (
-            like.new_zeros(rows, self.heads, capacity or 0, depth),
-            like.new_zeros(rows, self.heads, capacity or 0, depth),
-        )
+Cache = tuple[Tensor, ...]  # of a layer; of softmax attention the keys and values so far, each (N, K, L, d)
 
 
 class CrossAttention(nn.Module):
@@ -157,29 +122,42 @@ class CrossAttention(nn.Module):
 
     reads_memory = True  # its weights are an alignment of target and source
 
-    def __init__(self, width: int, heads: int, memory_width: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        memory_width: int,
+        dropout: float = 0.0,
+        *,
+        key_heads: int = 0,
+        score: str = "scaled-dot",
+        bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(memory_width, width)
-        self.value = nn.Linear(memory_width, width)
-        self.output = nn.Linear(width, width)
+        self.heads, self.key_heads, self.dropout = heads, key_heads or heads, dropout
+        depth = width // heads
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key = nn.Linear(memory_width, self.key_heads * depth, bias=bias)
+        self.value = nn.Linear(memory_width, self.key_heads * depth, bias=bias)
+        self.output = nn.Linear(width, width, bias=bias)
+        self.score = SCORES[score](heads, depth)
         for linear in (self.query, self.key, self.value, self.output):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+            glorot(linear)
 
     def read(self, keys: Tensor, values: Tensor) -> Cache:
-        """The memory as this layer sees it, each (B, H, S, d)."""
-        return split_heads(self.key(keys), self.heads), split_heads(self.value(values), self.heads)
+        """The memory as this layer sees it, each (B, K, S, d)."""
+        key, value = (split_heads(part, self.key_heads) for part in (self.key(keys), self.value(values)))
+        return self.score.key(key), value
 
     def forward(self, x: Tensor, memory: Cache, mask: Tensor) -> Tensor:
         """(N, T, D) queries over the memory of their source; mask (B, S)."""
         out = attend(
             self,
-            split_heads(self.query(x), self.heads),
+            self.score.query(split_heads(self.query(x), self.heads)),
             *memory,
             mask=mask[:, None, None, :],
             dropout=self.dropout if self.training else 0.0,
+            scale=self.score.scale,
         )
         joined: Tensor = self.output(join_heads(out))
         return joined

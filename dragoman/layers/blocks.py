@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -10,21 +11,32 @@ from torch.nn import functional as F
 
 from dragoman.errors import DataError
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # the approximation that T5 and GPT-2 were trained with
+    "silu": F.silu,
+}
+
+
+def glorot(linear: nn.Linear, gain: float = 1.0) -> None:
+    """Begin with weights after Glorot and Bengio 2010 and no bias."""
+    nn.init.xavier_uniform_(linear.weight, gain)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
 
 
 class FeedForward(nn.Module):
     """Two matrices with an activation between, at every position alike."""
 
-    def __init__(self, width: int, inner: int, activation: str, dropout: float) -> None:
+    def __init__(self, width: int, inner: int, activation: str, dropout: float, bias: bool = True) -> None:
         super().__init__()
-        self.widen = nn.Linear(width, inner)
-        self.narrow = nn.Linear(inner, width)
+        self.widen = nn.Linear(width, inner, bias=bias)
+        self.narrow = nn.Linear(inner, width, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(dropout)
         for linear in (self.widen, self.narrow):
-            nn.init.xavier_uniform_(linear.weight)
-            nn.init.zeros_(linear.bias)
+            glorot(linear)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) → (…, D)."""
@@ -32,12 +44,44 @@ class FeedForward(nn.Module):
         return out
 
 
+class GatedFeedForward(nn.Module):
+    """The widened vector times an activated gate (Shazeer 2020): SwiGLU with silu, GEGLU with gelu."""
+
+    def __init__(self, width: int, inner: int, activation: str, dropout: float, bias: bool = True) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, inner, bias=bias)
+        self.widen = nn.Linear(width, inner, bias=bias)
+        self.narrow = nn.Linear(inner, width, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = nn.Dropout(dropout)
+        for linear in (self.gate, self.widen, self.narrow):
+            glorot(linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, D)."""
+        out: Tensor = self.narrow(self.dropout(self.activation(self.gate(x)) * self.widen(x)))
+        return out
+
+
+def layer_norm(width: int, bias: bool = True) -> nn.Module:
+    """Mean taken away, divided by the deviation (Ba et al. 2016)."""
+    return nn.LayerNorm(width, bias=bias)
+
+
+def rms_norm(width: int, bias: bool = True) -> nn.Module:
+    """Divided by the root of the mean square (Zhang and Sennrich 2019); it never has a bias."""
+    return nn.RMSNorm(width, eps=1e-6)  # as T5 and Llama; torch's own default depends on the number type
+
+
+NORMS: dict[str, Callable[[int, bool], nn.Module]] = {"layer": layer_norm, "rms": rms_norm}
+
+
 class Residual(nn.Module):
     """x + f(norm(x)) in the pre-norm way, norm(x + f(x)) in the post-norm way of Vaswani 2017."""
 
-    def __init__(self, width: int, norm: str, dropout: float) -> None:
+    def __init__(self, width: int, norm: str, dropout: float, kind: str = "layer", bias: bool = True) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
+        self.norm = NORMS[kind](width, bias)
         self.before = norm == "pre"
         self.dropout = nn.Dropout(dropout)
 

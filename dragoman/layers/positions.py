@@ -1,15 +1,28 @@
-"""Where a token stands: added to its embedding, since attention alone is blind to order (FIELD E)."""
+"""Where a token stands, since attention alone is blind to order (FIELD E).
+
+A kind of positions is added to the embeddings (this file) or told inside self-attention (`relations`); the two
+tables at the end say which.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.errors import DataError
+from dragoman.layers.relations import (
+    Relation,
+    Relative,
+    RelativeBias,
+    RelativeBiasConfig,
+    RelativeConfig,
+    Rotary,
+    RotaryConfig,
+)
 from dragoman.settings import Range, setting
 
 
@@ -31,7 +44,31 @@ class LearnedConfig:
     maximum: Annotated[int, Range(1, None)] = setting(1024, help="longest sequence the model can see")
 
 
-PositionsConfig = SinusoidalConfig | LearnedConfig
+@dataclass(frozen=True)
+class NoPositionsConfig:
+    """Order is not told; a causal decoder can still count what it sees."""
+
+    kind: ClassVar[str] = "none"
+
+
+AddedPositionsConfig = SinusoidalConfig | LearnedConfig | NoPositionsConfig  # for stacks without self-attention
+PositionsConfig = AddedPositionsConfig | RotaryConfig | RelativeConfig | RelativeBiasConfig
+
+
+class NotAdded(nn.Module):
+    """Leaves embeddings as they are: for no positions, and for those told inside attention."""
+
+    maximum = None
+
+    def __init__(self, config: PositionsConfig, width: int) -> None:
+        super().__init__()
+
+    def reserve(self, length: int) -> None:
+        """Any length will do."""
+
+    def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
+        """x (B, T, D) as it is."""
+        return x
 
 
 def sinusoids(length: int, width: int, layout: str = "interleaved") -> Tensor:
@@ -90,16 +127,39 @@ class Learned(nn.Module):
         return x + rows_from(self, self.table, start, x.shape[1])
 
 
-Positions = Sinusoidal | Learned
-POSITIONS: dict[type, type[Sinusoidal] | type[Learned]] = {
-    SinusoidalConfig: Sinusoidal,
-    LearnedConfig: Learned,
-}
-
-
-def rows_from(positions: Positions, table: Tensor, start: Tensor | int, length: int) -> Tensor:
+def rows_from(positions: Sinusoidal | Learned, table: Tensor, start: Tensor | int, length: int) -> Tensor:
     """Rows start … start+length of a table; a tensor start was reserved when its cache was made."""
     if isinstance(start, Tensor):
         return table[start + torch.arange(length, device=table.device)]
     positions.reserve(start + length)
     return positions.table[start : start + length]
+
+
+ADDED: dict[type, Any] = {
+    SinusoidalConfig: Sinusoidal,
+    LearnedConfig: Learned,
+    RotaryConfig: NotAdded,
+    RelativeConfig: NotAdded,
+    RelativeBiasConfig: NotAdded,
+    NoPositionsConfig: NotAdded,
+}
+RELATIONS: dict[type, Any] = {
+    RotaryConfig: Rotary,
+    RelativeConfig: Relative,
+    RelativeBiasConfig: RelativeBias,
+}
+
+
+def added_positions(config: PositionsConfig, width: int) -> Sinusoidal | Learned | NotAdded:
+    """What the input of a stack adds to its embeddings."""
+    added: Sinusoidal | Learned | NotAdded = ADDED[type(config)](config, width)
+    return added
+
+
+def relations(config: PositionsConfig, layers: int, heads: int, depth: int, *, causal: bool) -> list[Relation]:
+    """What the self-attention of every layer is told; some kinds are one for the whole stack."""
+    if type(config) not in RELATIONS:
+        return [Relation() for _ in range(layers)]
+    kind = RELATIONS[type(config)]
+    made = [kind(config, heads, depth, causal) for _ in range(1 if kind.shared else layers)]
+    return made * layers if kind.shared else made

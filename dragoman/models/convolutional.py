@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dragoman.layers.attention import attend
 from dragoman.layers.blocks import TokenEmbedding, mean_over
 from dragoman.layers.convolution import GatedConvolution, NormalisedConvolution
-from dragoman.layers.positions import POSITIONS, LearnedConfig, PositionsConfig
+from dragoman.layers.positions import AddedPositionsConfig, LearnedConfig, added_positions
 from dragoman.models.core import Memory, State
 from dragoman.settings import Range, setting
 
@@ -33,7 +33,7 @@ class ConvolutionStackConfig:
     widths: tuple[Size, ...] = setting((), help="outputs layer by layer, in place of width")
     kernels: tuple[Size, ...] = setting((), help="positions seen layer by layer, in place of kernel")
     dropout: Share = setting(0.1, help="on embeddings, before every convolution and at the end")
-    positions: PositionsConfig = setting(LearnedConfig(), help="how a token's place is told")
+    positions: AddedPositionsConfig = setting(LearnedConfig(), help="how a token's place is told")
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
@@ -81,7 +81,7 @@ class ConvolutionalInput(nn.Module):
     def __init__(self, config: ConvolutionStackConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
-        self.positions = POSITIONS[type(config.positions)](config.positions, config.embedding)  # type: ignore[arg-type]
+        self.positions = added_positions(config.positions, config.embedding)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, start: Tensor | int) -> Tensor:

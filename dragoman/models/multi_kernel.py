@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dragoman.layers.blocks import TokenEmbedding, mean_over
 from dragoman.layers.convolution import NonLocal, surrounded
-from dragoman.layers.positions import POSITIONS, PositionsConfig
+from dragoman.layers.positions import AddedPositionsConfig, NoPositionsConfig, added_positions
 from dragoman.models.core import Memory
 from dragoman.settings import Range, setting
 
@@ -31,7 +31,7 @@ class MultiKernelConfig:
     width: Size = setting(384, help="size of the memory: a multiple of the number of kernels")
     dropout: Share = setting(0.2, help="on embeddings and after every layer")
     non_local: bool = setting(False, help="after every layer, let each position look at all others")
-    positions: PositionsConfig | None = setting(None, help="how a token's place is told; none: it is not")
+    positions: AddedPositionsConfig = setting(NoPositionsConfig(), help="how a token's place is told")
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
@@ -73,19 +73,14 @@ class MultiKernelEncoder(nn.Module):
         super().__init__()
         self.width = config.width
         self.embedding = embedding
-        self.positions = None
-        if config.positions is not None:
-            self.positions = POSITIONS[type(config.positions)](config.positions, config.embedding)  # type: ignore[arg-type]
+        self.positions = added_positions(config.positions, config.embedding)
         self.dropout = nn.Dropout(config.dropout)
         inputs = [config.embedding] + [config.width] * (config.layers - 1)
         self.layers = nn.ModuleList(MultiKernelLayer(config, size) for size in inputs)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, S), mask (B, S)."""
-        x = self.embedding(source)
-        if self.positions is not None:
-            x = self.positions(x * self.embedding.width**0.5, 0)
-        x = self.dropout(x)
+        x = self.dropout(self.positions(self.embedding(source) * self.embedding.width**0.5, 0))
         for layer in self.layers:
             x = layer(x, mask)
         return Memory(keys=x, values=x, mask=mask, final=(mean_over(x, mask),))

@@ -1,4 +1,4 @@
-"""The Transformer (FIELD C9): Vaswani et al. 2017, "Attention Is All You Need", section 3."""
+"""The Transformer (FIELD C9) and its relatives: Vaswani et al. 2017, "Attention Is All You Need", section 3."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from dragoman.layers.attention import Cache, CrossAttention, SelfAttention
-from dragoman.layers.blocks import FeedForward, Residual, TokenEmbedding
-from dragoman.layers.positions import POSITIONS, PositionsConfig, SinusoidalConfig
+from dragoman.layers.attention import Cache, CrossAttention
+from dragoman.layers.blocks import NORMS, FeedForward, GatedFeedForward, Residual, TokenEmbedding
+from dragoman.layers.positions import RELATIONS, PositionsConfig, SinusoidalConfig, added_positions, relations
+from dragoman.layers.relations import Relation
+from dragoman.layers.self_attention import (
+    SELF_ATTENTIONS,
+    FullConfig,
+    LinearConfig,
+    SelfAttention,
+    SelfAttentionConfig,
+)
 from dragoman.models.core import Memory, State
 from dragoman.settings import Range, setting
 
@@ -31,14 +39,36 @@ class TransformerConfig:
     dropout: Share = setting(0.1, help="on embeddings and on what each layer adds")
     attention_dropout: Share = setting(0.0, help="on attention weights; above 0 it leaves the fused kernel")
     feedforward_dropout: Share = setting(0.0, help="inside the feed-forward layers")
-    norm: Literal["pre", "post"] = setting("pre", help="layer norm before each layer, or after the sum as in 2017")
-    activation: Literal["relu", "gelu", "silu"] = setting("relu", help="inside the feed-forward layers")
+    norm: Literal["pre", "post"] = setting("pre", help="norm before each layer, or after the sum as in 2017")
+    norm_kind: Literal["layer", "rms"] = setting("layer", help="layer norm, or the root mean square of T5 and Llama")
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = setting("relu", help="inside the feed-forward layers")
+    gated: bool = setting(False, help="feed-forward layers with a gate: SwiGLU with silu, GEGLU with gelu")
+    bias: bool = setting(True, help="biases in linear layers and layer norms")
     positions: PositionsConfig = setting(SinusoidalConfig(), help="how a token's place is told")
+    attention: SelfAttentionConfig = setting(FullConfig(), help="what self-attention sees, and at what cost")
+    score: Literal["scaled-dot", "dot", "cosine"] = setting(
+        "scaled-dot", help="how self- and cross-attention compare a query with a key"
+    )
+    key_heads: Annotated[int, Range(0, None)] = setting(
+        0, help="heads of keys and values, each shared by several of queries; 0: as many as heads"
+    )
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
         if self.width % self.heads:
             yield f"heads: found {self.heads}, expected a divisor of width = {self.width}"
+        elif self.positions.kind == "rotary" and self.width // self.heads % 2:
+            yield f"positions: 'rotary' turns pairs, found width / heads = {self.width // self.heads}, expected it even"
+        if self.key_heads and self.heads % self.key_heads:
+            yield f"key_heads: found {self.key_heads}, expected 0 or a divisor of heads = {self.heads}"
+        if isinstance(self.attention, LinearConfig):
+            if type(self.positions) in RELATIONS:
+                yield (
+                    f"positions: found {self.positions.kind!r}, but linear attention never meets a single key, "
+                    "expected 'sinusoidal', 'learned' or 'none'"
+                )
+            if self.score != "scaled-dot":
+                yield f"score: found {self.score!r}, but linear attention has no scores, expected 'scaled-dot'"
 
     @property
     def embedding(self) -> int:
@@ -57,7 +87,7 @@ class TransformerInput(nn.Module):
     def __init__(self, config: TransformerConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
-        self.positions = POSITIONS[type(config.positions)](config.positions, config.width)  # type: ignore[arg-type]
+        self.positions = added_positions(config.positions, config.width)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, start: Tensor | int) -> Tensor:
@@ -66,15 +96,50 @@ class TransformerInput(nn.Module):
         return out
 
 
+def relations_of(config: TransformerConfig, *, causal: bool) -> list[Relation]:
+    """What the self-attention of every block is told about positions."""
+    return relations(config.positions, config.layers, config.heads, config.width // config.heads, causal=causal)
+
+
+def self_attention(config: TransformerConfig, relation: Relation) -> SelfAttention:
+    """The chosen kind, as a block needs it."""
+    return SELF_ATTENTIONS[type(config.attention)](
+        config.width,
+        config.heads,
+        config.attention_dropout,
+        config=config.attention,
+        key_heads=config.key_heads,
+        score=config.score,
+        bias=config.bias,
+        relation=relation,
+    )
+
+
+def feed_forward(config: TransformerConfig) -> FeedForward | GatedFeedForward:
+    """With or without a gate."""
+    kind = GatedFeedForward if config.gated else FeedForward
+    return kind(config.width, config.feedforward, config.activation, config.feedforward_dropout, config.bias)
+
+
+def residual(config: TransformerConfig) -> Residual:
+    """The stream around a layer."""
+    return Residual(config.width, config.norm, config.dropout, config.norm_kind, config.bias)
+
+
+def last_norm(config: TransformerConfig) -> nn.Module:
+    """In the pre-norm way the stream leaves the last block without a norm."""
+    return NORMS[config.norm_kind](config.width, config.bias) if config.norm == "pre" else nn.Identity()
+
+
 class EncoderBlock(nn.Module):
     """Self-attention, then feed-forward."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, relation: Relation) -> None:
         super().__init__()
-        self.attention = SelfAttention(config.width, config.heads, config.attention_dropout)
-        self.feedforward = FeedForward(config.width, config.feedforward, config.activation, config.feedforward_dropout)
-        self.around_attention = Residual(config.width, config.norm, config.dropout)
-        self.around_feedforward = Residual(config.width, config.norm, config.dropout)
+        self.attention = self_attention(config, relation)
+        self.feedforward = feed_forward(config)
+        self.around_attention = residual(config)
+        self.around_feedforward = residual(config)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
@@ -91,8 +156,8 @@ class TransformerEncoder(nn.Module):
         super().__init__()
         self.width = config.width
         self.input = TransformerInput(config, embedding)
-        self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.blocks = nn.ModuleList(EncoderBlock(config, relation) for relation in relations_of(config, causal=False))
+        self.norm = last_norm(config)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, S), mask (B, S)."""
@@ -108,14 +173,22 @@ class TransformerEncoder(nn.Module):
 class DecoderBlock(nn.Module):
     """Self-attention over the past, attention over the memory, feed-forward."""
 
-    def __init__(self, config: TransformerConfig, memory_width: int) -> None:
+    def __init__(self, config: TransformerConfig, relation: Relation, memory_width: int) -> None:
         super().__init__()
-        self.attention = SelfAttention(config.width, config.heads, config.attention_dropout)
-        self.cross = CrossAttention(config.width, config.heads, memory_width, config.attention_dropout)
-        self.feedforward = FeedForward(config.width, config.feedforward, config.activation, config.feedforward_dropout)
-        self.around_attention = Residual(config.width, config.norm, config.dropout)
-        self.around_cross = Residual(config.width, config.norm, config.dropout)
-        self.around_feedforward = Residual(config.width, config.norm, config.dropout)
+        self.attention = self_attention(config, relation)
+        self.cross = CrossAttention(
+            config.width,
+            config.heads,
+            memory_width,
+            config.attention_dropout,
+            key_heads=config.key_heads,
+            score=config.score,
+            bias=config.bias,
+        )
+        self.feedforward = feed_forward(config)
+        self.around_attention = residual(config)
+        self.around_cross = residual(config)
+        self.around_feedforward = residual(config)
 
     def forward(
         self, x: Tensor, past: Cache, length: Tensor | int, memory: Cache, mask: Tensor
@@ -138,8 +211,10 @@ class TransformerDecoder(nn.Module):
         self.width = config.width
         self.input = TransformerInput(config, embedding)
         self.maximum = self.input.positions.maximum
-        self.blocks = nn.ModuleList(DecoderBlock(config, memory_width) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.blocks = nn.ModuleList(
+            DecoderBlock(config, relation, memory_width) for relation in relations_of(config, causal=True)
+        )
+        self.norm = last_norm(config)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
         """fixed = (mask, per layer the memory's keys and values); moving = per layer the cache so far."""

@@ -19,7 +19,9 @@ from dragoman.layers.memory_attention import (
     MultiHeadConfig,
     PredictiveConfig,
 )
-from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
+from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
+from dragoman.layers.relations import RelativeBiasConfig, RelativeConfig, RotaryConfig
+from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.convolutional import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
 from dragoman.models.dense import DenseEncoderConfig
@@ -38,6 +40,28 @@ from dragoman.models.transformer import TransformerConfig
 VOCABULARY = 11
 SPACE = 7  # parts words, for encoders that read characters
 
+# The Transformer's relatives, with windows and segments so short that the rows below are cut into several.
+RELATIVES = {
+    "rotary-rms-gated-grouped": TransformerConfig(
+        layers=2, width=8, heads=4, feedforward=12, dropout=0.0, positions=RotaryConfig(base=50.0),
+        norm_kind="rms", gated=True, activation="silu", key_heads=2, bias=False,
+    ),
+    "relative-local": TransformerConfig(
+        layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=RelativeConfig(distance=2),
+        attention=LocalConfig(window=2), score="dot",
+    ),
+    "relative-bias-segments": TransformerConfig(
+        layers=2, width=8, heads=2, feedforward=12, dropout=0.0, norm="post",
+        positions=RelativeBiasConfig(buckets=4, distance=5), attention=SegmentsConfig(length=2),
+    ),
+    "linear": TransformerConfig(
+        layers=2, width=8, heads=4, feedforward=12, dropout=0.0, attention=LinearConfig(), key_heads=2
+    ),
+    "cosine": TransformerConfig(
+        layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=NoPositionsConfig(), score="cosine",
+        gated=True, activation="gelu-tanh",
+    ),
+}  # fmt: skip
 ENCODER_CASES = {
     "transformer-pre": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
     "transformer-post": TransformerConfig(
@@ -67,6 +91,7 @@ ENCODER_CASES = {
         embedding=4, kernels=(1, 3), filters=(3, 4), longest_word=3,
         inner=RecurrentEncoderConfig(cell=GRUConfig(), embedding=5, width=6, dropout=0.0),
     ),
+    **RELATIVES,
 }  # fmt: skip
 DECODER_CASES = {
     "transformer-pre": TransformerConfig(
@@ -99,6 +124,7 @@ DECODER_CASES = {
     "convolutional": ConvolutionalDecoderConfig(
         layers=3, embedding=7, widths=(6, 6, 5), kernels=(3, 1, 2), dropout=0.0, positions=LearnedConfig(maximum=40)
     ),
+    **RELATIVES,
 }  # fmt: skip
 PAIRS = list(product(ENCODER_CASES, DECODER_CASES))
 

@@ -14,10 +14,11 @@ from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.errors import DataError
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.inspection.watch import cross_attention, watch
-from dragoman.layers.attention import CrossAttention, SelfAttention
+from dragoman.layers.attention import CrossAttention
 from dragoman.layers.cells import GRUConfig, LSTMConfig
 from dragoman.layers.memory_attention import AdditiveConfig, OneHeadAttention
 from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.self_attention import SelfAttention
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.recurrent import RecurrentDecoderConfig
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig

@@ -16,7 +16,7 @@ from dragoman.inspection.summary import parameter_count
 from dragoman.inspection.watch import watch
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.convolution import NormalisedConvolution
-from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
+from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.models.convolutional import (
     ConvolutionalDecoder,
     ConvolutionalDecoderConfig,
@@ -349,8 +349,8 @@ def test_a_source_too_long_is_refused_by_its_length_and_padding_is_not(
 # --- several kernels side by side -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("positions", [None, LearnedConfig(maximum=9)])
-def test_multi_kernel_is_torchs_convolutions_side_by_side(positions: LearnedConfig | None) -> None:
+@pytest.mark.parametrize("positions", [NoPositionsConfig(), LearnedConfig(maximum=9)])
+def test_multi_kernel_is_torchs_convolutions_side_by_side(positions: LearnedConfig | NoPositionsConfig) -> None:
     kernels = (3, 5, 11)
     config = MultiKernelConfig(kernels=kernels, layers=2, embedding=4, width=6, dropout=0.0, positions=positions)
     encoder = MultiKernelEncoder(config, table(4)).eval()
@@ -360,8 +360,9 @@ def test_multi_kernel_is_torchs_convolutions_side_by_side(positions: LearnedConf
     ours, theirs = torch.zeros(()), torch.zeros(())
     for row, source in enumerate(SOURCES):
         x = encoder.embedding(torch.tensor([[*source, EOS]]))
-        if encoder.positions is not None:
-            x = x * 2 + encoder.positions.table[: x.shape[1]]
+        x = x * 2
+        if isinstance(positions, LearnedConfig):
+            x = x + encoder.positions.table[: x.shape[1]]
         x = x.transpose(1, 2)
         for layer in encoder.layers:
             assert isinstance(layer, MultiKernelLayer)

@@ -22,14 +22,14 @@ from dragoman.models.instant import (
     InstantDecoderConfig,
     LengthConfig,
 )
-from dragoman.models.recurrent import RecurrentEncoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.search.core import SearchConfig
 from dragoman.search.run import search
 
 SEED = 1
 
-LSTM = RecurrentEncoderConfig(cell="lstm", layers=1, embedding=32, width=48, dropout=0.0)
+LSTM = RecurrentEncoderConfig(embedding=32, width=48, dropout=0.0)
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TransformerConfig(layers=2, width=32, heads=4, feedforward=64, dropout=0.0),
     "lstm": LSTM,

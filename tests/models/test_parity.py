@@ -17,13 +17,13 @@ from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
 from dragoman.layers.attention import (
     CrossAttention,
-    SelfAttention,
     attend,
     masked_softmax,
     observing,
 )
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.positions import Sinusoidal, SinusoidalConfig, sinusoids
+from dragoman.layers.self_attention import SelfAttention
 from dragoman.models.core import Memory
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder

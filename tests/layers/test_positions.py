@@ -1,0 +1,222 @@
+"""Positions (FIELD E): each kind is its paper's equation, and order is seen with every kind but none."""
+
+from __future__ import annotations
+
+import cmath
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.t5.modeling_t5 import T5Attention
+
+from dragoman.data.tokenizers import PAD
+from dragoman.layers.blocks import TokenEmbedding
+from dragoman.layers.positions import (
+    ADDED,
+    RELATIONS,
+    LearnedConfig,
+    NoPositionsConfig,
+    PositionsConfig,
+    SinusoidalConfig,
+    relations,
+)
+from dragoman.layers.relations import (
+    Relation,
+    Relative,
+    RelativeBias,
+    RelativeBiasConfig,
+    RelativeConfig,
+    Rotary,
+    RotaryConfig,
+)
+from dragoman.models.core import Memory
+from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
+
+CLOSE = {"rtol": 0.0, "atol": 1e-10}
+
+
+@pytest.fixture(autouse=True)
+def in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(3)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+# --- Rotary (E4) ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("base", [10000.0, 50.0])
+def test_rotary_multiplies_complex_numbers(base: float) -> None:
+    """Su et al. 2021, eq. 12: the pair as a complex number, times e^(i·place·θ)."""
+    layer = Rotary(RotaryConfig(base=base), heads=2, depth=6, causal=False)
+    x, places = torch.randn(2, 2, 3, 6), torch.tensor([0, 5, 130])
+    found = layer.turn(x, places)
+    for row, head, spot, pair in torch.cartesian_prod(*(torch.arange(size) for size in (2, 2, 3, 3))).tolist():
+        number = complex(x[row, head, spot, pair], x[row, head, spot, pair + 3])
+        turned = number * cmath.exp(1j * int(places[spot]) * base ** (-2 * pair / 6))
+        assert complex(found[row, head, spot, pair], found[row, head, spot, pair + 3]) == pytest.approx(turned)
+
+
+def test_rotary_scores_depend_on_the_distance_alone() -> None:
+    layer = Rotary(RotaryConfig(), heads=1, depth=8, causal=False)
+    query, key = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
+
+    def score(left: int, right: int) -> float:
+        turned = layer.turn(query, torch.tensor([left])), layer.turn(key, torch.tensor([right]))
+        return float((turned[0] * turned[1]).sum())
+
+    for distance in (-7, 0, 3):
+        scores = [score(place, place + distance) for place in (7, 8, 40, 1000)]
+        assert scores == pytest.approx([scores[0]] * 4, abs=1e-10)
+    assert abs(score(7, 7) - score(7, 8)) > 1e-2
+
+
+def test_rotary_keeps_low_precision_to_itself() -> None:
+    """bfloat16 cannot count beyond 256: angles are computed in float32."""
+    layer = Rotary(RotaryConfig(), heads=1, depth=8, causal=False)
+    x, places = torch.randn(1, 1, 4, 8).bfloat16(), torch.tensor([257, 1001, 4099, 9999])
+    found = layer.turn(x, places)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), layer.turn(x.double(), places), rtol=0.0, atol=0.03)
+
+
+# --- Relative (E3) ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_relative_is_shaws_equation(causal: bool) -> None:
+    """Shaw et al. 2018, eq. 4: e_ij = q_i (k_j + a_ij)ᵀ / √d, so the bias is q_i · a_ij / √d."""
+    layer = Relative(RelativeConfig(distance=2), heads=3, depth=4, causal=causal)
+    assert layer.table.shape == (3 if causal else 5, 4)
+    query = torch.randn(2, 3, 5, 4)
+    places, spots = torch.arange(3, 8), torch.arange(8)
+    found = layer.bias(query, spots - places[:, None], 0.5)
+    assert found.shape == (2, 3, 5, 8)
+    for row, place in enumerate(places.tolist()):
+        for spot in range(place + 1 if causal else 8):
+            vector = layer.table[max(-2, min(2, spot - place)) + 2]
+            torch.testing.assert_close(found[:, :, row, spot], query[:, :, row] @ vector * 0.5, **CLOSE)
+
+
+# --- The bias of T5 ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (8, 20), (4, 5), (6, 7), (33, 200)])
+def test_buckets_are_those_of_t5(buckets: int, distance: int, causal: bool) -> None:
+    layer = RelativeBias(RelativeBiasConfig(buckets=buckets, distance=distance), heads=2, depth=4, causal=causal)
+    distances = torch.arange(-300, 1 if causal else 301)
+    expected = T5Attention._relative_position_bucket(
+        distances, bidirectional=not causal, num_buckets=buckets, max_distance=distance
+    )
+    found = layer.bucket(distances)
+    assert found.tolist() == expected.tolist()
+    assert found.max() < buckets
+    bias = layer.bias(torch.zeros(1), distances[None], 1.0)
+    torch.testing.assert_close(bias, layer.table[expected].T[None, :, None], **CLOSE)
+
+
+def test_a_stack_shares_its_biases_but_not_its_vectors() -> None:
+    def made(config: PositionsConfig) -> list[Relation]:
+        return relations(config, 3, 2, 4, causal=False)
+
+    assert len({id(one) for one in made(RelativeBiasConfig())}) == 1
+    assert len({id(one) for one in made(RelativeConfig())}) == 3
+    assert all(type(one) is Relation for one in made(SinusoidalConfig()))
+    config = TransformerConfig(layers=3, width=8, heads=2, feedforward=8, positions=RelativeBiasConfig(buckets=8))
+    encoder = TransformerEncoder(config, TokenEmbedding(9, 8, PAD))
+    tables = [name for name, _ in encoder.named_parameters() if "relation" in name]
+    assert tables == ["blocks.0.attention.relation.table"]
+    assert encoder.blocks[2].attention.relation is encoder.blocks[0].attention.relation  # type: ignore[union-attr]
+
+
+# --- Order ------------------------------------------------------------------------------------------------------------
+
+STACK = TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0)
+KINDS: list[PositionsConfig] = [
+    SinusoidalConfig(),
+    LearnedConfig(maximum=9),
+    RotaryConfig(),
+    RelativeConfig(distance=3),
+    RelativeBiasConfig(buckets=8, distance=6),
+    NoPositionsConfig(),
+]
+
+
+def kind_of(config: PositionsConfig) -> str:
+    return config.kind
+
+
+def shaken(module: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for part in module.parameters():
+            part.add_(0.3 * torch.randn_like(part))
+
+
+def test_every_kind_is_tried() -> None:
+    assert {type(kind) for kind in KINDS} == set(ADDED)
+    assert set(RELATIONS) < set(ADDED)
+
+
+@pytest.mark.parametrize("positions", KINDS, ids=kind_of)
+def test_only_without_positions_is_an_encoder_blind_to_order(positions: PositionsConfig) -> None:
+    """FIELD E: att(A, B, C) = att(B, C, A) up to permutation."""
+    encoder = TransformerEncoder(replace(STACK, positions=positions), TokenEmbedding(13, 8, PAD))
+    shaken(encoder)
+    source = torch.tensor([[5, 6, 7, 8, 9], [4, 4, 10, 11, 12]])
+    mask = torch.tensor([[True] * 5, [True, True, False, True, False]])
+    order = torch.tensor([2, 4, 0, 1, 3])
+    with torch.no_grad():
+        still = encoder(source, mask).keys[:, order]
+        moved = encoder(source[:, order], mask[:, order]).keys
+    difference = float((moved - still).abs().max())
+    assert difference < 1e-12 if positions.kind == "none" else difference > 1e-2
+
+
+@pytest.mark.parametrize("positions", KINDS, ids=kind_of)
+def test_relations_see_distances_and_sums_see_places(positions: PositionsConfig) -> None:
+    """Told inside attention, a sentence reads the same wherever it begins; added, it does not."""
+    config = replace(STACK, positions=positions)
+    encoder = TransformerEncoder(config, TokenEmbedding(13, 8, PAD))
+    shaken(encoder)
+    source = torch.tensor([[5, 6, 7]])
+    later = torch.tensor([[4, 4, 5, 6, 7]])
+    with torch.no_grad():
+        here = encoder(source, torch.ones(1, 3, dtype=torch.bool)).keys
+        there = encoder(later, torch.tensor([[False, False, True, True, True]])).keys[:, 2:]
+    difference = float((there - here).abs().max())
+    inside = type(positions) in RELATIONS or positions.kind == "none"
+    assert difference < 1e-10 if inside else difference > 1e-2
+
+
+@pytest.mark.parametrize("positions", KINDS, ids=kind_of)
+def test_only_learned_positions_end(positions: PositionsConfig) -> None:
+    decoder = TransformerDecoder(replace(STACK, positions=positions), TokenEmbedding(13, 8, PAD), 8)
+    assert decoder.maximum == (9 if positions.kind == "learned" else None)
+
+
+@pytest.mark.parametrize("positions", KINDS, ids=kind_of)
+def test_cross_attention_has_no_positions(positions: PositionsConfig) -> None:
+    decoder = TransformerDecoder(replace(STACK, positions=positions), TokenEmbedding(13, 8, PAD), 8)
+    shaken(decoder)
+    keys, mask = torch.randn(1, 5, 8), torch.ones(1, 5, dtype=torch.bool)
+    order = torch.tensor([2, 4, 0, 1, 3])
+    tokens = torch.tensor([[5, 6, 7]])
+
+    def read(memory: Tensor) -> Tensor:
+        return decoder(tokens, decoder.start(Memory(memory, memory, mask, ())))[0].detach()
+
+    torch.testing.assert_close(read(keys[:, order]), read(keys), **CLOSE)
+
+
+# --- What is refused --------------------------------------------------------------------------------------------------
+
+
+def test_a_bias_needs_distances_beyond_its_exact_buckets() -> None:
+    assert list(RelativeBiasConfig(buckets=32, distance=16).problems()) == [
+        "distance: found 16, expected more than half of buckets = 32"
+    ]
+    assert list(RelativeBiasConfig(buckets=32, distance=17).problems()) == []
