@@ -22,7 +22,7 @@ class Look:
     pairs: int
     source_characters: float  # mean length
     target_characters: float
-    source_spaces: float  # share of sources with a space inside
+    spaces: float  # share of sources with a space inside
     target_spaces: float
     target_symbols: int  # distinct space-separated target symbols
     target_symbol_count: int  # how many were seen
@@ -40,12 +40,12 @@ class Look:
     @property
     def phonemes(self) -> bool:
         """Single words answered by short recurring symbols."""
-        return self.recurring and self.source_spaces < 0.1 and self.target_symbol_length <= 5
+        return self.recurring and self.spaces < 0.1 and self.target_symbol_length <= 5
 
     @property
     def source_short(self) -> bool:
         """Single words or short phrases rather than sentences."""
-        return self.source_spaces < 0.1 or self.source_characters <= 24 or self.pairs < FEW
+        return self.spaces < 0.1 or self.source_characters <= 24 or self.pairs < FEW
 
     @property
     def target_short(self) -> bool:
@@ -72,7 +72,7 @@ def look(files: Files) -> Look:
         source, target = item.source.strip(), item.references[0].strip()
         totals["source"] += len(source)
         totals["target"] += len(target)
-        totals["source_spaces"] += " " in source
+        totals["spaces"] += " " in source
         totals["target_spaces"] += " " in target
         if len(symbols) <= 1000:
             symbols.update(target.split())
@@ -86,7 +86,7 @@ def look(files: Files) -> Look:
         pairs=pairs,
         source_characters=totals["source"] / seen,
         target_characters=totals["target"] / seen,
-        source_spaces=totals["source_spaces"] / seen,
+        spaces=totals["spaces"] / seen,
         target_spaces=totals["target_spaces"] / seen,
         target_symbols=len(symbols),
         target_symbol_count=count,
@@ -112,7 +112,7 @@ def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
         if seen.recurring
         else seen.target_characters / CHARACTERS[target["kind"]],
     )
-    reasons = [f"source: {units_reason(source, seen.source_characters, seen.source_spaces, seen)}"]
+    reasons = [f"source: {units_reason(source, seen.source_characters, seen.spaces, seen)}"]
     if joint:
         reasons[0] = reasons[0].replace("source:", "source and target:").replace("sub-words", "sub-words in common")
     elif seen.recurring:

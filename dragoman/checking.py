@@ -19,14 +19,14 @@ from torch import nn
 
 from dragoman.config import Config
 from dragoman.data.batches import Batch, BatchPlan, gather, padded
-from dragoman.data.corpus import Corpus, Files, paths_of, prepare, read_all
-from dragoman.data.readers import Example, Fault
+from dragoman.data.corpus import Corpus, Files, file_list, paths_of, prepare, read_all, tag_of, tags_of
+from dragoman.data.readers import Example, Fault, Pairs
 from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.predictor import load
 from dragoman.runs import device_of, train
-from dragoman.tasks import build_model
+from dragoman.tasks import model_for
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
 from dragoman.training.optimizer import MovingAverageConfig
@@ -34,6 +34,7 @@ from dragoman.training.optimizer import MovingAverageConfig
 Say = Callable[[str], None]
 Shape = tuple[int, int, int]  # rows, source and target tokens of a batch
 SLICE = 48  # pairs of the trial cycle
+LOOKED_AT = 200  # random batches whose targets are held against the room a model has
 
 
 def check(config: Config, say: Say, show: int = 1000) -> None:
@@ -46,6 +47,9 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
     if faults and config.data.faults == "stop":
         raise DataError(f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"')
     corpus = prepare(config.data, config.tokenizer)
+    if corpus.source_tokenizer.tags:
+        counts = corpus.report["tags"].items()
+        say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
     shapes = check_lengths(config, corpus, say)
     check_reach(config, corpus, say)
     check_memory(config, corpus, shapes, device, say)
@@ -100,15 +104,17 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
 
 def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
     """How many targets a model that writes at once has room for; the others would teach it nothing."""
-    with torch.device("meta"):  # only the sizes matter
-        model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer))
+    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
     if not isinstance(model, AtOnce):
         return
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
     epoch = plan.epoch(0)
-    reached = sum(int(model.reachable(gather(corpus.train, epoch[n])).sum()) for n in range(len(epoch)))
-    left_out = len(plan) - reached
-    say(f"room: {left_out:,} of {len(plan):,} targets ({left_out / len(plan):.1%}) are too long to be written at all")
+    batches = [epoch[number] for number in range(min(LOOKED_AT, len(epoch)))]
+    count = sum(len(rows) for rows in batches)
+    with torch.no_grad():
+        reached = sum(int(model.reachable(gather(corpus.train, rows)).sum()) for rows in batches)
+    left_out = count - reached
+    say(f"room: {left_out:,} of {count:,} targets ({left_out / count:.1%}) are too long to be written at all")
     if not reached:
         raise DragomanError(
             "no target can be written: raise model.alignment.upsample (or model.alignment.longest), or take smaller "
@@ -120,7 +126,7 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: tor
     """Weights, optimiser and what the backward pass of the largest batch keeps, against what there is."""
     sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
     torch.manual_seed(config.train.seed)
-    model = build_model(config, *sizes).train()
+    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).train()
     parameters = sum(part.numel() for part in model.parameters())
     copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
     # The largest batch has most cells on one side, on both, or the longest rows, whose attention grows as a square.
@@ -192,15 +198,28 @@ def available_memory(device: torch.device) -> int:
     return max(0, min(found, default=0))
 
 
+def trial_examples(config: Config) -> dict[str, list[Example]]:
+    """Some pairs to try a run on, by tag ("" without one); of every tag as many."""
+    wanted = max(2, SLICE // max(1, len(tags_of(config.data.train))))
+    found: dict[str, list[Example]] = {}
+    for entry in file_list(config.data.train):
+        usable = (item for item in read_all(config.data, entry) if isinstance(item, Example))
+        same = found.setdefault(tag_of(entry) or "", [])
+        same += islice(usable, wanted - len(same))
+    return found
+
+
 def check_cycle(config: Config, say: Say) -> None:
     """Train, validate, save, reload and decode with a few pairs in a throw-away folder."""
-    usable = (item for item in read_all(config.data, config.data.train) if isinstance(item, Example))
-    examples = list(islice(usable, SLICE))
+    examples = trial_examples(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:
-        path = Path(folder) / "slice.jsonl"
-        rows = ({"source": example.source, "target": example.references[0]} for example in examples)
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        data = replace(config.data, train=str(path), valid=None, columns=(), cache=folder)
+        parts: list[Pairs] = []
+        for tag, chosen in examples.items():
+            path = Path(folder) / f"slice{len(parts)}.jsonl"
+            rows = ({"source": example.source, "target": example.references[0]} for example in chosen)
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            parts.append(Pairs(file=str(path), tag=tag or None))
+        data = replace(config.data, train=tuple(parts), valid=None, columns=(), cache=folder)
         training = replace(
             config.train, steps=2, save_every=1, validate_every=2, decode=2, log_every=1, batch_tokens=512,
             accumulate=1, tensorboard=False,
@@ -208,7 +227,7 @@ def check_cycle(config: Config, say: Say) -> None:
         run = Path(folder) / "run"
         train(replace(config, data=data, train=training), run, Display(quiet=True))
         predictor = load(run, config.train.device)
-        texts = [example.source for example in examples[:2]]
+        texts = [example.tagged for chosen in examples.values() for example in chosen[:2]]
         first, second = predictor.predict(texts), load(run, config.train.device).predict(texts)
         if first != second:
             raise RunError("the saved model does not give the same output when it is loaded again")

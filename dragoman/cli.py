@@ -99,9 +99,9 @@ def resolve(
         return configuration.load(what, overrides), str(Path("runs") / run_name(what))
 
     from dragoman import automatic
-    from dragoman.data.readers import Parallel
+    from dragoman.data.readers import Pairs
 
-    files = Parallel(source, target) if source is not None and target is not None else what
+    files = Pairs(source, target) if source is not None and target is not None else what
     assert files is not None
     folder = Path("runs") / run_name(what or source or "")
     override({}, overrides)  # a slip of the pen is told before a long file is read
@@ -186,6 +186,9 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
     click.echo("all is well")
 
 
+tag_option = click.option(
+    "--tag", help="What to write, such as de, where one model learned several languages; dragoman info shows which."
+)
 length_penalty = click.option(
     "--length-penalty", type=click.FloatRange(0.0), help="Rank hypotheses by Σ log p / t^penalty. [default: the run's]"
 )
@@ -197,6 +200,7 @@ length_penalty = click.option(
 @click.option("--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
 @length_penalty
+@tag_option
 @click.option("--json", "as_json", is_flag=True, help="One object a line: text, score, tokens, token_scores.")
 @click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
@@ -206,6 +210,7 @@ def predict(
     beam: int | None,
     batch_size: int,
     length_penalty: float | None,
+    tag: str | None,
     as_json: bool,
     n_best: int,
     device: str,
@@ -229,6 +234,7 @@ def predict(
     conversation = typed and sys.stdin.isatty()  # a person waits for an answer to every line
     for prediction in predictor.stream(
         with_progress(lines, "lines"),
+        tag=tag,
         beam=beam,
         length_penalty=length_penalty,
         batch_size=batch_size,
@@ -268,6 +274,7 @@ def with_progress(items: Iterator[str], unit: str) -> Iterator[str]:
 @click.option("--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
 @length_penalty
+@tag_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--output", help="Also write the outputs to this file, one a line.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
@@ -279,6 +286,7 @@ def evaluate(
     beam: int | None,
     batch_size: int,
     length_penalty: float | None,
+    tag: str | None,
     as_json: bool,
     output: str | None,
     device: str,
@@ -290,13 +298,13 @@ def evaluate(
     inputs that match no reference.
     """
     from dragoman.data.corpus import fault_message, read_all
-    from dragoman.data.readers import Example, Fault, Parallel
+    from dragoman.data.readers import Example, Fault, Pairs
     from dragoman.files import check_writable, written_whole
     from dragoman.predictor import load
 
     if (file is None) == (source is None) or (source is None) != (target is None):
         raise DataError("name either FILE or both --source and --target")
-    files = Parallel(source, target) if source is not None and target is not None else file
+    files = Pairs(source, target) if source is not None and target is not None else file
     assert files is not None
     if output:
         check_writable(output)
@@ -311,7 +319,9 @@ def evaluate(
     if faults:
         # Scores of a part would be compared with scores of the whole: never leave out a line silently.
         raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
-    scores, predictions = predictor.evaluate(examples, beam=beam, length_penalty=length_penalty, batch_size=batch_size)
+    scores, predictions = predictor.evaluate(
+        examples, tag=tag, beam=beam, length_penalty=length_penalty, batch_size=batch_size
+    )
     if output:
         with written_whole(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
@@ -406,7 +416,8 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
 @click.argument("run")
 @click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
 @click.option("--out", default="attention.png", show_default=True, help="Picture to write: .png, .svg or .pdf.")
-def attention(run: str, texts: tuple[str, ...], out: str) -> None:
+@tag_option
+def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> None:
     """Draw what each output token of a TEXT looked at."""
     from dragoman.inspection.watch import cross_attention
     from dragoman.predictor import load
@@ -417,7 +428,7 @@ def attention(run: str, texts: tuple[str, ...], out: str) -> None:
     usable = [text for text in texts if text.strip()]
     if not usable:
         raise DataError("found only empty text, expected something to look at")
-    click.echo(draw_attention([cross_attention(predictor, text) for text in usable], out))
+    click.echo(draw_attention([cross_attention(predictor, text) for text in predictor.read_as(usable, tag)], out))
 
 
 @cli.command()

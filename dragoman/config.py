@@ -10,13 +10,16 @@ from typing import Any, Literal
 
 from dragoman import settings
 from dragoman.data.corpus import DataConfig, Files, TokenizersConfig
-from dragoman.data.readers import Parallel
+from dragoman.data.readers import Pairs
+from dragoman.data.tokenizers import CharactersConfig
 from dragoman.errors import ConfigError, hint
+from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.instant import InstantConfig
 from dragoman.search.core import SearchConfig
 from dragoman.settings import setting
 from dragoman.training.config import TrainConfig
+from dragoman.training.objectives import MinimumRiskConfig
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,19 @@ class Config:
 
     def problems(self) -> Iterator[str]:
         """What the tables cannot say one by one."""
-        if self.model.tie == "all" and self.tokenizer.target is not None:
+        if self.model.tie not in ("none", "target") and self.tokenizer.target is not None:
             yield (
-                "model.tie: 'all' needs one vocabulary for both sides; leave tokenizer.target out, "
-                'or set model.tie = "target"'
+                f"model.tie: {self.model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
+                f'or set model.tie = "{"none" if isinstance(self.model, InstantConfig) else "target"}"'
             )
+        encoder, source = self.model.encoder, self.tokenizer.source
+        if isinstance(encoder, CharacterWordsConfig) and not isinstance(source, CharactersConfig):
+            yield (
+                f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {source.kind!r}; "
+                'set tokenizer.source.kind = "characters"'
+            )
+        if isinstance(self.model, InstantConfig) and isinstance(self.train.objective, MinimumRiskConfig):
+            yield 'train.objective: "minimum-risk" draws token by token, which model.kind = "instant" does not write'
         if self.train.metric == "per" and self.data.units != "phonemes":
             yield 'train.metric: found "per", which needs data.units = "phonemes"'
 
@@ -84,14 +95,16 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 def with_absolute_paths(config: Config) -> Config:
     """The same configuration, to be read from any folder."""
 
-    def absolute(files: Files) -> Files:
-        if isinstance(files, Parallel):
-            return Parallel(str(Path(files.source).absolute()), str(Path(files.target).absolute()))
-        if isinstance(files, tuple):
-            return tuple(str(Path(path).absolute()) for path in files)
-        return str(Path(files).absolute())
+    def absolute(entry: str | Pairs) -> str | Pairs:
+        if isinstance(entry, str):
+            return str(Path(entry).absolute())
+        named = {name: getattr(entry, name) for name in ("source", "target", "file")}
+        return replace(entry, **{name: str(Path(path).absolute()) for name, path in named.items() if path is not None})
+
+    def each(files: Files) -> Files:
+        return tuple(map(absolute, files)) if isinstance(files, tuple) else absolute(files)
 
     data = config.data
-    valid = None if data.valid is None else absolute(data.valid)
+    valid = None if data.valid is None else each(data.valid)
     cache = str(Path(data.cache).absolute()) if data.cache else ""
-    return replace(config, data=replace(data, train=absolute(data.train), valid=valid, cache=cache))
+    return replace(config, data=replace(data, train=each(data.train), valid=valid, cache=cache))

@@ -11,7 +11,7 @@ from dragoman import settings
 from dragoman.data.batches import batch_of
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.runs import Run
-from dragoman.tasks import build_model
+from dragoman.tasks import model_for
 from dragoman.training.display import duration
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -21,7 +21,7 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     """Everything `info` shows, as plain values."""
     run = Run(folder)
     source, target = run.tokenizers()
-    model = build_model(run.config, len(source), len(target))
+    model = model_for(run.config, source, target)
     rows = [[4] * 7, [4] * 4]
     layers = summary(model, batch_of(rows, [[4] * 6, [4] * 3]), depth)
     metrics = run.metrics()
@@ -35,6 +35,7 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
         "example": "2 sources of 8 tokens, 2 targets of 7",
         "data": run.data,
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
+        "tags": list(source.tags),
         "steps": [trained[-1]["step"] if trained else 0, run.config.train.steps],
         "seconds": trained[-1]["seconds"] if trained else 0.0,
         "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
@@ -82,6 +83,9 @@ def show(found: dict[str, Any]) -> None:
         )
     for side, (kind, size) in found["vocabulary"].items():
         console.print(f"{side} vocabulary: {size:,} {kind}")
+    if found["tags"]:
+        counts = data.get("tags", {})
+        console.print("tags: " + ", ".join(f"{tag} ({counts.get(tag, 0):,} pairs)" for tag in found["tags"]))
     step, steps = found["steps"]
     console.print(f"\ntrained {step:,} of {steps:,} steps in {duration(found['seconds'])}")
     for name, rows in (("train", found["train"]), ("valid", found["valid"])):

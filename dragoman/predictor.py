@@ -15,6 +15,7 @@ import torch
 from dragoman import settings
 from dragoman.data.batches import batch_of
 from dragoman.data.readers import Example
+from dragoman.data.tags import asked, check_tag, untagged
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.runs import Run, device_of
@@ -60,24 +61,36 @@ class Predictor:
         self.model: Any = run.model(self.device)
         self.ratio = float(run.data["length_ratio"])
 
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What a source may be tagged with, such as "de"; nothing where the run was trained without tags."""
+        return self.source_tokenizer.tags
+
     def predict(
         self,
         texts: Sequence[str],
         *,
+        tag: str | None = None,
         beam: int | None = None,
         length_penalty: float | None = None,
         batch_size: int = 64,
         most: int = 1,
     ) -> list[Prediction]:
-        """One prediction per text, in order; an empty text gives an empty prediction."""
+        """One prediction per text, in order; an empty text gives an empty prediction.
+
+        A run with tags needs one: `tag` for all texts, or "<2de> " at the front of a text, which goes before `tag`.
+        """
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; for one text write predict([text])")
-        return list(self.stream(texts, beam=beam, length_penalty=length_penalty, batch_size=batch_size, most=most))
+        return list(
+            self.stream(texts, tag=tag, beam=beam, length_penalty=length_penalty, batch_size=batch_size, most=most)
+        )
 
     def stream(
         self,
         texts: Iterable[str],
         *,
+        tag: str | None = None,
         beam: int | None = None,
         length_penalty: float | None = None,
         batch_size: int = 64,
@@ -90,15 +103,27 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
-        asked = {"beam": beam, "length_penalty": length_penalty}
-        given = {key: value for key, value in asked.items() if value is not None}
+        options = {"beam": beam, "length_penalty": length_penalty}
+        given = {key: value for key, value in options.items() if value is not None}
         config = settings.build(SearchConfig, settings.as_table(self.config.search) | given)
         for name, value in (("batch_size", batch_size), ("most", most), ("window", window)):
             if value < 1:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
         if most > config.beam:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
-        return self._stream(iter(texts), config, batch_size, most, window)
+        return self._stream(self.read_as(texts, tag), config, batch_size, most, window)
+
+    def read_as(self, texts: Iterable[str], tag: str | None = None) -> Iterator[str]:
+        """The texts as the model reads them: each with its tag, empty ones as they are."""
+        if tag is not None:
+            check_tag(tag, self.tags)
+        return self._read_as(texts, tag)
+
+    def _read_as(self, texts: Iterable[str], tag: str | None) -> Iterator[str]:
+        for number, text in enumerate(texts, 1):
+            if not isinstance(text, str):
+                raise TypeError(f"found {text!r} among the texts, expected strings")
+            yield asked(text, tag, self.tags, f"input {number}") if text.strip() else text
 
     def _stream(
         self, texts: Iterator[str], config: SearchConfig, rows: int, most: int, window: int
@@ -107,11 +132,8 @@ class Predictor:
             yield from self._window(together, config, rows, most)
 
     def _window(self, texts: list[str], config: SearchConfig, rows: int, most: int) -> list[Prediction]:
-        strange = next((text for text in texts if not isinstance(text, str)), None)
-        if strange is not None:
-            raise TypeError(f"found {strange!r} among the texts, expected strings")
         out = [NOTHING] * len(texts)
-        places = [place for place, text in enumerate(texts) if text.strip()]
+        places = [place for place, text in enumerate(texts) if untagged(text, self.tags)[1].strip()]
         sources = self.source_tokenizer.encode_batch([texts[place] for place in places])
         found = search_all(self.model, sources, config, self.ratio, self.device, rows=rows, most=most)
         for place, hypotheses in found:
@@ -128,13 +150,19 @@ class Predictor:
             token_scores=hypothesis.token_scores,
         )
 
+    def _sources(self, examples: Sequence[Example], tag: str | None) -> list[str]:
+        """The sources as the model reads them; an example's own tag goes before `tag`."""
+        for one in {tag, *(example.tag or None for example in examples)} - {None}:
+            check_tag(str(one), self.tags)
+        return [asked(example.tagged, tag, self.tags, example.place) for example in examples]
+
     @torch.no_grad()
-    def loss(self, examples: Sequence[Example], batch_size: int = 64) -> tuple[float, float]:
+    def loss(self, examples: Sequence[Example], batch_size: int = 64, *, tag: str | None = None) -> tuple[float, float]:
         """Mean negative log-probability per target token (<eos> counted) of first references, and token accuracy.
 
         References that the model cannot write at all are left out; ∞ if there is no other.
         """
-        sources = self.source_tokenizer.encode_batch([example.source for example in examples])
+        sources = self.source_tokenizer.encode_batch(self._sources(examples, tag))
         targets = self.target_tokenizer.encode_batch([example.references[0] for example in examples])
         order = sorted(range(len(examples)), key=lambda place: len(targets[place]))
         total, correct, count = 0.0, 0, 0
@@ -151,6 +179,7 @@ class Predictor:
         self,
         pairs: Sequence[Example | tuple[str, str | Sequence[str]]],
         *,
+        tag: str | None = None,
         beam: int | None = None,
         length_penalty: float | None = None,
         batch_size: int = 64,
@@ -160,14 +189,14 @@ class Predictor:
             raise DataError("nothing to evaluate: no pair was read")
         examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
         predictions = self.predict(
-            [example.source for example in examples], beam=beam, length_penalty=length_penalty, batch_size=batch_size
+            self._sources(examples, tag), beam=beam, length_penalty=length_penalty, batch_size=batch_size
         )
         scores = score_text(
             [prediction.text for prediction in predictions],
             [example.references for example in examples],
             units=self.config.data.units,
         ).as_dict()
-        loss, accuracy = self.loss(examples, batch_size)
+        loss, accuracy = self.loss(examples, batch_size, tag=tag)
         scores |= {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": accuracy}
         return scores, predictions
 

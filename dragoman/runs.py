@@ -18,7 +18,7 @@ from dragoman.data.corpus import Corpus, prepare
 from dragoman.data.tokenizers import Tokenizer, load_tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import write_text
-from dragoman.tasks import build_model
+from dragoman.tasks import model_for
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
 from dragoman.training.display import Display
 from dragoman.training.loop import Trainer, summary_writer, use_half_precision
@@ -69,7 +69,7 @@ class Run:
     def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
         """The trained model, ready to predict."""
         source, target = self.tokenizers()
-        model = build_model(self.config, len(source), len(target))
+        model = model_for(self.config, source, target)
         load_weights(model, read_tensors(weights or self.weights_path()))
         return model.to(device).eval()
 
@@ -203,7 +203,8 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         ranks.wait()
         tell_data(display, corpus)
         torch.manual_seed(config.train.seed)
-        model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).to(device)
+        source, target = corpus.source_tokenizer, corpus.target_tokenizer
+        model = model_for(config, source, target).to(device)
         trainer = Trainer(config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units)
         count = sum(part.numel() for part in model.parameters())
         place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"
@@ -218,10 +219,11 @@ def check_data(folder: Path, corpus: Corpus) -> None:
     """The text and vocabulary must be those the run was started with."""
     run = Run(folder)
     pairs = zip(run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer), strict=True)
+    tagged = any(tokenizer.tags for tokenizer in (*run.tokenizers(), corpus.source_tokenizer))
     same = all(old.fingerprint() == new.fingerprint() for old, new in pairs)
     if run.data["fingerprint"] != corpus.report["fingerprint"] or not same:
         raise RunError(
-            f"{folder}: the data files are not those this run was started with; "
+            f"{folder}: the data files{' or their tags' if tagged else ''} are not those this run was started with; "
             "put the old ones back, or start anew with --run"
         )
 
@@ -234,6 +236,8 @@ def tell_data(display: Display, corpus: Corpus) -> None:
         f"data: {train_part['pairs']:,} pairs to learn from, {valid_part['pairs']:,} to validate; "
         f"vocabulary {len(corpus.source_tokenizer):,} → {len(corpus.target_tokenizer):,}"
     )
+    if report.get("tags"):
+        display.say("tags: " + ", ".join(f"{tag} ({count:,} pairs)" for tag, count in report["tags"].items()))
     left_out = {kind: count for kind, count in report["faults"].items() if count}
     if train_part["too_long"]:
         left_out["longer than data.max_length"] = train_part["too_long"]

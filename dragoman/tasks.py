@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from dragoman.config import Config
+from dragoman.data.tokenizers import Tokenizer
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.instant import Instant, InstantConfig
 
@@ -16,7 +17,14 @@ MODELS: dict[type, Any] = {
 }
 
 
-def build_model(config: Config, source_vocabulary: int, target_vocabulary: int) -> nn.Module:
-    """The untrained model a configuration describes; sizes known only from data come as arguments."""
-    model: nn.Module = MODELS[type(config.model)](config.model, source_vocabulary, target_vocabulary)
+def build_model(
+    config: Config, source_vocabulary: int, target_vocabulary: int, tags: int = 0, space: int | None = None
+) -> nn.Module:
+    """The untrained model a configuration describes; what is known only from data comes as arguments."""
+    model: nn.Module = MODELS[type(config.model)](config.model, source_vocabulary, target_vocabulary, tags, space)
     return model
+
+
+def model_for(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    """The untrained model for these tokenizers."""
+    return build_model(config, len(source), len(target), len(source.tags), source.space)

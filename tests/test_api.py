@@ -32,7 +32,7 @@ def table(cached: Path, tmp_path: Path) -> dict[str, Any]:
     return {
         "data": {"train": str(tmp_path / "pairs.tsv")},
         "tokenizer": {"source": {"kind": "characters"}},
-        "model": {"encoder": side, "decoder": {**side, "attention": 8}},
+        "model": {"encoder": side, "decoder": {**side, "attention": {"kind": "additive", "width": 8}}},
         "train": {"steps": 3, "device": "cpu"},
     }
 

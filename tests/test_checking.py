@@ -132,7 +132,13 @@ def test_lengths_and_epochs_are_counted(here: Path) -> None:
 
 RECURRENT = {
     "encoder": {"kind": "recurrent", "layers": 2, "embedding": 24, "width": 32},
-    "decoder": {"kind": "recurrent", "layers": 1, "embedding": 24, "width": 32, "attention": 16},
+    "decoder": {
+        "kind": "recurrent",
+        "layers": 1,
+        "embedding": 24,
+        "width": 32,
+        "attention": {"kind": "additive", "width": 16},
+    },
 }
 TRANSFORMER = {
     side: {"kind": "transformer", "layers": 2, "width": 32, "heads": 4, "feedforward": 96}

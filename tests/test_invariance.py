@@ -21,7 +21,14 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "rnn": {
         "encoder": {"kind": "recurrent", "layers": 1, "embedding": 24, "width": 32, "dropout": 0.0},
-        "decoder": {"kind": "recurrent", "layers": 1, "embedding": 24, "width": 32, "attention": 16, "dropout": 0.0},
+        "decoder": {
+            "kind": "recurrent",
+            "layers": 1,
+            "embedding": 24,
+            "width": 32,
+            "attention": {"kind": "additive", "width": 16},
+            "dropout": 0.0,
+        },
     },
 }
 

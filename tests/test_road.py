@@ -21,7 +21,7 @@ SMALL = [
 CHARACTERS = ["tokenizer.source.kind=characters", "tokenizer.target.kind=characters", "model.tie=target"]
 RECURRENT = [
     "preset=rnn-attention-small", "model.encoder.embedding=16", "model.encoder.width=32", "model.decoder.embedding=16",
-    "model.decoder.width=32", "model.decoder.attention=16", *SMALL[-6:], *CHARACTERS,
+    "model.decoder.width=32", "model.decoder.attention.width=16", *SMALL[-6:], *CHARACTERS,
 ]  # fmt: skip
 
 

@@ -181,8 +181,7 @@ def test_a_table_without_kind_takes_the_kind_of_the_default_and_its_class_defaul
 
 
 def test_the_bare_name_of_a_kind_stands_for_its_defaults() -> None:
-    bare, table = ({"model": {"decoder": decoder}} for decoder in ("recurrent", {"kind": "recurrent"}))
-    assert build(Config, bare) == build(Config, table)
+    assert build(Model, {"decoder": "recurrent"}) == build(Model, {"decoder": {"kind": "recurrent"}})
     given = override({"model": {"decoder": "recurrent"}}, ["model.decoder.width=7"])
     assert given == {"model": {"decoder": {"kind": "recurrent", "width": 7}}}
     assert override({"file": "a/b.tsv"}, ["file.source=a"]) == {"file": {"source": "a"}}

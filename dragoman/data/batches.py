@@ -15,20 +15,29 @@ from dragoman.data.store import TokenStore
 from dragoman.data.tokenizers import EOS, PAD
 
 
+class Candidates(NamedTuple):
+    """Several targets for each source and what each would cost, for training on the expected cost (FIELD G6)."""
+
+    risks: Tensor  # (B, k); infinite: not a candidate
+    sharpness: float  # α: candidates count by p^α
+
+
 class Batch(NamedTuple):
     """Sources and targets as padded rows; both end in <eos>."""
 
     source: Tensor  # (B, S)
     source_mask: Tensor  # (B, S), True = real
-    target: Tensor  # (B, T)
+    target: Tensor  # (B, T); with candidates (B·k, T)
+    candidates: Candidates | None = None
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on a device."""
-        return Batch(*(part.to(device, non_blocking=True) for part in self))
+        """The same batch on a device; candidates are made where they are used."""
+        source, mask, target = (part.to(device, non_blocking=True) for part in self[:3])
+        return Batch(source, mask, target)
 
     def pin(self) -> Batch:
         """The same batch in page-locked memory, so that copying it to a GPU does not wait."""
-        return Batch(*(part.pin_memory() for part in self))
+        return Batch(self.source.pin_memory(), self.source_mask.pin_memory(), self.target.pin_memory())
 
 
 def padded(rows: Sequence[Sequence[int] | NDArray[Any]], width: int | None = None) -> Tensor:

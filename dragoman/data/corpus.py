@@ -18,8 +18,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from dragoman import settings
-from dragoman.data.readers import Example, Fault, Parallel, read_pairs
+from dragoman.data.readers import Example, Fault, Pairs, read_pairs
 from dragoman.data.store import StoreWriter, TokenStore
+from dragoman.data.tags import Tagged
 from dragoman.data.tokenizers import (
     SubwordsConfig,
     Tokenizer,
@@ -27,13 +28,13 @@ from dragoman.data.tokenizers import (
     learn,
     load_tokenizer,
 )
-from dragoman.errors import DataError
+from dragoman.errors import DataError, nearest
 from dragoman.files import digest, sync
 from dragoman.settings import Range, setting
 
 FORMAT = 1  # raise when stores written by older code must not be read any more
 CHUNK = 20_000
-Files = str | tuple[str, ...] | Parallel
+Files = str | tuple[str | Pairs, ...] | Pairs
 Note = Callable[[str, int], None]  # (what is being done, pairs done so far)
 
 
@@ -43,7 +44,7 @@ class DataConfig:
 
     train: Files = setting(
         help='a file of pairs, a list of them, or { source = "a.en", target = "a.de" }; '
-        ".tsv, .jsonl or .parquet, also .gz or .zst"
+        '.tsv, .jsonl or .parquet, also .gz or .zst; a table may have a tag, as in { file = "a.tsv", tag = "de" }'
     )
     valid: Files | None = setting(None, help="pairs for validation; without it a part of train is set aside")
     columns: tuple[str, ...] = setting((), help='which columns, such as ["2", "3"] or ["en", "de"]')
@@ -58,6 +59,20 @@ class DataConfig:
         "words", help="what the space-separated target symbols are; decides whether WER or PER is meant"
     )
     cache: str = setting("", help="folder for tokenised text; default $DRAGOMAN_CACHE or ~/.cache/dragoman")
+
+    def problems(self) -> Iterator[str]:
+        """What the entries cannot say one by one."""
+        known = tags_of(self.train)
+        for name, files in (("train", self.train), ("valid", self.valid)):
+            for entry in file_list(files) if files is not None else ():
+                tag, shown = tag_of(entry), " and ".join(paths_of(entry))
+                if known and tag is None:
+                    yield f"{name}: found no tag for {shown}, expected one, since others have tags ({', '.join(known)})"
+                elif tag is not None and tag not in known:
+                    match = nearest(tag, known)
+                    better = f". Did you mean '{match}'?" if match else ""
+                    found = f"{name}: found the tag '{tag}' for {shown}"
+                    yield f"{found}, expected one of those in train ({', '.join(known) or 'none'}){better}"
 
 
 @dataclass(frozen=True)
@@ -82,18 +97,24 @@ class Corpus:
     report: dict[str, Any]  # counts, faults, fingerprint
 
 
-def file_list(files: Files) -> list[str | Parallel]:
+def file_list(files: Files) -> list[str | Pairs]:
     """One or several entries as a list."""
     return list(files) if isinstance(files, tuple) else [files]
 
 
 def paths_of(files: Files) -> list[str]:
     """Every path on disk that stands behind an entry."""
-    return [
-        path
-        for entry in file_list(files)
-        for path in ([entry.source, entry.target] if isinstance(entry, Parallel) else [entry])
-    ]
+    return [path for entry in file_list(files) for path in (entry.paths if isinstance(entry, Pairs) else [entry])]
+
+
+def tag_of(entry: str | Pairs) -> str | None:
+    """What the targets of an entry are, if it says so."""
+    return entry.tag if isinstance(entry, Pairs) else None
+
+
+def tags_of(files: Files) -> list[str]:
+    """Every tag among the entries, each once, in the order of their ids."""
+    return sorted({tag for entry in file_list(files) if (tag := tag_of(entry)) is not None})
 
 
 def read_all(config: DataConfig, files: Files, *, several_references: bool = False) -> Iterator[Example | Fault]:
@@ -123,9 +144,21 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig) -> str:
     digests = [[file_digest(path) for path in paths_of(files)] for files in (config.train, config.valid or ())]
     table = settings.as_table(config)
     relevant = {key: table.get(key) for key in ("columns", "holdout", "faults", "max_length", "max_characters")}
-    layout = [type(files).__name__ for files in (config.train, config.valid)]
+    layout = [_layout(files) for files in (config.train, config.valid)]
     content = [FORMAT, digests, layout, relevant, settings.as_table(tokenizers)]
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _layout(files: Files | None) -> object:
+    """How files go together and under which tags; plain names for the plain cases, as in FORMAT 1."""
+    if files is None or isinstance(files, str):
+        return type(files).__name__
+    entries = file_list(files)
+    if isinstance(files, tuple) and all(isinstance(entry, str) for entry in entries):
+        return "tuple"
+    if isinstance(files, Pairs) and files.file is None and files.tag is None:
+        return "Parallel"
+    return [[len(paths_of(entry)), tag_of(entry)] for entry in entries]
 
 
 def cache_folder(config: DataConfig) -> Path:
@@ -149,15 +182,21 @@ class Selection:
         self.config, self.note = config, note
         self._faults: dict[bool, Counter[str]] = {}
         self.examples = 0
+        self.tags: Counter[str] = Counter()
         self.threshold = 0  # sources whose hash lies below are for validation
         smallest, largest = 1 << 64, 0
         for example in self._usable(config.train, "reading"):
             self.examples += 1
+            if example.tag:
+                self.tags[example.tag] += 1
             if config.valid is None:
                 place = source_hash(example)
                 smallest, largest = min(smallest, place), max(largest, place)
         if self.examples == 0:
             raise DataError(f"{', '.join(paths_of(config.train))}: no usable pair found")
+        for entry in file_list(config.train):
+            if (tag := tag_of(entry)) is not None and not self.tags[tag]:
+                raise DataError(f"{', '.join(paths_of(entry))}: no usable pair found for the tag '{tag}'")
         if config.valid is None:
             if smallest == largest:
                 raise DataError(
@@ -242,7 +281,7 @@ def write_store(
     counts = dict.fromkeys(("pairs", "source_tokens", "target_tokens", "too_long"), 0)
     with StoreWriter(folder, len(source), len(target)) as writer:
         for chunk in chunks(examples):
-            sources = source.encode_batch([example.source for example in chunk])
+            sources = source.encode_batch([example.tagged for example in chunk])
             targets = target.encode_batch([example.references[0] for example in chunk])
             kept = [
                 (left, right)
@@ -266,16 +305,20 @@ def length_ratio(store: TokenStore) -> float:
 def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note: Note) -> None:
     selection = Selection(config, note)
     source, target = learn_tokenizers(tokenizers, selection)
+    if selection.tags:
+        source = Tagged(source, tags_of(config.train))
     (folder / "tokenizer").mkdir()
     source.save(folder / "tokenizer", "source")
     target.save(folder / "tokenizer", "target")
     report: dict[str, Any] = {"examples": selection.examples}
+    if selection.tags:
+        report["tags"] = dict(sorted(selection.tags.items()))
     report["train"] = write_store(folder / "train", selection.train("tokenising"), source, target, config.max_length)
 
     def kept_as_text(examples: Iterable[Example]) -> Iterator[Example]:
         with (folder / "valid.jsonl").open("w", encoding="utf-8") as file:
             for example in examples:
-                row = {"source": example.source, "references": example.references}
+                row = {"source": example.tagged, "references": example.references}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 yield example
 

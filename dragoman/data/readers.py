@@ -8,14 +8,16 @@ import json
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, get_args
 
+from dragoman.data import tags
 from dragoman.errors import ConfigError, DataError, MissingExtraError, nearest
+from dragoman.settings import setting
 
 FaultKind = Literal[
     "bad-utf8",
@@ -61,6 +63,12 @@ class Example(NamedTuple):
     references: tuple[str, ...]
     path: str
     line: int
+    tag: str = ""  # what the target is, where one model learns several
+
+    @property
+    def tagged(self) -> str:
+        """The source as a model reads it, its tag in front."""
+        return tags.tagged(self.source, self.tag) if self.tag else self.source
 
     @property
     def place(self) -> str:
@@ -69,15 +77,32 @@ class Example(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Parallel:
-    """Two files in which line i of one answers line i of the other."""
+class Pairs:
+    """Where some pairs stand: two files in which line i of one answers line i of the other, or one file of both."""
 
-    source: str
-    target: str
+    source: str | None = setting(None, help="a file of source lines")
+    target: str | None = setting(None, help="a file of target lines, one for each source line")
+    file: str | None = setting(None, help="in place of both: one file of pairs")
+    tag: str | None = setting(None, help='what the targets are, such as "de", where one model learns several languages')
+
+    def problems(self) -> Iterator[str]:
+        """What the fields cannot say one by one."""
+        named = [name for name in ("source", "target", "file") if getattr(self, name) is not None]
+        if named in (["source"], ["target"]):
+            yield f"{'target' if named == ['source'] else 'source'}: missing; expected text"
+        elif named not in (["source", "target"], ["file"]):
+            yield f"found {', '.join(named) or 'no file'}, expected source and target, or file"
+        if self.tag is not None and not tags.NAME.fullmatch(self.tag):
+            yield f"tag: found {self.tag!r}, expected letters, digits, '.', '_' or '-', such as \"de\""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The one or two files."""
+        return tuple(path for path in (self.source, self.target, self.file) if path is not None)
 
 
 def read_pairs(
-    path: str | Path | Parallel,
+    path: str | Path | Pairs,
     *,
     columns: tuple[str, ...] = (),
     several_references: bool = False,
@@ -89,13 +114,18 @@ def read_pairs(
     `several_references`, more references. A missing file or a wrong setting raises at the call, not at the
     first item.
     """
-    if isinstance(path, Parallel):
+    if isinstance(path, Pairs) and path.tag is not None:
+        bare = replace(path, tag=None)
+        items = read_pairs(bare, columns=columns, several_references=several_references, max_characters=max_characters)
+        return _with_tag(items, path.tag)
+    if isinstance(path, Pairs) and path.file is None:
         if columns:
             raise ConfigError(f"columns: found {columns}, expected none for two line-parallel files")
-        _check_file(Path(path.source))
-        _check_file(Path(path.target))
-        return _read_parallel(Path(path.source), Path(path.target), max_characters)
-    path = Path(path)
+        source, target = map(Path, path.paths)
+        _check_file(source)
+        _check_file(target)
+        return _read_parallel(source, target, max_characters)
+    path = Path(path.paths[0] if isinstance(path, Pairs) else path)
     if columns and (len(columns) < 2 or (len(columns) > 2 and not several_references)):
         wanted = "two or more" if several_references else "two"
         raise ConfigError(f"columns: found {columns}, expected {wanted} (source, target)")
@@ -109,6 +139,11 @@ def read_pairs(
     if form == "jsonl":
         return _read_json(path, fields, several_references, max_characters)
     return _read_columns(path, _column_numbers(path, columns), several_references, max_characters)
+
+
+def _with_tag(items: Iterable[Example | Fault], tag: str) -> Iterator[Example | Fault]:
+    for item in items:
+        yield item if isinstance(item, Fault) else item._replace(tag=tag)
 
 
 def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:

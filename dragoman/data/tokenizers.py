@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 import sentencepiece
 
 from dragoman import settings
+from dragoman.data.tags import NAME, Tagged
 from dragoman.errors import ConfigError, DataError, RunError, hint
 from dragoman.settings import Range, setting
 
@@ -84,7 +85,17 @@ _KINDS: dict[str, type[TokenizerConfig]] = {
 class Tokenizer(Protocol):
     """What every tokenizer does; encoding never adds <sos> or <eos>."""
 
-    kind: ClassVar[str]
+    @property
+    def kind(self) -> str:
+        """The kind of its units."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags it reads at the front of a text; most know none."""
+
+    @property
+    def space(self) -> int | None:
+        """The id of a token that is one space, where there is such a token."""
 
     def __len__(self) -> int: ...
 
@@ -117,11 +128,13 @@ class _Listed:
     """A vocabulary that is a plain list; a text that spells "<eos>" never becomes the special symbol."""
 
     kind: ClassVar[str]
+    tags: tuple[str, ...] = ()
 
     def __init__(self, config: WordsConfig | CharactersConfig, tokens: Sequence[str]) -> None:
         self.config = config
         self._tokens = (*SPECIALS, *tokens)
         self._ids = {token: index for index, token in enumerate(tokens, len(SPECIALS))}
+        self.space = self._ids.get(" ")
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -290,6 +303,8 @@ class Subwords:
     """
 
     kind: ClassVar[str] = SubwordsConfig.kind
+    tags: tuple[str, ...] = ()
+    space: int | None = None  # mostly the beginning of a piece
 
     def __init__(self, config: SubwordsConfig, model: bytes) -> None:
         self.config = config
@@ -447,7 +462,9 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     path = _paths(folder, name, "json")[0]
     try:
         table = json.loads(_read(path))
-        kind, expected = table["kind"], table.pop("fingerprint")
+        kind, expected, tags = table["kind"], table.pop("fingerprint"), table.pop("tags", [])
+        if not all(NAME.fullmatch(tag) for tag in tags):
+            raise ValueError(f"tags: found {tags}")
         if kind not in _KINDS:
             raise RunError(f"{path}: found the kind '{kind}'. {hint(str(kind), _KINDS)}")
         config = settings.build(_KINDS[kind], table)
@@ -471,6 +488,8 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
             raise RunError(f"{content}: damaged tokenizer file (found a line that is not a JSON string)")
         tokens = tokens[len(SPECIALS) :]
         tokenizer = Words(config, tokens) if isinstance(config, WordsConfig) else Characters(config, tokens)
+    if tags:
+        tokenizer = Tagged(tokenizer, tags)
     if tokenizer.fingerprint() != expected:
         raise RunError(f"{content}: damaged tokenizer file (it is not the one that {path.name} was saved with)")
     return tokenizer

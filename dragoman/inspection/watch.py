@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import DataError
-from dragoman.layers.attention import AdditiveAttention, CrossAttention, observing
+from dragoman.layers.attention import observing
 from dragoman.predictor import Predictor
 
 
@@ -33,7 +33,7 @@ def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How an output looked at its source: rows are output tokens, columns source tokens."""
+    """How an output looked at its source: rows are output tokens, columns entries of the memory."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -42,6 +42,13 @@ class Alignment:
     def mean(self, layer: str | None = None) -> Tensor:
         """The weights of one layer (by default the last) over its heads: (T, S)."""
         return self.layers[layer or list(self.layers)[-1]].mean(0)
+
+
+def entry_names(tokens: Sequence[str], text: str, entries: int) -> tuple[str, ...]:
+    """What the entries of a memory stand for: the tokens, the words, or nothing that has a name but its number."""
+    words = (*(word for word in text.split(" ") if word), tokens[-1])
+    numbers = tuple(str(number) for number in range(1, entries + 1))
+    return next(names for names in (tuple(tokens), words, numbers) if len(names) == entries)
 
 
 @torch.no_grad()
@@ -58,12 +65,14 @@ def cross_attention(predictor: Predictor, text: str, output: str | None = None) 
     layers = {
         name: torch.cat(parts, 2)[0].float().cpu()  # recurrent decoders attend once a step
         for name, parts in seen.items()
-        if isinstance(kinds[name], CrossAttention | AdditiveAttention)
+        if getattr(kinds[name], "reads_memory", False)
     }
     if not layers:
         raise DataError("no attention to show: this model's output does not look at its source by attention")
+    tokens = predictor.source_tokenizer.pieces([*source, EOS])
+    entries = next((weights.shape[2] for weights in layers.values()), len(tokens))
     return Alignment(
-        source=(*predictor.source_tokenizer.pieces(source), *predictor.source_tokenizer.pieces([EOS])),
+        source=entry_names(tokens, text, entries),
         target=(*predictor.target_tokenizer.pieces(target), *predictor.target_tokenizer.pieces([EOS])),
         layers=layers,
     )

@@ -24,6 +24,13 @@ def observing(observer: Observer) -> Iterator[None]:
         _observer.reset(token)
 
 
+def show(module: nn.Module, weights: Callable[[], Tensor]) -> None:
+    """Show weights (N, H, T, S) to whoever is watching."""
+    observer = _observer.get()
+    if observer is not None:
+        observer(module, weights())
+
+
 def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Softmax over the last axis where mask is True; a query with nothing to look at gets all zeros."""
     if mask is None:
@@ -148,6 +155,8 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Multi-head attention over an encoder's memory (FIELD D8); keys and values are projected once."""
 
+    reads_memory = True  # its weights are an alignment of target and source
+
     def __init__(self, width: int, heads: int, memory_width: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.heads, self.dropout = heads, dropout
@@ -174,25 +183,3 @@ class CrossAttention(nn.Module):
         )
         joined: Tensor = self.output(join_heads(out))
         return joined
-
-
-class AdditiveAttention(nn.Module):
-    """e = vᵀ tanh(W s + U h) (FIELD D3, Bahdanau 2015 eq. 6 and its appendix A.1.2)."""
-
-    def __init__(self, query_width: int, memory_width: int, width: int) -> None:
-        super().__init__()
-        self.query = nn.Linear(query_width, width, bias=False)
-        self.key = nn.Linear(memory_width, width)
-        self.score = nn.Linear(width, 1, bias=False)
-
-    def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """One query a row (N, Q) over projected keys (B, S, A) and values (B, S, D): contexts (N, D)."""
-        rows = query.shape[0]
-        batch = keys.shape[0]
-        query = self.query(query).view(batch, rows // batch, 1, -1)  # (B, k, 1, A)
-        scores = self.score(torch.tanh(query + keys[:, None])).squeeze(-1)  # (B, k, S)
-        weights = masked_softmax(scores, mask[:, None])
-        observer = _observer.get()
-        if observer is not None:
-            observer(self, weights.reshape(rows, 1, 1, -1))
-        return (weights @ values).reshape(rows, -1)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.errors import DataError
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
 
@@ -52,12 +54,16 @@ class Residual(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """Token ids to vectors; the same table may serve source, target and output (FIELD F9)."""
+    """Token ids to vectors; the same table may serve source, target and output (FIELD F9).
 
-    def __init__(self, vocabulary: int, width: int, pad: int) -> None:
+    `space` is the id of the token that parts words, for those who read words out of characters; None: there is none.
+    """
+
+    def __init__(self, vocabulary: int, width: int, pad: int, space: int | None = None) -> None:
         super().__init__()
         self.width = width
         self.pad = pad
+        self.space = space
         self.weight = nn.Parameter(torch.randn(vocabulary, width) * width**-0.5)
         nn.init.zeros_(self.weight.data[pad])
 
@@ -66,9 +72,64 @@ class TokenEmbedding(nn.Module):
         return F.embedding(tokens, self.weight, padding_idx=self.pad)
 
 
-def drop_words(tokens: Tensor, probability: float, unknown: int, keep_below: int) -> Tensor:
+class OneHot(nn.Module):
+    """Token ids to unit vectors, as long as the vocabulary; padding is zero. Nothing to learn."""
+
+    like: Tensor  # tells the precision the model is in
+
+    def __init__(self, vocabulary: int, pad: int) -> None:
+        super().__init__()
+        self.width = vocabulary
+        self.pad = pad
+        self.register_buffer("like", torch.zeros(()), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T, V)."""
+        return (F.one_hot(tokens, self.width) * (tokens != self.pad)[..., None]).to(self.like.dtype)
+
+
+Embedding = TokenEmbedding | OneHot
+
+
+def build_embedding(vocabulary: int, width: int, pad: int, space: int | None = None) -> Embedding:
+    """A table of vectors of this width; width 0: one-hot vectors."""
+    return TokenEmbedding(vocabulary, width, pad, space) if width else OneHot(vocabulary, pad)
+
+
+class FirstRows(nn.Linear):
+    """A linear layer on the first rows of a table that it shares with others and that has more of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, V), V ≤ the rows of the table."""
+        return F.linear(x, self.weight[: self.out_features], self.bias)
+
+
+def mean_over(x: Tensor, mask: Tensor) -> Tensor:
+    """The mean of the real positions: x (B, S, D), mask (B, S) → (B, D)."""
+    real = mask[:, :, None].to(x.dtype)
+    return (x * real).sum(1) / real.sum(1).clamp(min=1)
+
+
+def window(x: Tensor, mask: Tensor, maximum: int) -> tuple[Tensor, Tensor]:
+    """At most `maximum` columns of x (B, S, D) and mask (B, S); an error if a row is longer than that."""
+    if x.shape[1] > maximum:  # a shorter batch is never counted, which would wait for the GPU
+        longest = int(mask.sum(1).max())
+        if longest > maximum:
+            raise DataError(
+                f"a source of {longest} tokens (<eos> counts), but the model reads at most {maximum} "
+                "(model.encoder's maximum); shorten it, or set data.max_length while training"
+            )
+    return x[:, :maximum], mask[:, :maximum]
+
+
+def drop_words(
+    tokens: Tensor, probability: float, unknown: int, keep_below: int, keep_from: int | None = None
+) -> Tensor:
     """Replace a share of the tokens by <unk>, so that a model cannot lean on any single one."""
     if probability == 0.0:
         return tokens
     hit = torch.rand(tokens.shape, device=tokens.device) < probability
-    return tokens.masked_fill(hit & (tokens >= keep_below), unknown)
+    hit &= tokens >= keep_below
+    if keep_from is not None:
+        hit &= tokens < keep_from
+    return tokens.masked_fill(hit, unknown)

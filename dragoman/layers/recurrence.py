@@ -1,87 +1,15 @@
-"""Recurrent cells, one contract `cell(x, state) -> (y, state)`, and running them over a sequence.
+"""Recurrent layers over padded rows (FIELD B6–B8, B12): `layer(x, mask) -> (outputs, last)`, made to be stacked.
 
-A cell holds one bias per gate (torch's own layers carry two that always add up). Where torch has a fused kernel
-for a whole sequence, `sequence` uses it; a test holds both against each other.
+Padding stands at the end of a row. A forward cell therefore meets it after everything real, and a backward cell reads
+each row's real part mirrored: padding touches no real position, and no packing is needed.
 """
 
 from __future__ import annotations
 
-import warnings
-
 import torch
 from torch import Tensor, nn
 
-# cuDNN would like all weights of a layer in one block; they are small, and gathering them costs nothing that shows.
-warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
-
-CellState = tuple[Tensor, ...]  # each (N, D); the first is the output
-
-
-class Cell(nn.Module):
-    """Weights shared by the gated cells: `gates` stacked blocks of rows, as torch's own layers order them."""
-
-    gates: int
-    parts: int  # tensors in the state
-
-    def __init__(self, inputs: int, width: int) -> None:
-        super().__init__()
-        self.inputs, self.width = inputs, width
-        self.input_weight = nn.Parameter(torch.empty(self.gates * width, inputs))
-        self.hidden_weight = nn.Parameter(torch.empty(self.gates * width, width))
-        self.bias = nn.Parameter(torch.zeros(self.gates * width))
-        for block in self.input_weight.chunk(self.gates):
-            nn.init.xavier_uniform_(block)
-        for block in self.hidden_weight.chunk(self.gates):
-            nn.init.orthogonal_(block)
-
-    def start(self, rows: int) -> CellState:
-        """The state before anything was read."""
-        return tuple(self.bias.new_zeros(rows, self.width) for _ in range(self.parts))
-
-    def _weights(self) -> list[Tensor]:
-        return [self.input_weight, self.hidden_weight, self.bias, torch.zeros_like(self.bias)]
-
-
-class LSTMCell(Cell):
-    """Long short-term memory (FIELD B2); state (h, c), gate rows i, f, ĉ, o."""
-
-    gates, parts = 4, 2
-
-    def __init__(self, inputs: int, width: int) -> None:
-        super().__init__(inputs, width)
-        # An open forget gate at the start lets gradients reach far back (Jozefowicz et al. 2015).
-        nn.init.ones_(self.bias.data[width : 2 * width])
-
-    def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """One step: x (N, I)."""
-        hidden, memory = torch.lstm_cell(x, list(state), *self._weights())
-        return hidden, (hidden, memory)
-
-    def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """Every step of x (N, T, I) with torch's fused kernel."""
-        start = [part[None].contiguous() for part in state]
-        out, hidden, memory = torch.lstm(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
-        return out, (hidden[0], memory[0])
-
-
-class GRUCell(Cell):
-    """Gated recurrent unit, reset after the matrix product (FIELD B5); gate rows r, u, ĥ."""
-
-    gates, parts = 3, 1
-
-    def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """One step: x (N, I)."""
-        hidden = torch.gru_cell(x, state[0], *self._weights())
-        return hidden, (hidden,)
-
-    def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """Every step of x (N, T, I) with torch's fused kernel."""
-        start = state[0][None].contiguous()
-        out, hidden = torch.gru(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
-        return out, (hidden[0],)
-
-
-CELLS: dict[str, type[LSTMCell] | type[GRUCell]] = {"lstm": LSTMCell, "gru": GRUCell}
+from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMCell, build_cell
 
 
 def reversed_rows(x: Tensor, lengths: Tensor) -> Tensor:
@@ -92,25 +20,171 @@ def reversed_rows(x: Tensor, lengths: Tensor) -> Tensor:
     return x.gather(1, mirrored[:, :, None].expand_as(x))
 
 
-class Bidirectional(nn.Module):
-    """One cell reading forward and one backward, outputs side by side (FIELD B7).
+def last_real(x: Tensor, lengths: Tensor) -> Tensor:
+    """The vector at each row's last real place, zeros where nothing is real: (B, S, D) → (B, D)."""
+    places = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, x.shape[2])
+    return x.gather(1, places)[:, 0].masked_fill((lengths == 0)[:, None], 0.0)
 
-    Padding stands at the end, so the forward cell meets it last and the backward cell reads a mirrored row:
-    neither lets it touch a real position (FIELD B12), and no packing is needed.
+
+def sequence_to_last(cell: Cell, x: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
+    """`cell.sequence` from the start, and each row's whole state after its last real token.
+
+    A fused kernel gives the state after the last column only. Its output at the last real place is half of what an
+    LSTM knows there; the other half comes from packing the rows, and from a walk that stands still on padding for
+    cells without a fused kernel.
     """
+    start = cell.start(x.shape[0])
+    if cell.parts == 1:
+        out, _ = cell.sequence(x, start)
+        return out, (last_real(out, lengths),)
+    if isinstance(cell, LSTMCell):
+        return cell.packed(x, lengths)
+    real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # (B, S)
+    state, outputs = start, []
+    for projected, here in zip(cell.project(x.transpose(0, 1)).unbind(0), real.unbind(1), strict=True):
+        after = cell.advance(projected, state)
+        outputs.append(after[0])
+        state = tuple(torch.where(here[:, None], new, old) for new, old in zip(after, state, strict=True))
+    return torch.stack(outputs, 1), state
 
-    def __init__(self, cell: type[LSTMCell] | type[GRUCell], inputs: int, width: int) -> None:
+
+class VariationalDropout(nn.Module):
+    """Dropout with one mask a row for all its steps (Gal and Ghahramani 2016), on what a layer reads."""
+
+    def __init__(self, rate: float) -> None:
         super().__init__()
-        self.forward_cell = cell(inputs, width)
-        self.backward_cell = cell(inputs, width)
+        self.rate = rate
 
-    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, I) → outputs (B, S, 2D), zero on padding, and the state after the last real token (B, 2D)."""
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, S, D)."""
+        if not self.training or self.rate == 0.0:
+            return x
+        keep = x.new_empty(x.shape[0], 1, x.shape[2]).bernoulli_(1 - self.rate)
+        return x * (keep / (1 - self.rate))
+
+
+class Layer(nn.Module):
+    """norm(read(dropout(x))), and x itself added in a residual layer (FIELD B8); both kinds below say how they read."""
+
+    def __init__(self, width: int, dropout: nn.Module | None, residual: bool, norm: bool) -> None:
+        super().__init__()
+        self.width = width
+        self.dropout = dropout or nn.Identity()
+        self.norm = nn.LayerNorm(width) if norm else nn.Identity()
+        self.residual = residual
+
+    def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
+        """(B, S, I) → outputs (B, S, D) and what is known after the last real token read, the output (B, D) first."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
+        """(B, S, I) → outputs (B, S, D), zero on padding, and the cell's own last output (B, D), or whole state."""
+        out, last = self.read(self.dropout(x), mask)
+        out = self.norm(out)
+        if self.residual:
+            out = x + out
+        return out.masked_fill(~mask[:, :, None], 0.0), last
+
+
+class Unidirectional(Layer):
+    """One cell, reading forward or backward."""
+
+    def __init__(
+        self,
+        cell: CellConfig,
+        inputs: int,
+        width: int,
+        backward: bool = False,
+        dropout: nn.Module | None = None,
+        residual: bool = False,
+        norm: bool = False,
+    ) -> None:
+        super().__init__(width, dropout, residual, norm)
+        self.cell = build_cell(cell, inputs, width)
+        self.mirrored = backward
+        self.whole_state = False  # whether somebody needs more of the last state than the output
+
+    def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
+        """(B, S, I) → outputs (B, S, D) in the order of x and the last one the cell gave (B, D), or its state."""
+        lengths = mask.sum(1)
+        x = reversed_rows(x, lengths) if self.mirrored else x
+        if self.whole_state:
+            out, last = sequence_to_last(self.cell, x, lengths)
+        else:
+            out, _ = self.cell.sequence(x, self.cell.start(x.shape[0]))
+            last = (last_real(out, lengths),)
+        return (reversed_rows(out, lengths) if self.mirrored else out), last
+
+
+class Concatenate(nn.Module):
+    """Both directions side by side, each with half the width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.each = width // 2
+
+    def forward(self, ahead: Tensor, back: Tensor) -> Tensor:
+        """Twice (…, D/2) → (…, D)."""
+        return torch.cat([ahead, back], -1)
+
+
+class Mean(nn.Module):
+    """The mean of both directions, each with the full width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.each = width
+
+    def forward(self, ahead: Tensor, back: Tensor) -> Tensor:
+        """Twice (…, D) → (…, D)."""
+        return (ahead + back) / 2
+
+
+class Projection(nn.Module):
+    """A linear map of both directions, each with the full width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.each = width
+        self.linear = nn.Linear(2 * width, width)
+
+    def forward(self, ahead: Tensor, back: Tensor) -> Tensor:
+        """Twice (…, D) → (…, D)."""
+        out: Tensor = self.linear(torch.cat([ahead, back], -1))
+        return out
+
+
+MERGES: dict[str, type[Concatenate] | type[Mean] | type[Projection]] = {
+    "concatenate": Concatenate,
+    "mean": Mean,
+    "projection": Projection,
+}
+
+
+class Bidirectional(Layer):
+    """One cell reading forward and one backward, their outputs merged (FIELD B7)."""
+
+    def __init__(
+        self,
+        cell: CellConfig,
+        inputs: int,
+        width: int,
+        merge: str = "concatenate",
+        dropout: nn.Module | None = None,
+        residual: bool = False,
+        norm: bool = False,
+    ) -> None:
+        super().__init__(width, dropout, residual, norm)
+        self.merge = MERGES[merge](width)
+        self.forward_cell = build_cell(cell, inputs, self.merge.each)
+        self.backward_cell = build_cell(cell, inputs, self.merge.each)
+
+    def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
+        """(B, S, I) → outputs (B, S, D) and both directions' last ones merged (B, D)."""
         lengths = mask.sum(1)
         start = self.forward_cell.start(x.shape[0])
         ahead, _ = self.forward_cell.sequence(x, start)
         back, _ = self.backward_cell.sequence(reversed_rows(x, lengths), start)
-        last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, ahead.shape[2])
-        final = torch.cat([ahead.gather(1, last), back.gather(1, last)], -1)[:, 0]
-        out = torch.cat([ahead, reversed_rows(back, lengths)], -1)
-        return out * mask[:, :, None].to(out.dtype), final
+        final: Tensor = self.merge(last_real(ahead, lengths), last_real(back, lengths))
+        out: Tensor = self.merge(ahead, reversed_rows(back, lengths))
+        return out, (final,)

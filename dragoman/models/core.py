@@ -18,6 +18,7 @@ class Memory(NamedTuple):
     values: Tensor  # (B, S, D) read; may differ from the keys
     mask: Tensor  # (B, S), True = real
     final: tuple[Tensor, ...]  # per layer (B, D): starts recurrent decoders
+    states: tuple[tuple[Tensor, ...], ...] = ()  # of a recurrent encoder, per layer: its cell's last state, whole
 
 
 def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -53,6 +54,10 @@ class State(NamedTuple):
     def reorder(self, rows: Tensor) -> State:
         """Exchange hypotheses within their source; rows (N,) index hypotheses."""
         return self._replace(moving=map_tensors(self.moving, lambda part: part.index_select(0, rows)))
+
+    def detach(self) -> State:
+        """The same state without its history: gradients stop here (FIELD B11)."""
+        return self._replace(moving=map_tensors(self.moving, Tensor.detach))
 
     def branch(self, hypotheses: int) -> State:
         """Give every source this many copies of its one hypothesis."""
@@ -107,6 +112,9 @@ class Model(Protocol):
     def maximum(self) -> int | None:
         """Most tokens it can write; None: any number."""
 
+    def at_step(self, step: int) -> None:
+        """Told before every training step how many lie behind, for schedules within the model."""
+
     def __call__(self, batch: Batch) -> Loss:
         """The training loss; nothing else happens here, so that DDP can wrap it."""
 
@@ -142,6 +150,9 @@ class AtOnce(Protocol):
     @property
     def maximum(self) -> int | None:
         """Most tokens it can write, <eos> included; None: any number."""
+
+    def at_step(self, step: int) -> None:
+        """Told before every training step how many lie behind, for schedules within the model."""
 
     def __call__(self, batch: Batch) -> Loss:
         """The training loss; nothing else happens here, so that DDP can wrap it."""

@@ -4,35 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from dragoman.data.batches import Batch
+from dragoman.data.batches import Batch, Candidates
 from dragoman.data.tokenizers import PAD, SOS, UNK
-from dragoman.layers.blocks import TokenEmbedding, drop_words
+from dragoman.layers.blocks import Embedding, FirstRows, build_embedding, drop_words
+from dragoman.models.characters import CharacterWordsConfig, CharacterWordsEncoder
+from dragoman.models.convolutional import ConvolutionalDecoder, ConvolutionalDecoderConfig
 from dragoman.models.core import Decoder, Encoder, Loss, Memory, State, TokenScores
+from dragoman.models.encoders import ROW_ENCODERS, RowEncoderConfig
+from dragoman.models.forcing import ForcingConfig, TeacherForcingConfig
 from dragoman.models.recurrent import (
+    FixedContextDecoder,
+    FixedContextDecoderConfig,
+    LuongDecoder,
+    LuongDecoderConfig,
     RecurrentDecoder,
     RecurrentDecoderConfig,
-    RecurrentEncoder,
-    RecurrentEncoderConfig,
 )
-from dragoman.models.transformer import Share, TransformerConfig, TransformerDecoder, TransformerEncoder
-from dragoman.settings import setting
+from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
+from dragoman.models.softmax import LOSSES, FullSoftmaxConfig, SoftmaxConfig, full_precision
+from dragoman.models.transformer import Share, TransformerConfig, TransformerDecoder
+from dragoman.settings import Range, setting
 
-EncoderConfig = TransformerConfig | RecurrentEncoderConfig
-DecoderConfig = TransformerConfig | RecurrentDecoderConfig
+EncoderConfig = RowEncoderConfig | CharacterWordsConfig
+DecoderConfig = (
+    TransformerConfig
+    | RecurrentDecoderConfig
+    | FixedContextDecoderConfig
+    | LuongDecoderConfig
+    | ConvolutionalDecoderConfig
+)
 
 ENCODERS: dict[type, Any] = {
-    TransformerConfig: TransformerEncoder,
-    RecurrentEncoderConfig: RecurrentEncoder,
+    **ROW_ENCODERS,
+    CharacterWordsConfig: CharacterWordsEncoder,
 }
 DECODERS: dict[type, Any] = {
     TransformerConfig: TransformerDecoder,
     RecurrentDecoderConfig: RecurrentDecoder,
+    FixedContextDecoderConfig: FixedContextDecoder,
+    LuongDecoderConfig: LuongDecoder,
+    ConvolutionalDecoderConfig: ConvolutionalDecoder,
+}
+# Which of the three tables are one: source embeddings, target embeddings, output.
+TIES = {
+    "none": (0, 1, 2),
+    "inputs": (0, 0, 2),
+    "target": (0, 1, 1),
+    "source": (0, 1, 0),
+    "all": (0, 0, 0),
 }
 
 
@@ -41,26 +65,64 @@ class EncoderDecoderConfig:
     """A source reader and a target writer."""
 
     kind: ClassVar[str] = "encoder-decoder"
-    tie: Literal["none", "target", "all"] = setting(
-        "target", help="share embeddings: none; target input with output; all: the source table too"
+    tie: Literal["none", "inputs", "target", "source", "all"] = setting(
+        "target",
+        help="share tables: target embeddings with the output (target), source embeddings with those of the target "
+        "(inputs) or with the output (source), all three, or none",
     )
+    output_bias: bool = setting(False, help="one learned number per target word in the output layer")
     word_dropout: Share = setting(0.0, help="share of input tokens replaced by <unk> while training")
     label_smoothing: Share = setting(0.1, help="share of the target probability spread over the vocabulary")
+    softmax: SoftmaxConfig = setting(FullSoftmaxConfig(), help="which words the training loss compares")
+    forcing: ForcingConfig = setting(TeacherForcingConfig(), help="what the decoder is fed while training")
+    truncate: Annotated[int, Range(0, None)] = setting(
+        0, help="stop gradients every so many target tokens (truncated back-propagation through time); 0: never"
+    )
+    share_cells: bool = setting(False, help="encoder and decoder are the same recurrent layers (Sutskever 2014)")
     encoder: EncoderConfig = setting(TransformerConfig(), help="what reads the source")
     decoder: DecoderConfig = setting(TransformerConfig(), help="what writes the target")
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
-        if self.tie == "all" and self.encoder.embedding != self.decoder.embedding:
+        names = ("the encoder's embeddings", "the decoder's embeddings", "what the decoder writes")
+        widths = (self.encoder.embedding, self.decoder.embedding, self.decoder.output_width)
+        ties = TIES[self.tie]
+        for place in (1, 2):
+            first = ties.index(ties[place])
+            if widths[place] != widths[first]:
+                yield (
+                    f"tie: {self.tie!r} needs equal sizes, found {widths[first]} for {names[first]} "
+                    f"and {widths[place]} for {names[place]}"
+                )
+            elif first != place and widths[place] == 0:
+                yield f"tie: {self.tie!r} needs learned embeddings, found one-hot vectors (embedding = 0)"
+        if isinstance(self.decoder, FixedContextDecoderConfig | RecurrentDecoderConfig | LuongDecoderConfig):
+            yield from self._recurrent_problems(self.decoder)
+        elif self.share_cells:
+            yield "share_cells: found true, expected a recurrent encoder and a recurrent decoder"
+
+    def _recurrent_problems(
+        self, decoder: FixedContextDecoderConfig | RecurrentDecoderConfig | LuongDecoderConfig
+    ) -> Iterator[str]:
+        encoder = self.encoder
+        alike = (
+            isinstance(encoder, RecurrentEncoderConfig)
+            and (encoder.cell, encoder.layers, encoder.width) == (decoder.cell, decoder.layers, decoder.width)
+            and encoder.direction in ("forward", "backward")
+            and not encoder.widths
+        )
+        if decoder.begin == "copy" and not alike:
             yield (
-                f"tie: 'all' needs equal embedding sizes, found {self.encoder.embedding} in the encoder "
-                f"and {self.decoder.embedding} in the decoder"
+                "decoder.begin: 'copy' needs a recurrent encoder of one direction with the decoder's cell, layers "
+                "and width"
             )
-
-
-def full_precision(x: Tensor) -> Tensor:
-    """At least float32: probabilities are never computed in half precision."""
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        if self.share_cells and not (alike and isinstance(decoder, FixedContextDecoderConfig)):
+            yield (
+                "share_cells: found true, expected a recurrent encoder of one direction and a fixed-context decoder "
+                "with the same cell, layers and width"
+            )
+        elif self.share_cells and (encoder.embedding != decoder.embedding or decoder.context != "start"):  # type: ignore[union-attr]
+            yield 'share_cells: found true, expected equal embedding sizes and decoder.context = "start"'
 
 
 class EncoderDecoder(nn.Module):
@@ -69,56 +131,135 @@ class EncoderDecoder(nn.Module):
     encoder: Encoder
     decoder: Decoder
 
-    def __init__(self, config: EncoderDecoderConfig, source_vocabulary: int, target_vocabulary: int) -> None:
+    def __init__(
+        self,
+        config: EncoderDecoderConfig,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        tags: int = 0,
+        space: int | None = None,
+    ) -> None:
+        """The last `tags` words of the source vocabulary are tags (FIELD G10); `space` is the token between words."""
         super().__init__()
         self.config = config
-        source = TokenEmbedding(source_vocabulary, config.encoder.embedding, PAD)
-        if config.tie == "all":
-            assert source_vocabulary == target_vocabulary, "tied tables need one vocabulary"
-            target = source
-        else:
-            target = TokenEmbedding(target_vocabulary, config.decoder.embedding, PAD)
+        self.steps_before = 0  # training steps, for schedules within the model
+        ties = TIES[config.tie]
+        self.first_tag = source_vocabulary - tags
+        assert self.first_tag == target_vocabulary or 0 not in ties[1:], "tied tables need one vocabulary"
+        source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space)
+        target: Embedding = source
+        if ties[1] == 1:
+            target = build_embedding(target_vocabulary, config.decoder.embedding, PAD)
         self.encoder = ENCODERS[type(config.encoder)](config.encoder, source)
         self.decoder = DECODERS[type(config.decoder)](config.decoder, target, self.encoder.width)
-        self.output = nn.Linear(self.decoder.width, target_vocabulary, bias=False)
-        if config.tie != "none":
-            self.output.weight = target.weight
-        else:
+        layer = FirstRows if tags else nn.Linear  # a table shared with the source ends in tags: they are not written
+        self.output = layer(self.decoder.width, target_vocabulary, bias=config.output_bias)
+        if config.output_bias:
+            nn.init.zeros_(self.output.bias)
+        if ties[2] == 2:
             nn.init.normal_(self.output.weight, std=self.decoder.width**-0.5)
+        else:
+            table = (source, target)[ties[2]]
+            assert isinstance(table.weight, nn.Parameter)
+            self.output.weight = table.weight
+        if getattr(config.decoder, "begin", "") == "copy":
+            assert isinstance(self.encoder, RecurrentEncoder)
+            self.encoder.keep_states()
+        if config.share_cells:
+            assert isinstance(self.encoder, RecurrentEncoder)
+            assert isinstance(self.decoder, FixedContextDecoder)
+            self.decoder.stack.cells = self.encoder.cells()
 
     @property
     def maximum(self) -> int | None:
         """Most tokens it can write; None: any number."""
         return self.decoder.maximum
 
+    def at_step(self, step: int) -> None:
+        """Tell the model how many training steps lie behind it."""
+        self.steps_before = step
+
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read sources (B, S)."""
         if self.training:
-            source = drop_words(source, self.config.word_dropout, UNK, keep_below=4)
+            source = drop_words(source, self.config.word_dropout, UNK, keep_below=4, keep_from=self.first_tag)
         return self.encoder(source, mask)
 
+    def _hidden(self, inputs: Tensor, state: State) -> Tensor:
+        """What the output layer sees of inputs (N, T) fed as they stand: (N, T, D)."""
+        if not self.config.truncate:
+            return self.decoder(inputs, state)[0]
+        parts = []
+        for part in torch.split(inputs, self.config.truncate, 1):
+            hidden, state = self.decoder(part, state)
+            parts.append(hidden)
+            state = state.detach()
+        return torch.cat(parts, 1)
+
+    def _truth(self, target: Tensor) -> Tensor:
+        """The decoder's inputs under teacher forcing (FIELD G1): <sos> and all tokens but the last."""
+        inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
+        return drop_words(inputs, self.config.word_dropout, UNK, keep_below=4) if self.training else inputs
+
+    def _mixed(self, truth: Tensor, state: State, share: float, passes: int) -> Tensor:
+        """Hidden vectors where each input is the truth with probability `share`, else the model's own draw (G2)."""
+        keep = (torch.rand(truth.shape, device=truth.device) < share) | (truth == PAD)
+        keep[:, 0] = True  # <sos>
+
+        def draw(hidden: Tensor) -> Tensor:
+            with torch.no_grad():
+                chances = full_precision(self.output(hidden)).softmax(-1)
+                return torch.multinomial(chances.flatten(0, 1), 1).view(hidden.shape[:2])
+
+        if passes:
+            inputs = truth
+            for _ in range(passes):
+                with torch.no_grad():
+                    own = draw(self._hidden(inputs, state))
+                inputs = torch.where(keep, truth, own.roll(1, 1))
+            return self._hidden(inputs, state)
+        parts: list[Tensor] = []
+        for place in range(truth.shape[1]):
+            token = truth[:, place : place + 1]
+            if place:
+                token = torch.where(keep[:, place : place + 1], token, draw(parts[-1]))
+                if self.config.truncate and place % self.config.truncate == 0:
+                    state = state.detach()
+            hidden, state = self.decoder(token, state)
+            parts.append(hidden)
+        return torch.cat(parts, 1)
+
     def logits(self, batch: Batch) -> Tensor:
-        """Teacher forcing (FIELD G1): scores of every target token given the true ones before it; (B, T, V)."""
-        state = self.decoder.start(self.encode(batch.source, batch.source_mask))
-        begin = batch.target.new_full((batch.target.shape[0], 1), SOS)
-        inputs = torch.cat([begin, batch.target[:, :-1]], 1)
-        if self.training:
-            inputs = drop_words(inputs, self.config.word_dropout, UNK, keep_below=4)
-        hidden, _ = self.decoder(inputs, state)
-        out: Tensor = self.output(hidden)
+        """Scores of every target token given the true ones before it; (B, T, V)."""
+        out: Tensor = self.output(self._hidden(self._truth(batch.target), self.start(batch)))
         return out
 
     def forward(self, batch: Batch) -> Loss:
         """Summed cross-entropy over real target tokens (FIELD G3, G5) and how many there are."""
-        logits = self.logits(batch)
-        total = F.cross_entropy(
-            full_precision(logits).flatten(0, 1),
-            batch.target.flatten(),
-            ignore_index=PAD,
-            reduction="sum",
-            label_smoothing=self.config.label_smoothing if self.training else 0.0,
-        )
-        return Loss(total, (batch.target != PAD).sum())
+        config, target = self.config, batch.target
+        state = self.start(batch)
+        if batch.candidates is not None:
+            return self._expected_risk(batch, batch.candidates, state)
+        share = config.forcing.truth(self.steps_before) if self.training else 1.0
+        if isinstance(config.forcing, TeacherForcingConfig) or share >= 1.0:
+            hidden = self._hidden(self._truth(target), state)
+        else:
+            hidden = self._mixed(self._truth(target), state, share, config.forcing.passes)
+        if self.training:
+            losses = LOSSES[type(config.softmax)](config.softmax, hidden, target, self.output, config.label_smoothing)
+        else:
+            losses = LOSSES[FullSoftmaxConfig](config.softmax, hidden, target, self.output, 0.0)
+        return Loss(losses.sum(), (target != PAD).sum())
+
+    def _expected_risk(self, batch: Batch, candidates: Candidates, state: State) -> Loss:
+        """Σ_y Q(y) Δ(y) over the candidates of each source, Q ∝ p(y)^α (FIELD G6; Shen et al. 2016 eq. 8)."""
+        sources, count = candidates.risks.shape
+        hidden = self._hidden(self._truth(batch.target), state.branch(count))
+        losses = LOSSES[FullSoftmaxConfig](FullSoftmaxConfig(), hidden, batch.target, self.output, 0.0)
+        none = candidates.risks.isinf()
+        scores = -losses.sum(1).view(sources, count) * candidates.sharpness
+        shares = scores.masked_fill(none, -torch.inf).softmax(1)
+        return Loss((shares * candidates.risks.masked_fill(none, 0.0)).sum(), (batch.target != PAD).sum())
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Read the sources and stand before the first target token."""

@@ -17,12 +17,14 @@ from torch.nn import functional as F
 
 from dragoman.data.batches import Batch
 from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
-from dragoman.layers.blocks import FeedForward, Residual, TokenEmbedding, drop_words
+from dragoman.layers.blocks import FeedForward, FirstRows, Residual, build_embedding, drop_words, mean_over
 from dragoman.layers.ctc import collapsed, needed_positions
 from dragoman.layers.resampling import Upsample, resized
+from dragoman.models.characters import Vectors
 from dragoman.models.core import Emissions, Encoder, Loss, Memory, Slots, TokenScores
-from dragoman.models.encoder_decoder import ENCODERS, EncoderConfig, full_precision
-from dragoman.models.recurrent import RecurrentEncoder, RecurrentEncoderConfig
+from dragoman.models.encoder_decoder import ENCODERS, EncoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
+from dragoman.models.softmax import full_precision
 from dragoman.models.transformer import Share, Size, TransformerConfig, TransformerEncoder
 from dragoman.settings import setting
 
@@ -48,9 +50,10 @@ class DenseConfig:
 class CTCConfig:
     """Connectionist temporal classification (FIELD G6, Graves et al. 2006) over an upsampled memory.
 
-    A target with more tokens (and blanks between equal neighbours) than `upsample` × source tokens, <eos> counted,
-    has no path: it gives no loss and no scores, and `dragoman check` counts such pairs. The blank is the output of
-    <pad>, which is never written otherwise: no class is added, and tied tables keep their size.
+    A target with more tokens (and blanks between equal neighbours) than `upsample` × entries of the memory, which are
+    the source tokens with <eos> for most encoders, has no path: it gives no loss and no scores, and `dragoman check`
+    counts such pairs. The blank is the output of <pad>, which is never written otherwise: no class is added, and tied
+    tables keep their size.
     """
 
     kind: ClassVar[str] = "ctc"
@@ -93,19 +96,6 @@ class InstantConfig:
             )
 
 
-class Given(nn.Module):
-    """Stands where a stack has its embedding: the vectors are given, and only scaled as embeddings are."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
-        scaled: Tensor = vectors * self.width**-0.5
-        return scaled
-
-
 class Dense(nn.Module):
     """Residual feed-forward layers with a norm before each and one at the end."""
 
@@ -127,13 +117,7 @@ class Dense(nn.Module):
             assert isinstance(around, Residual)
             x = around.leave(x, layer(around.enter(x)))
         x = self.norm(x)
-        return Memory(keys=x, values=x, mask=mask, final=(pooled(x, mask),))
-
-
-def pooled(x: Tensor, mask: Tensor) -> Tensor:
-    """The mean over real positions: (B, S, D) → (B, D)."""
-    real = mask[:, :, None].to(x.dtype)
-    return (x * real).sum(1) / real.sum(1).clamp(min=1)
+        return Memory(keys=x, values=x, mask=mask, final=(mean_over(x, mask),))
 
 
 Write = Callable[[Tensor, Tensor], Tensor]  # vectors (B, T, E) and their mask → log-probabilities (B, T, V)
@@ -161,9 +145,9 @@ class CTC(nn.Module):
         """Several for each source position."""
         return self.upsample.factor * source
 
-    def reachable(self, source_mask: Tensor, target: Tensor) -> Tensor:
+    def reachable(self, memory_mask: Tensor, target: Tensor) -> Tensor:
         """Which targets (B,) have a path."""
-        return needed_positions(target, sizes_of(target)) <= self.upsample.factor * source_mask.sum(1)
+        return needed_positions(target, sizes_of(target)) <= self.upsample.factor * memory_mask.sum(1)
 
     def loss(self, write: Write, memory: Memory, target: Tensor, smoothing: float) -> Tensor:
         """−log p of every row, mixed with the cross-entropy to the uniform distribution at every position; ()."""
@@ -220,7 +204,7 @@ class Length(nn.Module):
 
     def lengths(self, memory: Memory) -> Tensor:
         """Log-probabilities (B, longest + 1) of every number of tokens, <eos> not counted."""
-        return full_precision(self.length(pooled(memory.values, memory.mask))).log_softmax(-1)
+        return full_precision(self.length(mean_over(memory.values, memory.mask))).log_softmax(-1)
 
     def write(self, write: Write, values: Tensor, mask: Tensor, sizes: Tensor, longest: int) -> Tensor:
         """What the positions say (B, longest, V) when a text has `sizes` tokens."""
@@ -244,7 +228,7 @@ class Length(nn.Module):
         """One for each target token."""
         return target
 
-    def reachable(self, source_mask: Tensor, target: Tensor) -> Tensor:
+    def reachable(self, memory_mask: Tensor, target: Tensor) -> Tensor:
         """Which targets (B,) are short enough."""
         return sizes_of(target) <= self.longest
 
@@ -298,17 +282,28 @@ class Instant(nn.Module):
     encoder: Encoder
     decoder: Encoder  # of vectors in place of tokens
 
-    def __init__(self, config: InstantConfig, source_vocabulary: int, target_vocabulary: int) -> None:
+    def __init__(
+        self,
+        config: InstantConfig,
+        source_vocabulary: int,
+        target_vocabulary: int,
+        tags: int = 0,
+        space: int | None = None,
+    ) -> None:
+        """The last `tags` words of the source vocabulary are tags (FIELD G10); `space` is the token between words."""
         super().__init__()
         self.config = config
-        source = TokenEmbedding(source_vocabulary, config.encoder.embedding, PAD)
+        self.first_tag = source_vocabulary - tags
+        source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space)
         self.encoder = ENCODERS[type(config.encoder)](config.encoder, source)
         width = config.decoder.embedding
         self.alignment = ALIGNMENTS[type(config.alignment)](config.alignment, self.encoder.width, width)
-        self.decoder = DECODERS[type(config.decoder)](config.decoder, Given(width))
-        self.output = nn.Linear(self.decoder.width, target_vocabulary, bias=False)
+        self.decoder = DECODERS[type(config.decoder)](config.decoder, Vectors(width))
+        layer = FirstRows if tags else nn.Linear  # a table shared with the source ends in tags: they are not written
+        self.output = layer(self.decoder.width, target_vocabulary, bias=False)
         if config.tie == "all":
-            assert source_vocabulary == target_vocabulary, "tied tables need one vocabulary"
+            assert self.first_tag == target_vocabulary, "tied tables need one vocabulary"
+            assert isinstance(source.weight, nn.Parameter)
             self.output.weight = source.weight
         else:
             nn.init.normal_(self.output.weight, std=self.decoder.width**-0.5)
@@ -319,22 +314,27 @@ class Instant(nn.Module):
         longest: int | None = self.alignment.maximum
         return longest
 
+    def at_step(self, step: int) -> None:
+        """Nothing in it changes with the steps."""
+
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read sources (B, S)."""
         if self.training:
-            source = drop_words(source, self.config.word_dropout, UNK, keep_below=4)
+            source = drop_words(source, self.config.word_dropout, UNK, keep_below=4, keep_from=self.first_tag)
         return self.encoder(source, mask)
 
     def write(self, vectors: Tensor, mask: Tensor) -> Tensor:
         """Log-probabilities (B, T, V) of what every position (B, T, E) says, at least float32."""
-        return full_precision(self.output(self.decoder(vectors, mask).values)).log_softmax(-1)
+        scaled = vectors * self.config.decoder.embedding**-0.5  # as embeddings are, whose place they take
+        return full_precision(self.output(self.decoder(scaled, mask).values)).log_softmax(-1)
 
     def forward(self, batch: Batch) -> Loss:
         """Summed negative log-probability of the targets that can be written, and how many tokens they have."""
         memory = self.encode(batch.source, batch.source_mask)
         smoothing = self.config.label_smoothing if self.training else 0.0
         total: Tensor = self.alignment.loss(self.write, memory, batch.target, smoothing)
-        return Loss(total, ((batch.target != PAD) & self.reachable(batch)[:, None]).sum())
+        written = self.alignment.reachable(memory.mask, batch.target)
+        return Loss(total, ((batch.target != PAD) & written[:, None]).sum())
 
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> Emissions | Slots:
         """What is written for every source, for a search to read."""
@@ -355,5 +355,6 @@ class Instant(nn.Module):
 
     def reachable(self, batch: Batch) -> Tensor:
         """Which targets (B,) could be written at all."""
-        found: Tensor = self.alignment.reachable(batch.source_mask, batch.target)
+        memory = self.encode(batch.source, batch.source_mask)  # some encoders leave fewer entries than were read
+        found: Tensor = self.alignment.reachable(memory.mask, batch.target)
         return found

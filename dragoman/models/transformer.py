@@ -45,6 +45,11 @@ class TransformerConfig:
         """Width of the token embeddings this stack reads."""
         return self.width
 
+    @property
+    def output_width(self) -> int:
+        """Width of what the output layer sees."""
+        return self.width
+
 
 class TransformerInput(nn.Module):
     """Scaled embedding plus positions, then dropout (section 3.4 and 3.5)."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from dragoman.settings import Range, setting
+from dragoman.training.objectives import LikelihoodConfig, ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
 
 Count = Annotated[int, Range(1, None)]
@@ -19,6 +20,7 @@ class TrainConfig:
 
     steps: Count = setting(10_000, help="optimiser steps at most")
     seed: Annotated[int, Range(0, None)] = setting(1, help="decides start weights, batch order and dropout")
+    objective: ObjectiveConfig = setting(LikelihoodConfig(), help="what training makes small")
     batch_tokens: Count = setting(4096, help="most tokens of one batch on either side, padding included")
     accumulate: Count = setting(1, help="batches whose gradients make one step, in every process")
     optimizer: OptimizerConfig = setting(OptimizerConfig(), help="AdamW and its schedule")

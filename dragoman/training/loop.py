@@ -29,6 +29,7 @@ from dragoman.search.core import SearchConfig
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import Display
+from dragoman.training.objectives import OBJECTIVES
 from dragoman.training.optimizer import (
     BestAverageConfig,
     MovingAverage,
@@ -70,11 +71,12 @@ class Trainer:
         units: str = "words",
     ) -> None:
         self.config, self.run, self.device, self.ranks, self.display = config, run, device, ranks, display
-        self.model = model
+        self.model: Any = model
         self.corpus = corpus
         self.optimizer = build_optimizer(config.optimizer, model)
         self.average = MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
         self.kept = config.average.count if isinstance(config.average, BestAverageConfig) else 1
+        self.objective = OBJECTIVES[type(config.objective)](config.objective, corpus)
         self.validator = Validator(corpus, search, config.decode, device, units)
         self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed)
         self.checkpoints = Checkpoints(run)
@@ -128,6 +130,7 @@ class Trainer:
         started = time.perf_counter()
         self.model.train()
         step = progress.step + 1
+        self.model.at_step(progress.step)
         together = [self._next_rows() for _ in range(config.accumulate * ranks.world)]
         count = sum(self.plan.tokens(rows) for rows in together)
         mine = [(place, rows) for place, rows in enumerate(together) if place % ranks.world == ranks.rank]
@@ -137,7 +140,7 @@ class Trainer:
             waiting = not ranks.alone and place != mine[-1][0]
             with self.wrapped.no_sync() if waiting else nullcontext():
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
-                    loss = self._forward(batch)
+                    loss = self._forward(self.objective.prepare(self.model, batch))
                 # DDP takes the mean over processes; we want the sum over all tokens of the step.
                 torch.autograd.backward(loss * (ranks.world / count))
             self._loss += loss.detach()

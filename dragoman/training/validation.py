@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 from dragoman.data.batches import BatchPlan, gather
 from dragoman.data.corpus import Corpus
+from dragoman.data.tags import untagged
 from dragoman.scoring import score_text
 from dragoman.search.core import SearchConfig
 from dragoman.search.run import search_all
@@ -34,6 +36,21 @@ class Validation:
         )
 
 
+def decoded_rows(rows: Iterable[dict[str, Any]], tags: Sequence[str], most: int) -> list[dict[str, Any]]:
+    """The first rows, and of every tag as many: a file of one language may stand before those of the others."""
+    if not tags:
+        return list(islice(rows, most))
+    share = math.ceil(most / len(tags))
+    counts: Counter[str] = Counter()
+    kept = []
+    for row in rows:
+        tag = untagged(row["source"], tags)[0]
+        if counts[tag] < share:
+            counts[tag] += 1
+            kept.append(row)
+    return kept[:most]
+
+
 class Validator:
     """Measures a model on the validation part of a corpus."""
 
@@ -44,7 +61,7 @@ class Validator:
         self.search = replace(search, beam=1)
         self.plan = BatchPlan(corpus.valid, budget=4096, seed=0)
         with corpus.valid_texts.open(encoding="utf-8") as file:
-            rows = [json.loads(line) for line in islice(file, decode)]
+            rows = decoded_rows(map(json.loads, file), corpus.source_tokenizer.tags, decode)
         self.texts = [row["source"] for row in rows]
         self.references = [row["references"] for row in rows]
         self.sources = corpus.source_tokenizer.encode_batch(self.texts)

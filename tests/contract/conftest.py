@@ -10,12 +10,33 @@ import pytest
 import torch
 
 from dragoman.data.batches import Batch, batch_of
+from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, PlainConfig
+from dragoman.layers.memory_attention import (
+    AdditiveConfig,
+    CosineConfig,
+    GeneralConfig,
+    MonotonicConfig,
+    MultiHeadConfig,
+    PredictiveConfig,
+)
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
+from dragoman.models.characters import CharacterWordsConfig
+from dragoman.models.convolutional import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
+from dragoman.models.dense import DenseEncoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
+from dragoman.models.multi_kernel import MultiKernelConfig
+from dragoman.models.recurrent import (
+    FixedContextDecoderConfig,
+    LuongDecoderConfig,
+    MaxoutReadout,
+    RecurrentDecoderConfig,
+)
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.sentence_convolution import SentenceConvolutionConfig
 from dragoman.models.transformer import TransformerConfig
 
 VOCABULARY = 11
+SPACE = 7  # parts words, for encoders that read characters
 
 ENCODER_CASES = {
     "transformer-pre": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
@@ -23,8 +44,29 @@ ENCODER_CASES = {
         layers=2, width=8, heads=4, feedforward=12, dropout=0.0, norm="post", activation="gelu",
         positions=LearnedConfig(maximum=40),
     ),
-    "lstm": RecurrentEncoderConfig(cell="lstm", layers=2, embedding=6, width=10, dropout=0.0),
-    "gru": RecurrentEncoderConfig(cell="gru", layers=1, embedding=6, width=8, dropout=0.0),
+    "lstm": RecurrentEncoderConfig(cell=LSTMConfig(), layers=2, embedding=6, width=10, dropout=0.0),
+    "gru": RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=6, width=8, dropout=0.0),
+    "peephole-first-both-residual": RecurrentEncoderConfig(
+        cell=PeepholeLSTMConfig(), layers=3, embedding=6, width=8, dropout=0.0, direction="first-both", residual_from=2
+    ),
+    "gru-before-mean-merge": RecurrentEncoderConfig(
+        cell=GRUConfig(reset="before"), layers=1, embedding=6, width=7, dropout=0.0, merge="mean"
+    ),
+    "plain-backward-norm": RecurrentEncoderConfig(
+        cell=PlainConfig(), layers=2, embedding=6, widths=(5, 9), width=9, dropout=0.0, direction="backward", norm=True
+    ),
+    "convolutional": ConvolutionalEncoderConfig(
+        layers=2, embedding=7, widths=(6, 5), kernels=(3, 4), dropout=0.0, positions=LearnedConfig(maximum=40)
+    ),
+    "sentence-convolution": SentenceConvolutionConfig(width=6, maximum=8, dropout=0.0),
+    "multi-kernel": MultiKernelConfig(
+        kernels=(1, 3, 5), layers=2, embedding=6, width=6, dropout=0.0, non_local=True, positions=SinusoidalConfig()
+    ),
+    "dense": DenseEncoderConfig(maximum=7, layers=2, embedding=4, hidden=9, width=5, dropout=0.0),
+    "character-words": CharacterWordsConfig(
+        embedding=4, kernels=(1, 3), filters=(3, 4), longest_word=3,
+        inner=RecurrentEncoderConfig(cell=GRUConfig(), embedding=5, width=6, dropout=0.0),
+    ),
 }  # fmt: skip
 DECODER_CASES = {
     "transformer-pre": TransformerConfig(
@@ -34,8 +76,29 @@ DECODER_CASES = {
         layers=1, width=8, heads=1, feedforward=12, dropout=0.0, norm="post", activation="silu",
         positions=LearnedConfig(maximum=40),
     ),
-    "lstm": RecurrentDecoderConfig(cell="lstm", layers=2, embedding=6, width=9, attention=7, dropout=0.0),
-    "gru": RecurrentDecoderConfig(cell="gru", layers=1, embedding=6, width=8, attention=5, dropout=0.0),
+    "lstm": RecurrentDecoderConfig(layers=2, embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0),
+    "gru": RecurrentDecoderConfig(
+        cell=GRUConfig(), embedding=6, width=8, attention=AdditiveConfig(width=5, keys=4, values=5), dropout=0.0
+    ),
+    "gnmt": RecurrentDecoderConfig(
+        cell=CoupledLSTMConfig(), layers=3, embedding=6, width=8, context_to="all", residual_from=3, dropout=0.0,
+        attention=MultiHeadConfig(heads=2, width=4),
+    ),
+    "fixed context": FixedContextDecoderConfig(layers=2, embedding=6, width=7, dropout=0.0),
+    "context at every step": FixedContextDecoderConfig(
+        cell=GRUConfig(reset="before"), embedding=6, width=7, dropout=0.0, context="every-step",
+        readout=MaxoutReadout(width=6),
+    ),
+    "luong": LuongDecoderConfig(
+        layers=2, embedding=6, width=7, dropout=0.0, attention=GeneralConfig(window=MonotonicConfig(radius=2))
+    ),
+    "luong, not fed": LuongDecoderConfig(
+        cell=PlainConfig(), embedding=6, width=7, dropout=0.0, input_feeding=False,
+        attention=CosineConfig(window=PredictiveConfig(radius=3)),
+    ),
+    "convolutional": ConvolutionalDecoderConfig(
+        layers=3, embedding=7, widths=(6, 6, 5), kernels=(3, 1, 2), dropout=0.0, positions=LearnedConfig(maximum=40)
+    ),
 }  # fmt: skip
 PAIRS = list(product(ENCODER_CASES, DECODER_CASES))
 
@@ -55,7 +118,7 @@ def build(encoder: str, decoder: str, tie: str = "target", smoothing: float = 0.
         encoder=ENCODER_CASES[encoder],
         decoder=DECODER_CASES[decoder],
     )
-    model = EncoderDecoder(config, VOCABULARY + 2, VOCABULARY)
+    model = EncoderDecoder(config, VOCABULARY + 2, VOCABULARY, space=SPACE)
     with torch.no_grad():  # away from the tidy start, so that biases and norms matter
         for part in model.parameters():
             part.add_(0.1 * torch.randn_like(part))

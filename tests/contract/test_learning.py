@@ -11,29 +11,53 @@ import pytest
 import torch
 
 from dragoman.data.batches import batch_of
+from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.memory_attention import AdditiveConfig
+from dragoman.layers.positions import LearnedConfig
+from dragoman.models.characters import CharacterWordsConfig
+from dragoman.models.convolutional import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
+from dragoman.models.dense import DenseEncoderConfig
 from dragoman.models.encoder_decoder import DECODERS as ALL_DECODERS
 from dragoman.models.encoder_decoder import ENCODERS as ALL_ENCODERS
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
+from dragoman.models.multi_kernel import MultiKernelConfig
+from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.sentence_convolution import SentenceConvolutionConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.search.core import SearchConfig
 from dragoman.search.run import search
 
 WORDS, LONGEST = 7, 4
 VOCABULARY = 4 + WORDS
+LETTERS, SPACE = 3, VOCABULARY - 1  # two letters spell a word
 SEED = 1
 
+GRU = RecurrentEncoderConfig(cell=GRUConfig(), embedding=24, width=32, dropout=0.0)
+PLACES = LearnedConfig(maximum=16)
 TRANSFORMER = TransformerConfig(layers=2, width=32, heads=4, feedforward=64, dropout=0.0)
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TRANSFORMER,
     "shallow transformer": replace(TRANSFORMER, layers=1),
-    "lstm": RecurrentEncoderConfig(cell="lstm", layers=1, embedding=24, width=32, dropout=0.0),
-    "gru": RecurrentEncoderConfig(cell="gru", layers=1, embedding=24, width=32, dropout=0.0),
+    "lstm": RecurrentEncoderConfig(cell=LSTMConfig(), layers=1, embedding=24, width=32, dropout=0.0),
+    "gru": RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=24, width=32, dropout=0.0),
+    "convolutional": ConvolutionalEncoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=PLACES),
+    "sentence-convolution": SentenceConvolutionConfig(width=32, maximum=8, dropout=0.0),
+    "multi-kernel": MultiKernelConfig(
+        kernels=(1, 3), layers=1, embedding=24, width=32, dropout=0.0, non_local=True, positions=PLACES
+    ),
+    "dense": DenseEncoderConfig(maximum=5, layers=1, embedding=16, hidden=96, width=32, dropout=0.0),
+    "character-words": CharacterWordsConfig(embedding=16, kernels=(1, 2), filters=(8, 40), inner=GRU),
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TRANSFORMER,
-    "lstm": RecurrentDecoderConfig(cell="lstm", layers=1, embedding=24, width=32, attention=24, dropout=0.0),
-    "gru": RecurrentDecoderConfig(cell="gru", layers=1, embedding=24, width=32, attention=24, dropout=0.0),
+    "lstm": RecurrentDecoderConfig(
+        cell=LSTMConfig(), layers=1, embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0
+    ),
+    "gru": RecurrentDecoderConfig(
+        cell=GRUConfig(), layers=1, embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0
+    ),
+    "convolutional": ConvolutionalDecoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=PLACES),
 }
 
 
@@ -56,6 +80,11 @@ LESSONS = [
     Lesson("gru", "gru", 1.2e-2, 130, 32),
     Lesson("shallow transformer", "lstm", 8e-3, 150, 32),
     Lesson("lstm", "transformer", 7e-3, 180, 64),
+    Lesson("convolutional", "convolutional", 1.2e-2, 150, 64),
+    Lesson("sentence-convolution", "gru", 1.2e-2, 150, 64),
+    Lesson("multi-kernel", "convolutional", 1.2e-2, 150, 64),
+    Lesson("dense", "lstm", 8e-3, 250, 128),
+    Lesson("character-words", "gru", 1.2e-2, 180, 64),
 ]
 
 
@@ -76,9 +105,18 @@ def answer(task: str, row: list[int]) -> list[int]:
     return row[::-1] if task == "reverse" else row
 
 
-def exact_match(model: EncoderDecoder, task: str, sources: list[list[int]]) -> float:
+def read(lesson: Lesson, row: list[int]) -> list[int]:
+    """The row as the encoder is given it: as it is, or spelled."""
+    if lesson.encoder != "character-words":
+        return row
+    words = ([4 + (word - 4) // LETTERS, 4 + (word - 4) % LETTERS, SPACE] for word in row)
+    return [letter for word in words for letter in word][:-1]
+
+
+def exact_match(model: EncoderDecoder, lesson: Lesson, task: str, sources: list[list[int]]) -> float:
     model.eval()
-    found = search(model, batch_of(sources), SearchConfig(beam=1, longest=LONGEST + 2), ratio=1.0)
+    batch = batch_of([read(lesson, row) for row in sources])
+    found = search(model, batch, SearchConfig(beam=1, longest=LONGEST + 2), ratio=1.0)
     right = [list(one.tokens[:-1]) == answer(task, source) for source, (one,) in zip(sources, found, strict=True)]
     return sum(right) / len(right)
 
@@ -89,23 +127,23 @@ def learned(lesson: Lesson, task: str, seed: int) -> tuple[float, float]:
     chance = random.Random(seed)
     encoder, decoder = ENCODERS[lesson.encoder], DECODERS[lesson.decoder]
     model = EncoderDecoder(
-        EncoderDecoderConfig(label_smoothing=0.0, encoder=encoder, decoder=decoder), VOCABULARY, VOCABULARY
+        EncoderDecoderConfig(label_smoothing=0.0, encoder=encoder, decoder=decoder), VOCABULARY, VOCABULARY, SPACE
     )
     unseen = [row for row in rows(chance, 300) if len(row) > 2]
     held_out = {tuple(row) for row in unseen}
-    before = exact_match(model, task, unseen[:50])
+    before = exact_match(model, lesson, task, unseen[:50])
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), fused=True)
     for step in range(lesson.steps):
         model.train()
         sources = [row for row in rows(chance, lesson.rows) if tuple(row) not in held_out]
-        loss = model(batch_of(sources, [answer(task, row) for row in sources]))
+        loss = model(batch_of([read(lesson, row) for row in sources], [answer(task, row) for row in sources]))
         optimizer.zero_grad()
         (loss.total / loss.tokens).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:  # up in thirty steps, then down to nothing
             group["lr"] = lesson.rate * min((step + 1) / 30, 1.5 * (1 - step / lesson.steps))
         optimizer.step()
-    return before, exact_match(model, task, unseen)
+    return before, exact_match(model, lesson, task, unseen)
 
 
 @pytest.mark.parametrize("task", ["copy", "reverse"])

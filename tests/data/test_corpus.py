@@ -22,7 +22,7 @@ import dragoman
 from dragoman.data import corpus as corpora
 from dragoman.data import readers
 from dragoman.data.corpus import Corpus, DataConfig, Selection, TokenizersConfig, fingerprint, prepare, source_hash
-from dragoman.data.readers import Example, Parallel
+from dragoman.data.readers import Example, Pairs
 from dragoman.data.tokenizers import CharactersConfig, SubwordsConfig, WordsConfig
 from dragoman.errors import DataError
 
@@ -83,7 +83,7 @@ def test_several_files_and_parallel_files_give_the_same_pairs(tmp_path: Path) ->
     parts = (str(write(tmp_path / "a.tsv", pairs[:25])), str(write(tmp_path / "b.tsv", pairs[25:])))
     (tmp_path / "s.txt").write_text("".join(f"{source}\n" for source, _ in pairs))
     (tmp_path / "t.txt").write_text("".join(f"{target}\n" for _, target in pairs))
-    parallel = Parallel(str(tmp_path / "s.txt"), str(tmp_path / "t.txt"))
+    parallel = Pairs(str(tmp_path / "s.txt"), str(tmp_path / "t.txt"))
     whole = prepare(DataConfig(train=str(write(tmp_path / "c.tsv", pairs))), CHARACTERS)
     for files in (parts, parallel):
         corpus = prepare(DataConfig(train=files), CHARACTERS)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.data import readers
-from dragoman.data.readers import FAULTS, Example, Fault, Parallel, read_lines, read_pairs
+from dragoman.data.readers import FAULTS, Example, Fault, Pairs, read_lines, read_pairs
 from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 
@@ -227,7 +227,7 @@ def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"zz: no such file\.$"):
         read_lines(tmp_path / "zz")
     with pytest.raises(DataError, match=r"the folder '.*nowhere' does not exist$"):
-        read_pairs(Parallel(str(tmp_path / "train.tsv"), str(tmp_path / "nowhere" / "train.tsv")))
+        read_pairs(Pairs(str(tmp_path / "train.tsv"), str(tmp_path / "nowhere" / "train.tsv")))
 
 
 def test_folder_and_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,8 +324,8 @@ def test_read_lines_stops_at_bad_utf8(tmp_path: Path) -> None:
 # --- two parallel files
 
 
-def parallel(folder: Path, source: bytes | str, target: bytes | str) -> Parallel:
-    return Parallel(str(written(folder, source, "a.en")), str(written(folder, target, "a.de")))
+def parallel(folder: Path, source: bytes | str, target: bytes | str) -> Pairs:
+    return Pairs(str(written(folder, source, "a.en")), str(written(folder, target, "a.de")))
 
 
 def test_parallel(tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_unequal_parallel_files(tmp_path: Path, source: str, target: str, name: 
 
 
 def test_parallel_compressed_and_without_columns(tmp_path: Path) -> None:
-    files = Parallel(
+    files = Pairs(
         str(compressed(tmp_path, ".gz", "a\nb\n", "a.en")),
         str(compressed(tmp_path, ".zst", "1\n2\n", "a.de")),
     )

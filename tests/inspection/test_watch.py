@@ -14,10 +14,13 @@ from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.errors import DataError
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.inspection.watch import cross_attention, watch
-from dragoman.layers.attention import AdditiveAttention, CrossAttention, SelfAttention
+from dragoman.layers.attention import CrossAttention, SelfAttention
+from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.memory_attention import AdditiveConfig, OneHeadAttention
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
+from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.search.beam import beam
 
@@ -29,11 +32,11 @@ LONG, WIDE = 7, 6  # target and source lengths of the batch, <eos> included
 TRANSFORMER = TransformerConfig(layers=LAYERS, width=8, heads=HEADS, feedforward=12, dropout=0.1)
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TRANSFORMER,
-    "lstm": RecurrentEncoderConfig(cell="lstm", layers=2, embedding=8, width=10),
+    "lstm": RecurrentEncoderConfig(cell=LSTMConfig(), layers=2, embedding=8, width=10),
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TRANSFORMER,
-    "gru": RecurrentDecoderConfig(cell="gru", layers=2, embedding=8, width=9, attention=7),
+    "gru": RecurrentDecoderConfig(cell=GRUConfig(), layers=2, embedding=8, width=9, attention=AdditiveConfig(width=7)),
 }
 
 
@@ -75,7 +78,7 @@ def test_weights_are_shares_of_real_source_positions(model: EncoderDecoder, batc
     assert reading
     for name in reading:
         weights = torch.cat(seen[name], 2)
-        heads = 1 if isinstance(kinds[name], AdditiveAttention) else HEADS
+        heads = 1 if isinstance(kinds[name], OneHeadAttention) else HEADS
         assert weights.shape == (3, heads, WIDE if name.startswith("encoder.") else LONG, WIDE), name
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0.0, atol=1e-6)
         padding = ~batch.source_mask[:, None, None, :].expand_as(weights)
@@ -154,10 +157,10 @@ def test_several_hypotheses_of_a_source_are_told_apart(model: EncoderDecoder) ->
         found.append({name: torch.cat(parts, 2) for name, parts in seen.items()})
     assert found[0]
     for name, weights in found[0].items():
-        heads = 1 if isinstance(kinds[name], AdditiveAttention) else HEADS
+        heads = 1 if isinstance(kinds[name], OneHeadAttention) else HEADS
         assert weights.shape[:3] == (6, heads, 3)
         torch.testing.assert_close(weights, found[1][name], rtol=0.0, atol=1e-6)
-    last = found[0][attentions(model, (CrossAttention, AdditiveAttention))[-1]]
+    last = found[0][attentions(model, (CrossAttention, OneHeadAttention))[-1]]
     assert float((last[0] - last[1]).abs().max()) > 1e-3
 
 
@@ -185,7 +188,7 @@ def test_an_error_inside_the_block_ends_the_watching(model: EncoderDecoder, batc
 
 def test_every_attention_is_seen_under_its_name(model: EncoderDecoder, batch: Batch) -> None:
     seen = seen_in(model, batch)
-    assert sorted(seen) == sorted(attentions(model, (SelfAttention, CrossAttention, AdditiveAttention)))
+    assert sorted(seen) == sorted(attentions(model, (SelfAttention, CrossAttention, OneHeadAttention)))
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -208,9 +211,10 @@ def test_a_recurrent_decoder_is_seen_once_a_step(batch: Batch) -> None:
         state = model.start(batch)
         tokens = torch.cat([torch.full((3, 1), SOS), batch.target[:, :-1]], 1)
         for place, part in enumerate(seen["decoder.attention"]):
-            mask, keys, _ = state.fixed
+            mask, (keys, _) = state.fixed
             energy = (
-                torch.tanh(state.moving[0][0] @ layer.query.weight.T + keys.transpose(0, 1)) @ layer.score.weight[0]
+                torch.tanh(state.moving[0][0] @ layer.score.query.weight.T + keys.transpose(0, 1))
+                @ layer.score.score.weight[0]
             )
             expected = energy.T.masked_fill(~mask, float("-inf")).softmax(-1)
             torch.testing.assert_close(part[:, 0, 0], expected, rtol=0.0, atol=1e-6)
@@ -262,7 +266,7 @@ def test_alignment_has_a_row_an_output_token_and_a_column_a_source_token(
     written = output or "8 7"
     assert found.source == ("4", "5", "6", "7", "<eos>")
     assert found.target == (*written.split(), "<eos>")
-    assert list(found.layers) == attentions(model, (CrossAttention, AdditiveAttention))
+    assert list(found.layers) == attentions(model, (CrossAttention, OneHeadAttention))
     target = [int(piece) for piece in written.split()]
     seen = seen_in(model, batch_of([[4, 5, 6, 7]], [target]))
     for name, weights in found.layers.items():

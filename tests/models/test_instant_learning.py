@@ -22,14 +22,14 @@ from dragoman.models.instant import (
     InstantDecoderConfig,
     LengthConfig,
 )
-from dragoman.models.recurrent import RecurrentEncoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.search.core import SearchConfig
 from dragoman.search.run import search
 
 SEED = 1
 
-LSTM = RecurrentEncoderConfig(cell="lstm", layers=1, embedding=32, width=48, dropout=0.0)
+LSTM = RecurrentEncoderConfig(layers=1, embedding=32, width=48, dropout=0.0)
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TransformerConfig(layers=2, width=32, heads=4, feedforward=64, dropout=0.0),
     "lstm": LSTM,
@@ -61,11 +61,11 @@ THREE, TWO = (9, 3), (16, 2)
 LESSONS = [
     Lesson("transformer", "dense", "ctc", *THREE, 120, 400),
     Lesson("transformer", "dense", "length", *THREE, 120, 200),
-    Lesson("transformer", "transformer", "ctc", *THREE, 120, 400),
+    Lesson("transformer", "transformer", "ctc", *TWO, 150, 300),
     Lesson("transformer", "transformer", "length", *THREE, 120, 200),
-    Lesson("transformer", "lstm", "ctc", *TWO, 150, 250),
+    Lesson("transformer", "lstm", "ctc", *TWO, 250, 300),
     Lesson("transformer", "lstm", "length", *TWO, 150, 250),
-    Lesson("lstm", "dense", "ctc", *TWO, 150, 250),
+    Lesson("lstm", "dense", "ctc", *TWO, 150, 400),
     Lesson("lstm", "dense", "length", *TWO, 150, 250),
 ]
 

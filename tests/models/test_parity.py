@@ -16,7 +16,6 @@ from transformers import MarianConfig, MarianMTModel
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
 from dragoman.layers.attention import (
-    AdditiveAttention,
     CrossAttention,
     SelfAttention,
     attend,
@@ -25,7 +24,6 @@ from dragoman.layers.attention import (
 )
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.positions import Sinusoidal, SinusoidalConfig, sinusoids
-from dragoman.layers.recurrence import CELLS, Bidirectional, Cell, GRUCell, LSTMCell
 from dragoman.models.core import Memory
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
@@ -386,179 +384,13 @@ def test_cross_attention_over_a_memory_of_another_width_is_torchs(precision: Pre
     same_gradients(precision, ours, theirs, places)
 
 
-# --- Recurrent cells and layers (FIELD B2, B5, B7, B12) ---------------------------------------------------------------
+# --- Attention (FIELD D) ----------------------------------------------------------------------------------------------
 
 LENGTHS = [6, 2, 4, 1]
-CELL_NAMES = sorted(CELLS)
 
 
 def lengths_mask() -> Tensor:
     return torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
-
-
-def torch_layer(name: str, inputs: int, width: int, *, bidirectional: bool) -> Any:
-    """Torch carries two biases a gate; the second stays at zero."""
-    layer = {"lstm": nn.LSTM, "gru": nn.GRU}[name](inputs, width, batch_first=True, bidirectional=bidirectional)
-    with torch.no_grad():
-        for part, weight in layer.named_parameters():
-            weight.zero_() if part.startswith("bias_hh") else weight.normal_(0.0, 0.5)
-            weight.requires_grad_(not part.startswith("bias_hh"))
-    return layer
-
-
-def cell_places(prefix: str = "", suffix: str = "") -> Places:
-    return {
-        (f"{prefix}input_weight",): (f"weight_ih_l0{suffix}",),
-        (f"{prefix}hidden_weight",): (f"weight_hh_l0{suffix}",),
-        (f"{prefix}bias",): (f"bias_ih_l0{suffix}",),
-    }
-
-
-def filled_cell(name: str, inputs: int, width: int) -> Cell:
-    cell = CELLS[name](inputs, width)
-    shake(cell, 0.5)
-    return cell
-
-
-def start_of(cell: Cell, rows: int) -> tuple[Tensor, ...]:
-    return tuple(torch.randn(rows, cell.width).requires_grad_() for _ in range(cell.parts))
-
-
-@pytest.mark.parametrize("name", CELL_NAMES)
-def test_cell_over_a_sequence_is_torchs_layer(precision: Precision, name: str) -> None:
-    ours, theirs = CELLS[name](5, 7), torch_layer(name, 5, 7, bidirectional=False)
-    fill(ours, theirs, cell_places())
-    x = torch.randn(4, 6, 5)
-    starts = start_of(ours, 4)
-    found, final = ours.sequence(x, starts)
-    begin = tuple(part.detach()[None] for part in starts)
-    expected, last = theirs(x, begin if name == "lstm" else begin[0])
-    precision.same(found, expected)
-    last = last if name == "lstm" else (last,)
-    assert len(final) == len(last) == ours.parts
-    for left, right in zip(final, last, strict=True):
-        precision.same(left, right[0], "final state")
-    for out, states in ((found, final), (expected, last)):
-        (out.square().mean() + sum(part.square().mean() for part in states)).backward()
-    same_gradients(precision, ours, theirs, cell_places())
-
-
-@pytest.mark.parametrize("name", CELL_NAMES)
-def test_bidirectional_is_torchs_layer_over_packed_rows(precision: Precision, name: str) -> None:
-    ours, theirs = Bidirectional(CELLS[name], 5, 7), torch_layer(name, 5, 7, bidirectional=True)
-    places = cell_places("forward_cell.") | cell_places("backward_cell.", "_reverse")
-    fill(ours, theirs, places)
-    inputs = [torch.randn(4, 6, 5).requires_grad_()]
-    inputs.append(inputs[0].detach().clone().requires_grad_())
-    packed = nn.utils.rnn.pack_padded_sequence(inputs[1], torch.tensor(LENGTHS), True, enforce_sorted=False)
-    out, last = theirs(packed)
-    expected, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=True)  # zero on padding
-    hidden = last[0] if name == "lstm" else last
-    ends = torch.cat([hidden[0], hidden[1]], -1)
-    found, final = ours(inputs[0], lengths_mask())
-    precision.same(found, expected)
-    precision.same(final, ends, "final state")
-    weight = torch.randn_like(expected) / 10
-    ((found * weight).sum() + final.square().mean()).backward()
-    ((expected * weight).sum() + ends.square().mean()).backward()
-    same_gradients(precision, ours, theirs, places)
-    precision.same(gradient(inputs[0]), gradient(inputs[1]), "inputs")
-    assert not gradient(inputs[0])[~lengths_mask()].any()
-
-
-@pytest.mark.parametrize("name", CELL_NAMES)
-def test_fused_sequence_is_step_by_step(precision: Precision, name: str) -> None:
-    cell = filled_cell(name, 5, 7)
-    x = torch.randn(3, 6, 5).requires_grad_()
-    starts = start_of(cell, 3)
-    leaves = [x, *starts, *cell.parameters()]
-    fused, fused_state = cell.sequence(x, starts)  # type: ignore[operator]
-    outputs, state = [], starts
-    for token in x.unbind(1):
-        out, state = cell(token, state)
-        outputs.append(out)
-        assert out is state[0]
-    stepped = torch.stack(outputs, 1)
-    precision.same(fused, stepped)
-    assert len(state) == len(fused_state) == cell.parts
-    for left, right in zip(fused_state, state, strict=True):
-        precision.same(left, right, "state")
-    weight = torch.randn_like(stepped)
-    gradients = [
-        torch.autograd.grad((out * weight).mean() + sum(part.square().mean() for part in states), leaves)
-        for out, states in ((fused, fused_state), (stepped, state))
-    ]
-    for left, right in zip(*gradients, strict=True):
-        precision.same(left, right, "gradient")
-
-
-def test_lstm_cell_is_its_equations(precision: Precision) -> None:
-    cell = LSTMCell(5, 7)
-    assert cell.bias.tolist() == [0.0] * 7 + [1.0] * 7 + [0.0] * 14  # open forget gates
-    shake(cell, 0.5)
-    x = torch.randn(3, 5)
-    hidden, memory = start_of(cell, 3)
-    w_i, w_f, w_c, w_o = cell.input_weight.chunk(4)
-    u_i, u_f, u_c, u_o = cell.hidden_weight.chunk(4)
-    b_i, b_f, b_c, b_o = cell.bias.chunk(4)
-    forget = torch.sigmoid(x @ w_f.T + hidden @ u_f.T + b_f)
-    insert = torch.sigmoid(x @ w_i.T + hidden @ u_i.T + b_i)
-    output = torch.sigmoid(x @ w_o.T + hidden @ u_o.T + b_o)
-    candidate = torch.tanh(x @ w_c.T + hidden @ u_c.T + b_c)
-    expected_memory = forget * memory + insert * candidate
-    expected = output * torch.tanh(expected_memory)
-    found, (found_hidden, found_memory) = cell(x, (hidden, memory))
-    precision.same(found, expected)
-    precision.same(found_hidden, expected, "h")
-    precision.same(found_memory, expected_memory, "c")
-
-
-def test_gru_cell_is_its_equations(precision: Precision) -> None:
-    cell = GRUCell(5, 7)
-    shake(cell, 0.5)
-    x = torch.randn(3, 5)
-    (hidden,) = start_of(cell, 3)
-    w_r, w_u, w_h = cell.input_weight.chunk(3)
-    u_r, u_u, u_h = cell.hidden_weight.chunk(3)
-    b_r, b_u, b_h = cell.bias.chunk(3)
-    reset = torch.sigmoid(x @ w_r.T + hidden @ u_r.T + b_r)
-    update = torch.sigmoid(x @ w_u.T + hidden @ u_u.T + b_u)
-    candidate = torch.tanh(x @ w_h.T + reset * (hidden @ u_h.T) + b_h)  # reset after the product
-    expected = update * hidden + (1 - update) * candidate
-    found, state = cell(x, (hidden,))
-    precision.same(found, expected)
-    assert len(state) == 1
-    precision.same(state[0], expected, "h")
-
-
-@pytest.mark.parametrize(("name", "count"), [("lstm", 338_944), ("gru", 254_208)])
-def test_cells_count_one_bias_a_gate(name: str, count: int) -> None:
-    """FIELD M: one-hot 74 → LSTM 256."""
-    assert sum(part.numel() for part in CELLS[name](74, 256).parameters()) == count
-
-
-# --- Attention (FIELD D) ----------------------------------------------------------------------------------------------
-
-
-def test_additive_attention_is_its_equation(precision: Precision) -> None:
-    layer = AdditiveAttention(6, 5, 4)
-    shake(layer, 0.5)
-    mask = lengths_mask()
-    hypotheses = 2
-    query = torch.randn(4 * hypotheses, 6)  # two a source
-    memory, values = torch.randn(4, 6, 5), torch.randn(4, 6, 3)
-    w, u, bias, v = layer.query.weight, layer.key.weight, layer.key.bias, layer.score.weight[0]
-    rows = []
-    for row in range(4 * hypotheses):
-        source = row // hypotheses
-        energies = [
-            (v @ torch.tanh(w @ query[row] + u @ memory[source, place] + bias)).exp()
-            for place in range(LENGTHS[source])
-        ]
-        total = sum(energies)
-        rows.append(sum(energy / total * values[source, place] for place, energy in enumerate(energies)))
-    expected = torch.stack(rows)  # type: ignore[arg-type]
-    precision.same(layer(query, layer.key(memory), values, mask), expected)
 
 
 def weights_of(run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,11 @@ from transformers import MarianConfig, MarianModel
 
 from dragoman import config
 from dragoman.inspection.summary import parameter_count
+from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.instant import CTCConfig, InstantConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
+from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import build_model
 
@@ -74,15 +76,17 @@ def transformer_decoder(stack: TransformerConfig, memory: int) -> int:
 
 def recurrent_encoder(stack: RecurrentEncoderConfig) -> int:
     inputs = [stack.embedding] + [stack.width] * (stack.layers - 1)
-    return sum(2 * recurrent_cell(stack.cell, size, stack.width // 2) for size in inputs)
+    return sum(2 * recurrent_cell(stack.cell.kind, size, stack.width // 2) for size in inputs)
 
 
 def recurrent_decoder(stack: RecurrentDecoderConfig, memory: int) -> int:
     """Bahdanau et al. 2015, appendix A.2: s₀ from the encoder, W_a, U_a, v_a, the cells, and the readout."""
-    states = {"lstm": 2, "gru": 1}[stack.cell]
-    attention = stack.width * stack.attention + linear(memory, stack.attention) + stack.attention
+    states = {"lstm": 2, "gru": 1}[stack.cell.kind]
+    assert isinstance(stack.attention, AdditiveConfig)
+    inner = stack.attention.width
+    attention = stack.width * inner + linear(memory, inner) + inner
     inputs = [stack.embedding + memory] + [stack.width] * (stack.layers - 1)
-    cells = sum(recurrent_cell(stack.cell, size, stack.width) for size in inputs)
+    cells = sum(recurrent_cell(stack.cell.kind, size, stack.width) for size in inputs)
     begin = stack.layers * linear(memory, states * stack.width)
     return attention + cells + begin + linear(stack.width + memory + stack.embedding, stack.embedding)
 
@@ -164,7 +168,7 @@ def test_recurrent_encoder_has_the_size_of_torchs(name: str) -> None:
     model = preset(name)
     stack = model.encoder
     assert isinstance(stack, RecurrentEncoderConfig)
-    layer = {"lstm": nn.LSTM, "gru": nn.GRU}[stack.cell]
+    layer = {"lstm": nn.LSTM, "gru": nn.GRU}[stack.cell.kind]
     with torch.device("meta"):
         theirs = layer(stack.embedding, stack.width // 2, stack.layers, bidirectional=True)
     expected = sum(part.numel() for key, part in theirs.named_parameters() if not key.startswith("bias_hh"))

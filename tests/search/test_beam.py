@@ -16,10 +16,13 @@ from torch import Tensor
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
 from dragoman.errors import DragomanError
+from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.core import State
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig, RecurrentEncoderConfig
+from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis, SearchConfig
@@ -348,11 +351,13 @@ def test_a_broken_model_ends_the_search() -> None:
 
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0),
-    "gru": RecurrentEncoderConfig(cell="gru", layers=1, embedding=6, width=8, dropout=0.0),
+    "gru": RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=6, width=8, dropout=0.0),
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
-    "lstm": RecurrentDecoderConfig(cell="lstm", layers=2, embedding=6, width=9, attention=7, dropout=0.0),
+    "lstm": RecurrentDecoderConfig(
+        cell=LSTMConfig(), layers=2, embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0
+    ),
 }
 
 

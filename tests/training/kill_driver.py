@@ -27,7 +27,7 @@ CASES: dict[str, dict[str, Any]] = {
     "ema": {"encoder": TRANSFORMER, "decoder": TRANSFORMER, "average": {"kind": "ema", "decay": 0.9}},
     "best": {"encoder": TRANSFORMER, "decoder": TRANSFORMER, "average": {"kind": "best", "count": 3}},
     "recurrent": {
-        "encoder": RECURRENT, "decoder": RECURRENT | {"attention": 16}, "average": {"kind": "ema", "decay": 0.9},
+        "encoder": RECURRENT, "decoder": RECURRENT | {"attention": {"kind": "additive", "width": 16}}, "average": {"kind": "ema", "decay": 0.9},
     },
 }  # fmt: skip
 TIMES = ("seconds", "tokens_per_second")  # the only fields of metrics.jsonl that may differ between two runs
@@ -190,7 +190,7 @@ def warm_up(content: dict[str, Any]) -> None:
     """Load whatever training loads late, so that every forked child has it; computes no gradient."""
     import torch
 
-    from dragoman import config, runs
+    from dragoman import config, runs, tasks
     from dragoman.data.batches import batch_of
     from dragoman.scoring import score_text
     from dragoman.training import display
@@ -200,7 +200,7 @@ def warm_up(content: dict[str, Any]) -> None:
     assert display
     torch.set_num_threads(1)
     built = config.build(content)
-    model = runs.build_model(built, 12, 12)
+    model = tasks.build_model(built, 12, 12)
     with torch.no_grad():
         model(batch_of([[4, 5]], [[5, 4]]))
     for part in model.parameters():

@@ -1,0 +1,99 @@
+"""Characters in, words inside (FIELD F4, F5): one vector a word from its characters, Kim et al. 2016."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.data.tokenizers import EOS, PAD
+from dragoman.layers.blocks import TokenEmbedding
+from dragoman.layers.convolution import CharacterConvolution
+from dragoman.models.core import Encoder, Memory
+from dragoman.models.encoders import ROW_ENCODERS, RowEncoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.settings import Range, setting
+
+Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
+Size = Annotated[int, Range(1, None)]
+
+
+@dataclass(frozen=True)
+class CharacterWordsConfig:
+    """Source characters, cut at spaces into words, for an encoder of words; no word is ever unknown to it."""
+
+    kind: ClassVar[str] = "character-words"
+    embedding: Size = setting(16, help="size of the character embeddings")
+    kernels: tuple[Size, ...] = setting((1, 2, 3, 4, 5, 6), help="characters that the convolutions see")
+    filters: tuple[Size, ...] = setting((25, 50, 75, 100, 125, 150), help="outputs of each of these convolutions")
+    highways: Annotated[int, Range(0)] = setting(1, help="highway layers on a word's vector")
+    longest_word: Size = setting(64, help="characters beyond this many of a word are not read")
+    dropout: Share = setting(0.0, help="on a word's vector")
+    inner: RowEncoderConfig = setting(RecurrentEncoderConfig(), help="what reads the words' vectors")
+
+    def problems(self) -> Iterator[str]:
+        """What the fields cannot say one by one."""
+        if not self.kernels:
+            yield "kernels: found none, expected at least one"
+        elif len(self.filters) != len(self.kernels):
+            yield f"filters: found {len(self.filters)} numbers, expected one for each of {len(self.kernels)} kernels"
+        if self.inner.embedding == 0:
+            yield "inner.embedding: found 0, expected a size: words made of characters have no number of their own"
+
+
+def spelled(source: Tensor, mask: Tensor, space: int | None, longest: int) -> Tensor:
+    """The characters of every word: (B, S) → (B, W, L), PAD where there is none.
+
+    Spaces belong to no word, however many there are and wherever they stand; <eos> is a word of its own.
+    """
+    inside = mask if space is None else mask & (source != space)
+    before = torch.cat([torch.zeros_like(inside[:, :1]), inside[:, :-1]], 1)
+    begins = inside & (~before | (source == EOS))
+    word = begins.cumsum(1) - 1  # (B, S) which word a character is in
+    here = torch.arange(source.shape[1], device=source.device).expand_as(source)
+    place = here - torch.where(begins, here, 0).cummax(1).values  # where it stands in its word
+    kept = inside & (place < longest)
+    words = max(1, int(begins.sum(1).max()))
+    letters = max(1, int(torch.where(kept, place + 1, 0).max()))
+    # What is not kept is thrown into one cell too many.
+    cell = torch.where(kept, word * letters + place, words * letters)
+    table = source.new_full((source.shape[0], words * letters + 1), PAD)
+    return table.scatter(1, cell, source)[:, :-1].reshape(-1, words, letters)
+
+
+class Vectors(nn.Module):
+    """Stands where an encoder expects its embeddings: what it is given are vectors already."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, S, D), as it is."""
+        return x
+
+
+class CharacterWordsEncoder(nn.Module):
+    """Characters to the memory that another encoder makes of their words: one entry a word."""
+
+    inner: Encoder
+
+    def __init__(self, config: CharacterWordsConfig, embedding: TokenEmbedding) -> None:
+        super().__init__()
+        self.embedding, self.longest = embedding, config.longest_word
+        self.characters = CharacterConvolution(embedding.width, config.kernels, config.filters, config.highways)
+        self.project = nn.Linear(self.characters.width, config.inner.embedding)
+        self.dropout = nn.Dropout(config.dropout)
+        self.inner = ROW_ENCODERS[type(config.inner)](config.inner, Vectors(config.inner.embedding))
+        self.width = self.inner.width
+
+    def forward(self, source: Tensor, mask: Tensor) -> Memory:
+        """Characters (B, S), mask (B, S) → memory of (B, W)."""
+        letters = spelled(source, mask, self.embedding.space, self.longest)  # (B, W, L)
+        real = letters != PAD
+        words = self.characters(self.embedding(letters).flatten(0, 1), real.flatten(0, 1))
+        words = self.project(self.dropout(words)).view(*letters.shape[:2], -1)  # (B, W, D)
+        return self.inner(words, real[:, :, 0])

@@ -1,0 +1,77 @@
+"""The loss over the target vocabulary: in full, or over a sample of it while training (FIELD F8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.data.tokenizers import PAD
+from dragoman.settings import Range, setting
+
+
+def full_precision(x: Tensor) -> Tensor:
+    """At least float32: probabilities are never computed in half precision."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+@dataclass(frozen=True)
+class FullSoftmaxConfig:
+    """Every word of the vocabulary at every place."""
+
+    kind: ClassVar[str] = "full"
+
+
+@dataclass(frozen=True)
+class SampledSoftmaxConfig:
+    """The words of the batch and so many others, drawn anew for every batch; testing sees all words.
+
+    Every batch is a bucket with a vocabulary of its own (Jean et al. 2015). The words drawn stand for all that were
+    not, so their scores are raised by the log of how many each stands for, and the loss estimates the full one.
+    """
+
+    kind: ClassVar[str] = "sampled"
+    size: Annotated[int, Range(1, None)] = setting(8192, help="words drawn beside those of the batch")
+
+
+SoftmaxConfig = FullSoftmaxConfig | SampledSoftmaxConfig
+
+
+def full_loss(config: FullSoftmaxConfig, hidden: Tensor, target: Tensor, output: nn.Linear, smoothing: float) -> Tensor:
+    """Cross-entropy of each place, zero on padding: hidden (B, T, D), target (B, T) → (B, T)."""
+    logits = full_precision(output(hidden)).flatten(0, 1)
+    losses = F.cross_entropy(logits, target.flatten(), ignore_index=PAD, reduction="none", label_smoothing=smoothing)
+    return losses.view_as(target)
+
+
+def sampled_loss(
+    config: SampledSoftmaxConfig, hidden: Tensor, target: Tensor, output: nn.Linear, smoothing: float
+) -> Tensor:
+    """The same, estimated from a part of the vocabulary (Jean et al. 2015 section 3)."""
+    vocabulary, places = output.out_features, target.numel()
+    size = min(vocabulary, config.size + places)  # so that every word of the batch surely fits
+    if size == vocabulary:
+        return full_loss(FullSoftmaxConfig(), hidden, target, output, smoothing)
+    device = target.device
+    present = torch.zeros(vocabulary, dtype=torch.bool, device=device)
+    present[target.flatten()] = True
+    words = torch.rand(vocabulary, device=device).masked_fill(present, 2.0).topk(size).indices  # (K,)
+    index = torch.empty(vocabulary, dtype=torch.long, device=device)
+    index[words] = torch.arange(size, device=device)
+    bias = None if output.bias is None else output.bias[words]
+    logits = full_precision(F.linear(hidden, output.weight[words], bias))  # (B, T, K)
+    given = present.sum()
+    stands_for = ((vocabulary - given) / (size - given)).log()
+    logits = logits + torch.where(present[words], 0.0, stands_for).to(logits.dtype)
+    losses = F.cross_entropy(logits.flatten(0, 1), index[target.flatten()], reduction="none", label_smoothing=smoothing)
+    return losses.view_as(target) * (target != PAD)
+
+
+LOSSES: dict[type, Callable[[Any, Tensor, Tensor, nn.Linear, float], Tensor]] = {
+    FullSoftmaxConfig: full_loss,
+    SampledSoftmaxConfig: sampled_loss,
+}

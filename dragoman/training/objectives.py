@@ -1,0 +1,112 @@
+"""What training makes small: the truth's surprise, or the expected cost of what the model would write (FIELD G6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from dragoman.data.batches import Batch, Candidates, padded
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers import EOS, PAD
+from dragoman.scoring.segments import SegmentMetric, segment_costs
+from dragoman.search.core import SearchConfig
+from dragoman.search.follow import follow
+from dragoman.search.run import limits_for
+from dragoman.settings import Range, setting
+
+
+@dataclass(frozen=True)
+class LikelihoodConfig:
+    """The probability of the true target, token by token."""
+
+    kind: ClassVar[str] = "likelihood"
+
+
+@dataclass(frozen=True)
+class MinimumRiskConfig:
+    """The expected cost of sampled outputs under any metric (Shen et al. 2016); start from a trained model."""
+
+    kind: ClassVar[str] = "minimum-risk"
+    metric: SegmentMetric = setting("bleu", help="what an output costs: 1 − metric, or the error rate")
+    samples: Annotated[int, Range(2, None)] = setting(8, help="outputs drawn for every source")
+    sharpness: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
+        0.005, help="α: outputs count by p^α; small values let unlikely outputs speak"
+    )
+    reference: bool = setting(True, help="the true target is one of the outputs compared")
+
+
+ObjectiveConfig = LikelihoodConfig | MinimumRiskConfig
+
+
+class Likelihood:
+    """The batch as it is: the model's own loss."""
+
+    def __init__(self, config: LikelihoodConfig, corpus: Corpus) -> None:
+        pass
+
+    def prepare(self, model: Any, batch: Batch) -> Batch:
+        """What the model's loss is computed on."""
+        return batch
+
+
+class MinimumRisk:
+    """Draws candidates and prices them; the model weighs them by their probability.
+
+    Costs are multiplied by the number of reference tokens, so that the sum over a step divided by its tokens is the
+    mean cost, long sources counting more, as they do in corpus metrics.
+    """
+
+    def __init__(self, config: MinimumRiskConfig, corpus: Corpus) -> None:
+        self.config = config
+        self.tokenizer = corpus.target_tokenizer
+        self.ratio: float = corpus.report["length_ratio"]
+
+    def prepare(self, model: Any, batch: Batch) -> Batch:
+        """The same sources with k candidates each; drawn from torch's random state, which the step has seeded."""
+        references = [[token for token in row if token not in (PAD, EOS)] for row in batch.target.tolist()]
+        drawn = self._draw(model, batch)
+        count = self.config.samples + self.config.reference
+        rows: list[list[int]] = []
+        texts, truths = [], []
+        for place, reference in enumerate(references):
+            candidates = drawn[place * self.config.samples : (place + 1) * self.config.samples]
+            rows += [reference, *candidates] if self.config.reference else candidates
+            truth = self.tokenizer.decode(reference)
+            texts += [self.tokenizer.decode(row) for row in rows[-count:]]
+            truths += [[truth]] * count
+        costs = segment_costs(texts, truths, self.config.metric)
+        risks = torch.tensor(costs, dtype=torch.float32).view(-1, count)
+        risks *= torch.tensor([[len(row) + 1.0] for row in references])
+        for place in range(len(references)):
+            seen: set[tuple[int, ...]] = set()
+            for rank, row in enumerate(map(tuple, rows[place * count : (place + 1) * count])):
+                if row in seen:  # drawn twice, counts once
+                    risks[place, rank] = torch.inf
+                seen.add(row)
+        device = batch.target.device
+        candidates_of_batch = Candidates(risks.to(device), self.config.sharpness)
+        return Batch(batch.source, batch.source_mask, padded(rows).to(device), candidates_of_batch)
+
+    def _draw(self, model: Any, batch: Batch) -> list[list[int]]:
+        was_training = model.training
+        model.eval()
+        rows = torch.arange(batch.source.shape[0], device=batch.source.device).repeat_interleave(self.config.samples)
+        with torch.no_grad():
+            state = model.start(batch).select(rows)
+        limits = limits_for(batch, SearchConfig(), self.ratio)
+        if model.maximum is not None:
+            limits = limits.clamp(max=model.maximum)
+        found = follow(model.step, state, limits[rows], choose=draw_tokens)
+        model.train(was_training)
+        return [list(hypothesis.tokens[:-1]) for hypothesis in found]
+
+
+def draw_tokens(log_probabilities: Tensor) -> Tensor:
+    """One token a row, each as likely as the model says (FIELD H2)."""
+    return torch.multinomial(log_probabilities.exp(), 1)[:, 0]
+
+
+OBJECTIVES: dict[type, Any] = {LikelihoodConfig: Likelihood, MinimumRiskConfig: MinimumRisk}

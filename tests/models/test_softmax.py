@@ -1,0 +1,168 @@
+"""Sampled softmax (FIELD F8) and scheduled sampling (G2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from dragoman.data.batches import batch_of
+from dragoman.data.tokenizers import PAD
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.forcing import (
+    ExponentialDecayConfig,
+    ForcingConfig,
+    InverseSigmoidDecayConfig,
+    LinearDecayConfig,
+    TeacherForcingConfig,
+)
+from dragoman.models.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, full_loss, sampled_loss
+from dragoman.models.transformer import TransformerConfig
+
+
+def test_a_sample_of_everything_is_the_full_loss() -> None:
+    output = nn.Linear(6, 40)
+    hidden, target = torch.randn(3, 5, 6), torch.randint(4, 40, (3, 5))
+    target[1, 3:] = PAD
+    for smoothing in (0.0, 0.1):
+        full = full_loss(FullSoftmaxConfig(), hidden, target, output, smoothing)
+        sampled = sampled_loss(SampledSoftmaxConfig(size=40), hidden, target, output, smoothing)
+        torch.testing.assert_close(sampled, full)
+    assert not full[1, 3:].any()
+
+
+def test_a_small_sample_estimates_the_full_loss_and_its_gradient() -> None:
+    torch.manual_seed(0)
+    output = nn.Linear(8, 3000)
+    hidden, target = torch.randn(2, 4, 8), torch.randint(4, 3000, (2, 4))
+    target[1, 2:] = PAD
+    full = full_loss(FullSoftmaxConfig(), hidden, target, output, 0.0)
+    full.sum().backward()
+    expected = output.weight.grad.clone()
+    output.zero_grad()
+    draws = []
+    for seed in range(200):
+        torch.manual_seed(seed)
+        one = sampled_loss(SampledSoftmaxConfig(size=200), hidden, target, output, 0.0)
+        (one.sum() / 200).backward()
+        draws.append(one.detach())
+        assert not one[1, 2:].any()
+    mean = torch.stack(draws).mean(0)
+    assert (mean - full).abs().max() < 0.03  # of about log 3000 = 8
+    assert torch.stack(draws).std(0)[0].min() > 1e-4
+    similarity = torch.nn.functional.cosine_similarity(output.weight.grad.flatten(), expected.flatten(), dim=0)
+    assert similarity > 0.97
+
+
+def test_only_the_sampled_words_get_a_gradient() -> None:
+    torch.manual_seed(0)
+    output = nn.Linear(8, 3000, bias=False)
+    hidden, target = torch.randn(2, 4, 8), torch.randint(4, 3000, (2, 4))
+    sampled_loss(SampledSoftmaxConfig(size=50), hidden, target, output, 0.0).sum().backward()
+    touched = output.weight.grad.abs().sum(1) > 0
+    assert int(touched.sum()) == 50 + target.numel()
+    assert touched[target.flatten()].all()
+
+
+def test_testing_sees_the_whole_vocabulary() -> None:
+    config = EncoderDecoderConfig(
+        tie="none",
+        softmax=SampledSoftmaxConfig(size=4),
+        label_smoothing=0.0,
+        encoder=RecurrentEncoderConfig(embedding=4, width=6, dropout=0.0),
+        decoder=RecurrentDecoderConfig(embedding=4, width=6, dropout=0.0),
+    )
+    torch.manual_seed(0)
+    model = EncoderDecoder(config, 300, 300)
+    batch = batch_of([[5, 6], [7]], [[8, 9], [10]])
+    model.eval()
+    full = float(model(batch).total.detach())
+    assert full == pytest.approx(-float(model.score(batch).log_probabilities.sum().detach()), rel=1e-5)
+    model.train()
+    losses = {float(model(batch).total.detach()) for _ in range(3)}
+    assert len(losses) == 3
+
+
+# Scheduled sampling
+
+
+@pytest.mark.parametrize(
+    ("forcing", "points"),
+    [
+        (TeacherForcingConfig(), {0: 1.0, 10**6: 1.0}),
+        (LinearDecayConfig(steps=100, floor=0.2), {0: 1.0, 50: 0.5, 90: 0.2, 1000: 0.2}),
+        (ExponentialDecayConfig(rate=0.9), {0: 1.0, 1: 0.9, 10: 0.9**10}),
+        (InverseSigmoidDecayConfig(k=10), {0: 10 / 11, 10: 10 / (10 + math.e), 10**6: 0.0}),
+    ],
+)
+def test_decays_are_those_of_the_paper(forcing: ForcingConfig, points: dict[int, float]) -> None:
+    """Bengio et al. 2015 section 2.4."""
+    for step, expected in points.items():
+        assert forcing.truth(step) == pytest.approx(expected, abs=1e-12)
+
+
+DECODERS = {
+    "transformer": TransformerConfig(layers=1, width=8, heads=2, feedforward=8, dropout=0.0),
+    "recurrent": RecurrentDecoderConfig(embedding=8, width=8, dropout=0.0),
+    "fixed-context": FixedContextDecoderConfig(embedding=8, width=8, dropout=0.0),
+    "luong": LuongDecoderConfig(embedding=8, width=8, dropout=0.0),
+}
+
+
+def build(name: str, forcing: ForcingConfig) -> EncoderDecoder:
+    torch.manual_seed(1)
+    encoder = RecurrentEncoderConfig(embedding=8, width=8, dropout=0.0)
+    config = EncoderDecoderConfig(encoder=encoder, decoder=DECODERS[name], forcing=forcing, label_smoothing=0.0)  # type: ignore[arg-type]
+    return EncoderDecoder(config, 12, 12).train()
+
+
+SOURCE = [[5, 6, 7], [8, 9]]
+TARGET = [[4, 5, 6, 7, 8], [9, 10]]
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("passes", [0, 2])
+def test_at_the_start_it_is_teacher_forcing(name: str, passes: int) -> None:
+    batch = batch_of(SOURCE, TARGET)
+    plain, mixed = build(name, TeacherForcingConfig()), build(name, LinearDecayConfig(steps=10, passes=passes))
+    assert float(mixed(batch).total.detach()) == pytest.approx(float(plain(batch).total.detach()), rel=1e-6)
+    mixed.at_step(9)
+    torch.manual_seed(0)
+    assert abs(float(mixed(batch).total.detach()) - float(plain(batch).total.detach())) > 1e-4
+    mixed.eval()
+    assert float(mixed(batch).total.detach()) == pytest.approx(float(plain.eval()(batch).total.detach()), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("passes", [0, 9])
+def test_without_truth_it_is_fed_what_it_wrote(name: str, passes: int) -> None:
+    """With all chances on one word a draw is certain: the loss is that of the model's own greedy words as inputs."""
+    batch = batch_of(SOURCE, TARGET)
+    model = build(name, replace(LinearDecayConfig(steps=1, floor=0.0), passes=passes))
+    model.at_step(5)
+    with torch.no_grad():
+        model.output.weight.mul_(3000.0)
+    found = float(model(batch).total.detach())
+    model.eval()
+    state = model.start(batch)
+    token = torch.full((2,), 2)
+    total = 0.0
+    for step in range(batch.target.shape[1]):
+        scores, state = model.step(token, state)
+        for row in range(2):
+            if batch.target[row, step] != PAD:
+                total -= float(scores[row, batch.target[row, step]].detach())
+        token = scores.argmax(-1)
+    assert found == pytest.approx(total, rel=1e-3)
+
+
+def test_gradients_flow_through_every_step_of_sampled_inputs() -> None:
+    model = build("transformer", LinearDecayConfig(steps=1, floor=0.5))
+    model.at_step(3)
+    model(batch_of(SOURCE, TARGET)).total.backward()
+    assert all(part.grad is not None and part.grad.isfinite().all() for part in model.parameters())

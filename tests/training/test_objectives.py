@@ -1,0 +1,159 @@
+"""Minimum-risk training (FIELD G6): the expected cost against brute force, and what it does to a model."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.data.batches import Batch, Candidates, batch_of, padded
+from dragoman.data.tokenizers import EOS
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.runs import train
+from dragoman.scoring import score_text
+from dragoman.scoring.segments import COSTS, segment_costs
+from dragoman.training.display import Display
+from dragoman.training.objectives import MinimumRisk, MinimumRiskConfig
+from tests.training.conftest import Configure
+from tests.training.kill_driver import sha256
+
+LETTERS = {4: "a", 5: "b", 6: "c"}
+SOURCES = [[4, 5], [6], [5, 5, 4]]
+TARGETS = [[4, 5, 6], [6], [4, 4]]
+
+
+class Spelling:
+    """Just enough of a tokenizer."""
+
+    def decode(self, tokens: list[int]) -> str:
+        return "".join(LETTERS[token] for token in tokens if token in LETTERS)
+
+
+def build(dropout: float = 0.0) -> EncoderDecoder:
+    torch.manual_seed(2)
+    config = EncoderDecoderConfig(
+        encoder=RecurrentEncoderConfig(embedding=6, width=8, dropout=dropout),
+        decoder=RecurrentDecoderConfig(embedding=6, width=8, dropout=dropout),
+    )
+    return EncoderDecoder(config, 7, 7).train()
+
+
+def objective(**settings: Any) -> MinimumRisk:
+    corpus: Any = SimpleNamespace(target_tokenizer=Spelling(), report={"length_ratio": 1.0})
+    return MinimumRisk(MinimumRiskConfig(**settings), corpus)
+
+
+def log_probability(model: EncoderDecoder, source: list[int], target: list[int]) -> torch.Tensor:
+    return model.score(batch_of([source], [target])).log_probabilities.sum()
+
+
+@pytest.mark.parametrize("sharpness", [0.005, 1.0])
+def test_the_loss_is_the_expected_cost_over_all_texts(sharpness: float) -> None:
+    """Every text of at most two letters is a candidate: Σ p^α Δ / Σ p^α, and its gradient, by brute force."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = build()
+        texts = [list(text) for size in range(3) for text in product(LETTERS, repeat=size)]
+        costs = [[abs(len(text) - 1.5) + 0.1 * place for place, text in enumerate(texts)] for _ in SOURCES]
+        costs[1][3] = torch.inf  # not a candidate of the second source
+        batch = batch_of(SOURCES)
+        rows = padded([text for _ in SOURCES for text in texts])
+        given = Batch(batch.source, batch.source_mask, rows, Candidates(torch.tensor(costs), sharpness))
+        found = model(given).total
+        found.backward()
+        gradients = {name: part.grad.clone() for name, part in model.named_parameters()}
+        model.zero_grad()
+        expected = torch.zeros(())
+        for source, prices in zip(SOURCES, costs, strict=True):
+            kept = [(text, price) for text, price in zip(texts, prices, strict=True) if price != torch.inf]
+            weights = torch.stack([(sharpness * log_probability(model, source, text)).exp() for text, _ in kept])
+            expected = expected + (weights * torch.tensor([price for _, price in kept])).sum() / weights.sum()
+        expected.backward()
+        torch.testing.assert_close(found, expected, rtol=0.0, atol=1e-10)
+        for name, part in model.named_parameters():
+            torch.testing.assert_close(gradients[name], part.grad, rtol=0.0, atol=1e-10)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("reference", [True, False])
+@pytest.mark.parametrize("metric", COSTS)
+def test_candidates_are_drawn_priced_and_counted_once(metric: Any, reference: bool) -> None:
+    torch.manual_seed(0)
+    model = build(dropout=0.5)
+    count = 6 + reference
+    batch = objective(metric=metric, samples=6, reference=reference).prepare(model, batch_of(SOURCES, TARGETS))
+    assert model.training
+    assert batch.candidates is not None
+    assert batch.target.shape[0] == 3 * count
+    assert batch.candidates.risks.shape == (3, count)
+    for source, truth in enumerate(TARGETS):
+        rows = batch.target[source * count : (source + 1) * count].tolist()
+        texts = [Spelling().decode(row[: row.index(EOS)]) for row in rows]
+        prices = segment_costs(texts, [[Spelling().decode(truth)]] * count, metric)
+        seen = set()
+        for row, price, risk in zip(rows, prices, batch.candidates.risks[source].tolist(), strict=True):
+            key = tuple(row[: row.index(EOS)])
+            assert risk == (float("inf") if key in seen else pytest.approx(price * (len(truth) + 1), rel=1e-5))
+            seen.add(key)
+        if reference:
+            assert rows[0][: rows[0].index(EOS)] == truth
+            assert batch.candidates.risks[source, 0] == pytest.approx(0.0, abs=1e-6)
+    total = model(batch).total
+    assert total.isfinite()
+    total.backward()
+
+
+def test_costs_are_those_of_the_metrics() -> None:
+    hypotheses, truths = ["a b c", "a", "x y"], [["a b d"], ["a"], ["x z y"]]
+    for place in range(3):
+        scores = score_text(hypotheses[place : place + 1], truths[place : place + 1])
+        one = [hypotheses[place]], [truths[place]]
+        assert segment_costs(*one, "wer") == pytest.approx([scores.wer])
+        assert segment_costs(*one, "cer") == pytest.approx([scores.cer])
+        assert segment_costs(*one, "chrf") == pytest.approx([1 - scores.chrf / 100])
+        assert segment_costs(*one, "exact_match") == [1 - scores.exact_match]
+        assert segment_costs(*one, "per") == segment_costs(*one, "wer")
+    assert segment_costs(["a b c d e"], [["a b c d e"]], "bleu") == pytest.approx([0.0], abs=1e-9)
+    assert 0 < segment_costs(["a b c d f"], [["a b c d e"]], "bleu")[0] < 1
+
+
+def test_training_on_risk_lowers_the_risk() -> None:
+    """From scratch on three pairs: what it draws becomes what is right."""
+    model = build()
+    aim = objective(metric="cer", samples=12, sharpness=1.0, reference=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    risks = []
+    for step in range(120):
+        torch.manual_seed(step)
+        loss = model(aim.prepare(model, batch_of(SOURCES, TARGETS)))
+        optimizer.zero_grad()
+        loss.total.backward()
+        optimizer.step()
+        risks.append(float(loss.total.detach()))
+    assert sum(risks[-5:]) < 0.3 * sum(risks[:5])
+
+
+def test_a_run_trains_on_risk_and_resumes_exactly(configure: Configure, tmp_path: Path) -> None:
+    settings = ("train.objective.kind=minimum-risk", "train.objective.metric=cer", "train.objective.samples=3")
+    short, long = (configure(*settings, f"train.steps={steps}", "train.save_every=2") for steps in (2, 4))
+    quiet = Display(quiet=True)
+    train(long, tmp_path / "whole", quiet)
+    train(short, tmp_path / "parts", quiet)
+    train(long, tmp_path / "parts", quiet)
+    states = [
+        sha256(run / "checkpoints" / "00000004" / "weights.safetensors")
+        for run in (tmp_path / "whole", tmp_path / "parts")
+    ]
+    assert states[0] == states[1]
+    rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["loss"] for row in rows if "loss" in row]
+    assert losses
+    assert all(0 <= loss < 3 for loss in losses)
