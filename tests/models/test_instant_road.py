@@ -191,5 +191,5 @@ def test_kinds_of_models_are_told_apart() -> None:
     lent = config.build(data | {"preset": "transformer-small"}, ["model.kind=instant", "model.alignment=length"])
     assert (lent.model.kind, lent.model.encoder.width, lent.model.tie) == ("instant", 256, "all")
     assert isinstance(build_model(lent, 50, 50), torch.nn.Module)
-    with pytest.raises(ConfigError, match='train.objective: "minimum-risk" draws token by token'):
+    with pytest.raises(ConfigError, match=r'train\.objective: "minimum-risk" draws token by token'):
         config.build(data | {"model": "instant"}, ["train.objective=minimum-risk"])
