@@ -19,6 +19,7 @@ from dragoman.models.instant import InstantConfig
 from dragoman.search.core import SearchConfig
 from dragoman.settings import setting
 from dragoman.training.config import TrainConfig
+from dragoman.training.objectives import MinimumRiskConfig
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Config:
         if self.model.tie not in ("none", "target") and self.tokenizer.target is not None:
             yield (
                 f"model.tie: {self.model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
-                'or set model.tie = "target"'
+                f'or set model.tie = "{"none" if isinstance(self.model, InstantConfig) else "target"}"'
             )
         encoder, source = self.model.encoder, self.tokenizer.source
         if isinstance(encoder, CharacterWordsConfig) and not isinstance(source, CharactersConfig):
@@ -45,6 +46,8 @@ class Config:
                 f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {source.kind!r}; "
                 'set tokenizer.source.kind = "characters"'
             )
+        if isinstance(self.model, InstantConfig) and isinstance(self.train.objective, MinimumRiskConfig):
+            yield 'train.objective: "minimum-risk" draws token by token, which model.kind = "instant" does not write'
         if self.train.metric == "per" and self.data.units != "phonemes":
             yield 'train.metric: found "per", which needs data.units = "phonemes"'
 

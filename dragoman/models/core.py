@@ -151,6 +151,9 @@ class AtOnce(Protocol):
     def maximum(self) -> int | None:
         """Most tokens it can write, <eos> included; None: any number."""
 
+    def at_step(self, step: int) -> None:
+        """Told before every training step how many lie behind, for schedules within the model."""
+
     def __call__(self, batch: Batch) -> Loss:
         """The training loss; nothing else happens here, so that DDP can wrap it."""
 

@@ -20,6 +20,7 @@ from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
 from dragoman.layers.blocks import FeedForward, FirstRows, Residual, build_embedding, drop_words, mean_over
 from dragoman.layers.ctc import collapsed, needed_positions
 from dragoman.layers.resampling import Upsample, resized
+from dragoman.models.characters import Vectors
 from dragoman.models.core import Emissions, Encoder, Loss, Memory, Slots, TokenScores
 from dragoman.models.encoder_decoder import ENCODERS, EncoderConfig
 from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
@@ -49,9 +50,10 @@ class DenseConfig:
 class CTCConfig:
     """Connectionist temporal classification (FIELD G6, Graves et al. 2006) over an upsampled memory.
 
-    A target with more tokens (and blanks between equal neighbours) than `upsample` × source tokens, <eos> counted,
-    has no path: it gives no loss and no scores, and `dragoman check` counts such pairs. The blank is the output of
-    <pad>, which is never written otherwise: no class is added, and tied tables keep their size.
+    A target with more tokens (and blanks between equal neighbours) than `upsample` × entries of the memory, which are
+    the source tokens with <eos> for most encoders, has no path: it gives no loss and no scores, and `dragoman check`
+    counts such pairs. The blank is the output of <pad>, which is never written otherwise: no class is added, and tied
+    tables keep their size.
     """
 
     kind: ClassVar[str] = "ctc"
@@ -94,19 +96,6 @@ class InstantConfig:
             )
         if isinstance(self.decoder, RecurrentEncoderConfig) and self.decoder.embedding == 0:
             yield "decoder.embedding: found 0, expected a size: positions have no number of their own"
-
-
-class Given(nn.Module):
-    """Stands where a stack has its embedding: the vectors are given, and only scaled as embeddings are."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-
-    def forward(self, vectors: Tensor) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
-        scaled: Tensor = vectors * self.width**-0.5
-        return scaled
 
 
 class Dense(nn.Module):
@@ -158,9 +147,9 @@ class CTC(nn.Module):
         """Several for each source position."""
         return self.upsample.factor * source
 
-    def reachable(self, source_mask: Tensor, target: Tensor) -> Tensor:
+    def reachable(self, memory_mask: Tensor, target: Tensor) -> Tensor:
         """Which targets (B,) have a path."""
-        return needed_positions(target, sizes_of(target)) <= self.upsample.factor * source_mask.sum(1)
+        return needed_positions(target, sizes_of(target)) <= self.upsample.factor * memory_mask.sum(1)
 
     def loss(self, write: Write, memory: Memory, target: Tensor, smoothing: float) -> Tensor:
         """−log p of every row, mixed with the cross-entropy to the uniform distribution at every position; ()."""
@@ -241,7 +230,7 @@ class Length(nn.Module):
         """One for each target token."""
         return target
 
-    def reachable(self, source_mask: Tensor, target: Tensor) -> Tensor:
+    def reachable(self, memory_mask: Tensor, target: Tensor) -> Tensor:
         """Which targets (B,) are short enough."""
         return sizes_of(target) <= self.longest
 
@@ -311,7 +300,7 @@ class Instant(nn.Module):
         self.encoder = ENCODERS[type(config.encoder)](config.encoder, source)
         width = config.decoder.embedding
         self.alignment = ALIGNMENTS[type(config.alignment)](config.alignment, self.encoder.width, width)
-        self.decoder = DECODERS[type(config.decoder)](config.decoder, Given(width))
+        self.decoder = DECODERS[type(config.decoder)](config.decoder, Vectors(width))
         layer = FirstRows if tags else nn.Linear  # a table shared with the source ends in tags: they are not written
         self.output = layer(self.decoder.width, target_vocabulary, bias=False)
         if config.tie == "all":
@@ -338,14 +327,16 @@ class Instant(nn.Module):
 
     def write(self, vectors: Tensor, mask: Tensor) -> Tensor:
         """Log-probabilities (B, T, V) of what every position (B, T, E) says, at least float32."""
-        return full_precision(self.output(self.decoder(vectors, mask).values)).log_softmax(-1)
+        scaled = vectors * self.config.decoder.embedding**-0.5  # as embeddings are, whose place they take
+        return full_precision(self.output(self.decoder(scaled, mask).values)).log_softmax(-1)
 
     def forward(self, batch: Batch) -> Loss:
         """Summed negative log-probability of the targets that can be written, and how many tokens they have."""
         memory = self.encode(batch.source, batch.source_mask)
         smoothing = self.config.label_smoothing if self.training else 0.0
         total: Tensor = self.alignment.loss(self.write, memory, batch.target, smoothing)
-        return Loss(total, ((batch.target != PAD) & self.reachable(batch)[:, None]).sum())
+        written = self.alignment.reachable(memory.mask, batch.target)
+        return Loss(total, ((batch.target != PAD) & written[:, None]).sum())
 
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> Emissions | Slots:
         """What is written for every source, for a search to read."""
@@ -366,5 +357,6 @@ class Instant(nn.Module):
 
     def reachable(self, batch: Batch) -> Tensor:
         """Which targets (B,) could be written at all."""
-        found: Tensor = self.alignment.reachable(batch.source_mask, batch.target)
+        memory = self.encode(batch.source, batch.source_mask)  # some encoders leave fewer entries than were read
+        found: Tensor = self.alignment.reachable(memory.mask, batch.target)
         return found

@@ -151,9 +151,16 @@ def build(encoder: str, decoder: str, tie: str = "target", smoothing: float = 0.
     return model
 
 
-@pytest.fixture(params=PAIRS, ids=lambda pair: f"{pair[0]}>{pair[1]}")
-def model(request: pytest.FixtureRequest) -> EncoderDecoder:
+@pytest.fixture(scope="module", params=PAIRS, ids=lambda pair: f"{pair[0]}>{pair[1]}")
+def built(request: pytest.FixtureRequest) -> EncoderDecoder:
+    torch.set_default_dtype(torch.float64)
     return build(*request.param).eval()
+
+
+@pytest.fixture
+def model(built: EncoderDecoder) -> EncoderDecoder:
+    built.zero_grad()
+    return built
 
 
 SOURCES = [[5, 6, 7, 8, 9], [10, 4], [12, 11, 7], [4]]

@@ -27,6 +27,13 @@ def inputs_of(batch: Batch) -> Tensor:
     return torch.cat([begin, batch.target[:, :-1]], 1)
 
 
+def gradients_of(model: EncoderDecoder) -> dict[str, Tensor]:
+    """Of all parameters that took part: a fixed context leaves the memory unread."""
+    found = {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
+    assert found
+    return found
+
+
 def in_parts(model: EncoderDecoder, tokens: Tensor, state: State, sizes: list[int]) -> Tensor:
     outputs = []
     for part in tokens.split(sizes, 1):
@@ -43,7 +50,7 @@ def test_law_1_any_split_gives_the_same_outputs_and_gradients(
     weight = torch.randn(tokens.shape[0], tokens.shape[1], model.decoder.width)
     whole = in_parts(model, tokens, model.start(batch), [tokens.shape[1]])
     (whole * weight).sum().backward()
-    expected = {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
+    expected = gradients_of(model)
     model.zero_grad()
     split = in_parts(model, tokens, model.start(batch), sizes)
     (split * weight).sum().backward()
@@ -113,10 +120,11 @@ def test_law_3_target_padding_changes_neither_loss_nor_gradient(model: EncoderDe
         model.zero_grad()
         loss = model(batch._replace(target=target))
         loss.total.backward()
-        gradients.append((loss, {name: part.grad.clone() for name, part in model.named_parameters()}))
+        gradients.append((loss, gradients_of(model)))
     (first, left), (second, right) = gradients
     torch.testing.assert_close(second.total, first.total, **CLOSE)
     assert int(first.tokens) == int(second.tokens) == sum(len(row) + 1 for row in TARGETS)
+    assert left.keys() == right.keys()
     for name in left:
         torch.testing.assert_close(right[name], left[name], **CLOSE)
 
@@ -185,13 +193,15 @@ def test_law_8_encoders_ignore_padding_and_neighbours(name: str) -> None:
 def test_law_9_accumulated_gradients_are_those_of_one_batch(model: EncoderDecoder, batch: Batch) -> None:
     whole = model(batch)
     (whole.total / whole.tokens).backward()
-    expected = {name: part.grad.clone() for name, part in model.named_parameters()}
+    expected = gradients_of(model)
     model.zero_grad()
     for rows in (slice(0, 1), slice(1, 4)):
         part = model(batch_of(SOURCES[rows], TARGETS[rows]))
         (part.total / whole.tokens).backward()
-    for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name], **CLOSE)
+    found = gradients_of(model)
+    assert found.keys() == expected.keys()
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], **CLOSE)
 
 
 @pytest.mark.parametrize("decoder", DECODER_CASES)

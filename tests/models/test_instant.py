@@ -119,7 +119,9 @@ def test_law_3_padding_changes_neither_loss_nor_gradient_nor_score(model: Instan
     source = F.pad(batch.source, (0, 4), value=PAD)
     padded = Batch(source, source != PAD, F.pad(batch.target, (0, 3), value=PAD))
     assert_same(gradients(model, padded), plain)
-    assert int(model(padded).tokens) == int(model(batch).tokens) == sum(len(row) + 1 for row in TARGETS)
+    reached = model.reachable(batch).tolist()  # an encoder that leaves one entry a word has room for less
+    count = sum(len(row) + 1 for row, fits in zip(TARGETS, reached, strict=True) if fits)
+    assert int(model(padded).tokens) == int(model(batch).tokens) == count > 0
     before, after = model.score(batch), model.score(padded)
     size = batch.target.shape[1]
     torch.testing.assert_close(after.log_probabilities[:, :size], before.log_probabilities, **CLOSE)
@@ -247,19 +249,21 @@ def test_targets_without_a_path_give_no_loss_and_are_told() -> None:
 
 def test_best_path_decides_what_is_correct() -> None:
     model = built("gru", "dense", CTCConfig(upsample=2)).eval()
-    with torch.no_grad():
-        model.output.weight[PAD] -= 1.0  # so that blanks do not take everything
+    lengths: list[int] = []
     for source in SOURCES:
         written = model.emissions(batch_of([source]), torch.tensor([99]), 1)
         frames = written.log_probabilities[0].index_fill(-1, torch.tensor([SOS, EOS]), -math.inf)
         text = text_of(tuple(frames.argmax(-1).tolist()))
-        assert text
+        lengths.append(len(text))
         assert model.score(batch_of([source], [text])).correct.all()
+        if not text:
+            continue
         other = 4 + text[-1] % 4
         wrong = model.score(batch_of([source], [[*text[:-1], other]])).correct[0]
         assert wrong.tolist() == [True] * (len(text) - 1) + [other == text[-1], True]
         shorter = model.score(batch_of([source], [text[:-1]])).correct[0]
         assert shorter.tolist() == [True] * (len(text) - 1) + [False]  # it should have ended there
+    assert max(lengths) > 1
 
 
 # ---------------------------------------------------------------------- length
@@ -275,7 +279,7 @@ def test_length_loss_is_the_length_and_the_tokens() -> None:
         if target:
             vectors = resized(memory.values, torch.tensor([len(source) + 1]), torch.tensor([len(target)]), len(target))
             vectors = model.alignment.enter(vectors)
-            hidden = model.decoder(vectors, torch.ones(1, len(target), dtype=torch.bool)).values
+            hidden = model.decoder(vectors * 5**-0.5, torch.ones(1, len(target), dtype=torch.bool)).values
             tokens = model.output(hidden)[0].log_softmax(-1)
             expected = [*(tokens[place, token].item() for place, token in enumerate(target)), *expected]
         assert model.score(batch).log_probabilities[0].tolist() == pytest.approx(expected, abs=1e-10)

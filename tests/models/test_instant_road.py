@@ -15,6 +15,7 @@ import torch
 import dragoman
 from dragoman import checking, config
 from dragoman.data.corpus import prepare
+from dragoman.errors import ConfigError
 from dragoman.models.instant import Instant
 from dragoman.predictor import Predictor
 from dragoman.tasks import build_model
@@ -190,3 +191,5 @@ def test_kinds_of_models_are_told_apart() -> None:
     lent = config.build(data | {"preset": "transformer-small"}, ["model.kind=instant", "model.alignment=length"])
     assert (lent.model.kind, lent.model.encoder.width, lent.model.tie) == ("instant", 256, "all")
     assert isinstance(build_model(lent, 50, 50), torch.nn.Module)
+    with pytest.raises(ConfigError, match=r'train\.objective: "minimum-risk" draws token by token'):
+        config.build(data | {"model": "instant"}, ["train.objective=minimum-risk"])
