@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from dragoman.data.batches import batch_of
+from dragoman.layers.relations import RotaryConfig
+from dragoman.layers.self_attention import LinearConfig
 from dragoman.models.encoder_decoder import DECODERS as ALL_DECODERS
 from dragoman.models.encoder_decoder import ENCODERS as ALL_ENCODERS
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
@@ -27,11 +29,15 @@ TRANSFORMER = TransformerConfig(layers=2, width=32, heads=4, feedforward=64, dro
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TRANSFORMER,
     "shallow transformer": replace(TRANSFORMER, layers=1),
+    "modern transformer": replace(
+        TRANSFORMER, positions=RotaryConfig(), norm_kind="rms", gated=True, activation="silu", key_heads=2, bias=False
+    ),
     "lstm": RecurrentEncoderConfig(cell="lstm", layers=1, embedding=24, width=32, dropout=0.0),
     "gru": RecurrentEncoderConfig(cell="gru", layers=1, embedding=24, width=32, dropout=0.0),
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TRANSFORMER,
+    "linear transformer": replace(TRANSFORMER, attention=LinearConfig()),
     "lstm": RecurrentDecoderConfig(cell="lstm", layers=1, embedding=24, width=32, attention=24, dropout=0.0),
     "gru": RecurrentDecoderConfig(cell="gru", layers=1, embedding=24, width=32, attention=24, dropout=0.0),
 }
@@ -56,6 +62,7 @@ LESSONS = [
     Lesson("gru", "gru", 1.2e-2, 130, 32),
     Lesson("shallow transformer", "lstm", 8e-3, 150, 32),
     Lesson("lstm", "transformer", 7e-3, 180, 64),
+    Lesson("modern transformer", "linear transformer", 7e-3, 180, 64),
 ]
 
 
