@@ -82,8 +82,8 @@ class _RecurrentDecoderConfig:
     layers: Size = setting(1, help="layers in the stack")
     embedding: SizeOrNone = setting(256, help="size of the target embeddings; 0: one-hot vectors, nothing to learn")
     width: Size = setting(512, help="size of the recurrent state")
-    begin: Literal["project", "copy"] = setting(
-        "project", help="first states: tanh(W final) of the encoder, or its own states, layer by layer"
+    begin: Literal["project", "copy", "zero"] = setting(
+        "project", help="first states: tanh(W final) of the encoder, its own states layer by layer, or zeros"
     )
     residual_from: SizeOrNone = setting(0, help="first layer whose input is added to its output; 0: none (GNMT: 3)")
     dropout: Share = setting(0.2, help="on embeddings, between layers and before the output")
@@ -143,20 +143,23 @@ def dropout(config: _RecurrentDecoderConfig) -> nn.Module:
 
 
 class Begin(nn.Module):
-    """First states: tanh(W final) of the encoder (Bahdanau 2015 A.2.2), or its own states (Sutskever 2014)."""
+    """First states: tanh(W final) of the encoder (Bahdanau 2015 A.2.2), its own states (Sutskever 2014), or zeros."""
 
     def __init__(self, config: _RecurrentDecoderConfig, memory_width: int, parts: int) -> None:
         super().__init__()
-        self.parts, self.layers = parts, config.layers
+        self.kind, self.parts, self.layers, self.width = config.begin, parts, config.layers, config.width
         size = config.width * parts
         count = config.layers if config.begin == "project" else 0
         self.project = nn.ModuleList(nn.Linear(memory_width, size) for _ in range(count))
 
     def forward(self, memory: Memory) -> tuple[CellState, ...]:
         """Per layer the cell's state (B, D) each; top layers meet, and a shorter encoder's top one serves the rest."""
-        if not self.project:
+        if self.kind == "copy":
             assert len(memory.states) == self.layers, "the encoder has no such states"
             return memory.states
+        if self.kind == "zero":
+            zeros = memory.keys.new_zeros(memory.keys.shape[0], self.width)
+            return tuple((zeros,) * self.parts for _ in range(self.layers))
         states = []
         above = max(0, len(memory.final) - self.layers)  # encoder layers that no decoder layer starts from
         for layer, linear in enumerate(self.project, start=above):
@@ -182,6 +185,11 @@ class FixedContextDecoderConfig(_RecurrentDecoderConfig):
     def output_width(self) -> int:
         """Size of the vectors the output layer sees; 0: that of the one-hot embeddings."""
         return self.width if isinstance(self.readout, StateReadout) else self.readout.width or self.embedding
+
+    def problems(self) -> Iterator[str]:
+        """What the fields cannot say one by one."""
+        if self.begin == "zero" and self.context == "start":
+            yield "begin: found 'zero' with context = 'start', which shows the decoder nothing of the source"
 
 
 class FixedContextDecoder(nn.Module):

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from dragoman.data.batches import batch_of
-from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.cells import GRUConfig, LSTMConfig, PeepholeLSTMConfig
 from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.relations import RotaryConfig
+from dragoman.layers.self_attention import LinearConfig
 from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.convolutional import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
 from dragoman.models.dense import DenseEncoderConfig
@@ -21,7 +23,7 @@ from dragoman.models.encoder_decoder import DECODERS as ALL_DECODERS
 from dragoman.models.encoder_decoder import ENCODERS as ALL_ENCODERS
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.multi_kernel import MultiKernelConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig
+from dragoman.models.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.sentence_convolution import SentenceConvolutionConfig
 from dragoman.models.transformer import TransformerConfig
@@ -39,8 +41,15 @@ TRANSFORMER = TransformerConfig(layers=2, width=32, heads=4, feedforward=64, dro
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TRANSFORMER,
     "shallow transformer": replace(TRANSFORMER, layers=1),
+    "modern transformer": replace(
+        TRANSFORMER, positions=RotaryConfig(), norm_kind="rms", gated=True, activation="silu", key_heads=2, bias=False
+    ),
     "lstm": RecurrentEncoderConfig(cell=LSTMConfig(), layers=1, embedding=24, width=32, dropout=0.0),
     "gru": RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=24, width=32, dropout=0.0),
+    "wide lstm": RecurrentEncoderConfig(embedding=24, width=96, dropout=0.0),
+    "peephole": RecurrentEncoderConfig(
+        cell=PeepholeLSTMConfig(), embedding=24, width=96, dropout=0.0, direction="backward"
+    ),
     "convolutional": ConvolutionalEncoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=PLACES),
     "sentence-convolution": SentenceConvolutionConfig(width=32, maximum=8, dropout=0.0),
     "multi-kernel": MultiKernelConfig(
@@ -51,11 +60,26 @@ ENCODERS: dict[str, EncoderConfig] = {
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TRANSFORMER,
+    "linear transformer": replace(TRANSFORMER, attention=LinearConfig()),
     "lstm": RecurrentDecoderConfig(
         cell=LSTMConfig(), layers=1, embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0
     ),
     "gru": RecurrentDecoderConfig(
         cell=GRUConfig(), layers=1, embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0
+    ),
+    "fixed context": FixedContextDecoderConfig(embedding=24, width=48, dropout=0.0),
+    "context at every step": FixedContextDecoderConfig(
+        cell=GRUConfig(reset="before"), embedding=24, width=48, dropout=0.0, context="every-step"
+    ),
+    "luong": LuongDecoderConfig(embedding=24, width=32, dropout=0.0),
+    "gnmt": RecurrentDecoderConfig(
+        layers=3,
+        embedding=24,
+        width=32,
+        dropout=0.0,
+        attention=AdditiveConfig(width=24),
+        context_to="all",
+        residual_from=3,
     ),
     "convolutional": ConvolutionalDecoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=PLACES),
 }
@@ -80,11 +104,16 @@ LESSONS = [
     Lesson("gru", "gru", 1.2e-2, 130, 32),
     Lesson("shallow transformer", "lstm", 8e-3, 150, 32),
     Lesson("lstm", "transformer", 7e-3, 180, 64),
+    Lesson("wide lstm", "fixed context", 1.2e-2, 250, 64),
+    Lesson("peephole", "context at every step", 1.2e-2, 250, 64),
+    Lesson("lstm", "luong", 1.2e-2, 130, 32),
+    Lesson("gru", "gnmt", 1.2e-2, 150, 32),
     Lesson("convolutional", "convolutional", 1.2e-2, 150, 64),
     Lesson("sentence-convolution", "gru", 1.2e-2, 150, 64),
     Lesson("multi-kernel", "convolutional", 1.2e-2, 150, 64),
     Lesson("dense", "lstm", 8e-3, 250, 128),
     Lesson("character-words", "gru", 1.2e-2, 180, 64),
+    Lesson("modern transformer", "linear transformer", 7e-3, 180, 64),
 ]
 
 
