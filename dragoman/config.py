@@ -71,7 +71,8 @@ def preset_table(name: str) -> dict[str, Any]:
     import tomllib
 
     table = tomllib.loads(preset_text(name))
-    table.pop("about", None)
+    for note in ("about", "paper", "vocabulary", "parameters"):  # for people, not for the loader
+        table.pop(note, None)
     return table
 
 

@@ -86,8 +86,22 @@ def train_and_evaluate(
         found["tests"][test] = json.loads(done.stdout) | {"seconds": round(time.time() - started, 1)}
     report = json.loads((run / "data.json").read_text(encoding="utf-8"))
     found["data_fingerprint"] = report["fingerprint"]
-    found["progress"] = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    found["progress"] = rows[-1]
+    trained = [row for row in rows if "tokens" in row][-1]
+    found["target_tokens_per_second"] = round(trained["tokens"] / trained["seconds"], 1)
+    found["parameters"] = parameters(run)
     (work / f"{name}-{seed}.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+
+
+def parameters(run: Path) -> int:
+    """How many numbers were learned."""
+    from dragoman.inspection.summary import parameter_count
+    from dragoman.runs import Run
+    from dragoman.tasks import model_for
+
+    found = Run(run)
+    return parameter_count(model_for(found.config, *found.tokenizers()))
 
 
 def moses_bleu(hypotheses: list[str], references: list[str], language: str) -> tuple[float, str]:
@@ -130,6 +144,23 @@ def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
     return {"recipe": name, "about": recipe["recipe"]["about"], "mean": means, "seeds": seeds}
 
 
+def variants(name: str, recipe: Table, only: list[str] | None) -> dict[str, Table]:
+    """A recipe with variants as one recipe for each; what they share is written once."""
+    from dragoman import settings
+
+    if "variants" not in recipe:
+        return {name: recipe}
+    found = {}
+    for variant, over in recipe["variants"].items():
+        if only and variant not in only:
+            continue
+        own = {key: value for key, value in over.items() if key not in ("beside", "seeds")}
+        shared = dict(recipe["recipe"], variant=variant, beside=over.get("beside"))
+        shared["seeds"] = over.get("seeds", shared["seeds"])
+        found[f"{name}-{variant}"] = {"recipe": shared, "config": settings.merge(recipe["config"], own)}
+    return found
+
+
 def main() -> None:
     """Train, evaluate and score a recipe."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -137,6 +168,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds the data sets")
     parser.add_argument("--work", type=Path, default=Path("runs/recipes"), help="runs, logs and outputs go here")
     parser.add_argument("--seeds", type=int, nargs="+", help="other seeds than the recipe's")
+    parser.add_argument("--only", nargs="+", metavar="VARIANT", help="some variants of a recipe that has several")
     parser.add_argument("--parallel", type=int, default=1, help="seeds trained side by side")
     parser.add_argument("--score-only", action="store_true", help="score what is in --work already")
     parser.add_argument("--no-score", action="store_true", help="train and evaluate only")
@@ -148,33 +180,28 @@ def main() -> None:
         names = ", ".join(sorted(found.stem for found in HERE.glob("*.toml")))
         parser.error(f"no recipe '{options.name}'; there are {names}")
     recipe = tomllib.loads(path.read_text(encoding="utf-8"))
-    if options.seeds:
-        recipe["recipe"]["seeds"] = options.seeds
     options.work.mkdir(parents=True, exist_ok=True)
+    recipes = variants(options.name, recipe, options.only)
+    if not recipes:
+        parser.error(f"found none of {', '.join(options.only)}, expected some of {', '.join(recipe['variants'])}")
+    for each in recipes.values():
+        each["recipe"]["seeds"] = options.seeds or each["recipe"]["seeds"]
     if not options.score_only:
-        write_config(options.name, recipe, options.data, options.work)
         with ThreadPoolExecutor(options.parallel) as pool:
-            jobs = [
-                pool.submit(
-                    train_and_evaluate,
-                    options.name,
-                    seed,
-                    recipe,
-                    options.data,
-                    options.work,
-                    options.overrides,
-                    options.note,
-                )
-                for seed in recipe["recipe"]["seeds"]
-            ]
+            jobs = []
+            for name, each in recipes.items():
+                write_config(name, each, options.data, options.work)
+                for seed in each["recipe"]["seeds"]:
+                    work = (name, seed, each, options.data, options.work, options.overrides, options.note)
+                    jobs.append(pool.submit(train_and_evaluate, *work))
             for job in jobs:
                 job.result()
-    if not options.no_score:
-        result = score(options.name, recipe, options.data, options.work)
+    for name, each in recipes.items() if not options.no_score else ():
+        result = score(name, each, options.data, options.work)
         folder = HERE / "results"
         folder.mkdir(exist_ok=True)
-        (folder / f"{options.name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        print(json.dumps(result["mean"], indent=2))
+        (folder / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        print(name, json.dumps(result["mean"], indent=2))
 
 
 if __name__ == "__main__":
