@@ -452,18 +452,22 @@ def new(task: str | None) -> None:
 @cli.command()
 @click.argument("name", required=False)
 def presets(name: str | None) -> None:
-    """List the presets, or print one as TOML."""
-    import tomllib
+    """List the presets with their sizes and papers, or print one as TOML.
 
-    from dragoman.config import preset_names, preset_text
+    Presets named after a paper have its sizes; those that end in -small train on a laptop. The number of parameters
+    is that with the vocabulary of the paper, or with 8,000 words.
+    """
+    from dragoman.config import preset_names, preset_notes, preset_text
 
     if name is not None:
-        text = preset_text(name)
+        notes, _, rest = preset_text(name).partition("\n\n")
         as_utf8()
-        click.echo(text, nl=False)
+        click.echo("".join(f"# {line}\n" for line in notes.splitlines()) + f"\n{rest}", nl=False)
         return
+    as_utf8()
     for preset in preset_names():
-        click.echo(f"{preset:<22}{tomllib.loads(preset_text(preset))['about']}")
+        notes = preset_notes(preset)
+        click.echo(f"{preset:<25}{notes['parameters'] / 1e6:>6.1f} M  {notes['about']} ({notes['authors']})")
 
 
 @cli.command()

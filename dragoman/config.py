@@ -66,14 +66,23 @@ def preset_text(name: str) -> str:
     return (resources.files("dragoman") / "presets" / f"{name}.toml").read_text(encoding="utf-8")
 
 
+NOTES = ("about", "authors", "paper", "vocabulary", "parameters")  # for people, not for the loader
+
+
+def preset_notes(name: str) -> dict[str, Any]:
+    """What a preset says about itself: its paper, and its size with a vocabulary."""
+    import tomllib
+
+    table = tomllib.loads(preset_text(name))
+    return {note: table[note] for note in NOTES}
+
+
 def preset_table(name: str) -> dict[str, Any]:
     """A preset as a table of settings."""
     import tomllib
 
     table = tomllib.loads(preset_text(name))
-    for note in ("about", "paper", "vocabulary", "parameters"):  # for people, not for the loader
-        table.pop(note, None)
-    return table
+    return {key: value for key, value in table.items() if key not in NOTES}
 
 
 def build(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:

@@ -18,13 +18,14 @@ MODELS: dict[type, Any] = {
 
 
 def build_model(
-    config: Config, source_vocabulary: int, target_vocabulary: int, tags: int = 0, space: int | None = None
+    config: Config, source_vocabulary: int, target_vocabulary: int, *, tags: int = 0, space: int | None = None
 ) -> nn.Module:
     """The untrained model a configuration describes; what is known only from data comes as arguments."""
-    model: nn.Module = MODELS[type(config.model)](config.model, source_vocabulary, target_vocabulary, tags, space)
+    kind = MODELS[type(config.model)]
+    model: nn.Module = kind(config.model, source_vocabulary, target_vocabulary, tags=tags, space=space)
     return model
 
 
 def model_for(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
     """The untrained model for these tokenizers."""
-    return build_model(config, len(source), len(target), len(source.tags), source.space)
+    return build_model(config, len(source), len(target), tags=len(source.tags), space=source.space)

@@ -136,6 +136,7 @@ class EncoderDecoder(nn.Module):
         config: EncoderDecoderConfig,
         source_vocabulary: int,
         target_vocabulary: int,
+        *,
         tags: int = 0,
         space: int | None = None,
     ) -> None:
@@ -174,6 +175,11 @@ class EncoderDecoder(nn.Module):
     def maximum(self) -> int | None:
         """Most tokens it can write; None: any number."""
         return self.decoder.maximum
+
+    @property
+    def partly_used(self) -> bool:
+        """Whether a step may leave some parameters without gradients: a fixed context leaves the memory unread."""
+        return isinstance(self.decoder, FixedContextDecoder)
 
     def at_step(self, step: int) -> None:
         """Tell the model how many training steps lie behind it."""

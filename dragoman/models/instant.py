@@ -289,6 +289,7 @@ class Instant(nn.Module):
         config: InstantConfig,
         source_vocabulary: int,
         target_vocabulary: int,
+        *,
         tags: int = 0,
         space: int | None = None,
     ) -> None:
@@ -315,6 +316,11 @@ class Instant(nn.Module):
         """Most tokens it can write, <eos> included; None: any number."""
         longest: int | None = self.alignment.maximum
         return longest
+
+    @property
+    def partly_used(self) -> bool:
+        """Whether a step may leave some parameters without gradients: those of the encoder's final states."""
+        return True
 
     def at_step(self, step: int) -> None:
         """Nothing in it follows a schedule."""

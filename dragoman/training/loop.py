@@ -91,7 +91,9 @@ class Trainer:
         self.wrapped: Any = model
         if not ranks.alone:
             self.wrapped = nn.parallel.DistributedDataParallel(
-                model, device_ids=[device.index] if device.type == "cuda" else None
+                model,
+                device_ids=[device.index] if device.type == "cuda" else None,
+                find_unused_parameters=self.model.partly_used,
             )
         self.half = use_half_precision(config.precision, device)
         self.board = self._tensorboard()

@@ -155,9 +155,8 @@ def learned(lesson: Lesson, task: str, seed: int) -> tuple[float, float]:
     torch.manual_seed(seed)
     chance = random.Random(seed)
     encoder, decoder = ENCODERS[lesson.encoder], DECODERS[lesson.decoder]
-    model = EncoderDecoder(
-        EncoderDecoderConfig(label_smoothing=0.0, encoder=encoder, decoder=decoder), VOCABULARY, VOCABULARY, SPACE
-    )
+    config = EncoderDecoderConfig(label_smoothing=0.0, encoder=encoder, decoder=decoder)
+    model = EncoderDecoder(config, VOCABULARY, VOCABULARY, space=SPACE)
     unseen = [row for row in rows(chance, 300) if len(row) > 2]
     held_out = {tuple(row) for row in unseen}
     before = exact_match(model, lesson, task, unseen[:50])

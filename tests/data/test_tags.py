@@ -346,7 +346,7 @@ def test_no_output_reads_the_row_of_a_tag(tie: Literal["all"], softmax: SoftmaxC
     """Its gradient comes from the source alone, and label smoothing gives it nothing."""
     side = TransformerConfig(layers=1, width=8, heads=2, feedforward=8, dropout=0.0)
     choices = EncoderDecoderConfig(tie=tie, output_bias=True, softmax=softmax, encoder=side, decoder=side)
-    model = EncoderDecoder(choices, 32, 30, 2).double()
+    model = EncoderDecoder(choices, 32, 30, tags=2).double()
     batch = batch_of([[30, 5, 6]], [[7, 8]])
     assert model.logits(batch).shape == (1, 3, 30)
     model(batch).total.backward()
@@ -366,7 +366,7 @@ def test_word_dropout_spares_the_tag() -> None:
     assert (dropped[:, 4:10] == 1).any(0).all()
     side = TransformerConfig(layers=1, width=8, heads=2, feedforward=8, dropout=0.0)
     choices = EncoderDecoderConfig(word_dropout=1.0, encoder=side, decoder=side)
-    model = EncoderDecoder(choices, 12, 10, 2).double().train()
+    model = EncoderDecoder(choices, 12, 10, tags=2).double().train()
     mask = torch.ones(1, 3, dtype=torch.bool)
     first, second, other = (
         model.encode(torch.tensor([row]), mask).keys for row in ([10, 5, 6], [10, 7, 8], [11, 5, 6])
