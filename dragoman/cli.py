@@ -460,9 +460,9 @@ def presets(name: str | None) -> None:
     from dragoman.config import preset_names, preset_notes, preset_text
 
     if name is not None:
-        notes, _, rest = preset_text(name).partition("\n\n")
+        head, _, rest = preset_text(name).partition("\n\n")
         as_utf8()
-        click.echo("".join(f"# {line}\n" for line in notes.splitlines()) + f"\n{rest}", nl=False)
+        click.echo("".join(f"# {line}\n" for line in head.splitlines()) + f"\n{rest}", nl=False)
         return
     as_utf8()
     for preset in preset_names():

@@ -22,7 +22,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from dragoman import config
+from dragoman import config, settings
 from dragoman.data.readers import read_lines
 from tests.conftest import SMALL, Workshop, call, tree, words, write_rows
 
@@ -296,7 +296,7 @@ def test_every_listed_preset_can_be_printed_and_built(inside: Workshop) -> None:
     for name in names:
         text = call("presets", name).out
         assert text.startswith("# about = ")
-        built = config.build(tomllib.loads(text) | {"data": {"train": "pairs.tsv"}})
+        built = config.build(settings.merge(tomllib.loads(text), {"data": {"train": "pairs.tsv"}}))
         assert built == config.build({"preset": name, "data": {"train": "pairs.tsv"}})
 
 

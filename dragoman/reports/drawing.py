@@ -10,6 +10,7 @@ from typing import Any
 from dragoman.errors import DataError, MissingExtraError
 from dragoman.files import written_whole
 from dragoman.inspection.watch import Alignment
+from dragoman.scoring.lengths import LengthScore
 
 INK, PAPER = "#1f2933", "#ffffff"
 LARGEST = 60.0  # inches a side
@@ -92,4 +93,22 @@ def draw_curves(metrics: Sequence[Mapping[str, Any]], path: str | Path, title: s
         axes.legend(frameon=False)
     if title:
         axes.set_title(title, color=INK)
+    return save(drawing, path)
+
+
+def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Path, title: str = "") -> Path:
+    """One line a system: BLEU against the length of the source, each point at the middle of its group."""
+    drawing, _ = figure(7.5, 4.6)
+    axes = drawing.subplots()
+    for name, groups in systems.items():
+        middles = [(group.shortest + group.longest) / 2 for group in groups]
+        axes.plot(middles, [group.bleu for group in groups], marker="o", label=name)
+    axes.set_xlabel("words of the source")
+    axes.set_ylabel("BLEU")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    if title:
+        axes.set_title(title, fontsize=11, color=INK)
     return save(drawing, path)

@@ -92,7 +92,7 @@ def score_text(
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    streams = _streams(references)
+    streams = reference_streams(references)
     bleu = BLEU(force=True)  # force only silences the warning about outputs that look tokenised
     bleu_score = bleu.corpus_score(list(hypotheses), streams).score
     chrf = CHRF()
@@ -151,7 +151,7 @@ def _error_rate(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequen
     return ErrorRate(tuple(edits), tuple(lengths))
 
 
-def _streams(references: Sequence[Sequence[str]]) -> list[list[str]]:
+def reference_streams(references: Sequence[Sequence[str]]) -> list[list[str]]:
     """References by rank, as sacreBLEU takes them: None where a segment has fewer than the others."""
     most = max(len(texts) for texts in references)
     streams = [[texts[rank] if rank < len(texts) else None for texts in references] for rank in range(most)]

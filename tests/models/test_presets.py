@@ -113,7 +113,7 @@ def gnmt(source: int, target: int, layers: int, width: int) -> int:
 
 
 def convs2s(source: int, target: int) -> int:
-    """Section 4.2: 512 × 9 and 1024 × 4 of kernel 3, 2048 × 2 of kernel 1; embeddings of 768, 512 before the softmax."""
+    """Section 4.2: 512 × 9 and 1024 × 4 of kernel 3, 2048 × 2 of kernel 1; embeddings of 768, then 512."""
     sizes = [(512, 3)] * 9 + [(1024, 3)] * 4 + [(2048, 1)] * 2
     positions = 2 * 1024 * 768
     encoder = gated_stack(sizes, 768, attends=False) + convolution(2048, 768)
