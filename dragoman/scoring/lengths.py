@@ -30,15 +30,16 @@ def bleu_by_length(
     Groups hold about equally many segments, as far as whole lengths allow; all segments of one length share a group.
     """
     if not len(sources) == len(hypotheses) == len(references):
-        found = f"{len(sources)} sources, {len(hypotheses)} hypotheses and {len(references)} segments of references"
-        raise DataError(f"cannot score by length: found {found}, expected as many of each")
+        counts = f"{len(sources)} sources, {len(hypotheses)} hypotheses and {len(references)} segments of references"
+        raise DataError(f"cannot score by length: found {counts}, expected as many of each")
     from sacrebleu.metrics.bleu import BLEU
 
     from dragoman.scoring.metrics import reference_streams
 
     order = sorted(range(len(sources)), key=lambda place: len(sources[place].split()))
     lengths = [len(sources[place].split()) for place in order]
-    found, first = [], 0
+    found: list[LengthScore] = []
+    first = 0
     for group in range(groups):
         last = max(first, round(len(order) * (group + 1) / groups))
         while 0 < last < len(order) and lengths[last] == lengths[last - 1]:
