@@ -117,4 +117,9 @@ def with_absolute_paths(config: Config) -> Config:
     data = config.data
     valid = None if data.valid is None else each(data.valid)
     cache = str(Path(data.cache).absolute()) if data.cache else ""
-    return replace(config, data=replace(data, train=each(data.train), valid=valid, cache=cache))
+    start = config.train.start_from
+    return replace(
+        config,
+        data=replace(data, train=each(data.train), valid=valid, cache=cache),
+        train=replace(config.train, start_from=str(Path(start).absolute()) if start else ""),
+    )

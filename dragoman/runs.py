@@ -191,6 +191,8 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         state = folder_state(folder) if ranks.first else ""
         if state == "run":
             check_resumable(Run(folder), config)
+        elif config.train.start_from:
+            Run(config.train.start_from).weights_path()  # what is not there is said before anything is written
         if ranks.first:
             prepare(config.data, config.tokenizer, display.doing)
         ranks.wait()
@@ -205,6 +207,8 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         torch.manual_seed(config.train.seed)
         source, target = corpus.source_tokenizer, corpus.target_tokenizer
         model = model_for(config, source, target).to(device)
+        if config.train.start_from and not Checkpoints(folder).steps():
+            start_from(Run(config.train.start_from), model, corpus)
         trainer = Trainer(config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units)
         count = sum(part.numel() for part in model.parameters())
         place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"
@@ -213,6 +217,19 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             display.say(f"going on from step {trainer.progress.step}")
         with display:
             return trainer.train()
+
+
+def start_from(run: Run, model: nn.Module, corpus: Corpus) -> None:
+    """Give a new model the best weights of another run, which must speak the same tokens."""
+    for side, old, new in zip(
+        ("source", "target"), run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer), strict=True
+    ):
+        if old.fingerprint() != new.fingerprint():
+            raise RunError(
+                f"train.start_from: {run.folder} has another {side} vocabulary than these data; "
+                "train both with the same data.train and tokenizer settings"
+            )
+    load_weights(model, read_tensors(run.weights_path()))
 
 
 def check_data(folder: Path, corpus: Corpus) -> None:

@@ -20,6 +20,9 @@ class TrainConfig:
 
     steps: Count = setting(10_000, help="optimiser steps at most")
     seed: Annotated[int, Range(0, None)] = setting(1, help="decides start weights, batch order and dropout")
+    start_from: str = setting(
+        "", help="a run whose best weights this one starts with; same vocabulary and model. Empty: random weights"
+    )
     objective: ObjectiveConfig = setting(LikelihoodConfig(), help="what training makes small")
     batch_tokens: Count = setting(4096, help="most tokens of one batch on either side, padding included")
     accumulate: Count = setting(1, help="batches whose gradients make one step, in every process")

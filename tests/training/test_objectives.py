@@ -13,10 +13,11 @@ import torch
 
 from dragoman.data.batches import Batch, Candidates, batch_of, padded
 from dragoman.data.tokenizers import EOS
+from dragoman.errors import RunError
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.recurrent import RecurrentDecoderConfig
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
-from dragoman.runs import train
+from dragoman.runs import Run, train
 from dragoman.scoring import score_text
 from dragoman.scoring.segments import COSTS, segment_costs
 from dragoman.training.display import Display
@@ -139,6 +140,24 @@ def test_training_on_risk_lowers_the_risk() -> None:
         optimizer.step()
         risks.append(float(loss.total.detach()))
     assert sum(risks[-5:]) < 0.3 * sum(risks[:5])
+
+
+def test_a_run_starts_from_another(configure: Configure, tmp_path: Path) -> None:
+    quiet = Display(quiet=True)
+    train(configure("train.steps=30"), tmp_path / "first", quiet)
+    start = f"train.start_from={tmp_path / 'first'}"
+    risk = ("train.objective=minimum-risk", "train.objective.metric=cer", "train.objective.samples=2")
+    train(configure(start, *risk, "train.steps=1", "train.optimizer.learning_rate=1e-9"), tmp_path / "second", quiet)
+    first, second = (Run(tmp_path / name).model(torch.device("cpu")) for name in ("first", "second"))
+    for left, right in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=0.0, atol=1e-6)
+    with pytest.raises(RunError, match="weights do not fit the configuration"):
+        train(configure(start, "model.encoder.feedforward=24"), tmp_path / "third", quiet)
+    with pytest.raises(RunError, match="has another source vocabulary than these data"):
+        train(configure(start, "tokenizer.source.kind=words"), tmp_path / "fourth", quiet)
+    with pytest.raises(RunError, match="nowhere"):
+        train(configure(f"train.start_from={tmp_path / 'nowhere'}"), tmp_path / "fifth", quiet)
+    assert not (tmp_path / "fifth").exists()
 
 
 def test_a_run_trains_on_risk_and_resumes_exactly(configure: Configure, tmp_path: Path) -> None:
