@@ -104,10 +104,12 @@ def parameters(run: Path) -> int:
     return parameter_count(model_for(found.config, *found.tokenizers()))
 
 
-def moses_bleu(hypotheses: list[str], references: list[str], language: str) -> tuple[float, str]:
+def moses_scores(sources: list[str], hypotheses: list[str], references: list[str], language: str) -> Table:
     """BLEU on lowercased Moses tokens: both sides normalised, tokenised, lowercased, then counted as they stand."""
     import sacrebleu
     import sacremoses
+
+    from dragoman.scoring.lengths import bleu_by_length
 
     normalise = sacremoses.MosesPunctNormalizer(language)
     tokenise = sacremoses.MosesTokenizer(language)
@@ -115,9 +117,21 @@ def moses_bleu(hypotheses: list[str], references: list[str], language: str) -> t
     def prepared(text: str) -> str:
         return str(tokenise.tokenize(normalise.normalize(text), return_str=True, escape=False)).lower()
 
+    outputs, truths = [prepared(line) for line in hypotheses], [prepared(line) for line in references]
     metric = sacrebleu.metrics.BLEU(tokenize="none", force=True)
-    score = metric.corpus_score([prepared(line) for line in hypotheses], [[prepared(line) for line in references]])
-    return score.score, f"{metric.get_signature()}|sacremoses:{sacremoses.__version__}|lowercased"
+    score = metric.corpus_score(outputs, [truths])
+    lengths = bleu_by_length(sources, outputs, [[truth] for truth in truths], tokenize="none")
+    return {
+        "moses_bleu": score.score,
+        "signature": f"{metric.get_signature()}|sacremoses:{sacremoses.__version__}|lowercased",
+        "by_length": [group._asdict() for group in lengths],
+    }
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a gzipped text."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        return file.read().split("\n")[:-1]
 
 
 def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
@@ -131,17 +145,17 @@ def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
     for found in seeds if moses else []:
         for test, entry in recipe["recipe"]["tests"].items():
             lines = (work / f"{name}-{found['seed']}.{test}.txt").read_text(encoding="utf-8").split("\n")[:-1]
-            with gzip.open(data / entry["target"], "rt", encoding="utf-8", newline="\n") as file:
-                references = file.read().split("\n")[:-1]
-            value, signature = moses_bleu(lines, references, moses["language"])
-            found["tests"][test]["moses_bleu"] = value
-            found["tests"][test]["signatures"]["moses_bleu"] = signature
+            sources, references = (read_lines(data / entry[side]) for side in ("source", "target"))
+            moses_score = moses_scores(sources, lines, references, moses["language"])
+            found["tests"][test]["signatures"]["moses_bleu"] = moses_score.pop("signature")
+            found["tests"][test] |= moses_score
     means: Table = {}
     for test in recipe["recipe"]["tests"]:
         rows = [found["tests"][test] for found in seeds]
         numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
         means[test] = {key: round(statistics.mean(row[key] for row in rows), 4) for key in numbers}
-    return {"recipe": name, "about": recipe["recipe"]["about"], "mean": means, "seeds": seeds}
+    notes = {key: recipe["recipe"][key] for key in ("variant", "beside") if recipe["recipe"].get(key) is not None}
+    return {"recipe": name, "about": recipe["recipe"]["about"], **notes, "mean": means, "seeds": seeds}
 
 
 def variants(name: str, recipe: Table, only: list[str] | None) -> dict[str, Table]:
