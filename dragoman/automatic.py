@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.config import preset_table
 from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
 from dragoman.data.readers import Fault
 from dragoman.errors import DataError
@@ -22,7 +23,7 @@ class Look:
     pairs: int
     source_characters: float  # mean length
     target_characters: float
-    spaces: float  # share of sources with a space inside
+    source_spaces: float  # share of sources with a space inside
     target_spaces: float
     target_symbols: int  # distinct space-separated target symbols
     target_symbol_count: int  # how many were seen
@@ -40,12 +41,12 @@ class Look:
     @property
     def phonemes(self) -> bool:
         """Single words answered by short recurring symbols."""
-        return self.recurring and self.spaces < 0.1 and self.target_symbol_length <= 5
+        return self.recurring and self.source_spaces < 0.1 and self.target_symbol_length <= 5
 
     @property
     def source_short(self) -> bool:
         """Single words or short phrases rather than sentences."""
-        return self.spaces < 0.1 or self.source_characters <= 24 or self.pairs < FEW
+        return self.source_spaces < 0.1 or self.source_characters <= 24 or self.pairs < FEW
 
     @property
     def target_short(self) -> bool:
@@ -72,7 +73,7 @@ def look(files: Files) -> Look:
         source, target = item.source.strip(), item.references[0].strip()
         totals["source"] += len(source)
         totals["target"] += len(target)
-        totals["spaces"] += " " in source
+        totals["source_spaces"] += " " in source
         totals["target_spaces"] += " " in target
         if len(symbols) <= 1000:
             symbols.update(target.split())
@@ -86,7 +87,7 @@ def look(files: Files) -> Look:
         pairs=pairs,
         source_characters=totals["source"] / seen,
         target_characters=totals["target"] / seen,
-        spaces=totals["spaces"] / seen,
+        source_spaces=totals["source_spaces"] / seen,
         target_spaces=totals["target_spaces"] / seen,
         target_symbols=len(symbols),
         target_symbol_count=count,
@@ -94,8 +95,8 @@ def look(files: Files) -> Look:
     )
 
 
-def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
-    """A configuration table for these pairs, and the reasons in plain words."""
+def choose(files: Files, seen: Look, preset: str | None = None) -> tuple[dict[str, Any], list[str]]:
+    """A configuration table for these pairs, and the reasons in plain words; the model may be a preset's."""
     source = {"kind": "characters"} if seen.source_short else subwords(seen)
     target = (
         {"kind": "words", "split": "spaces"}
@@ -112,7 +113,7 @@ def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
         if seen.recurring
         else seen.target_characters / CHARACTERS[target["kind"]],
     )
-    reasons = [f"source: {units_reason(source, seen.source_characters, seen.spaces, seen)}"]
+    reasons = [f"source: {units_reason(source, seen.source_characters, seen.source_spaces, seen)}"]
     if joint:
         reasons[0] = reasons[0].replace("source:", "source and target:").replace("sub-words", "sub-words in common")
     elif seen.recurring:
@@ -122,14 +123,18 @@ def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
         )
     else:
         reasons.append(f"target: {units_reason(target, seen.target_characters, seen.target_spaces, seen)}")
-    preset = next((name for limit, name in PRESETS if seen.pairs <= limit), "transformer-base")
     few_and_short = seen.pairs <= 5000 and tokens <= 32 and "subwords" not in (source["kind"], target["kind"])
-    reasons.append(
-        f"preset: {preset} with {SMALLEST['layers']}+{SMALLEST['layers']} layers of {SMALLEST['width']}, because "
-        f"{seen.pairs:,} short pairs can fill no more"
-        if few_and_short
-        else f"preset: {preset}, because there are {seen.pairs:,} pairs"
-    )
+    given = preset is not None
+    preset = preset or next((name for limit, name in PRESETS if seen.pairs <= limit), "transformer-base")
+    if given:
+        reasons.append(f"preset: {preset}, as asked")
+    elif few_and_short:
+        reasons.append(
+            f"preset: {preset} with {SMALLEST['layers']}+{SMALLEST['layers']} layers of {SMALLEST['width']}, because "
+            f"{seen.pairs:,} short pairs can fill no more"
+        )
+    else:
+        reasons.append(f"preset: {preset}, because there are {seen.pairs:,} pairs")
 
     batch_tokens = next(size for limit, size in BATCHES if seen.pairs * tokens <= limit)
     epochs = next(epochs for limit, epochs in EPOCHS if seen.pairs <= limit)
@@ -147,7 +152,7 @@ def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
         "preset": preset,
         "data": {"units": "phonemes" if seen.phonemes else "words"},
         "tokenizer": tokenizer,
-        "model": {"tie": "all" if joint else "target"},
+        "model": {"tie": tie_of(preset, joint) if given else "all" if joint else "target"},
         "train": {
             "steps": steps,
             "batch_tokens": batch_tokens,
@@ -158,13 +163,24 @@ def choose(files: Files, seen: Look) -> tuple[dict[str, Any], list[str]]:
             "optimizer": {"warmup": max(50, min(4000, steps // 10))},
         },
     }
-    if few_and_short:
+    if given:
+        pass  # its sizes and rates are what was asked for
+    elif few_and_short:
         table["train"]["optimizer"]["learning_rate"] = 4e-3  # so narrow a model bears it, and learns twice as fast
         table["model"] |= {"encoder": dict(SMALLEST), "decoder": dict(SMALLEST)}
     elif seen.pairs <= 20_000:
         table["model"] |= {"encoder": {"dropout": 0.3}, "decoder": {"dropout": 0.3}}
         reasons.append("dropout: 0.3, because a small corpus is quickly learned by heart")
     return table, reasons
+
+
+def tie_of(preset: str, joint: bool) -> str:
+    """What a preset ties, or as much of it as two vocabularies allow."""
+    model = preset_table(preset).get("model", {})
+    tie: str = model.get("tie", "target")
+    if joint or tie in ("none", "target"):
+        return tie
+    return "none" if model.get("kind") == "instant" else "target"
 
 
 def subwords(seen: Look) -> dict[str, Any]:

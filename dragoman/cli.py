@@ -104,8 +104,10 @@ def resolve(
     files = Pairs(source, target) if source is not None and target is not None else what
     assert files is not None
     folder = Path("runs") / run_name(what or source or "")
-    override({}, overrides)  # a slip of the pen is told before a long file is read
-    table, reasons = automatic.choose(files, automatic.look(files))
+    preset = override({}, overrides).get("preset")  # a slip of the pen is told before a long file is read
+    if preset is not None:
+        configuration.preset_text(str(preset))
+    table, reasons = automatic.choose(files, automatic.look(files), None if preset is None else str(preset))
     table["data"]["train"] = {"source": source, "target": target} if what is None else what
     config = configuration.build(override(table, overrides))
     for reason in reasons:

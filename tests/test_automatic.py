@@ -22,7 +22,7 @@ SENTENCES = Look(
     pairs=29_000,
     source_characters=62.0,
     target_characters=72.0,
-    spaces=1.0,
+    source_spaces=1.0,
     target_spaces=1.0,
     target_symbols=1001,  # counting stops there
     target_symbol_count=30_000,
@@ -32,7 +32,7 @@ PHONEMES = Look(
     pairs=100_000,
     source_characters=7.5,
     target_characters=17.0,
-    spaces=0.0,
+    source_spaces=0.0,
     target_spaces=0.99,
     target_symbols=39,
     target_symbol_count=320_000,
@@ -42,7 +42,7 @@ WORDS = Look(
     pairs=2000,
     source_characters=6.0,
     target_characters=6.0,
-    spaces=0.0,
+    source_spaces=0.0,
     target_spaces=0.0,
     target_symbols=1001,
     target_symbol_count=2000,
@@ -67,7 +67,7 @@ def test_looking_counts_what_is_there(tmp_path: Path) -> None:
         pairs=4,
         source_characters=(5 + 3 + 5 + 6) / 4,
         target_characters=(3 + 1 + 5 + 1) / 4,
-        spaces=1 / 4,
+        source_spaces=1 / 4,
         target_spaces=2 / 4,
         target_symbols=3,
         target_symbol_count=7,
@@ -117,7 +117,7 @@ def test_pronunciation_is_recognised() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"spaces": 0.9},  # sentences are not pronounced word by word
+        {"source_spaces": 0.9},  # sentences are not pronounced word by word
         {"target_symbol_length": 7.0},  # words, however few
         {"target_symbols": 900},
         {"target_spaces": 0.2},
@@ -155,7 +155,7 @@ def test_a_few_sentences_get_characters_and_a_few_more_get_subwords() -> None:
 
 
 def test_texts_without_spaces_are_not_called_short() -> None:
-    _, built, reasons = chosen(replace(SENTENCES, spaces=0.0))
+    _, built, reasons = chosen(replace(SENTENCES, source_spaces=0.0))
     assert built.tokenizer.source.kind == "characters"
     assert built.tokenizer.target is not None
     assert built.tokenizer.target.kind == "subwords"
@@ -225,3 +225,14 @@ def test_two_thousand_words_are_learned_in_a_minute(cached: Path, tmp_path: Path
     scores = json.loads(call("evaluate", tmp_path / "run", tmp_path / "test.tsv", "--json").out)
     assert scores["exact_match"] > 0.9
     assert spent < 60
+
+
+@pytest.mark.parametrize("preset", [name for name in config.preset_names() if not name.startswith("demo-")])
+@pytest.mark.parametrize("seen", [SENTENCES, PHONEMES, WORDS], ids=["sentences", "phonemes", "words"])
+def test_any_preset_can_be_asked_for(preset: str, seen: Look) -> None:
+    table, reasons = automatic.choose("pairs.tsv", seen, preset)
+    table["data"]["train"] = "pairs.tsv"
+    model = config.build(table).model
+    asked = config.build({"preset": preset, "data": {"train": "pairs.tsv"}}).model
+    assert (model.encoder, model.decoder) == (asked.encoder, asked.decoder)
+    assert f"preset: {preset}, as asked" in reasons
