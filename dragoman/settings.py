@@ -64,6 +64,12 @@ class Range:
         return " and ".join(f"{word} {limit:g}" for word, limit in sides if limit is not None)
 
 
+# What many settings are.
+Size = Annotated[int, Range(1)]
+SizeOrNone = Annotated[int, Range(0)]
+Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
+
+
 class Setting(NamedTuple):
     """One setting as help shows it; `when` is the choice under which it exists, empty if it always does."""
 

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.layers.attention import CrossAttention, masked_softmax, show
-from dragoman.settings import Range, setting
+from dragoman.settings import Size, SizeOrNone, setting
 
-Size = Annotated[int, Range(1, None)]
-SizeOrNone = Annotated[int, Range(0, None)]
 Place = Tensor | int  # how many tokens were read before the first query
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,7 @@ from dragoman.layers.linear import attend_linear, extend_linear
 from dragoman.layers.relations import Relation
 from dragoman.layers.scores import SCORES
 from dragoman.layers.windows import Windows
-from dragoman.settings import Range, setting
-
-Size = Annotated[int, Range(1, None)]
+from dragoman.settings import Size, setting
 
 
 @dataclass(frozen=True)

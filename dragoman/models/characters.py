@@ -15,10 +15,7 @@ from dragoman.layers.convolution import CharacterConvolution
 from dragoman.models.core import Encoder, Memory
 from dragoman.models.encoders import ROW_ENCODERS, RowEncoderConfig
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
-from dragoman.settings import Range, setting
-
-Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
-Size = Annotated[int, Range(1, None)]
+from dragoman.settings import Range, Share, Size, setting
 
 
 @dataclass(frozen=True)

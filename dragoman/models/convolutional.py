@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,7 @@ from dragoman.layers.blocks import TokenEmbedding, mean_over
 from dragoman.layers.convolution import GatedConvolution, NormalisedConvolution
 from dragoman.layers.positions import AddedPositionsConfig, LearnedConfig, added_positions
 from dragoman.models.core import Memory, State
-from dragoman.settings import Range, setting
-
-Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
-Size = Annotated[int, Range(1, None)]
+from dragoman.settings import Share, Size, setting
 
 HALF = 0.5**0.5  # keeps the variance of a sum of two
 

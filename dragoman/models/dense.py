@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.layers.blocks import ACTIVATIONS, TokenEmbedding, window
 from dragoman.models.core import Memory
-from dragoman.settings import Range, setting
-
-Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
-Size = Annotated[int, Range(1, None)]
+from dragoman.settings import Share, Size, setting
 
 
 @dataclass(frozen=True)

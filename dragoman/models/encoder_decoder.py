@@ -27,8 +27,8 @@ from dragoman.models.recurrent import (
 )
 from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.softmax import LOSSES, FullSoftmaxConfig, SoftmaxConfig, full_precision
-from dragoman.models.transformer import Share, TransformerConfig, TransformerDecoder
-from dragoman.settings import Range, setting
+from dragoman.models.transformer import TransformerConfig, TransformerDecoder
+from dragoman.settings import Range, Share, setting
 
 EncoderConfig = RowEncoderConfig | CharacterWordsConfig
 DecoderConfig = (

@@ -25,8 +25,8 @@ from dragoman.models.core import Emissions, Encoder, Loss, Memory, Slots, TokenS
 from dragoman.models.encoder_decoder import ENCODERS, EncoderConfig
 from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.softmax import full_precision
-from dragoman.models.transformer import Share, Size, TransformerConfig, TransformerEncoder
-from dragoman.settings import setting
+from dragoman.models.transformer import TransformerConfig, TransformerEncoder
+from dragoman.settings import Share, Size, setting
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +18,7 @@ from dragoman.layers.cells import CellConfig, CellState, LSTMConfig, build_cell
 from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, MemoryAttentionConfig, build_attention
 from dragoman.layers.recurrence import VariationalDropout
 from dragoman.models.core import Memory, State
-from dragoman.settings import Range, setting
-
-Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
-Size = Annotated[int, Range(1, None)]
-SizeOrNone = Annotated[int, Range(0, None)]
-
+from dragoman.settings import Share, Size, SizeOrNone, setting
 
 # Readouts: from states, contexts and embedded tokens to what the output layer sees
 

@@ -12,11 +12,7 @@ from dragoman.layers.blocks import Embedding
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.recurrence import Bidirectional, Layer, Unidirectional, VariationalDropout
 from dragoman.models.core import Memory
-from dragoman.settings import Range, setting
-
-Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
-Size = Annotated[int, Range(1, None)]
-SizeOrNone = Annotated[int, Range(0, None)]
+from dragoman.settings import Range, Share, Size, SizeOrNone, setting
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,7 @@ from torch.nn import functional as F
 from dragoman.layers.blocks import TokenEmbedding, window
 from dragoman.layers.convolution import surrounded
 from dragoman.models.core import Memory
-from dragoman.settings import Range, setting
-
-Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
-Size = Annotated[int, Range(1, None)]
+from dragoman.settings import Range, Share, Size, setting
 
 
 @dataclass(frozen=True)

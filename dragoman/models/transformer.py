@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.layers.attention import Cache, CrossAttention
-from dragoman.layers.blocks import NORMS, FeedForward, GatedFeedForward, Residual, TokenEmbedding
+from dragoman.layers.blocks import NORMS, FeedForward, GatedFeedForward, Residual, TokenEmbedding, mean_over
 from dragoman.layers.positions import RELATIONS, PositionsConfig, SinusoidalConfig, added_positions, relations
 from dragoman.layers.relations import Relation
 from dragoman.layers.self_attention import (
@@ -21,10 +21,7 @@ from dragoman.layers.self_attention import (
     SelfAttentionConfig,
 )
 from dragoman.models.core import Memory, State
-from dragoman.settings import Range, setting
-
-Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
-Size = Annotated[int, Range(1, None)]
+from dragoman.settings import Range, Share, Size, setting
 
 
 @dataclass(frozen=True)
@@ -165,9 +162,7 @@ class TransformerEncoder(nn.Module):
         for block in self.blocks:
             x = block(x, mask)
         x = self.norm(x)
-        real = mask[:, :, None].to(x.dtype)
-        mean = (x * real).sum(1) / real.sum(1).clamp(min=1)  # (B, D)
-        return Memory(keys=x, values=x, mask=mask, final=(mean,))
+        return Memory(keys=x, values=x, mask=mask, final=(mean_over(x, mask),))
 
 
 class DecoderBlock(nn.Module):

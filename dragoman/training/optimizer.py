@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import RunError
-from dragoman.settings import Range, setting
+from dragoman.settings import Range, Share, setting
 
 Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
-Share = Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)]
 
 
 @dataclass(frozen=True)
