@@ -28,13 +28,15 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# One process a core, each with one thread: half the time of two threads in one process.
 tests: setup
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-# Long proofs: a hundred kills, ten million pairs. Not part of `make test`.
+# Long proofs: a hundred kills, ten million pairs, every architecture on a real task. Not part of `make test`.
 campaign: setup
 	$(BIN)/python benchmarks/kill_campaign.py 100
 	$(BIN)/python benchmarks/flat_memory.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/small_task.py
 
 clean:
 	rm -rf $(VENV) runs

@@ -28,9 +28,13 @@ def leaving_tidily(step: Callable[[], int]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, leave)
+    before: Any = signal.signal(signal.SIGTERM, leave)
     try:
         yield
+    except BaseException as error:
+        if getattr(error, "abrupt", False):
+            before = signal.SIG_IGN  # torchrun ends the others when one is lost: not before they have told the user
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
