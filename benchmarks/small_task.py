@@ -45,7 +45,9 @@ ARCHITECTURES: dict[str, Table] = {
         {**BOTH, "direction": "backward"}, {"kind": "fixed-context", "begin": "copy", **SIZE}
     ),
     "sutskever, shared cells": pair(
-        {**BOTH, "direction": "backward"}, {"kind": "fixed-context", "begin": "copy", **SIZE}, share_cells=True
+        {**BOTH, "width": 192, "direction": "backward"},
+        {"kind": "fixed-context", "begin": "copy", **SIZE, "width": 192},
+        share_cells=True,
     ),
     "cho": pair(
         {**BOTH, "cell": {"kind": "gru", "reset": "before"}, "direction": "forward"},
