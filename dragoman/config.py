@@ -48,6 +48,12 @@ class Config:
             )
         if isinstance(self.model, InstantConfig) and isinstance(self.train.objective, MinimumRiskConfig):
             yield 'train.objective: "minimum-risk" draws token by token, which model.kind = "instant" does not write'
+        most = getattr(encoder, "maximum", None)
+        if most is not None and self.data.max_length >= most:
+            yield (
+                f"data.max_length: found {self.data.max_length}, but model.encoder.maximum = {most} tokens, <eos> "
+                f"included; expected at most {most - 1}"
+            )
         if self.train.metric == "per" and self.data.units != "phonemes":
             yield 'train.metric: found "per", which needs data.units = "phonemes"'
 

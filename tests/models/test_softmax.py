@@ -11,6 +11,7 @@ from torch import nn
 
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import PAD
+from dragoman.models.convolutional import ConvolutionalDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.forcing import (
     ExponentialDecayConfig,
@@ -111,6 +112,7 @@ DECODERS = {
     "recurrent": RecurrentDecoderConfig(embedding=8, width=8, dropout=0.0),
     "fixed-context": FixedContextDecoderConfig(embedding=8, width=8, dropout=0.0),
     "luong": LuongDecoderConfig(embedding=8, width=8, dropout=0.0),
+    "convolutional": ConvolutionalDecoderConfig(layers=2, embedding=8, width=8, dropout=0.0),
 }
 
 
