@@ -35,17 +35,22 @@ def train(
     *overrides: str,
     quiet: bool = False,
 ) -> Predictor:
-    """Train from a configuration (object, table or TOML file) and open the result.
+    """Train from a configuration (object, table or TOML file) or from a file of pairs alone, and open the result.
 
-    An existing run folder goes on where it stopped. Without `run`, a file `my.toml` trains in `runs/my`.
+    An existing run folder goes on where it stopped. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
     """
     from dragoman import config as configuration
     from dragoman.runs import train as train_run
     from dragoman.training.display import Display
 
     if isinstance(config, str | Path):
-        folder = Path(run) if run is not None else Path("runs") / Path(config).stem
-        resolved = configuration.load(config, overrides)
+        folder = Path(run) if run is not None else Path("runs") / Path(config).name.partition(".")[0]
+        if Path(config).suffix.lower() == ".toml":
+            resolved = configuration.load(config, overrides)
+        else:
+            from dragoman.automatic import configured
+
+            resolved, _ = configured(str(config), overrides)
     else:
         if run is None:
             raise TypeError("train needs run=FOLDER when the configuration is not a file")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.config import preset_table
+from dragoman.config import Config, build, preset_table, preset_text
 from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
-from dragoman.data.readers import Fault
+from dragoman.data.readers import Fault, Pairs
 from dragoman.errors import DataError
+from dragoman.settings import override
 
 FEW = 2000  # sentences, too few to learn sub-words from
 LOOKED_AT = 50_000  # pairs examined closely; the rest is only counted
@@ -172,6 +174,17 @@ def choose(files: Files, seen: Look, preset: str | None = None) -> tuple[dict[st
         table["model"] |= {"encoder": {"dropout": 0.3}, "decoder": {"dropout": 0.3}}
         reasons.append("dropout: 0.3, because a small corpus is quickly learned by heart")
     return table, reasons
+
+
+def configured(files: Files, overrides: Sequence[str] = ()) -> tuple[Config, list[str]]:
+    """A whole configuration for these files with `place=value` settings on top, and the reasons for the rest."""
+    preset = override({}, list(overrides)).get("preset")  # a slip of the pen is told before a long file is read
+    if preset is not None:
+        preset_text(str(preset))
+    table, reasons = choose(files, look(files), None if preset is None else str(preset))
+    entry = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
+    table["data"]["train"] = entry
+    return build(override(table, list(overrides))), reasons
 
 
 def tie_of(preset: str, joint: bool) -> str:

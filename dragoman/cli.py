@@ -80,7 +80,6 @@ def resolve(
 ) -> tuple[Config, str]:
     """The configuration meant by a config file, a data file, a run folder or two parallel files, and a run folder."""
     from dragoman import config as configuration
-    from dragoman.settings import override
 
     if what is not None and "=" in what and not Path(what).exists():
         overrides = (what, *overrides)
@@ -104,12 +103,7 @@ def resolve(
     files = Pairs(source, target) if source is not None and target is not None else what
     assert files is not None
     folder = Path("runs") / run_name(what or source or "")
-    preset = override({}, overrides).get("preset")  # a slip of the pen is told before a long file is read
-    if preset is not None:
-        configuration.preset_text(str(preset))
-    table, reasons = automatic.choose(files, automatic.look(files), None if preset is None else str(preset))
-    table["data"]["train"] = {"source": source, "target": target} if what is None else what
-    config = configuration.build(override(table, overrides))
+    config, reasons = automatic.configured(files, overrides)
     for reason in reasons:
         say(reason)
     if overrides:
@@ -506,6 +500,8 @@ def guarded(arguments: list[str]) -> int:
                 sys.stdout.flush()  # a full disk or a reader that left is noticed here, not at exit
         except click.exceptions.Exit as leave:
             return leave.exit_code
+        except SystemExit:  # rich's answer to a reader that left
+            raise ReaderLeft from None
         except BaseException:
             if trace:
                 traceback.print_exc()

@@ -56,6 +56,7 @@ def split() -> tuple[list[tuple[str, str]], dict[str, list[str]]]:
 
 def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
     """Train, score, pronounce ten new words and draw what the model looked at."""
+    configuration.build({"preset": preset, "data": {"train": "unwritten"}}, overrides)  # mistakes before any work
     pairs, held = split()
     folder = Path(run)
     data = folder.parent / f"{folder.name}-data"

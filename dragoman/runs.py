@@ -59,6 +59,9 @@ class Run:
             report: dict[str, Any] = json.loads((self.folder / "data.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(f"{self.folder}/data.json: damaged ({error})") from None
+        missing = {"train", "valid", "length_ratio", "fingerprint"} - set(report if isinstance(report, dict) else ())
+        if missing:
+            raise RunError(f"{self.folder}/data.json: damaged (it does not tell {', '.join(sorted(missing))})")
         return report
 
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
@@ -265,5 +268,7 @@ def tell_data(display: Display, corpus: Corpus) -> None:
 def resumed(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a run with `place=value` settings on top."""
     Run(folder)
+    if any(assignment.partition("=")[0].strip() == "preset" for assignment in overrides):
+        raise ConfigError(f"preset: found with {folder}, which has its settings already; change single ones by place")
     table = settings.override(settings.read_toml(Path(folder) / "config.toml"), list(overrides))
     return settings.build(Config, table)

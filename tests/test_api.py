@@ -59,6 +59,15 @@ def dragoman_toml(table: dict[str, Any]) -> str:
     return settings.dump(config.build(table))
 
 
+def test_train_takes_a_file_of_pairs_alone(
+    table: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = dragoman.train("pairs.tsv", None, "preset=luong-2015-small", "train.steps=1", quiet=True)
+    assert (tmp_path / "runs" / "pairs" / "weights.safetensors").exists()
+    assert run.config.model.decoder.kind == "luong"
+
+
 def test_overrides_come_last_and_a_file_names_its_run(
     table: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,7 +52,7 @@ def built(path: Path | str = "pairs.tsv", *overrides: str, **model: Any) -> Conf
 # A line, and what is said of it.
 FAULTS = [
     (b"caf\xe9\tx", "found byte 0xe9 at offset 3 of the line, expected UTF-8"),
-    (b"only one", "found 1 column, expected 2"),
+    (b"only one", "found 1 column, expected 2 with a tab between them"),
     (b"one\ttwo\tthree", "found 3 columns, expected 2"),
     (b"", "blank line"),
     (b"something\t", "the target is empty, expected text"),
@@ -97,7 +97,7 @@ def test_validation_lines_are_checked_and_may_have_several_references(here: Path
     write_rows(here / "pairs.tsv", pairs())
     write_rows(here / "valid.tsv", [("abc", "a", "b"), ("bcd",)])
     said = checked_lines(built("pairs.tsv", "data.valid=valid.tsv"))
-    assert "valid.tsv:2: found 1 column, expected 2 or more" in said[0]
+    assert "valid.tsv:2: found 1 column, expected 2 or more with a tab between them" in said[0]
     assert not any(line.startswith(("pairs.tsv:", "valid.tsv:1")) for line in said[0])
     assert isinstance(said[1], DataError)
 

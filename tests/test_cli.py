@@ -352,6 +352,7 @@ JSONL = ["train", "bad.jsonl", "--run", "made"]
 Files = dict[str, bytes | str]
 
 # What is wrong, the files it needs, the command, and words of the one line it must end in.
+TRAIN_PAIRS = ["train", "pairs.tsv", "--run", "runs/other"]
 MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     # files that cannot be read as pairs
     ("missing file", {}, ["train", "pears.tsv"], ("pears.tsv: no such file", "'pairs.tsv'")),
@@ -366,7 +367,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("latin-1", {"bad.tsv": GOOD + b"caf\xe9\tx\n"}, TRAIN, ("bad.tsv:31: found byte 0xe9 at offset 3", "UTF-8")),
     ("NUL", {"bad.tsv": GOOD + b"a\0b\tc\n"}, TRAIN, ("bad.tsv:31: found U+0000 at offset 1 of the source",)),
     ("UTF-16", {"bad.tsv": GOOD.decode().encode("utf-16")}, TRAIN, ("bad.tsv:1: found byte 0xff",)),
-    ("one column", {"bad.tsv": b"a\nb\n"}, TRAIN, ("bad.tsv:1: found 1 column, expected 2", "faults=\"skip\"")),
+    ("one column", {"bad.tsv": b"a\nb\n"}, TRAIN, ("bad.tsv:1: found 1 column, expected 2 with a tab", "faults=\"skip\"")),
     ("three columns", {"bad.tsv": b"a\tb\tc\n"}, TRAIN, ("bad.tsv:1: found 3 columns, expected 2",)),
     ("an empty side", {"bad.tsv": GOOD + b"a\t \n"}, TRAIN, ("bad.tsv:31: the target is empty",)),
     ("a long line", {"bad.tsv": GOOD + b"x" * 20_000 + b"\ty\n"}, TRAIN, ("bad.tsv:31: the source has 20000",)),
@@ -450,6 +451,13 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("no place for a picture", {}, ["attention", "runs/pairs", "a", "--out", "test.tsv/x.png"], ("cannot be written",)),
     ("no curve", {}, ["info", "runs/pairs", "--plot", "x.bmp"], ("x.bmp: found ending '.bmp'",)),
     ("depth", {}, ["info", "runs/pairs", "--depth", "0"], ("'--depth': 0",)),
+    ("a misspelt kind", {}, [*TRAIN_PAIRS, "model.encoder=recurent"], ("'recurrent'?",)),
+    ("a misspelt preset", {}, [*TRAIN_PAIRS, "preset=gnmt-2015"], ("Did you mean 'gnmt-2016'?",)),
+    ("a preset for a run", {}, ["train", "runs/pairs", "preset=gnmt-2016"], ("has its settings already",)),
+    ("no file at all", {}, [*TRAIN_PAIRS, "data.train=[]"], ("data.train: found an empty list",)),
+    ("nothing to start from", {}, [*TRAIN_PAIRS, "-q", "train.start_from=runs/no"], ("runs/no: no such run folder",)),
+    ("risk of what writes at once", {}, [*TRAIN_PAIRS, "preset=nat-ctc-small", "train.objective=minimum-risk"],
+     ("minimum-risk",)),
     ("misspelt command", {}, ["trian", "pairs.tsv"], ("no such command 'trian'. Did you mean 'train'?",)),
     ("misspelt new", {}, ["new", "translte"], ("'translte'", "Did you mean 'translate'?")),
     ("misspelt presets", {}, ["presets", "transformer-bse"], ("Did you mean 'transformer-base'?",)),

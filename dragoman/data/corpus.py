@@ -64,6 +64,8 @@ class DataConfig:
         """What the entries cannot say one by one."""
         known = tags_of(self.train)
         for name, files in (("train", self.train), ("valid", self.valid)):
+            if files == ():
+                yield f"{name}: found an empty list, expected at least one file of pairs"
             for entry in file_list(files) if files is not None else ():
                 tag, shown = tag_of(entry), " and ".join(paths_of(entry))
                 if known and tag is None:

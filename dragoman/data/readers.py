@@ -378,7 +378,8 @@ def _cells(line: str, numbers: tuple[int, ...], several: bool) -> list[str]:
         raise _FaultyError("wrong-columns", "blank line")
     found = f"{len(cells)} column" + ("s" if len(cells) > 1 else "")
     expected = f"at least {least}" if numbers else "2 or more" if several else "2"
-    raise _FaultyError("wrong-columns", f"found {found}, expected {expected}")
+    tabs = " with a tab between them" if len(cells) == 1 else ""  # commas or spaces, most likely
+    raise _FaultyError("wrong-columns", f"found {found}, expected {expected}{tabs}")
 
 
 def _read_parallel(source: Path, target: Path, limit: int) -> Iterator[Example | Fault]:

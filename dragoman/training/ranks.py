@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from dragoman.errors import DragomanError
+from dragoman.errors import ConfigError, DragomanError
 from dragoman.training.signals import Stopped
 
 
@@ -22,13 +22,21 @@ class RankLostError(DragomanError):
     abrupt = True  # the broken group's threads would wait for the lost peer
 
 
+def number_in(name: str, default: int) -> int:
+    """A whole number that torchrun left in the environment."""
+    text = os.environ.get(name, str(default))
+    if not text.isdecimal():
+        raise ConfigError(f"{name} in the environment: found {text!r}, expected a whole number as torchrun sets it")
+    return int(text)
+
+
 class Ranks:
     """This process among those torchrun started; alone if it started none."""
 
     def __init__(self) -> None:
-        self.world = int(os.environ.get("WORLD_SIZE", "1"))
-        self.rank = int(os.environ.get("RANK", "0"))
-        self.local = int(os.environ.get("LOCAL_RANK", "0"))
+        self.world = number_in("WORLD_SIZE", 1)
+        self.rank = number_in("RANK", 0)
+        self.local = number_in("LOCAL_RANK", 0)
 
     @property
     def first(self) -> bool:

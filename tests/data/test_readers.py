@@ -121,7 +121,7 @@ def test_columns(tmp_path: Path) -> None:
         f"{path}:1: found 3 columns, expected 2",
         f"{path}:2: blank line",
         f"{path}:3: blank line",
-        f"{path}:4: found 1 column, expected 2",
+        f"{path}:4: found 1 column, expected 2 with a tab between them",
         f"{path}:6: the source is empty, expected text",
         f"{path}:7: the target is empty, expected text",
         f"{path}:8: the source is empty, expected text",
@@ -155,7 +155,7 @@ def test_several_references(tmp_path: Path) -> None:
         "empty-side",
         "control-characters",
     ]
-    assert "found 1 column, expected 2 or more" in faults(path, several_references=True)[0]
+    assert "found 1 column, expected 2 or more with a tab between them" in faults(path, several_references=True)[0]
 
 
 def test_over_long(tmp_path: Path) -> None:

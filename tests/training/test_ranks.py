@@ -122,7 +122,7 @@ def test_a_user_mistake_is_told_once(folder: Path) -> None:
     said = job.communicate(timeout=120)[1]
     assert job.returncode != 0
     assert len(ours(said)) == 1, said
-    assert "bad.tsv:2: found 1 column, expected 2" in ours(said)[0]
+    assert "bad.tsv:2: found 1 column, expected 2 with a tab between them" in ours(said)[0]
     assert not (folder / "bad-run").exists()
 
 
