@@ -24,11 +24,13 @@ from dragoman.data.readers import Example, Fault, Pairs
 from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
+from dragoman.models.softmax import SampledSoftmaxConfig
 from dragoman.predictor import load
-from dragoman.runs import device_of, train
+from dragoman.runs import Run, device_of, start_from, train
 from dragoman.tasks import model_for
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
+from dragoman.training.objectives import MinimumRiskConfig
 from dragoman.training.optimizer import MovingAverageConfig
 
 Say = Callable[[str], None]
@@ -51,6 +53,11 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
         counts = corpus.report["tags"].items()
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
     shapes = check_lengths(config, corpus, say)
+    if config.train.start_from:
+        start_from(
+            Run(config.train.start_from), model_for(config, corpus.source_tokenizer, corpus.target_tokenizer), corpus
+        )
+        say(f"start: the weights of {config.train.start_from} fit")
     check_reach(config, corpus, say)
     check_memory(config, corpus, shapes, device, say)
     check_cycle(config, say)
@@ -104,7 +111,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
 
 def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
     """How many targets a model that writes at once has room for; the others would teach it nothing."""
-    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
+    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).eval()
     if not isinstance(model, AtOnce):
         return
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
@@ -139,7 +146,14 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: tor
     candidates = {max(sorted(shapes), key=measure) for measure in measures}
     activations, (rows, source, target) = max((batch_memory(model, shape), shape) for shape in candidates)
     written = model.positions(source, target) if isinstance(model, AtOnce) else target
-    activations += 2 * rows * written * sizes[1] * 4  # two gradients of that size stand beside the probabilities
+    words = sizes[1]
+    softmax = getattr(config.model, "softmax", None)
+    if isinstance(softmax, SampledSoftmaxConfig):
+        words = min(words, softmax.size + rows * target)
+    if isinstance(config.train.objective, MinimumRiskConfig):  # every candidate is a target of its own
+        several = config.train.objective.samples + config.train.objective.reference
+        activations, written = activations * several, written * several
+    activations += 2 * rows * written * words * 4  # two gradients of that size stand beside the probabilities
     needed = parameters * 4 * copies + activations
     available = available_memory(device)
     verdict = f" of {available / 2**30:.1f} GiB free" if available else ""
@@ -222,12 +236,16 @@ def check_cycle(config: Config, say: Say) -> None:
         data = replace(config.data, train=tuple(parts), valid=None, columns=(), cache=folder)
         training = replace(
             config.train, steps=2, save_every=1, validate_every=2, decode=2, log_every=1, batch_tokens=512,
-            accumulate=1, tensorboard=False,
+            accumulate=1, tensorboard=False, start_from="",
         )  # fmt: skip
         run = Path(folder) / "run"
         train(replace(config, data=data, train=training), run, Display(quiet=True))
         predictor = load(run, config.train.device)
-        texts = [example.tagged for chosen in examples.values() for example in chosen[:2]]
+        short = (
+            [one.tagged for one in chosen if len(predictor.source_tokenizer.encode(one.tagged)) <= data.max_length]
+            for chosen in examples.values()
+        )
+        texts = [text for chosen in short for text in chosen[:2]]
         first, second = predictor.predict(texts), load(run, config.train.device).predict(texts)
         if first != second:
             raise RunError("the saved model does not give the same output when it is loaded again")

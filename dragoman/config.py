@@ -13,6 +13,7 @@ from dragoman.data.corpus import DataConfig, Files, TokenizersConfig
 from dragoman.data.readers import Pairs
 from dragoman.data.tokenizers import CharactersConfig
 from dragoman.errors import ConfigError, hint
+from dragoman.layers.positions import LearnedConfig
 from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.instant import InstantConfig
@@ -48,14 +49,31 @@ class Config:
             )
         if isinstance(self.model, InstantConfig) and isinstance(self.train.objective, MinimumRiskConfig):
             yield 'train.objective: "minimum-risk" draws token by token, which model.kind = "instant" does not write'
-        most = getattr(encoder, "maximum", None)
-        if most is not None and self.data.max_length >= most:
-            yield (
-                f"data.max_length: found {self.data.max_length}, but model.encoder.maximum = {most} tokens, <eos> "
-                f"included; expected at most {most - 1}"
-            )
+        sides: dict[str, Any] = {"encoder": encoder}
+        if isinstance(self.model, EncoderDecoderConfig):  # an instant model's decoder reads positions, not tokens
+            sides["decoder"] = self.model.decoder
+        for side, stack in sides.items():
+            place, most = reach(stack)
+            if most is not None and self.data.max_length >= most:
+                yield (
+                    f"data.max_length: found {self.data.max_length}, but model.{side}.{place} = {most} tokens, <eos> "
+                    f"included; expected at most {most - 1}"
+                )
+        if isinstance(self.train.objective, MinimumRiskConfig) and isinstance(self.model, EncoderDecoderConfig):
+            for name, chosen in (("forcing", self.model.forcing), ("softmax", self.model.softmax)):
+                if chosen.kind not in ("teacher", "full"):
+                    yield f"model.{name}: found {chosen.kind!r}, which minimum-risk training does not use; leave it out"
+            if self.train.objective.metric == "per" and self.data.units != "phonemes":
+                yield 'train.objective.metric: found "per", which needs data.units = "phonemes"'
         if self.train.metric == "per" and self.data.units != "phonemes":
             yield 'train.metric: found "per", which needs data.units = "phonemes"'
+
+
+def reach(stack: Any) -> tuple[str, int | None]:
+    """The setting that bounds the tokens a stack can read, and the bound; None: any number."""
+    if isinstance(getattr(stack, "positions", None), LearnedConfig):
+        return "positions.maximum", stack.positions.maximum
+    return "maximum", getattr(stack, "maximum", None)
 
 
 def preset_names() -> list[str]:

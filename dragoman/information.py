@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from dragoman import settings
+from dragoman.config import reach
 from dragoman.data.batches import batch_of
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.runs import Run
@@ -22,7 +23,8 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     run = Run(folder)
     source, target = run.tokenizers()
     model = model_for(run.config, source, target)
-    rows = [[4] * 7, [4] * 4]
+    size = min(7, (reach(run.config.model.encoder)[1] or 8) - 1)  # a small window reads no more
+    rows = [[4] * size, [4] * min(4, size)]
     layers = summary(model, batch_of(rows, [[4] * 6, [4] * 3]), depth)
     metrics = run.metrics()
     trained = [row for row in metrics if "loss" in row]
@@ -32,7 +34,7 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
         "task": run.config.task,
         "parameters": parameter_count(model),
         "layers": [layer._asdict() for layer in layers],
-        "example": "2 sources of 8 tokens, 2 targets of 7",
+        "example": f"2 sources of {size + 1} tokens, 2 targets of 7",
         "data": run.data,
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
         "tags": list(source.tags),

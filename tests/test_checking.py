@@ -271,7 +271,10 @@ def test_a_cycle_that_breaks_is_found(here: Path, monkeypatch: pytest.MonkeyPatc
         (["train.device=cuda"], "device: found 'cuda', but no GPU"),
         (["train.precision=bfloat16"], "train.precision: found bfloat16 on device 'cpu', expected float32 or auto"),
         (["data.max_length=1"], "no pair is left for the train part"),
-        (["model.encoder.positions.kind=learned", "model.encoder.positions.maximum=3"], "learned 3 positions"),
+        (
+            ["model.encoder.positions.kind=learned", "model.encoder.positions.maximum=3"],
+            "model.encoder.positions.maximum = 3 tokens",
+        ),
         (["train.stesp=3"], "train.stesp: no such setting. Did you mean 'steps'?"),
     ],
 )

@@ -92,6 +92,8 @@ class BatchPlan:
         source, target = store.source.lengths() + 1, store.target.lengths() + 1  # <eos> counts
         grid = rounded(np.arange(1 + max(source.max(initial=1), target.max(initial=1)))).astype(np.int32)
         self.source_lengths, self.target_lengths, self.target_tokens = grid[source], grid[target], target
+        # Rounding up past the longest row would only pad, perhaps beyond what a model has positions for.
+        self.longest = {"source": int(source.max(initial=1)), "target": int(target.max(initial=1))}
         # Longest first. The grid has so few steps that those of both sides fit into two bytes, which sort fast.
         steps, step = np.unique(-grid, return_inverse=True)
         step = step.astype(np.uint16)
@@ -165,7 +167,7 @@ def gather(store: TokenStore, rows: NDArray[np.int64], plan: BatchPlan | None = 
         tokens = getattr(store, column).rows(rows)
         width = None
         if plan is not None:
-            width = int(getattr(plan, f"{column}_lengths")[rows].max())
+            width = min(int(getattr(plan, f"{column}_lengths")[rows].max()), plan.longest[column])
         return padded(tokens, width)
 
     source, target = side("source"), side("target")

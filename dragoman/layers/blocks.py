@@ -108,6 +108,7 @@ class TokenEmbedding(nn.Module):
         self.width = width
         self.pad = pad
         self.space = space
+        self.first_tag: int | None = None  # ids from here on are tags (FIELD G10), where there are any
         self.weight = nn.Parameter(torch.randn(vocabulary, width) * width**-0.5)
         nn.init.zeros_(self.weight.data[pad])
 
@@ -167,7 +168,12 @@ def window(x: Tensor, mask: Tensor, maximum: int) -> tuple[Tensor, Tensor]:
 
 
 def drop_words(
-    tokens: Tensor, probability: float, unknown: int, keep_below: int, keep_from: int | None = None
+    tokens: Tensor,
+    probability: float,
+    unknown: int,
+    keep_below: int,
+    keep_from: int | None = None,
+    keep: int | None = None,
 ) -> Tensor:
     """Replace a share of the tokens by <unk>, so that a model cannot lean on any single one."""
     if probability == 0.0:
@@ -176,4 +182,6 @@ def drop_words(
     hit &= tokens >= keep_below
     if keep_from is not None:
         hit &= tokens < keep_from
+    if keep is not None:
+        hit &= tokens != keep
     return tokens.masked_fill(hit, unknown)

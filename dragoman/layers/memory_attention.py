@@ -82,11 +82,13 @@ class PredictiveWindow(Window):
 
     def forward(self, query: Tensor, mask: Tensor, start: Place) -> tuple[Tensor, Tensor | None]:
         """See Window."""
-        places = torch.arange(mask.shape[-1], device=mask.device, dtype=query.dtype)
-        lengths = mask.sum(-1, keepdim=True).to(query.dtype)  # (B, 1, 1, 1)
-        centre = lengths * torch.sigmoid(self.centre(torch.tanh(self.inner(query))))  # (B, k, T, 1)
-        distance = places - centre
-        return mask & (distance.abs() <= self.radius), torch.exp(-(distance**2) / (2 * (self.radius / 2) ** 2))
+        with torch.autocast(query.device.type, enabled=False):  # half precision cannot tell places beyond 256 apart
+            query = query.to(torch.promote_types(query.dtype, torch.float32))
+            places = torch.arange(mask.shape[-1], device=mask.device, dtype=query.dtype)
+            lengths = mask.sum(-1, keepdim=True).to(query.dtype)  # (B, 1, 1, 1)
+            centre = lengths * torch.sigmoid(self.centre(torch.tanh(self.inner(query))))  # (B, k, T, 1)
+            distance = places - centre
+            return mask & (distance.abs() <= self.radius), torch.exp(-(distance**2) / (2 * (self.radius / 2) ** 2))
 
 
 WINDOWS: dict[type, type[Window]] = {

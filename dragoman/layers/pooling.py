@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dragoman.layers.attention import masked_softmax, show
 
 
-class StepAttention(nn.Module):
+class TimeAttention(nn.Module):
     """Σ_t a_t h_t with a = softmax(tanh(h_t·w + b_t)) over a fixed number of steps (FIELD D11, M)."""
 
     def __init__(self, width: int, steps: int) -> None:

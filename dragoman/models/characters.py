@@ -41,14 +41,16 @@ class CharacterWordsConfig:
             yield "inner.embedding: found 0, expected a size: words made of characters have no number of their own"
 
 
-def spelled(source: Tensor, mask: Tensor, space: int | None, longest: int) -> Tensor:
+def spelled(source: Tensor, mask: Tensor, space: int | None, longest: int, first_tag: int | None = None) -> Tensor:
     """The characters of every word: (B, S) → (B, W, L), PAD where there is none.
 
-    Spaces belong to no word, however many there are and wherever they stand; <eos> is a word of its own.
+    Spaces belong to no word, however many there are and wherever they stand; <eos> is a word of its own, and so is a
+    tag, whose ids start at `first_tag`.
     """
     inside = mask if space is None else mask & (source != space)
-    before = torch.cat([torch.zeros_like(inside[:, :1]), inside[:, :-1]], 1)
-    begins = inside & (~before | (source == EOS))
+    alone = source == EOS if first_tag is None else (source == EOS) | (source >= first_tag)
+    before = torch.cat([torch.zeros_like(inside[:, :1]), (inside & ~alone)[:, :-1]], 1)
+    begins = inside & (~before | alone)
     word = begins.cumsum(1) - 1  # (B, S) which word a character is in
     here = torch.arange(source.shape[1], device=source.device).expand_as(source)
     place = here - torch.where(begins, here, 0).cummax(1).values  # where it stands in its word
@@ -89,7 +91,7 @@ class CharacterWordsEncoder(nn.Module):
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """Characters (B, S), mask (B, S) → memory of (B, W)."""
-        letters = spelled(source, mask, self.embedding.space, self.longest)  # (B, W, L)
+        letters = spelled(source, mask, self.embedding.space, self.longest, self.embedding.first_tag)  # (B, W, L)
         real = letters != PAD
         words = self.characters(self.embedding(letters).flatten(0, 1), real.flatten(0, 1))
         words = self.project(self.dropout(words)).view(*letters.shape[:2], -1)  # (B, W, D)

@@ -155,6 +155,10 @@ class AtOnce(Protocol):
     def maximum(self) -> int | None:
         """Most tokens it can write, <eos> included; None: any number."""
 
+    @property
+    def partly_used(self) -> bool:
+        """Whether a training step may leave some parameters without gradients."""
+
     def at_step(self, step: int) -> None:
         """Told before every training step how many lie behind, for schedules within the model."""
 

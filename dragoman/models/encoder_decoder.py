@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batches import Batch, Candidates
 from dragoman.data.tokenizers import PAD, SOS, UNK
-from dragoman.layers.blocks import Embedding, FirstRows, build_embedding, drop_words
+from dragoman.layers.blocks import Embedding, FirstRows, TokenEmbedding, build_embedding, drop_words
 from dragoman.models.characters import CharacterWordsConfig, CharacterWordsEncoder
 from dragoman.models.convolutional import ConvolutionalDecoder, ConvolutionalDecoderConfig
 from dragoman.models.core import Decoder, Encoder, Loss, Memory, State, TokenScores
@@ -121,8 +121,21 @@ class EncoderDecoderConfig:
                 "share_cells: found true, expected a recurrent encoder of one direction and a fixed-context decoder "
                 "with the same cell, layers and width"
             )
-        elif self.share_cells and (encoder.embedding != decoder.embedding or decoder.context != "start"):  # type: ignore[union-attr]
-            yield 'share_cells: found true, expected equal embedding sizes and decoder.context = "start"'
+        elif self.share_cells and not (encoder.embedding == decoder.embedding > 0 and decoder.context == "start"):  # type: ignore[union-attr]
+            yield 'share_cells: found true, expected equal embedding sizes above 0 and decoder.context = "start"'
+        elif self.share_cells and (encoder.residual_from, encoder.norm) != (decoder.residual_from, False):  # type: ignore[union-attr]
+            yield "share_cells: found true, expected equal residual_from and an encoder without norm"
+        in_parts = self.truncate or getattr(self.forcing, "passes", 1) == 0
+        if decoder.variational and decoder.dropout and in_parts:
+            yield (
+                "decoder.variational: found true, but truncate and word-by-word forcing run a sequence in parts, each "
+                "with a mask of its own; expected false, or forcing.passes above 0"
+            )
+        if decoder.residual_from == 1 or decoder.residual_from > decoder.layers:
+            yield (
+                f"decoder.residual_from: found {decoder.residual_from}, expected 0 or from 2 to the number of layers "
+                f"({decoder.layers})"
+            )
 
 
 class EncoderDecoder(nn.Module):
@@ -147,7 +160,10 @@ class EncoderDecoder(nn.Module):
         ties = TIES[config.tie]
         self.first_tag = source_vocabulary - tags
         assert self.first_tag == target_vocabulary or 0 not in ties[1:], "tied tables need one vocabulary"
+        self.space = space
         source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space)
+        if tags and isinstance(source, TokenEmbedding):
+            source.first_tag = self.first_tag
         target: Embedding = source
         if ties[1] == 1:
             target = build_embedding(target_vocabulary, config.decoder.embedding, PAD)
@@ -188,7 +204,8 @@ class EncoderDecoder(nn.Module):
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read sources (B, S)."""
         if self.training:
-            source = drop_words(source, self.config.word_dropout, UNK, keep_below=4, keep_from=self.first_tag)
+            share = self.config.word_dropout
+            source = drop_words(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
         return self.encoder(source, mask)
 
     def _hidden(self, inputs: Tensor, state: State) -> Tensor:

@@ -17,7 +17,15 @@ from torch.nn import functional as F
 
 from dragoman.data.batches import Batch
 from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
-from dragoman.layers.blocks import FeedForward, FirstRows, Residual, build_embedding, drop_words, mean_over
+from dragoman.layers.blocks import (
+    FeedForward,
+    FirstRows,
+    Residual,
+    TokenEmbedding,
+    build_embedding,
+    drop_words,
+    mean_over,
+)
 from dragoman.layers.ctc import collapsed, needed_positions
 from dragoman.layers.resampling import Upsample, resized
 from dragoman.models.characters import Vectors
@@ -297,7 +305,10 @@ class Instant(nn.Module):
         super().__init__()
         self.config = config
         self.first_tag = source_vocabulary - tags
+        self.space = space
         source = build_embedding(source_vocabulary, config.encoder.embedding, PAD, space)
+        if tags and isinstance(source, TokenEmbedding):
+            source.first_tag = self.first_tag
         self.encoder = ENCODERS[type(config.encoder)](config.encoder, source)
         width = config.decoder.embedding
         self.alignment = ALIGNMENTS[type(config.alignment)](config.alignment, self.encoder.width, width)
@@ -328,7 +339,8 @@ class Instant(nn.Module):
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read sources (B, S)."""
         if self.training:
-            source = drop_words(source, self.config.word_dropout, UNK, keep_below=4, keep_from=self.first_tag)
+            share = self.config.word_dropout
+            source = drop_words(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
         return self.encoder(source, mask)
 
     def write(self, vectors: Tensor, mask: Tensor) -> Tensor:

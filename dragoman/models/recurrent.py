@@ -119,7 +119,7 @@ class CellStack(nn.Module):
             entering = below if extra is None else torch.cat([below, extra], -1)
             out, state = run(cell, entering, state)
             after.append(state)
-            x = x + out if self.residual_from and number >= max(2, self.residual_from) else out
+            x = x + out if 0 < self.residual_from <= number else out
         return x, tuple(after)
 
 

@@ -65,10 +65,13 @@ def sampled_loss(
     bias = None if output.bias is None else output.bias[words]
     logits = full_precision(F.linear(hidden, output.weight[words], bias))  # (B, T, K)
     given = present.sum()
-    stands_for = ((vocabulary - given) / (size - given)).log()
-    logits = logits + torch.where(present[words], 0.0, stands_for).to(logits.dtype)
-    losses = F.cross_entropy(logits.flatten(0, 1), index[target.flatten()], reduction="none", label_smoothing=smoothing)
-    return losses.view_as(target) * (target != PAD)
+    stands_for = torch.where(present[words], 1.0, (vocabulary - given) / (size - given)).to(logits.dtype)  # (K,)
+    whole = torch.logsumexp(logits + stands_for.log(), -1)  # (B, T) of the full softmax, estimated
+    chosen = logits.gather(-1, index[target][:, :, None])[:, :, 0]
+    # Smoothing gives every word of the vocabulary its share; a drawn one speaks for those it stands for.
+    spread = (logits * (stands_for / vocabulary)).sum(-1)
+    losses = whole - (1 - smoothing) * chosen - smoothing * spread
+    return losses * (target != PAD)
 
 
 LOSSES: dict[type, Callable[[Any, Tensor, Tensor, nn.Linear, float], Tensor]] = {

@@ -64,6 +64,11 @@ class TransformerConfig:
                     f"positions: found {self.positions.kind!r}, but linear attention never meets a single key, "
                     "expected 'sinusoidal', 'learned' or 'none'"
                 )
+            if self.attention_dropout:
+                yield (
+                    f"attention_dropout: found {self.attention_dropout}, but linear self-attention has no weights to "
+                    "drop, expected 0"
+                )
             if self.score != "scaled-dot":
                 yield f"score: found {self.score!r}, but linear attention has no scores, expected 'scaled-dot'"
 

@@ -106,7 +106,7 @@ class MinimumRisk:
 
 def draw_tokens(log_probabilities: Tensor) -> Tensor:
     """One token a row, each as likely as the model says (FIELD H2)."""
-    return torch.multinomial(log_probabilities.exp(), 1)[:, 0]
+    return torch.multinomial(log_probabilities.softmax(-1), 1)[:, 0]  # of what is allowed, however unlikely
 
 
 OBJECTIVES: dict[type, Any] = {LikelihoodConfig: Likelihood, MinimumRiskConfig: MinimumRisk}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import Any
 
 import torch
@@ -40,15 +39,13 @@ def decoded_rows(rows: Iterable[dict[str, Any]], tags: Sequence[str], most: int)
     """The first rows, and of every tag as many: a file of one language may stand before those of the others."""
     if not tags:
         return list(islice(rows, most))
-    share = math.ceil(most / len(tags))
-    counts: Counter[str] = Counter()
-    kept = []
+    found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        tag = untagged(row["source"], tags)[0]
-        if counts[tag] < share:
-            counts[tag] += 1
-            kept.append(row)
-    return kept[:most]
+        same = found.setdefault(untagged(row["source"], tags)[0], [])
+        if len(same) < most:
+            same.append(row)
+    in_turn = (row for turn in zip_longest(*found.values()) for row in turn if row is not None)
+    return list(islice(in_turn, most))
 
 
 class Validator:
@@ -62,9 +59,13 @@ class Validator:
         self.plan = BatchPlan(corpus.valid, budget=4096, seed=0)
         with corpus.valid_texts.open(encoding="utf-8") as file:
             rows = decoded_rows(map(json.loads, file), corpus.source_tokenizer.tags, decode)
-        self.texts = [row["source"] for row in rows]
-        self.references = [row["references"] for row in rows]
-        self.sources = corpus.source_tokenizer.encode_batch(self.texts)
+        sources = corpus.source_tokenizer.encode_batch([row["source"] for row in rows])
+        # Texts longer than data.max_length are in no store, and more than the model may be able to read.
+        longest = max(int(store.source.lengths().max(initial=0)) for store in (corpus.train, corpus.valid))
+        kept = [place for place, source in enumerate(sources) if len(source) <= longest]
+        self.texts = [rows[place]["source"] for place in kept]
+        self.references = [rows[place]["references"] for place in kept]
+        self.sources = [sources[place] for place in kept]
 
     @torch.no_grad()
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> Validation | None:

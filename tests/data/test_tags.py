@@ -264,8 +264,8 @@ def test_validation_decodes_as_many_of_every_tag() -> None:
     rows = [{"source": f"<2{tag}> {number}"} for tag in ("de", "fr") for number in range(10)]
     assert [row["source"] for row in decoded_rows(rows, ("de", "fr"), 4)] == [
         "<2de> 0",
-        "<2de> 1",
         "<2fr> 0",
+        "<2de> 1",
         "<2fr> 1",
     ]
     assert len(decoded_rows(rows, ("de", "fr"), 3)) == 3

@@ -17,7 +17,7 @@ from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS, PAD, CharactersConfig, SubwordsConfig, WordsConfig, learn
 from dragoman.errors import ConfigError
 from dragoman.inspection.watch import cross_attention
-from dragoman.layers.blocks import TokenEmbedding
+from dragoman.layers.blocks import TokenEmbedding, drop_words
 from dragoman.layers.cells import GRUConfig
 from dragoman.models.characters import CharacterWordsConfig, CharacterWordsEncoder, spelled
 from dragoman.models.convolutional import ConvolutionalEncoderConfig
@@ -227,3 +227,17 @@ def test_characters_in_words_out(cached: Path, tmp_path: Path) -> None:
     assert seen.source == ("red", "cats", "<eos>")
     assert seen.mean().shape == (len(seen.target), 3)
     assert call("info", tmp_path / "run").code == 0
+
+
+def test_a_tag_is_a_word_of_its_own() -> None:
+    source = torch.tensor([[20, 4, 5, 7, 6, EOS]])  # <2de> a b ␣ c <eos>
+    words = spelled(source, source != PAD, 7, 9, first_tag=20)
+    assert words.tolist() == [[[20, PAD], [4, 5], [6, PAD], [EOS, PAD]]]
+
+
+def test_word_dropout_spares_the_spaces() -> None:
+    tokens = torch.full((20, 50), 7)
+    tokens[:, ::2] = 5
+    dropped = drop_words(tokens, 0.5, 1, keep_below=4, keep=7)
+    assert (dropped[:, 1::2] == 7).all()
+    assert (dropped[:, ::2] == 1).any()

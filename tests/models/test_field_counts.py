@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from dragoman.inspection.summary import parameter_count
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.cells import LSTMConfig, PlainConfig, build_cell
-from dragoman.layers.pooling import StepAttention
+from dragoman.layers.pooling import TimeAttention
 
 
 def run(cell: nn.Module, x: Tensor) -> Tensor:
@@ -23,13 +23,13 @@ def test_plain_recurrence_and_dense() -> None:
 
 
 def test_plain_recurrence_with_attention_over_time() -> None:
-    cell, attention, dense = build_cell(PlainConfig(), 1, 2), StepAttention(2, 20), nn.Linear(2, 1)
+    cell, attention, dense = build_cell(PlainConfig(), 1, 2), TimeAttention(2, 20), nn.Linear(2, 1)
     assert [parameter_count(part) for part in (cell, attention, dense)] == [8, 22, 3]
     assert dense(attention(run(cell, torch.randn(4, 20, 1)))).shape == (4, 1)
 
 
 def test_attention_over_time_is_its_equation() -> None:
-    attention = StepAttention(3, 5).double()
+    attention = TimeAttention(3, 5).double()
     attention.bias.data = torch.randn(5, dtype=torch.float64)
     states = torch.randn(2, 5, 3, dtype=torch.float64)
     mask = torch.tensor([[True] * 5, [True, True, False, True, False]])

@@ -250,6 +250,12 @@ PROBLEMS = {
         tie="none", share_cells=True, encoder=replace(ENCODER, direction="forward"),
         decoder=FixedContextDecoderConfig(embedding=4, width=6, layers=2),
     ),
+    "decoder.variational: found true": EncoderDecoderConfig(
+        tie="none", truncate=2, encoder=ENCODER, decoder=LuongDecoderConfig(embedding=5, width=6, variational=True)
+    ),
+    "decoder.residual_from: found 9": EncoderDecoderConfig(
+        tie="none", encoder=ENCODER, decoder=LuongDecoderConfig(embedding=5, width=6, residual_from=9)
+    ),
     "tie: 'target' needs equal sizes": EncoderDecoderConfig(
         encoder=ENCODER, decoder=FixedContextDecoderConfig(embedding=5, width=6, readout=StateReadout())
     ),

@@ -168,3 +168,15 @@ def test_gradients_flow_through_every_step_of_sampled_inputs() -> None:
     model.at_step(3)
     model(batch_of(SOURCE, TARGET)).total.backward()
     assert all(part.grad is not None and part.grad.isfinite().all() for part in model.parameters())
+
+
+def test_smoothing_gives_every_word_its_share_in_a_sample_too() -> None:
+    torch.manual_seed(0)
+    output = nn.Linear(8, 3000)
+    hidden, target = torch.randn(2, 4, 8), torch.randint(4, 3000, (2, 4))
+    full = full_loss(FullSoftmaxConfig(), hidden, target, output, 0.3)
+    draws = []
+    for seed in range(300):
+        torch.manual_seed(seed)
+        draws.append(sampled_loss(SampledSoftmaxConfig(size=200), hidden, target, output, 0.3).detach())
+    assert (torch.stack(draws).mean(0) - full).abs().max() < 0.03

@@ -21,7 +21,7 @@ from dragoman.runs import Run, train
 from dragoman.scoring import score_text
 from dragoman.scoring.segments import COSTS, segment_costs
 from dragoman.training.display import Display
-from dragoman.training.objectives import MinimumRisk, MinimumRiskConfig
+from dragoman.training.objectives import MinimumRisk, MinimumRiskConfig, draw_tokens
 from tests.training.conftest import Configure
 from tests.training.kill_driver import sha256
 
@@ -176,3 +176,9 @@ def test_a_run_trains_on_risk_and_resumes_exactly(configure: Configure, tmp_path
     losses = [row["loss"] for row in rows if "loss" in row]
     assert losses
     assert all(0 <= loss < 3 for loss in losses)
+
+
+def test_a_draw_at_the_limit_is_possible_however_unlikely() -> None:
+    scores = torch.full((3, 7), -torch.inf)
+    scores[:, EOS] = -500.0
+    assert draw_tokens(scores).tolist() == [EOS] * 3
