@@ -34,7 +34,7 @@ def bleu_by_length(
         raise DataError(f"cannot score by length: found {counts}, expected as many of each")
     from sacrebleu.metrics.bleu import BLEU
 
-    from dragoman.scoring.metrics import reference_streams
+    from dragoman.scoring.overlap import reference_streams
 
     order = sorted(range(len(sources)), key=lambda place: len(sources[place].split()))
     lengths = [len(sources[place].split()) for place in order]
