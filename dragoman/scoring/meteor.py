@@ -78,8 +78,8 @@ def count_meteor(hypotheses: Sequence[str], references: References) -> Statistic
         for text in texts:
             expected = words(text)
             choices.append([*match(written, expected), len(written), len(expected)])
-        scores = combine_meteor(as_rows(choices))
-        rows.append(choices[int(np.argmax(scores))])
+        best = int(np.argmax(combine_meteor(as_rows(choices)))) if len(choices) > 1 else 0
+        rows.append(choices[best])
     return Statistics(as_rows(rows), signature(references, case="lc", tok="words", match="exact+porter"))
 
 
