@@ -8,6 +8,7 @@ from typing import Any
 
 from dragoman.errors import DataError
 from dragoman.reports.drawing import INK, LARGEST, figure, save
+from dragoman.reports.lines import shown_p
 from dragoman.scoring.core import Metric
 from dragoman.scoring.cuts import CutScore
 from dragoman.scoring.edit import Alignment, visible
@@ -88,16 +89,19 @@ def draw_comparison(
             axes.plot([low, high], [height, height], color=colour, linewidth=2, solid_capstyle="butt")
             axes.plot(scale * standing.score, height, "o", color=colour, markersize=6)
             if standing.versus:
-                note = f"p = {standing.versus.randomisation:.3g}"
+                note = f"p = {shown_p(standing.versus.randomisation)}".replace("= <", "< ")
                 axes.annotate(
                     note, (scale * standing.score, height), (0, 7), textcoords="offset points",
                     ha="center", fontsize=8, color=colour,
                 )  # fmt: skip
         axes.axvline(scale * mine[0].score, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_ylim(len(mine) - 0.4, -0.6)
-        axes.set_yticks(range(len(mine)), [_shown(system) for system in systems] if place % columns == 0 else [])
+        axes.margins(x=0.15)
+        names = [_shown(system) for system in systems] if place % columns == 0 else [""] * len(mine)
+        axes.set_yticks(range(len(mine)), names)
         axes.set_title(f"{metric.title}{' %' if metric.fraction else ''} {'↑' if metric.higher else '↓'}", fontsize=11)
         axes.tick_params(labelsize=9, colors=INK)
+        axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", alpha=0.25)
         axes.spines[["top", "right", "left"]].set_visible(False)
     about = "95 % intervals; p against the first system by approximate randomisation; blue better, red worse at 0.05"

@@ -8,7 +8,7 @@ the same draws.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -117,6 +117,11 @@ class Standing(NamedTuple):
     interval: Interval
     versus: Versus | None
     signature: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The standing as JSON takes it."""
+        versus = self.versus._asdict() if self.versus else None
+        return self._asdict() | {"interval": list(self.interval), "versus": versus}
 
 
 def compare(

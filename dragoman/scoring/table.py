@@ -62,8 +62,8 @@ def chosen(names: Iterable[str] | None = None, units: Units = "words") -> dict[s
     """The metrics of these names, or the usual ones; "all" is every one."""
     table = TABLES[units]
     wanted = tuple(names or USUAL[units])
-    if "all" in wanted:
-        return dict(table)
+    if "all" in wanted:  # over words PER would be WER once more
+        return {name: metric for name, metric in table.items() if units == "phonemes" or name != "per"}
     for name in wanted:
         if name not in table:
             raise DataError(f"metric: found '{name}', which is no metric. {hint(name, table)}")
