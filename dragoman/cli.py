@@ -503,6 +503,60 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
 
 
 @cli.command()
+@click.argument("run")
+@click.option(
+    "--probe", "names", multiple=True, metavar="NAME",
+    help="repetition, copying, length or gender; may be given several times. [default: all]",
+)  # fmt: skip
+@click.option("--sentences", metavar="FILE", help="Source sentences for the probe of length, instead of English ones.")
+@click.option("--examples", type=click.IntRange(0), default=2, show_default=True, help="Examples shown of each kind.")
+@click.option("--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]")
+@tag_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+def probe(
+    run: str,
+    names: tuple[str, ...],
+    sentences: str | None,
+    examples: int,
+    beam: int | None,
+    tag: str | None,
+    as_json: bool,
+    device: str,
+) -> None:
+    """Ask a run what no test set asks, and count what it does.
+
+    \b
+    repetition   one word over and over: does the output repeat, or say things nobody wrote?
+    copying      names and numbers: do they come through?
+    length       one word, one sentence, many: is the output in proportion?
+    gender       he and she with the same occupation: what else changes?
+
+    The texts are English, so they suit runs with an English source.
+    """
+    from dragoman.data.readers import read_lines
+    from dragoman.inspection.probes import SENTENCES
+    from dragoman.inspection.probes import probe as ask
+    from dragoman.predictor import load
+    from dragoman.reports.lines import probe_lines
+
+    given = list(read_lines(sentences)) if sentences else SENTENCES
+    predictor = load(run, device)
+    outcomes = ask(
+        lambda texts: [prediction.text for prediction in predictor.predict(texts, tag=tag, beam=beam)],
+        names,
+        sentences=given,
+        examples=examples,
+    )
+    as_utf8()
+    if as_json:
+        click.echo(json.dumps([outcome.as_dict() for outcome in outcomes], ensure_ascii=False))
+    else:
+        for line in probe_lines(outcomes):
+            click.echo(line)
+
+
+@cli.command()
 @click.argument("task", required=False)
 def new(task: str | None) -> None:
     """Print a commented starter configuration for a TASK (translate).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from dragoman.inspection.probes import PROBES, REFUSED, Outcome
 from dragoman.scoring.core import Metric
 from dragoman.scoring.cuts import CutScore
 from dragoman.scoring.edit import Alignment
@@ -63,3 +64,22 @@ def comparison_lines(standings: Sequence[Standing], metrics: Mapping[str, Metric
         yield ""
     yield "p: the chance of a difference this large to the first system if there were none (paired bootstrap;"
     yield "approximate randomisation). Each stands for one comparison: of twenty, one is below 0.05 by chance."
+
+
+def probe_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Each probe with what its kinds mean, how often each came, and examples."""
+    for outcome in outcomes:
+        yield f"{outcome.probe}: {outcome.about} ({outcome.cases} cases)"
+        meanings = {**PROBES[outcome.probe].kinds, REFUSED: "the run does not take such an input"}
+        for kind, count in outcome.counts.items():
+            yield f"  {count:>4}  {kind:<14} {meanings[kind]}"
+            for sources, outputs in outcome.examples.get(kind, ()):
+                for place, source in enumerate(sources):
+                    answer = f" → {_short(outputs[place])}" if place < len(outputs) else ""
+                    yield f"          {_short(source)}{answer}"
+        yield ""
+
+
+def _short(text: str, most: int = 60) -> str:
+    text = " ".join(text.split()) or "(nothing)"
+    return text if len(text) <= most else text[: most - 1] + "…"
