@@ -397,7 +397,7 @@ seed_option = click.option("--seed", type=click.IntRange(0), default=1, show_def
 @click.option("--characters", is_flag=True, help="Align characters instead of words.")
 @click.option("--table", is_flag=True, help="With --alignment, also print the table of edit costs.")
 @click.option("--substitution", type=click.IntRange(0), default=1, show_default=True, help="Cost of a replacement.")
-@click.option("--plot", metavar="FILE", help="Draw the cut, or the edit table of the first line: .png, .svg or .pdf.")
+@click.option("--plot", metavar="FILE", help="Draw the cut by the first metric, or the edit table of the first line.")
 @draws_option
 @seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -32,6 +32,17 @@ def test_the_command_line_names_every_metric() -> None:
         assert f"{name} " in call("score", "-h").out.replace(",", " ").replace("\n", " ")
 
 
+def test_the_page_on_scores_lists_the_table() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "scoring.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.split("\n") if line.startswith("| `")
+    ]
+    assert [row[0] for row in rows] == [f"`{name}`" for name in METRICS]
+    for row, metric in zip(rows, METRICS.values(), strict=True):
+        assert row[1] == metric.title
+        assert row[3] == ("higher" if metric.higher else "lower")
+
+
 def test_usual_metrics_and_those_asked_for(folder: Path) -> None:
     usual = json.loads(call("score", "base", "refs", "--json").out)
     assert set(usual) == {*USUAL["words"], "segments", "signatures"}
