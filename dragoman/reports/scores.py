@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def draw_comparison(
     systems = list(dict.fromkeys(standing.system for standing in standings))
     columns = min(3, len(metrics))
     rows = -(-len(metrics) // columns)
-    drawing, _ = figure(min(LARGEST, 1.2 + 3.6 * columns), min(LARGEST, rows * (1.3 + 0.42 * len(systems)) + 0.6))
+    width = min(LARGEST, 2.0 + 3.6 * columns)
+    drawing, _ = figure(width, min(LARGEST, rows * (1.3 + 0.42 * len(systems)) + 0.6))
     for place, (name, metric) in enumerate(metrics.items()):
         axes = drawing.add_subplot(rows, columns, place + 1)
         scale = 100 if metric.fraction else 1
@@ -105,6 +107,7 @@ def draw_comparison(
         axes.grid(axis="x", alpha=0.25)
         axes.spines[["top", "right", "left"]].set_visible(False)
     about = "95 % intervals; p against the first system by approximate randomisation; blue better, red worse at 0.05"
+    about = textwrap.fill(about, int(12 * width))
     drawing.suptitle(f"{title}\n{about}" if title else about, fontsize=9, color=INK)
     return save(drawing, path)
 
@@ -116,9 +119,18 @@ def _verdict(standing: Standing) -> str:
 
 
 def draw_cut(
-    systems: Mapping[str, Sequence[CutScore]], metric: Metric, path: str | Path, along: str, title: str = ""
+    systems: Mapping[str, Sequence[CutScore]],
+    metric: Metric,
+    path: str | Path,
+    along: str,
+    title: str = "",
+    *,
+    joined: bool = True,
 ) -> Path:
-    """Score against group, one row of points a system, with intervals and the number of segments below."""
+    """Score against group, one row of points a system, with intervals and the number of segments below.
+
+    Points are joined where the groups have an order, which tags have not.
+    """
     labels = list(dict.fromkeys(group.label for groups in systems.values() for group in groups))
     drawing, _ = figure(min(LARGEST, max(6.0, 1.6 + 0.9 * len(labels))), 4.4)
     axes: Any = drawing.add_subplot()
@@ -129,7 +141,7 @@ def draw_cut(
         middles = [scale * group.score for group in groups]
         below = [max(0.0, scale * (group.score - group.interval.low)) for group in groups]
         above = [max(0.0, scale * (group.interval.high - group.score)) for group in groups]
-        axes.errorbar(places, middles, [below, above], marker="o", capsize=3, linewidth=1.2, label=_shown(name))
+        axes.errorbar(places, middles, [below, above], fmt="o-" if joined else "o", capsize=3, label=_shown(name))
     first = {group.label: group.segments for group in next(iter(systems.values()))}
     axes.set_xticks(range(len(labels)), [f"{_shown(label)}\n({first.get(label, 0):,})" for label in labels])
     axes.set_xlabel(f"{along} (segments)", color=INK)

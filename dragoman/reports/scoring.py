@@ -21,7 +21,7 @@ from dragoman.scoring.significance import Standing, bootstrap, interval
 from dragoman.scoring.significance import compare as compare_systems
 from dragoman.scoring.table import Units, chosen, statistics
 
-_TAG = re.compile(r"<2([^<>\s]+)> ")
+_TAG = re.compile(r"^<2([^<>\s]+)> ")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
             scores[key][name] = [part._asdict() | {"interval": list(part.interval)} for part in parts]
             lines += [*cut_lines(metric, parts, along), ""]
             if request.plot and name == next(iter(metrics)):
-                draw_cut({Path(request.hypotheses).name: parts}, metric, request.plot, along)
+                draw_cut({Path(request.hypotheses).name: parts}, metric, request.plot, along, joined=key != "by_tag")
     if request.intervals:
         scores["intervals"] = {
             name: list(interval(bootstrap(metric, counts[name], request.draws, request.seed)))
@@ -107,7 +107,8 @@ def _groups(
 ) -> dict[str, tuple[str, list[Group]]]:
     """Every cut asked for: what it goes along, and its groups."""
     beside = (request.hypotheses, len(written))
-    sources = read_beside(request.source, *beside) if request.source else None
+    # A tag is no word of the source: it has no place in lengths and frequencies.
+    sources = [_TAG.sub("", line) for line in read_beside(request.source, *beside)] if request.source else None
     found: dict[str, tuple[str, list[Group]]] = {}
     if request.by_length:
         along = f"words of the {'source' if sources is not None else 'reference'}"

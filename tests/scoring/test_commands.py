@@ -92,6 +92,9 @@ def test_cuts(folder: Path) -> None:
     for key in ("by_length", "by_frequency", "by_tag"):
         assert sum(group["segments"] for group in found[key]["chrf"]) == 40
     assert [(group["label"], group["segments"]) for group in found["by_tag"]["chrf"]] == [("de", 26), ("fr", 14)]
+    tagged = json.loads(call("score", "base", "refs", "--source", "tags", *options[2:], "--draws", "20", "--json").out)
+    assert tagged == found  # a tag is no word
+    assert call("score", "base", "refs", "--by-tag", "tags", "--plot", "tags.png").code == 0
     said = call("score", "base", "refs", "--by-length", "--metric", "wer", "--plot", "cut.png")
     assert said.lines[0].startswith("words of the reference  segments          WER  95 % interval")
     assert Path("cut.png").stat().st_size > 5_000

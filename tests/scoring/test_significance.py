@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.significance import PairedTest
 
 from dragoman.errors import DataError
 from dragoman.reports.lines import comparison_lines
@@ -179,3 +180,28 @@ def test_the_cut_is_drawn(tmp_path: Path) -> None:
     assert draw_cut(parts, metric, tmp_path / "cut.svg", "words", "title").stat().st_size > 5_000
     with pytest.raises(DataError, match="group 'x': found segment 61, expected at most 60"):
         cut(metric, metric.statistics(outputs["base"], references), [Group("x", [60])])
+
+
+@pytest.mark.parametrize("kind", ["bs", "ar"])
+def test_p_values_are_near_those_of_sacrebleu(kind: str) -> None:
+    """Other draws, the same distribution: systems that differ a little, so that p is far from both ends."""
+    base, references = corpus(21, segments=120, references=1)
+    draw = random.Random(22)
+    other = [corrupted(draw, output) if draw.random() < 0.5 else output for output in base]
+    mended = [texts[0] if draw.random() < 0.25 else output for output, texts in zip(other, references, strict=True)]
+    streams = [[texts[0] for texts in references]]
+    test = PairedTest([("base", base), ("mended", mended)], {"BLEU": BLEU(force=True)}, streams, kind, n_samples=2000)
+    expected = test()[1]["BLEU"][1].p_value
+    versus = compare({"base": base, "mended": mended}, references, chosen(["bleu"]), times=4000)[1].versus
+    assert versus is not None
+    assert 0.02 < expected < 0.9
+    if kind == "ar":
+        assert versus.randomisation == pytest.approx(expected, abs=0.05)
+        return
+    # sacreBLEU takes absolute values before it centres the draws and so looks at one tail; ours looks at both.
+    metric = METRICS["bleu"]
+    one, two = (bootstrap(metric, metric.statistics(outputs, references), 4000) for outputs in (base, mended))
+    apart = np.abs(two - one)
+    assert np.mean(apart - apart.mean() > versus.difference) == pytest.approx(expected, abs=0.05)
+    assert expected < versus.bootstrap < 3.5 * expected
+    assert versus.bootstrap == pytest.approx(versus.randomisation, abs=0.05)
