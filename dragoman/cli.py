@@ -328,6 +328,12 @@ def evaluate(
 NAMES = {
     "bleu": "BLEU",
     "chrf": "chrF",
+    "chrf++": "chrF++",
+    "ter": "TER",
+    "meteor": "METEOR",
+    "rouge-1": "ROUGE-1",
+    "rouge-2": "ROUGE-2",
+    "rouge-l": "ROUGE-L",
     "wer": "WER",
     "cer": "CER",
     "per": "PER",
@@ -336,7 +342,7 @@ NAMES = {
     "perplexity": "perplexity",
     "token_accuracy": "token accuracy",
 }
-FRACTIONS = {"wer", "cer", "per", "exact_match", "token_accuracy"}
+FRACTIONS = {"meteor", "rouge-1", "rouge-2", "rouge-l", "wer", "cer", "per", "exact_match", "token_accuracy"}
 
 
 def print_scores(scores: dict[str, Any], as_json: bool) -> None:
@@ -349,38 +355,101 @@ def print_scores(scores: dict[str, Any], as_json: bool) -> None:
         if key in scores:
             value = scores[key]
             shown = f"{100 * value:.2f} %" if key in FRACTIONS else f"{value:.3f}" if key == "loss" else f"{value:.2f}"
+            if key in scores.get("intervals", {}):
+                low, high = ((100 if key in FRACTIONS else 1) * bound for bound in scores["intervals"][key])
+                shown = f"{shown:>10}  {low:>6.2f} to {high:>6.2f}"
             click.echo(f"{name:<15}{shown:>10}   {signatures.get(key, '')}".rstrip())
     click.echo(f"{'segments':<15}{scores['segments']:>10,}")
+
+
+metric_option = click.option(
+    "--metric", "metrics", multiple=True, metavar="NAME",
+    help="bleu, chrf, chrf++, ter, meteor (English), rouge-1, rouge-2, rouge-l (summaries), wer, cer, per (phonemes), "
+    "exact_match or all; may be given several times. [default: all but meteor, rouge and per]",
+)  # fmt: skip
+units_option = click.option(
+    "--units", type=click.Choice(["words", "phonemes"]), default="words", show_default=True,
+    help="What the space-separated symbols are; phonemes print PER, and WER by whole lines.",
+)  # fmt: skip
+draws_option = click.option(
+    "--draws", type=click.IntRange(10), default=1000, show_default=True, help="Draws of intervals and p-values."
+)
+seed_option = click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the draws.")
 
 
 @cli.command()
 @click.argument("hypotheses")
 @click.argument("references", nargs=-1, required=True)
-@click.option(
-    "--units", type=click.Choice(["words", "phonemes"]), default="words", show_default=True,
-    help="What the space-separated symbols are; phonemes print PER, and WER by whole lines.",
-)  # fmt: skip
+@metric_option
+@units_option
+@click.option("--intervals", is_flag=True, help="Add 95 % confidence intervals, by bootstrap over segments.")
+@click.option("--source", help="Source lines, for the cuts below.")
+@click.option("--by-length", is_flag=True, help="Also by words of the source, or of the reference without --source.")
+@click.option("--by-frequency", metavar="FILE", help="Also by how often the rarest source word is in this text.")
+@click.option("--by-tag", metavar="FILE", help="Also by the label on each line of FILE; of '<2de> text' it is de.")
+@click.option("--alignment", is_flag=True, help="Show every line aligned with its reference, S, I and D counted.")
+@click.option("--characters", is_flag=True, help="Align characters instead of words.")
+@click.option("--table", is_flag=True, help="With --alignment, also print the table of edit costs.")
+@click.option("--substitution", type=click.IntRange(0), default=1, show_default=True, help="Cost of a replacement.")
+@click.option("--plot", metavar="FILE", help="Draw the cut by the first metric, or the edit table of the first line.")
+@draws_option
+@seed_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def score(hypotheses: str, references: tuple[str, ...], units: Any, as_json: bool) -> None:
+def score(hypotheses: str, references: tuple[str, ...], **options: Any) -> None:
     """Score text without a model: HYPOTHESES and one or more REFERENCES files, line by line.
 
     A reference line may hold several references, tab-separated.
-    """
-    from dragoman.data.readers import read_lines
-    from dragoman.scoring import score_text
 
-    written = list(read_lines(hypotheses))
-    columns: list[list[str]] = []
-    for path in references:
-        lines = list(read_lines(path))
-        if len(lines) != len(written):
-            raise DataError(f"{path}: found {len(lines):,} lines, expected {len(written):,} as in {hypotheses}")
-        columns.append(lines)
-    together = [
-        [text for line in row for text in line.split("\t") if text.strip()] or [""]
-        for row in zip(*columns, strict=True)
-    ]
-    print_scores(score_text(written, together, units=units).as_dict(), as_json)
+    \b
+    dragoman score out.txt ref.txt --intervals
+    dragoman score out.txt ref.txt --source src.txt --by-length --metric bleu --plot lengths.png
+    dragoman score out.txt ref.txt --alignment --characters --substitution 2
+    """
+    from dragoman.reports.scoring import ScoreRequest, score_report
+
+    request = ScoreRequest(hypotheses, references, **options)
+    scores, lines = score_report(request)
+    as_utf8()
+    if not request.as_json:
+        for line in lines:
+            click.echo(line)
+    print_scores(scores, request.as_json)
+
+
+@cli.command()
+@click.argument("references")
+@click.argument("systems", nargs=-1, required=True, metavar="BASELINE SYSTEM...")
+@metric_option
+@units_option
+@click.option("--plot", metavar="FILE", help="Also draw scores and intervals to this .png, .svg or .pdf file.")
+@draws_option
+@seed_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def compare(
+    references: str,
+    systems: tuple[str, ...],
+    metrics: tuple[str, ...],
+    units: Any,
+    plot: str | None,
+    draws: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Say whether systems differ: each SYSTEM's outputs against those of the BASELINE, on the same REFERENCES.
+
+    Every score has a 95 % interval; every difference has p-values by paired bootstrap and by approximate
+    randomisation. A line of REFERENCES may hold several references, tab-separated.
+    """
+    from dragoman.reports.lines import comparison_lines
+    from dragoman.reports.scoring import compare_files
+
+    table, standings = compare_files(references, systems, metrics, units, draws, seed, plot)
+    as_utf8()
+    if as_json:
+        click.echo(json.dumps([standing.as_dict() for standing in standings], ensure_ascii=False))
+    else:
+        for line in comparison_lines(standings, table):
+            click.echo(line)
 
 
 @cli.command()
@@ -425,6 +494,60 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     if not usable:
         raise DataError("found only empty text, expected something to look at")
     click.echo(draw_attention([cross_attention(predictor, text) for text in predictor.read_as(usable, tag)], out))
+
+
+@cli.command()
+@click.argument("run")
+@click.option(
+    "--probe", "names", multiple=True, metavar="NAME",
+    help="repetition, copying, length or gender; may be given several times. [default: all]",
+)  # fmt: skip
+@click.option("--sentences", metavar="FILE", help="Source sentences for the probe of length, instead of English ones.")
+@click.option("--examples", type=click.IntRange(0), default=2, show_default=True, help="Examples shown of each kind.")
+@click.option("--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]")
+@tag_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+def probe(
+    run: str,
+    names: tuple[str, ...],
+    sentences: str | None,
+    examples: int,
+    beam: int | None,
+    tag: str | None,
+    as_json: bool,
+    device: str,
+) -> None:
+    """Ask a run what no test set asks, and count what it does.
+
+    \b
+    repetition   one word over and over: does the output repeat, or say things nobody wrote?
+    copying      names and numbers: do they come through?
+    length       one word, one sentence, many: is the output in proportion?
+    gender       he and she with the same occupation: what else changes?
+
+    The texts are English, so they suit runs with an English source.
+    """
+    from dragoman.data.readers import read_lines
+    from dragoman.inspection.probes import SENTENCES
+    from dragoman.inspection.probes import probe as ask
+    from dragoman.predictor import load
+    from dragoman.reports.lines import probe_lines
+
+    given = list(read_lines(sentences)) if sentences else SENTENCES
+    predictor = load(run, device)
+    outcomes = ask(
+        lambda texts: [prediction.text for prediction in predictor.predict(texts, tag=tag, beam=beam)],
+        names,
+        sentences=given,
+        examples=examples,
+    )
+    as_utf8()
+    if as_json:
+        click.echo(json.dumps([outcome.as_dict() for outcome in outcomes], ensure_ascii=False))
+    else:
+        for line in probe_lines(outcomes):
+            click.echo(line)
 
 
 @cli.command()

@@ -1,8 +1,10 @@
-"""From text to scores: edit distances, alignments and the metrics a run reports."""
+"""From text to scores: edit distances, alignments, the table of metrics, and how sure their numbers are."""
 
 from __future__ import annotations
 
+from dragoman.scoring.core import Metric, Statistics
 from dragoman.scoring.edit import Alignment, Operation, align, edit_distance
+from dragoman.scoring.errors import alignments
 from dragoman.scoring.metrics import (
     ErrorRate,
     TextScores,
@@ -11,14 +13,21 @@ from dragoman.scoring.metrics import (
     score_text,
     word_error_rate,
 )
+from dragoman.scoring.significance import compare
+from dragoman.scoring.table import METRICS
 
 __all__ = [
+    "METRICS",
     "Alignment",
     "ErrorRate",
+    "Metric",
     "Operation",
+    "Statistics",
     "TextScores",
     "align",
+    "alignments",
     "character_error_rate",
+    "compare",
     "edit_distance",
     "exact_matches",
     "score_text",

@@ -90,12 +90,51 @@ class Alignment:
         """How many symbols are the same on both sides."""
         return self._count("equal")
 
+    @property
+    def edits(self) -> int:
+        """How many symbols were replaced, inserted or left out, whatever each costs."""
+        return len(self.operations) - self.matches
+
+    @property
+    def left(self) -> tuple[Hashable, ...]:
+        """What the alignment starts from."""
+        return tuple(operation.left for operation in self.operations if operation.kind != "insert")
+
+    @property
+    def right(self) -> tuple[Hashable, ...]:
+        """What the alignment leads to."""
+        return tuple(operation.right for operation in self.operations if operation.kind != "delete")
+
+    @property
+    def path(self) -> tuple[tuple[int, int], ...]:
+        """The cells (row, column) of the table that the alignment goes through, from corner to corner."""
+        cells = [(0, 0)]
+        for kind, _, _ in self.operations:
+            row, column = cells[-1]
+            cells.append((row + (kind != "insert"), column + (kind != "delete")))
+        return tuple(cells)
+
+    def render_table(self) -> str:
+        """The whole table, left down and right across, with the cells of the path in brackets."""
+        path = set(self.path)
+        heads = ["", *map(visible, self.right)]
+        body = [
+            [head, *(f"[{cost}]" if (row, column) in path else f"{cost} " for column, cost in enumerate(costs))]
+            for row, (head, costs) in enumerate(zip(["", *map(visible, self.left)], self.table, strict=True))
+        ]
+        rows = [["", *(f"{head} " for head in heads)], *body]
+        widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
+        return "\n".join(
+            " ".join(" " * (width - _width(cell)) + cell for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+
     def render(self) -> str:
         """The two rows set one above the other, gaps as '*', and a third row that marks S, I and D."""
         rows: tuple[list[str], list[str], list[str]] = ([], [], [])
         for kind, left, right in self.operations:
-            above = _GAP if kind == "insert" else _visible(left)
-            below = _GAP if kind == "delete" else _visible(right)
+            above = _GAP if kind == "insert" else visible(left)
+            below = _GAP if kind == "delete" else visible(right)
             cells = (above, below, _MARKS[kind])
             width = max(_width(cell) for cell in cells)
             for row, cell in zip(rows, cells, strict=True):
@@ -147,7 +186,8 @@ def align(
     return Alignment(table, tuple(reversed(operations)), table[-1][-1])
 
 
-def _visible(symbol: Hashable) -> str:
+def visible(symbol: Hashable) -> str:
+    """A symbol as it can stand in a cell: spaces and control characters get a visible form."""
     # A line break or a bare space in a cell would pull the rows apart or vanish.
     return "".join(
         "␣" if character == " " else character if character.isprintable() else ascii(character)[1:-1]

@@ -25,32 +25,38 @@ def bleu_by_length(
     *,
     tokenize: str = "13a",
 ) -> list[LengthScore]:
-    """Corpus BLEU of the segments in each group of source lengths, in words between spaces, short ones first.
-
-    Groups hold about equally many segments, as far as whole lengths allow; all segments of one length share a group.
-    """
+    """Corpus BLEU of the segments in each group of source lengths, in words between spaces, short ones first."""
     if not len(sources) == len(hypotheses) == len(references):
         counts = f"{len(sources)} sources, {len(hypotheses)} hypotheses and {len(references)} segments of references"
         raise DataError(f"cannot score by length: found {counts}, expected as many of each")
     from sacrebleu.metrics.bleu import BLEU
 
-    from dragoman.scoring.metrics import reference_streams
+    from dragoman.scoring.overlap import reference_streams
 
+    found: list[LengthScore] = []
+    for shortest, longest, places in length_groups(sources, groups):
+        metric = BLEU(tokenize=tokenize, force=True)
+        score = metric.corpus_score(
+            [hypotheses[place] for place in places], reference_streams([references[place] for place in places])
+        )
+        found.append(LengthScore(shortest, longest, len(places), float(score.score)))
+    return found
+
+
+def length_groups(sources: Sequence[str], groups: int) -> list[tuple[int, int, list[int]]]:
+    """Shortest and longest source of each group, in words between spaces, and the places of its segments.
+
+    Groups hold about equally many segments, as far as whole lengths allow; all segments of one length share a group.
+    """
     order = sorted(range(len(sources)), key=lambda place: len(sources[place].split()))
     lengths = [len(sources[place].split()) for place in order]
-    found: list[LengthScore] = []
+    found = []
     first = 0
     for group in range(groups):
         last = max(first, round(len(order) * (group + 1) / groups))
         while 0 < last < len(order) and lengths[last] == lengths[last - 1]:
             last += 1
-        if last == first:
-            continue
-        places = order[first:last]
-        metric = BLEU(tokenize=tokenize, force=True)
-        score = metric.corpus_score(
-            [hypotheses[place] for place in places], reference_streams([references[place] for place in places])
-        )
-        found.append(LengthScore(lengths[first], lengths[last - 1], len(places), float(score.score)))
+        if last > first:
+            found.append((lengths[first], lengths[last - 1], order[first:last]))
         first = last
     return found

@@ -1,0 +1,26 @@
+"""Texts to score from files, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman.data.readers import read_lines
+from dragoman.errors import DataError
+
+
+def read_beside(path: str | Path, other: str | Path, count: int) -> list[str]:
+    """The lines of a file that must have as many as another."""
+    lines = list(read_lines(path))
+    if len(lines) != count:
+        raise DataError(f"{path}: found {len(lines):,} lines, expected {count:,} as in {other}")
+    return lines
+
+
+def read_references(paths: Sequence[str | Path], other: str | Path, count: int) -> list[list[str]]:
+    """All references of each segment: a line may hold several, tab-separated, and so may several files."""
+    columns = [read_beside(path, other, count) for path in paths]
+    return [
+        [text for line in row for text in line.split("\t") if text.strip()] or [""]
+        for row in zip(*columns, strict=True)
+    ]

@@ -1,0 +1,166 @@
+"""How sure a score is, and whether two systems differ (FIELD I6), for any metric of the table.
+
+Segments are drawn again, or exchanged between two systems, and the sums of their counts combined anew; what a draw
+costs is one product of matrices, whatever the metric. Every draw follows from the seed, so all systems and metrics see
+the same draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dragoman.errors import DataError
+from dragoman.scoring.core import Metric, Numbers, References, Statistics
+
+TIMES = 1000  # draws
+BLOCK = 1 << 22  # numbers held at once
+ROUNDING = 1e-9  # sums in another order must not turn an equal difference into a smaller one
+
+
+class Interval(NamedTuple):
+    """Where a score lies with the asked-for confidence."""
+
+    low: float
+    high: float
+
+
+def _blocks(times: int, segments: int) -> Iterator[int]:
+    most = max(1, BLOCK // max(1, segments))
+    for first in range(0, times, most):
+        yield min(most, times - first)
+
+
+def resampled(rows: Numbers, times: int = TIMES, seed: int = 1) -> Numbers:
+    """Sums of counts (times, K) of corpora drawn with replacement from these segments (S, K)."""
+    draw, segments = np.random.default_rng(seed), len(rows)
+    found = []
+    for corpora in _blocks(times, segments):
+        # Segments of one corpus after another: counting them all at once is far faster than drawing the counts.
+        places = draw.integers(0, segments, (corpora, segments)) + segments * np.arange(corpora)[:, None]
+        weights = np.bincount(places.ravel(), minlength=corpora * segments).reshape(corpora, segments)
+        found.append(weights.astype(np.float64) @ rows)
+    return np.concatenate(found)
+
+
+def exchanged(difference: Numbers, times: int = TIMES, seed: int = 1) -> Numbers:
+    """Sums (times, K) of the rows of a difference between two systems that a coin chose for exchange."""
+    draw, segments = np.random.default_rng(seed), len(difference)
+    return np.concatenate(
+        [
+            draw.integers(0, 2, (corpora, segments), dtype=np.int8).astype(np.float64) @ difference
+            for corpora in _blocks(times, segments)
+        ]
+    )
+
+
+def bootstrap(metric: Metric, statistics: Statistics, times: int = TIMES, seed: int = 1) -> Numbers:
+    """The scores (times,) of corpora drawn with replacement from the segments of this one."""
+    return metric.combine(resampled(statistics.rows, times, seed))
+
+
+def interval(scores: Numbers, confidence: float = 0.95) -> Interval:
+    """The middle part of bootstrapped scores."""
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(scores, [tail, 1 - tail])
+    return Interval(float(low), float(high))
+
+
+def _p_value(differences: Numbers, observed: float) -> float:
+    """The share of draws at least as far apart as what was seen, which itself counts as one of them."""
+    scale = ROUNDING * max(1.0, abs(observed))
+    return (1 + int((np.abs(differences) >= abs(observed) - scale).sum())) / (len(differences) + 1)
+
+
+def paired_bootstrap(one: Numbers, other: Numbers, observed: float) -> float:
+    """The two-sided p-value of two systems from their scores on the same drawn corpora.
+
+    Koehn 2004, with the draws moved so that no difference is their mean (Riezler and Maxwell 2005): how often chance
+    alone gives a difference as large as the observed one. sacreBLEU's own test centres absolute differences, which
+    leaves one tail: its p-values are about half of these.
+    """
+    differences = one - other
+    return _p_value(differences - differences.mean(), observed)
+
+
+def approximate_randomisation(
+    metric: Metric, one: Statistics, other: Statistics, times: int = TIMES, seed: int = 1
+) -> float:
+    """The two-sided p-value of two systems when each segment's outputs are exchanged or not by a coin (Noreen 1989)."""
+    if one.rows.shape != other.rows.shape:
+        raise DataError(f"found {len(one.rows)} and {len(other.rows)} segments, expected as many of each system")
+    return _randomised(metric, one.rows, other.rows, exchanged(other.rows - one.rows, times, seed))
+
+
+def _randomised(metric: Metric, one: Numbers, other: Numbers, moved: Numbers) -> float:
+    left, right = one.sum(axis=0), other.sum(axis=0)
+    differences = metric.combine(left + moved) - metric.combine(right - moved)
+    return _p_value(differences, float(metric.combine(left) - metric.combine(right)))
+
+
+class Versus(NamedTuple):
+    """A system against the baseline."""
+
+    difference: float
+    better: bool
+    bootstrap: float  # p-values, for each comparison by itself: of twenty, one is below 0.05 by chance
+    randomisation: float
+
+
+class Standing(NamedTuple):
+    """What one system reaches by one metric; the baseline has nothing to be compared with."""
+
+    metric: str
+    system: str
+    score: float
+    interval: Interval
+    versus: Versus | None
+    signature: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The standing as JSON takes it."""
+        versus = self.versus._asdict() if self.versus else None
+        return self._asdict() | {"interval": list(self.interval), "versus": versus}
+
+
+def compare(
+    systems: Mapping[str, Sequence[str]],
+    references: References,
+    metrics: Mapping[str, Metric],
+    *,
+    times: int = TIMES,
+    seed: int = 1,
+    confidence: float = 0.95,
+) -> list[Standing]:
+    """Every system by every metric, each against the first system."""
+    counts = [
+        {name: metric.statistics(outputs, references) for name, metric in metrics.items()}
+        for outputs in systems.values()
+    ]
+    # All metrics stand side by side, so that segments are drawn once for all of them.
+    widths = np.cumsum([counts[0][name].rows.shape[1] for name in metrics])[:-1]
+    wholes = [np.concatenate([counted.rows for counted in mine.values()], axis=1) for mine in counts]
+
+    def parts(sums: Numbers) -> dict[str, Numbers]:
+        return dict(zip(metrics, np.split(sums, widths, axis=1), strict=True))
+
+    drawn = [parts(resampled(whole, times, seed)) for whole in wholes]
+    moved = [parts(exchanged(wholes[0] - whole, times, seed)) for whole in wholes]
+    standings = []
+    for name, metric in metrics.items():
+        baseline = metric.combine(drawn[0][name])
+        for place, system in enumerate(systems):
+            mine, again = counts[place][name], metric.combine(drawn[place][name])
+            score, versus = metric.score(mine), None
+            if place:
+                difference = score - metric.score(counts[0][name])
+                versus = Versus(
+                    difference,
+                    difference > 0 if metric.higher else difference < 0,
+                    paired_bootstrap(again, baseline, difference),
+                    _randomised(metric, mine.rows, counts[0][name].rows, moved[place][name]),
+                )
+            standings.append(Standing(name, system, score, interval(again, confidence), versus, mine.signature))
+    return standings

@@ -1,0 +1,140 @@
+"""`dragoman score` and `dragoman compare` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import FRACTIONS, NAMES
+from dragoman.scoring.table import METRICS, USUAL
+from tests.conftest import call
+from tests.scoring.test_significance import systems
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    outputs, references = systems(40)
+    texts = {"refs": [texts[0] for texts in references], **outputs}
+    texts["two"] = [f"{text}\t{text} again" for text in texts["refs"]]
+    texts["tags"] = [f"<2{'de' if number % 3 else 'fr'}> {text}" for number, text in enumerate(texts["refs"])]
+    for name, lines in texts.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return tmp_path
+
+
+def test_the_command_line_names_every_metric() -> None:
+    for name, metric in METRICS.items():
+        assert NAMES[name] == metric.title
+        assert (name in FRACTIONS) == metric.fraction
+        assert f"{name} " in call("score", "-h").out.replace(",", " ").replace("\n", " ")
+
+
+def test_the_page_on_scores_lists_the_table() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "scoring.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.split("\n") if line.startswith("| `")
+    ]
+    assert [row[0] for row in rows] == [f"`{name}`" for name in METRICS]
+    for row, metric in zip(rows, METRICS.values(), strict=True):
+        assert row[1] == metric.title
+        assert row[3] == ("higher" if metric.higher else "lower")
+
+
+def test_usual_metrics_and_those_asked_for(folder: Path) -> None:
+    usual = json.loads(call("score", "base", "refs", "--json").out)
+    assert set(usual) == {*USUAL["words"], "segments", "signatures"}
+    asked = json.loads(call("score", "base", "refs", "two", "--metric", "ter", "--metric", "rouge-l", "--json").out)
+    assert set(asked) == {"ter", "rouge-l", "segments", "signatures"}
+    assert asked["signatures"]["ter"].startswith("nrefs:3|case:lc|tok:tercom")
+    everything = json.loads(call("score", "base", "refs", "--metric", "all", "--json").out)
+    assert set(METRICS) - set(everything) == {"per"}
+    shown = call("score", "base", "refs", "--metric", "meteor", "--intervals").lines[0]
+    assert shown.startswith("METEOR ")
+    assert " to " in shown
+
+
+def test_intervals_hold_the_score_and_follow_the_seed(folder: Path) -> None:
+    one, again, other = (
+        json.loads(call("score", "base", "refs", "--intervals", "--draws", "50", "--seed", seed, "--json").out)
+        for seed in ("3", "3", "4")
+    )
+    assert one == again
+    assert one["intervals"] != other["intervals"]
+    for name, (low, high) in one["intervals"].items():
+        assert low < one[name] < high
+
+
+def test_alignment_is_shown_and_drawn(folder: Path) -> None:
+    (folder / "h").write_text("EXECUTION\nmoney\n")
+    (folder / "r").write_text("INTENTION\nmonkey\n")
+    options = ("--alignment", "--characters", "--table", "--substitution", "2", "--plot", "table.png")
+    said = call("score", "h", "r", "--metric", "cer", *options)
+    assert said.code == 0, said.err
+    assert said.lines[:4] == [
+        "line 1: 3 S, 1 I, 1 D of 9 characters, cost 8",
+        "I N T E * N T I O N",
+        "* E X E C U T I O N",
+        "D S S   I S",
+    ]
+    assert "all lines: 3 S, 1 I, 2 D of 15 characters, 40.00 %" in said.lines
+    assert Path("table.png").stat().st_size > 5_000
+    counted = json.loads(call("score", "h", "r", "--alignment", "--characters", "--json").out)["alignment"]
+    assert counted[0] == {"substitutions": 5, "insertions": 0, "deletions": 0, "matches": 4, "cost": 5}
+    assert counted[1]["deletions"] == 1
+
+
+def test_cuts(folder: Path) -> None:
+    options = ("--source", "refs", "--by-length", "--by-frequency", "worse", "--by-tag", "tags", "--metric", "chrf")
+    found = json.loads(call("score", "base", "refs", *options, "--draws", "20", "--json").out)
+    for key in ("by_length", "by_frequency", "by_tag"):
+        assert sum(group["segments"] for group in found[key]["chrf"]) == 40
+    assert [(group["label"], group["segments"]) for group in found["by_tag"]["chrf"]] == [("de", 26), ("fr", 14)]
+    tagged = json.loads(call("score", "base", "refs", "--source", "tags", *options[2:], "--draws", "20", "--json").out)
+    assert tagged == found  # a tag is no word
+    assert call("score", "base", "refs", "--by-tag", "tags", "--plot", "tags.png").code == 0
+    said = call("score", "base", "refs", "--by-length", "--metric", "wer", "--plot", "cut.png")
+    assert said.lines[0].startswith("words of the reference  segments          WER  95 % interval")
+    assert Path("cut.png").stat().st_size > 5_000
+
+
+def test_compare(folder: Path) -> None:
+    said = call("compare", "refs", "base", "same", "better", "--metric", "bleu", "--plot", "c.png", "--draws", "100")
+    assert said.code == 0, said.err
+    assert said.lines[3].split()[-2:] == ["1.000", "1.000"]
+    assert float(said.lines[4].split()[-1]) < 0.05
+    assert Path("c.png").stat().st_size > 5_000
+    rows = json.loads(call("compare", "two", "base", "worse", "--draws", "50", "--json").out)
+    assert [row["metric"] for row in rows] == [name for name in USUAL["words"] for _ in range(2)]
+    assert rows[0]["versus"] is None
+    assert rows[1]["versus"]["better"] is False
+    assert rows[1]["signature"].startswith("nrefs:2|")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("score base refs --metric blue", "metric: found 'blue', which is no metric. Did you mean 'bleu'?"),
+        ("score base refs --by-frequency refs", "--by-frequency needs --source"),
+        ("score base refs --source refs", "--source is read for --by-length and --by-frequency: found neither"),
+        ("score base refs --table", "--table needs --alignment"),
+        ("score base refs --substitution 2", "--substitution needs --alignment"),
+        ("score base refs --plot x.png", "--plot draws one thing: found nothing to draw, expected one of --by-length"),
+        ("score base refs --plot x.png --alignment --by-length", "found --by-length, --alignment, expected one of"),
+        ("score base refs --plot x.jpg --by-length", "x.jpg: found ending '.jpg', expected .png, .svg or .pdf"),
+        ("score base refs --by-tag short", "short: found 1 lines, expected 40 as in base"),
+        ("compare refs base", "nothing to compare: found one system (base), expected a baseline and another"),
+        ("compare refs base base", "base: found twice, expected each system once"),
+        ("compare refs base short", "short: found 1 lines, expected 40 as in base"),
+        ("compare short base same", "short: found 1 lines, expected 40 as in base"),
+    ],
+)
+def test_mistakes_are_one_line(folder: Path, arguments: str, told: str) -> None:
+    (folder / "short").write_text("x\n")
+    said = call(*arguments.split())
+    assert said.code == 2
+    assert said.out == ""
+    assert told in said.err
+    assert said.err.count("\n") == 1

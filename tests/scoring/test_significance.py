@@ -1,0 +1,207 @@
+"""Intervals, significance and cuts (FIELD I4, I6) on systems whose truth is known."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.significance import PairedTest
+
+from dragoman.errors import DataError
+from dragoman.reports.lines import comparison_lines
+from dragoman.reports.scores import draw_comparison, draw_cut
+from dragoman.scoring import significance
+from dragoman.scoring.core import Statistics
+from dragoman.scoring.cuts import Group, by_frequency, by_length, by_tag, cut
+from dragoman.scoring.significance import (
+    approximate_randomisation,
+    bootstrap,
+    compare,
+    exchanged,
+    interval,
+    paired_bootstrap,
+    resampled,
+)
+from dragoman.scoring.table import METRICS, chosen
+from tests.scoring.test_metrics import corpus, corrupted
+
+
+def systems(segments: int = 150) -> tuple[dict[str, list[str]], list[list[str]]]:
+    base, references = corpus(11, segments=segments, references=1)
+    draw = random.Random(12)
+    better = [texts[0] if draw.random() < 0.3 else output for output, texts in zip(base, references, strict=True)]
+    worse = [corrupted(draw, output) for output in base]
+    return {"base": base, "same": list(base), "better": better, "worse": worse}, references
+
+
+def test_identical_systems_do_not_differ_and_clear_ones_do() -> None:
+    outputs, references = systems()
+    metrics = chosen(["all"])
+    for standing in compare(outputs, references, metrics, times=200):
+        metric = metrics[standing.metric]
+        assert standing.score == metric.score(metric.statistics(outputs[standing.system], references))
+        assert standing.interval.low <= standing.score <= standing.interval.high
+        if standing.system == "base":
+            assert standing.versus is None
+            continue
+        versus = standing.versus
+        assert versus is not None
+        if standing.system == "same":
+            assert versus == (0.0, False, 1.0, 1.0)
+        else:
+            assert versus.better == (standing.system == "better")
+            assert versus.bootstrap < 0.05, standing
+            assert versus.randomisation < 0.05, standing
+            assert versus.randomisation >= 1 / 201
+
+
+def test_comparing_many_metrics_at_once_is_comparing_each_alone() -> None:
+    outputs, references = systems(40)
+    metrics = chosen(["bleu", "wer", "chrf"])
+    found = {(one.metric, one.system): one for one in compare(outputs, references, metrics, times=64, seed=5)}
+    for name, metric in metrics.items():
+        base, other = (metric.statistics(outputs[system], references) for system in ("base", "worse"))
+        drawn = [bootstrap(metric, counts, 64, 5) for counts in (other, base)]
+        versus = found[name, "worse"].versus
+        assert versus is not None
+        assert found[name, "worse"].interval == pytest.approx(interval(drawn[0]))
+        assert versus.bootstrap == paired_bootstrap(*drawn, versus.difference)
+        assert versus.randomisation == approximate_randomisation(metric, other, base, 64, 5)
+
+
+def test_p_values_of_equal_systems_are_spread_evenly() -> None:
+    """Two systems that differ by chance alone seldom look different: p below 0.1 about once in ten."""
+    draw = np.random.default_rng(3)
+    small, metric = 0, METRICS["exact_match"]
+    for seed in range(200):
+        one, other = (Statistics(np.stack([draw.random(80) < 0.5, np.ones(80)], 1).astype(float), "") for _ in "ab")
+        small += approximate_randomisation(metric, one, other, 100, seed) < 0.1
+    assert 5 <= small <= 36  # mean 20, deviation 4.2; discrete scores make it a little smaller
+
+
+def test_exact_randomisation_of_few_segments() -> None:
+    """With three segments all eight exchanges can be listed; the share of those as far apart is the limit of p."""
+    one = Statistics(np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]), "")
+    other = Statistics(np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 1.0]]), "")
+    # Differences ±2/3 in 2 of 4 exchanges of the two segments that differ.
+    assert approximate_randomisation(METRICS["exact_match"], one, other, 20_000) == pytest.approx(0.5, abs=0.02)
+    with pytest.raises(DataError, match="found 3 and 2 segments"):
+        approximate_randomisation(METRICS["exact_match"], one, Statistics(other.rows[:2], ""))
+
+
+def test_the_interval_of_a_share_is_the_binomial_one() -> None:
+    rows = np.stack([np.arange(400) < 100, np.ones(400)], 1).astype(float)
+    found = interval(bootstrap(METRICS["exact_match"], Statistics(rows, ""), 4000))
+    half = 1.96 * (0.25 * 0.75 / 400) ** 0.5
+    assert found == pytest.approx((0.25 - half, 0.25 + half), abs=0.006)
+    narrow = interval(bootstrap(METRICS["exact_match"], Statistics(rows, ""), 4000), 0.5)
+    assert found.low < narrow.low < 0.25 < narrow.high < found.high
+
+
+def test_bootstrapped_bleu_equals_sacrebleu_on_the_drawn_corpora() -> None:
+    outputs, references = systems(30)
+    metric, segments = METRICS["bleu"], 30
+    found = bootstrap(metric, metric.statistics(outputs["base"], references), 5, seed=9)
+    places = np.random.default_rng(9).integers(0, segments, (5, segments))
+    for score, rows in zip(found, places, strict=True):
+        truth = [[references[row][0] for row in rows]]
+        assert score == pytest.approx(
+            BLEU(force=True).corpus_score([outputs["base"][row] for row in rows], truth).score
+        )
+
+
+def test_blocks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.random.default_rng(1).random((7, 3))
+    whole = resampled(rows, 20, 4)
+    assert (resampled(rows, 20, 4) == whole).all()
+    assert (resampled(rows, 20, 5) != whole).any()
+    assert exchanged(rows, 50, 4).min() >= 0
+    assert exchanged(rows, 50, 4).max(axis=0) == pytest.approx(rows.sum(axis=0), rel=0.5)
+    monkeypatch.setattr(significance, "BLOCK", 21)
+    assert resampled(rows, 20, 4) == pytest.approx(whole, abs=1e-12)
+    assert exchanged(rows, 20, 4).shape == (20, 3)
+
+
+def test_the_comparison_is_told_and_drawn(tmp_path: Path) -> None:
+    outputs, references = systems(30)
+    metrics = chosen(["bleu", "wer"])
+    standings = compare(outputs, references, metrics, times=50)
+    lines = list(comparison_lines(standings, metrics))
+    assert lines[0].startswith("BLEU: higher is better   nrefs:1|")
+    assert sum(line.startswith("  same ") and "1.000    1.000" in line for line in lines) == 2
+    assert draw_comparison(standings, metrics, tmp_path / "a.png", "title").stat().st_size > 10_000
+
+
+# --- cuts
+
+
+def test_cuts_hold_every_segment_once_and_score_it_as_it_is() -> None:
+    outputs, references = systems(90)
+    sources = [texts[0] for texts in references]
+    metric = METRICS["chrf"]
+    counts = metric.statistics(outputs["base"], references)
+    for groups in (
+        by_length(sources, 4),
+        by_tag([text.split()[0] for text in sources]),
+        by_frequency(sources, sources[:3]),
+    ):
+        assert sorted(place for group in groups for place in group.places) == list(range(90))
+        assert len(groups) > 1
+        for group, part in zip(groups, cut(metric, counts, groups, times=20), strict=True):
+            alone = metric.statistics([outputs["base"][p] for p in group.places], [references[p] for p in group.places])
+            assert part.score == pytest.approx(metric.score(alone), abs=1e-9)
+            assert (part.label, part.segments) == (group.label, len(group.places))
+            assert part.interval.low <= part.score + 1e-9
+
+
+def test_frequency_is_that_of_the_rarest_word() -> None:
+    training = ["a " * 1000, "b " * 100, "c " * 99, "d d", "e"]
+    sources = ["a", "a b", "b c", "d", "a e", "a x", "", "c"]
+    assert by_frequency(sources, training) == [
+        Group("unseen", [5]),
+        Group("once", [4]),
+        Group("2–9", [3]),
+        Group("10–99", [2, 7]),
+        Group("100–999", [1]),
+        Group("1000+", [0]),
+    ]
+    assert by_tag(["de", "fr", "de"]) == [Group("de", [0, 2]), Group("fr", [1])]
+    assert [group.label for group in by_length(["a", "a b", "a b c", "a b c d"], 2)] == ["1–2", "3–4"]
+
+
+def test_the_cut_is_drawn(tmp_path: Path) -> None:
+    outputs, references = systems(60)
+    metric, groups = METRICS["wer"], by_length([texts[0] for texts in references], 3)
+    counts = {name: metric.statistics(texts, references) for name, texts in outputs.items()}
+    parts = {name: cut(metric, counted, groups, times=20) for name, counted in counts.items()}
+    assert draw_cut(parts, metric, tmp_path / "cut.svg", "words", "title").stat().st_size > 5_000
+    with pytest.raises(DataError, match="group 'x': found segment 61, expected at most 60"):
+        cut(metric, metric.statistics(outputs["base"], references), [Group("x", [60])])
+
+
+@pytest.mark.parametrize("kind", ["bs", "ar"])
+def test_p_values_are_near_those_of_sacrebleu(kind: str) -> None:
+    """Other draws, the same distribution: systems that differ a little, so that p is far from both ends."""
+    base, references = corpus(21, segments=120, references=1)
+    draw = random.Random(22)
+    other = [corrupted(draw, output) if draw.random() < 0.5 else output for output in base]
+    mended = [texts[0] if draw.random() < 0.25 else output for output, texts in zip(other, references, strict=True)]
+    streams = [[texts[0] for texts in references]]
+    test = PairedTest([("base", base), ("mended", mended)], {"BLEU": BLEU(force=True)}, streams, kind, n_samples=2000)
+    expected = test()[1]["BLEU"][1].p_value
+    versus = compare({"base": base, "mended": mended}, references, chosen(["bleu"]), times=4000)[1].versus
+    assert versus is not None
+    assert 0.02 < expected < 0.9
+    if kind == "ar":
+        assert versus.randomisation == pytest.approx(expected, abs=0.05)
+        return
+    # sacreBLEU takes absolute values before it centres the draws and so looks at one tail; ours looks at both.
+    metric = METRICS["bleu"]
+    one, two = (bootstrap(metric, metric.statistics(outputs, references), 4000) for outputs in (base, mended))
+    apart = np.abs(two - one)
+    assert np.mean(apart - apart.mean() > versus.difference) == pytest.approx(expected, abs=0.05)
+    assert expected < versus.bootstrap < 3.5 * expected
+    assert versus.bootstrap == pytest.approx(versus.randomisation, abs=0.05)

@@ -1,0 +1,210 @@
+"""The table of metrics (FIELD I3): equal to sacreBLEU, to plain references, and additive over segments."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import jiwer
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from dragoman.errors import DataError
+from dragoman.scoring.edit import align
+from dragoman.scoring.meteor import match, words
+from dragoman.scoring.rouge import common_subsequence
+from dragoman.scoring.stemming import stem
+from dragoman.scoring.table import METRICS, PHONEME_METRICS, USUAL, chosen, statistics
+from tests.scoring.test_metrics import corpus
+
+ORACLES = {
+    "bleu": lambda: BLEU(force=True),
+    "chrf": CHRF,
+    "chrf++": lambda: CHRF(word_order=2),
+    "ter": TER,
+}
+LETTERS = st.text("ab c", max_size=9)
+
+
+def streams(references: list[list[str]]) -> list[list[str]]:
+    return [list(stream) for stream in zip(*references, strict=True)]
+
+
+@pytest.mark.parametrize("name", ORACLES)
+@pytest.mark.parametrize("references", [1, 3])
+def test_scores_equal_sacrebleu(name: str, references: int) -> None:
+    hypotheses, texts = corpus(references, segments=300, references=references)
+    hypotheses[7] = ""
+    oracle, metric = ORACLES[name](), METRICS[name]
+    counted = metric.statistics(hypotheses, texts)
+    assert metric.score(counted) == pytest.approx(oracle.corpus_score(hypotheses, streams(texts)).score, abs=1e-9)
+    assert counted.signature == str(oracle.get_signature())
+
+
+@pytest.mark.parametrize(("name", "pairs"), [("bleu", 2000), ("chrf", 1000), ("chrf++", 1000), ("ter", 1000)])
+def test_every_pair_alone_equals_sacrebleu(name: str, pairs: int) -> None:
+    """Single pairs reach the corners: orders that do not occur, nothing matched, nothing written."""
+    draw = random.Random(pairs)
+    texts = [[" ".join(draw.choices("abc,.", k=draw.randint(0, 6))) for _ in range(pairs)] for _ in range(2)]
+    oracle = ORACLES[name]()
+    counted = METRICS[name].statistics(texts[0], [[text] for text in texts[1]])
+    found = METRICS[name].combine(counted.rows)  # (pairs,)
+    expected = [oracle.corpus_score([one], [[other]]).score for one, other in zip(*texts, strict=True)]
+    assert found == pytest.approx(np.array(expected), abs=1e-9)
+    assert len(set(np.round(found, 6))) > 20
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_counts_add_up(name: str) -> None:
+    """The score of a part is that of its rows: what cuts, intervals and significance rest on."""
+    hypotheses, texts = corpus(3, segments=60, references=2)
+    metric = METRICS[name]
+    rows = metric.statistics(hypotheses, texts).rows
+    part = list(range(0, 60, 7))
+    alone = metric.statistics([hypotheses[place] for place in part], [texts[place] for place in part])
+    assert float(metric.combine(rows[part].sum(axis=0))) == pytest.approx(metric.score(alone), abs=1e-12)
+    both = metric.combine(np.stack([rows[part].sum(axis=0), rows.sum(axis=0)]))
+    assert both == pytest.approx([metric.score(alone), metric.score(metric.statistics(hypotheses, texts))])
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_perfect_output_has_the_best_score(name: str) -> None:
+    _, drawn = corpus(5, segments=40, references=2)
+    texts = [[f"{text} of all" for text in choices] for choices in drawn]  # ROUGE-2 of one word is 0
+    perfect = METRICS[name].statistics([choices[1] for choices in texts], texts)
+    best = 0.0 if not METRICS[name].higher else 1.0 if METRICS[name].fraction else 100.0
+    tolerance = 0.02 if name == "meteor" else 1e-9  # one chunk still costs METEOR ½ (1 / matches)³
+    assert METRICS[name].score(perfect) == pytest.approx(best, abs=tolerance)
+
+
+@pytest.mark.parametrize("name", [name for name in METRICS if name not in ("bleu", "ter")])
+def test_another_reference_never_harms_a_segment(name: str) -> None:
+    # BLEU's brevity penalty and TER's mean length may change for the worse.
+    hypotheses, texts = corpus(6, segments=80, references=3)
+    hypotheses[0] = next(text for text in texts[0] if text != texts[0][0])
+    metric = METRICS[name]
+    fewer = metric.combine(metric.statistics(hypotheses, [choices[:1] for choices in texts]).rows)
+    more = metric.combine(metric.statistics(hypotheses, texts).rows)
+    if name in ("wer", "cer", "per"):  # the closest reference has the fewest edits, if not the least rate
+        fewer = metric.statistics(hypotheses, [choices[:1] for choices in texts]).rows[:, 0]
+        more = metric.statistics(hypotheses, texts).rows[:, 0]
+    assert ((more >= fewer - 1e-12) if metric.higher else (more <= fewer + 1e-12)).all()
+    assert (more != fewer).any()
+
+
+def test_phonemes_have_their_own_wer() -> None:
+    hypotheses, references = ["K AE T", "D AA G"], [["K AE T"], ["D AO G"]]
+    assert PHONEME_METRICS["wer"].score(PHONEME_METRICS["wer"].statistics(hypotheses, references)) == 0.5
+    assert METRICS["per"].score(METRICS["per"].statistics(hypotheses, references)) == 1 / 6
+
+
+def test_metrics_are_chosen_by_name() -> None:
+    assert tuple(chosen()) == USUAL["words"]
+    assert tuple(chosen(["ter", "bleu"])) == ("ter", "bleu")
+    assert chosen(["all"], "phonemes") == dict(PHONEME_METRICS)
+    with pytest.raises(DataError, match=r"metric: found 'chrf\+', which is no metric. Did you mean 'chrf\+\+'\?"):
+        chosen(["chrf+"])
+    counts = statistics(["a"], [["a"]], chosen(["wer", "rouge-1"]))
+    assert {name: len(counted.rows) for name, counted in counts.items()} == {"wer": 1, "rouge-1": 1}
+
+
+def test_word_errors_equal_jiwer_on_ten_thousand_pairs() -> None:
+    draw = random.Random(8)
+    texts = [[" ".join(draw.choices("abcd", k=draw.randint(1, 9))) for _ in range(10_000)] for _ in range(2)]
+    rows = METRICS["wer"].statistics(texts[0], [[text] for text in texts[1]]).rows
+    measured = jiwer.process_words(texts[1], texts[0])
+    assert rows[:, 0].sum() == measured.substitutions + measured.insertions + measured.deletions
+    assert rows[:, 0].sum() / rows[:, 1].sum() == pytest.approx(measured.wer, abs=1e-12)
+
+
+# --- METEOR
+
+
+def slow_match(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
+    """Every injective matching, tried: most matches, then fewest chunks."""
+    best = (0, 0)
+    options = [[None, *(j for j, other in enumerate(reference) if other == word)] for word in hypothesis]
+    for choice in itertools.product(*options):
+        taken = [place for place in choice if place is not None]
+        if len(set(taken)) == len(taken):
+            chunks = sum(
+                place is not None and (i == 0 or choice[i - 1] is None or place != choice[i - 1] + 1)
+                for i, place in enumerate(choice)
+            )
+            best = min(best, (-len(taken), chunks))
+    return -best[0], best[1]
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=6), st.lists(st.sampled_from("abcd"), max_size=6))
+@settings(deadline=None, max_examples=400)
+def test_matching_equals_every_matching_tried(hypothesis: list[str], reference: list[str]) -> None:
+    assert match(hypothesis, reference) == slow_match(hypothesis, reference)
+
+
+def test_meteor_by_hand() -> None:
+    metric = METRICS["meteor"]
+    # Six of six words in two chunks (the cat sat | on the mat): F = 1, penalty ½ (2/6)³.
+    counted = metric.statistics(["on the mat sat the cat"], [["the cat sat on the mat"]])
+    matches, chunks, written, expected = counted.rows[0]
+    assert (matches, written, expected) == (6, 6, 6)
+    assert chunks == 3  # on the mat | sat | the cat
+    assert metric.score(counted) == pytest.approx(1 - 0.5 * (3 / 6) ** 3)
+    # Two of three words match one of four: P = 2/3, R = 2/4, one chunk.
+    half = metric.statistics(["The cats RUNNING"], [["a cat runs home"]])
+    assert half.rows[0].tolist() == [2, 1, 3, 4]
+    precision, recall = 2 / 3, 2 / 4
+    mean = 10 * precision * recall / (recall + 9 * precision)
+    assert metric.score(half) == pytest.approx(mean * (1 - 0.5 * (1 / 2) ** 3))
+    assert metric.score(metric.statistics(["x"], [["y"]])) == 0.0
+    assert metric.score(metric.statistics([""], [[""]])) == 0.0
+    assert words("Don't stop.") == ["don", "'", "t", "stop", "."]
+
+
+# Each from the rules as the paper gives them, carried through all five steps by hand.
+STEMS = """caresses caress|ponies poni|ties ti|cats cat|feed feed|agreed agre|plastered plaster|bled bled|motoring motor
+sing sing|conflated conflat|troubled troubl|sized size|hopping hop|tanned tan|falling fall|hissing hiss|fizzed fizz
+failing fail|filing file|happy happi|sky sky|relational relat|conditional condit|rational ration|valenci valenc
+digitizer digit|radicalli radic|vileli vile|analogousli analog|vietnamization vietnam|predication predic|operator oper
+feudalism feudal|decisiveness decis|hopefulness hope|callousness callous|formaliti formal|sensitiviti sensit
+sensibiliti sensibl|triplicate triplic|formative form|formalize formal|electriciti electr|electrical electr
+goodness good|revival reviv|allowance allow|inference infer|airliner airlin|gyroscopic gyroscop|adjustable adjust
+defensible defens|irritant irrit|replacement replac|adjustment adjust|dependent depend|adoption adopt|communism commun
+activate activ|angulariti angular|homologous homolog|effective effect|bowdlerize bowdler|probate probat|rate rate
+cease ceas|controll control|roll roll|generalizations gener|oscillators oscil"""
+
+
+@pytest.mark.parametrize("pair", [pair for line in STEMS.split("\n") for pair in line.split("|")])
+def test_stems_of_the_paper(pair: str) -> None:
+    word, expected = pair.split()
+    assert stem(word) == expected
+
+
+def test_stems_leave_other_words_alone() -> None:
+    for word in ("is", "a", "größe", "3rds", "語る", ""):
+        assert stem(word) == word
+
+
+# --- ROUGE
+
+
+@given(LETTERS, LETTERS)
+def test_common_subsequence_equals_dynamic_programming(left: str, right: str) -> None:
+    # Without substitutions the cheapest way keeps the longest common subsequence: cost = m + n − 2·LCS.
+    cost = align(left, right, substitution=2).cost
+    assert common_subsequence(left, right) == (len(left) + len(right) - cost) // 2
+
+
+def test_rouge_by_hand() -> None:
+    hypothesis, reference = ["The cat, the dog!"], [["the dog saw the cat"]]
+    found = {name: METRICS[name].score(METRICS[name].statistics(hypothesis, reference)) for name in METRICS}
+    assert found["rouge-1"] == pytest.approx(2 * 4 / (4 + 5))
+    assert found["rouge-2"] == pytest.approx(2 * 2 / (3 + 4))
+    assert found["rouge-l"] == pytest.approx(2 * 2 / (4 + 5))  # the dog, or the cat, or the … the
+    several = METRICS["rouge-1"].statistics(["a b", "c"], [["x", "a"], ["c"]])
+    assert several.rows[:, 0].tolist() == pytest.approx([2 / 3, 1.0])
+    assert METRICS["rouge-1"].score(several) == pytest.approx((2 / 3 + 1) / 2)  # the mean, not the sum of matches
