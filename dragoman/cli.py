@@ -389,6 +389,45 @@ def score(hypotheses: str, references: tuple[str, ...], units: Any, as_json: boo
     print_scores(score_text(written, together, units=units).as_dict(), as_json)
 
 
+@cli.command("score-alignment")
+@click.argument("gold")
+@click.argument("found")
+@click.option(
+    "--gold-from", type=click.Choice(["0", "1"]), help="The number of the first word in GOLD. [default: 0, or 1 where "
+    "every line is one link]",
+)  # fmt: skip
+@click.option("--found-from", type=click.Choice(["0", "1"]), help="The same for FOUND.")
+@click.option("--swap", is_flag=True, help="FOUND was made from the target to the source: turn its links round.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def score_alignment(
+    gold: str, found: str, gold_from: str | None, found_from: str | None, swap: bool, as_json: bool
+) -> None:
+    """Score word alignments against hand-made ones: alignment error rate, precision, recall.
+
+    Both files have one line a pair such as "0-0 1-2", where GOLD may mark possible links as 1p2; or one line a link,
+    "PAIR SOURCE TARGET S|P" (also .gz and .zst). A possible link costs nothing, found or not (Och and Ney 2003).
+    """
+    from dragoman.data.readers import read_lines
+    from dragoman.scoring.alignment import alignment_score, read_alignments, swapped
+
+    truth, other = (
+        read_alignments(read_lines(path), path, None if first is None else int(first))
+        for path, first in ((gold, gold_from), (found, found_from))
+    )
+    links = [swapped(one.possible) if swap else one.possible for one in other]
+    numbers = {number for one in truth for link in one.possible for number in link}
+    if gold_from is None and numbers and 0 not in numbers:
+        click.echo(f"{gold}: found no word 0; if its words count from 1, add --gold-from 1", err=True)
+    scores = alignment_score(links, truth).as_dict()
+    if as_json:
+        click.echo(json.dumps(scores))
+        return
+    for name, key in (("AER", "aer"), ("precision", "precision"), ("recall", "recall")):
+        click.echo(f"{name:<15}{100 * scores[key]:>10.2f} %")
+    for key in ("links", "sure", "segments"):
+        click.echo(f"{key:<15}{scores[key]:>10,}")
+
+
 @cli.command()
 @click.argument("run")
 @click.option("--depth", type=click.IntRange(1), default=3, show_default=True, help="How deep to list layers.")
