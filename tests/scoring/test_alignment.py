@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import random
 from pathlib import Path
@@ -22,8 +21,6 @@ from dragoman.scoring.alignment import (
     swapped,
 )
 from tests.conftest import call
-
-HANDMADE = Path(__file__).parents[2] / "shared" / "data" / "word_alignment"
 
 
 def test_scores_made_by_hand() -> None:
@@ -124,16 +121,6 @@ def test_two_directions_made_one() -> None:
             assert all(link[0] != other[0] and link[1] != other[1] for other in final - {link})
         told_apart += len({forward & backward, between, final, forward | backward}) == 4
     assert told_apart > 10
-
-
-@pytest.mark.skipif(not HANDMADE.is_dir(), reason="the hand-made alignments are not here")
-@pytest.mark.parametrize(("name", "sure", "possible"), [("enfr", 4_038, 13_400), ("roen", 6_198, 0)])
-def test_hand_made_alignments_are_read(name: str, sure: int, possible: int) -> None:
-    lines = gzip.decompress((HANDMADE / f"{name}.gold.gz").read_bytes()).decode().splitlines()
-    gold = read_alignments(lines, name, first=1)
-    assert sum(len(one.sure) for one in gold) == sure
-    assert sum(len(one.possible - one.sure) for one in gold) == possible
-    assert alignment_score([one.sure for one in gold], gold).error_rate == 0
 
 
 def test_the_command_scores_files(tmp_path: Path) -> None:
