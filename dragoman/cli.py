@@ -557,6 +557,63 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
 
 
 @cli.command()
+@click.argument("run")
+@click.argument("file", required=False)
+@click.option("--source", help="Source lines of a pair of parallel files.")
+@click.option("--target", help="Target lines, one for each source line.")
+@click.option("--plot", help="Also draw how sure against how often right to this .png, .svg or .pdf file.")
+@click.option("--bins", type=click.IntRange(1), default=15, show_default=True, help="Groups of like confidence.")
+@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs at a time.")
+@tag_option
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+def calibrate(
+    run: str,
+    file: str | None,
+    source: str | None,
+    target: str | None,
+    plot: str | None,
+    bins: int,
+    batch_size: int,
+    tag: str | None,
+    as_json: bool,
+    device: str,
+) -> None:
+    """Make a run's confidences honest: of the tokens it is 80 % sure of, 80 % should be right.
+
+    Fits one temperature (Guo et al. 2017) on the pairs of FILE, or on those that training set aside, and writes it to
+    calibration.json in the run folder. From then on predict --json also gives confidence and token_confidences; the
+    outputs stay as they are. Training on changes the weights: calibrate again afterwards.
+    """
+    from dragoman.data.readers import Pairs
+    from dragoman.inspection import confidence
+    from dragoman.predictor import load
+
+    if (file is not None and source is not None) or (source is None) != (target is None):
+        raise DataError("name FILE, or both --source and --target, or neither for the pairs that training set aside")
+    if plot:
+        from dragoman.reports.drawing import check_picture
+
+        check_picture(plot)
+    predictor = load(run, device)
+    files = Pairs(source, target) if source is not None and target is not None else file
+    rows = None if files is None else confidence.read_rows(predictor, files, tag)
+    found = confidence.calibrate(predictor, rows, bins=bins, batch_size=batch_size)
+    path = confidence.save_calibration(predictor, found)
+    if as_json:
+        click.echo(json.dumps(found.as_dict()))
+    else:
+        for line in found.lines():
+            click.echo(line)
+        click.echo(f"written: {path}")
+    if plot:
+        from dragoman.reports.drawing import draw_reliability
+
+        panels = {"as trained": found.before.reliability, "calibrated": found.after.reliability}
+        click.echo(f"picture: {draw_reliability(panels, plot, title=run)}", err=True)
+
+
+@cli.command()
 @click.argument("task", required=False)
 def new(task: str | None) -> None:
     """Print a commented starter configuration for a TASK (translate).

@@ -16,6 +16,7 @@ import dragoman
 from dragoman.data.tags import Tagged
 from dragoman.data.tokenizers import CharactersConfig, SubwordsConfig, Tokenizer, TokenizerConfig, WordsConfig, learn
 from dragoman.errors import ConfigError, DataError
+from dragoman.inspection.aligning import Aligner
 from dragoman.inspection.alignment import (
     View,
     WordAlignment,
@@ -77,7 +78,7 @@ def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Toke
     with torch.no_grad():
         for part in model.parameters():
             part.add_(0.4 * torch.randn_like(part))
-    told = SimpleNamespace(
+    told: Any = SimpleNamespace(
         model=model,
         device=torch.device("cpu"),
         source_tokenizer=source,
@@ -206,7 +207,8 @@ def test_links_from_weights() -> None:
 # --- a truth that is known
 
 
-LEXICON = {f"s{letter}": f"t{letter}" for letter in "abcdefgh"}
+# Each word's partner has it as its own, so a run that translates and turns round is its own reverse.
+LEXICON = {f"w{letter}": f"w{partner}" for letter, partner in zip("abcdefgh", "efghabcd", strict=True)}
 
 
 def reversed_pairs(count: int, seed: int) -> list[tuple[str, str, Links]]:
@@ -264,12 +266,17 @@ def test_a_learned_reordering_is_found(learned: Predictor) -> None:
 
 
 def test_two_directions_choose_the_views_that_agree(learned: Predictor) -> None:
-    """A mirrored reversal is a reversal: the run, read with its words turned round, serves as its own reverse."""
-    pairs = [(source, target) for source, target, _ in reversed_pairs(40, 3)]
-    # Both "directions" align source to target; turning the links of the second must undo that the pairs are turned.
-    one, other, agreement = choose_views(learned, learned, pairs, pairs)
-    assert one.shifted == other.shifted
-    assert agreement > 0.9  # a reversal is its own mirror image
+    rows = reversed_pairs(40, 3)
+    pairs = [row[:2] for row in rows]
+    turned = [(target, source) for source, target in pairs]
+    ahead, behind, agreement = choose_views(learned, learned, pairs, turned)
+    assert (ahead, behind) == (view_of(learned), view_of(learned))
+    assert agreement > 0.9
+    both = Aligner(learned, learned, combination="intersection")
+    found = [one.links for one in both(pairs)]
+    gold = [Gold(row[2], row[2]) for row in rows]
+    one_way = alignment_score([one.links for one in align(learned, pairs)], gold)
+    assert alignment_score(found, gold).precision >= one_way.precision > 0.9
 
 
 def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: Path) -> None:
@@ -286,6 +293,10 @@ def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: 
     chosen = call("align", run, pairs, "--gold", gold, "--batch-size", "7")
     assert chosen.out == said.out
     assert "read: decoder.attention, mean of the heads, when written (error rate" in chosen.err
+    joined = call("align", run, pairs, "--reverse", run, "--combine", "union")
+    assert "agreement" in joined.err
+    for line, one_way in zip(joined.lines, said.lines, strict=True):
+        assert set(line.split()) >= set(one_way.split())
     (row, *_) = (json.loads(line) for line in call("align", run, pairs, "--json").lines)
     assert set(row) == {"source", "target", "links", "weights"}
     assert len(row["weights"]) == len(row["target"])
