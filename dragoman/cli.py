@@ -610,7 +610,7 @@ def calibrate(
         from dragoman.reports.drawing import draw_reliability
 
         panels = {"as trained": found.before.reliability, "calibrated": found.after.reliability}
-        click.echo(f"picture: {draw_reliability(panels, plot, title=run)}", err=True)
+        click.echo(f"picture: {draw_reliability(panels, plot, title=Path(run).name)}", err=True)
 
 
 @cli.command()

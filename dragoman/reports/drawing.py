@@ -129,7 +129,7 @@ def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title:
         above.bar(starts, [one.accuracy for _, one in shown], width, align="edge", color="#9fb3c8", edgecolor=PAPER)
         above.plot((0, 1), (0, 1), color=INK, linewidth=1, linestyle="--", label="as sure as right")
         above.plot(*zip(*((one.confidence, one.accuracy) for _, one in shown), strict=True), "o", color="#0b69a3",
-                   markersize=4, label="mean of each group")  # fmt: skip
+                   markersize=4, label="mean of each group", clip_on=False)  # fmt: skip
         above.set_title(f"{name}: error {100 * found.error:.2f} %", fontsize=10, color=INK)
         below.bar(starts, [one.tokens / found.count for _, one in shown], width, align="edge", color="#0b69a3")
         below.set_xlabel("confidence")
