@@ -233,6 +233,8 @@ def predict(
     lines = read_lines(file)
     predictor = load(run, device)
     as_utf8()
+    if not as_json:
+        predictor.temperature = None  # plain output has no room for confidences: do not work them out
     conversation = typed and sys.stdin.isatty()  # a person waits for an answer to every line
     for prediction in predictor.stream(
         with_progress(lines, "lines"),
@@ -321,6 +323,7 @@ def evaluate(
     if faults:
         # Scores of a part would be compared with scores of the whole: never leave out a line silently.
         raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
+    predictor.temperature = None  # scores ask for no confidences
     scores, predictions = predictor.evaluate(
         examples, tag=tag, beam=beam, length_penalty=length_penalty, batch_size=batch_size
     )

@@ -77,7 +77,7 @@ class Predictor:
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         self.model: Any = run.model(self.device)
         self.ratio = float(run.data["length_ratio"])
-        self.temperature = calibrated_temperature(run.folder, run.weights_path())  # None: not calibrated
+        self.temperature = calibrated_temperature(run.folder, run.weights_path())  # None: tells no confidences
 
     @property
     def tags(self) -> tuple[str, ...]:

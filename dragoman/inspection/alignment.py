@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,16 +60,16 @@ def word_spans(text: str, tags: Sequence[str] = ()) -> list[Span]:
 
 def shares(parts: Sequence[Span], words: Sequence[Span], rows: int) -> Tensor:
     """How much of each part belongs to each word: (rows, words), zero for spaces and for rows beyond the parts."""
-    out = torch.zeros(rows, len(words))
+    out = np.zeros((rows, len(words)), np.float32)
     word = 0
     for row, (first, end) in enumerate(parts):
         while word < len(words) and words[word][1] <= first:
             word += 1
-        place = word
-        while place < len(words) and words[place][0] < max(end, first + 1):  # a byte before the last has no length
-            out[row, place] = 1.0
-            place += 1
-    return out / out.sum(1, keepdim=True).clamp(min=1.0)
+        last = word
+        while last < len(words) and words[last][0] < max(end, first + 1):  # a byte before the last has no length
+            last += 1
+        out[row, word:last] = 1 / max(1, last - word)
+    return torch.from_numpy(out)
 
 
 def entry_spans(tokens: Sequence[Span], text: str, entries: int, batch: Batch, padded_words: int) -> Sequence[Span]:
@@ -115,10 +116,10 @@ def links_of(weights: Tensor, threshold: float | None = None) -> Links:
     if not weights.numel():
         return frozenset()
     if threshold is not None:
-        return frozenset((int(source), int(target)) for target, source in (weights >= threshold).nonzero().tolist())
-    most, places = weights.max(1)
+        return frozenset((source, target) for target, source in (weights >= threshold).nonzero().tolist())
+    most, places = (part.tolist() for part in weights.max(1))
     return frozenset(
-        (source, target) for target, source in enumerate(places.tolist()) if most[target] > 0
+        (source, target) for target, source in enumerate(places) if most[target] > 0
     )  # a local window may have seen no word at all
 
 
