@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.runs import Run, device_of
 from dragoman.scoring import score_text
+from dragoman.search.confidence import calibrated_temperature, token_confidences
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.run import search_all
 
@@ -35,16 +36,32 @@ class Prediction:
     tokens: tuple[str, ...]
     token_scores: tuple[float, ...]
     alternatives: tuple[Prediction, ...] = ()  # further outputs, best first
+    confidence: float | None = None  # of a calibrated run: the geometric mean of the next
+    token_confidences: tuple[float, ...] = ()  # how often a token this sure is right, <eos> included
 
     def __str__(self) -> str:
         return self.text
 
     def as_json(self) -> str:
         """One JSON object on one line."""
-        table = asdict(self)
+        return json.dumps(self.as_table(), ensure_ascii=False)
+
+    def as_table(self) -> dict[str, Any]:
+        """Names and values, without what this prediction does not have."""
+        table = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.confidence is None:
+            del table["confidence"], table["token_confidences"]
         if not self.alternatives:
             del table["alternatives"]
-        return json.dumps(table, ensure_ascii=False)
+        else:
+            table["alternatives"] = [one.as_table() for one in self.alternatives]
+        return table
+
+
+def confident(prediction: Prediction, tokens: tuple[float, ...]) -> Prediction:
+    """The prediction with the confidences of its tokens."""
+    mean = math.exp(sum(math.log(max(one, 1e-30)) for one in tokens) / len(tokens))
+    return replace(prediction, confidence=mean, token_confidences=tokens)
 
 
 NOTHING = Prediction("", 0.0, (), ())
@@ -60,6 +77,7 @@ class Predictor:
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         self.model: Any = run.model(self.device)
         self.ratio = float(run.data["length_ratio"])
+        self.temperature = calibrated_temperature(run.folder, run.weights_path())  # None: tells no confidences
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -135,11 +153,23 @@ class Predictor:
         out = [NOTHING] * len(texts)
         places = [place for place, text in enumerate(texts) if untagged(text, self.tags)[1].strip()]
         sources = self.source_tokenizer.encode_batch([texts[place] for place in places])
-        found = search_all(self.model, sources, config, self.ratio, self.device, rows=rows, most=most)
+        found = list(search_all(self.model, sources, config, self.ratio, self.device, rows=rows, most=most))
+        sure = self._confidences(sources, found, rows)
         for place, hypotheses in found:
             predictions = [self._prediction(hypothesis) for hypothesis in hypotheses]
+            if sure:
+                predictions = [confident(one, next(sure)) for one in predictions]
             out[places[place]] = replace(predictions[0], alternatives=tuple(predictions[1:]))
         return out
+
+    def _confidences(
+        self, sources: Sequence[Sequence[int]], found: Sequence[tuple[int, list[Hypothesis]]], rows: int
+    ) -> Iterator[tuple[float, ...]] | None:
+        """The calibrated confidences of every hypothesis, in the order found; None where the run is not calibrated."""
+        if self.temperature is None:
+            return None
+        outputs = [(sources[place], one.tokens[:-1]) for place, hypotheses in found for one in hypotheses]
+        return iter(token_confidences(self.model, outputs, self.temperature, self.device, rows))
 
     def _prediction(self, hypothesis: Hypothesis) -> Prediction:
         tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens

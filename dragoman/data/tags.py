@@ -110,6 +110,13 @@ class Tagged:
         first = len(self.inner)
         return [token(self.tags[id_ - first]) if id_ >= first else self.inner.pieces([id_])[0] for id_ in ids]
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Which characters of a text each token stands for."""
+        tag, rest = untagged(text, self.tags)
+        front = len(text) - len(rest)
+        spans = [(first + front, end + front) for first, end in self.inner.spans(rest)]
+        return [(0, front), *spans] if tag else spans
+
     def files(self, folder: Path, name: str) -> tuple[Path, ...]:
         """The files that `save` writes: those of the inner tokenizer."""
         return self.inner.files(folder, name)

@@ -82,6 +82,9 @@ _KINDS: dict[str, type[TokenizerConfig]] = {
 }
 
 
+Span = tuple[int, int]  # the first character and the one after the last; of a character's bytes all but one have none
+
+
 class Tokenizer(Protocol):
     """What every tokenizer does; encoding never adds <sos> or <eos>."""
 
@@ -110,6 +113,9 @@ class Tokenizer(Protocol):
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """A readable unit for each id."""
+
+    def spans(self, text: str) -> list[Span]:
+        """Which characters of a text each token of `encode` stands for."""
 
     def files(self, folder: Path, name: str) -> tuple[Path, ...]:
         """The files that `save` writes."""
@@ -178,6 +184,10 @@ class Characters(_Listed):
         """The text of token ids."""
         return "".join(_shown(self._tokens, ids))
 
+    def spans(self, text: str) -> list[Span]:
+        """One character a token."""
+        return [(place, place + 1) for place in range(len(text))]
+
 
 class Words(_Listed):
     """Words and punctuation, or tokens between spaces.
@@ -231,6 +241,18 @@ class Words(_Listed):
             parts.append(text)
             glued = glue_after
         return "".join(parts)
+
+    def spans(self, text: str) -> list[Span]:
+        """The characters of every word or mark; joiners stand for none."""
+        if not self._punctuation:
+            return [match.span() for match in re.finditer("[^ ]+", text)]
+        spans, end = list[Span](), 0
+        for chunk in _chunks(text):
+            first = end = text.index(chunk, end)
+            for core in _cores().finditer(chunk):
+                spans.append((first + core.start(), first + core.end()))
+            end += len(chunk)
+        return spans
 
 
 def _shown(tokens: Sequence[str], ids: Sequence[int]) -> list[str]:
@@ -333,6 +355,22 @@ class Subwords:
         """A readable unit for each id."""
         pieces: list[str] = self._processor.id_to_piece([int(index) for index in ids])
         return pieces
+
+    def spans(self, text: str) -> list[Span]:
+        """The characters of every piece, the space before a word included; of several bytes the last has all."""
+        ids = self.encode(text)
+        spans, end = list[Span](), -1  # sentencepiece puts a space before the text
+        missing = 0  # bytes until a character is whole
+        for piece, index in zip(self.pieces(ids), ids, strict=True):
+            first = end
+            if not self._processor.is_byte(index):
+                end += len(piece)
+            else:
+                byte = int(piece[3:5], 16)
+                missing = missing - 1 if missing else (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0)
+                end += not missing
+            spans.append((max(0, first), max(0, end)))
+        return spans
 
     def files(self, folder: Path, name: str) -> tuple[Path, ...]:
         """The files that `save` writes."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batches import batch_of
+from dragoman.data.batches import Batch, batch_of
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import DataError
 from dragoman.layers.attention import observing
@@ -52,23 +52,29 @@ def entry_names(tokens: Sequence[str], text: str, entries: int) -> tuple[str, ..
 
 
 @torch.no_grad()
+def memory_attention(model: Any, batch: Batch) -> dict[str, Tensor]:
+    """Where the targets of a batch look in their sources, by layer: (B, H, T, S), S entries of the memory."""
+    kinds = dict(model.named_modules())
+    with watch(model) as seen:
+        model.score(batch)
+    layers = {
+        name: torch.cat(parts, 2).float().cpu()  # recurrent decoders attend once a step
+        for name, parts in seen.items()
+        if getattr(kinds[name], "reads_memory", False)
+    }
+    if not layers:
+        raise DataError("no attention to show: this model's output does not look at its source by attention")
+    return layers
+
+
 def cross_attention(predictor: Predictor, text: str, output: str | None = None) -> Alignment:
     """The attention over the source behind an output, by default the predicted one."""
     source = predictor.source_tokenizer.encode(text)
     if output is None:
         output = predictor.predict([text])[0].text
     target = predictor.target_tokenizer.encode(output)
-    model: Any = predictor.model
-    kinds = dict(model.named_modules())
-    with watch(model) as seen:
-        model.score(batch_of([source], [target]).to(predictor.device))
-    layers = {
-        name: torch.cat(parts, 2)[0].float().cpu()  # recurrent decoders attend once a step
-        for name, parts in seen.items()
-        if getattr(kinds[name], "reads_memory", False)
-    }
-    if not layers:
-        raise DataError("no attention to show: this model's output does not look at its source by attention")
+    batch = batch_of([source], [target]).to(predictor.device)
+    layers = {name: weights[0] for name, weights in memory_attention(predictor.model, batch).items()}
     tokens = predictor.source_tokenizer.pieces([*source, EOS])
     entries = next((weights.shape[2] for weights in layers.values()), len(tokens))
     return Alignment(

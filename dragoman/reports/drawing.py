@@ -10,6 +10,7 @@ from typing import Any
 from dragoman.errors import DataError, MissingExtraError
 from dragoman.files import written_whole
 from dragoman.inspection.watch import Alignment
+from dragoman.scoring.calibration import Reliability
 from dragoman.scoring.lengths import LengthScore
 
 INK, PAPER = "#1f2933", "#ffffff"
@@ -111,4 +112,34 @@ def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Pat
     axes.legend(frameon=False, fontsize=9)
     if title:
         axes.set_title(title, fontsize=11, color=INK)
+    return save(drawing, path)
+
+
+def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title: str = "") -> Path:
+    """One panel a system: how often tokens were right against how sure the model was, and how many there are."""
+    drawing, _ = figure(4.2 * len(panels), 5.2)
+    if title:
+        drawing.suptitle(title, color=INK)
+    grid = drawing.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
+    for place, (name, found) in enumerate(panels.items()):
+        above, below = grid[0][place], grid[1][place]
+        width = 1 / len(found.bins)
+        shown = [(number * width, one) for number, one in enumerate(found.bins) if one.tokens]
+        starts = [start for start, _ in shown]
+        above.bar(starts, [one.accuracy for _, one in shown], width, align="edge", color="#9fb3c8", edgecolor=PAPER)
+        above.plot((0, 1), (0, 1), color=INK, linewidth=1, linestyle="--", label="as sure as right")
+        above.plot(*zip(*((one.confidence, one.accuracy) for _, one in shown), strict=True), "o", color="#0b69a3",
+                   markersize=4, label="mean of each group", clip_on=False)  # fmt: skip
+        above.set_title(f"{name}: error {100 * found.error:.2f} %", fontsize=10, color=INK)
+        below.bar(starts, [one.tokens / found.count for _, one in shown], width, align="edge", color="#0b69a3")
+        below.set_xlabel("confidence")
+        below.set_xlim(0, 1)
+        above.set_ylim(0, 1)
+        for axes in (above, below):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(alpha=0.25)
+            axes.set_axisbelow(True)
+    grid[0][0].set_ylabel("share that was right")
+    grid[1][0].set_ylabel("share of tokens")
+    grid[0][0].legend(frameon=False, fontsize=8)
     return save(drawing, path)

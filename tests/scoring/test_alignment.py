@@ -1,108 +1,140 @@
-"""Edit distance with costs, its table shown and drawn, and errors counted by kind (FIELD I1, I2)."""
+"""Alignment error rate and its formats (FIELD J3), against counts made by hand and a published tool's definitions."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from pathlib import Path
 
-import jiwer
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from rapidfuzz.distance import Indel, Levenshtein
 
 from dragoman.errors import DataError
-from dragoman.reports.lines import alignment_lines
-from dragoman.reports.scores import draw_edit_table
-from dragoman.scoring.edit import align
-from dragoman.scoring.errors import alignments
+from dragoman.scoring.alignment import (
+    COMBINATIONS,
+    Gold,
+    Links,
+    alignment_score,
+    grown,
+    links_text,
+    parsed,
+    read_alignments,
+    swapped,
+)
+from tests.conftest import call
 
-WORDS = st.text("abc ", max_size=12)
+
+def test_scores_made_by_hand() -> None:
+    """A = {00, 11, 12, 30}, S = {00, 11, 22}, P = S ∪ {12}: |A∩S| = 2, |A∩P| = 3, |A| = 4, |S| = 3."""
+    score = alignment_score([parsed("0-0 1-1 1-2 3-0").sure], [parsed("0-0 1-1 2-2 1p2")])
+    assert score.precision == pytest.approx(3 / 4)
+    assert score.recall == pytest.approx(2 / 3)
+    assert score.error_rate == pytest.approx(1 - 5 / 7)
+
+
+def test_scores_of_a_corpus_come_from_its_counts_not_from_means() -> None:
+    gold = [parsed("0-0"), parsed("0-0 1-1 2-2 3p3")]
+    score = alignment_score([parsed("0-1").sure, parsed("0-0 1-1 3-3").sure], gold)
+    assert score.segments[1] == (3, 3, 2, 3)
+    assert score.error_rate == pytest.approx(1 - (2 + 3) / (4 + 4))
+    assert score.as_dict() == {
+        "aer": score.error_rate, "precision": 0.75, "recall": 0.5, "links": 4, "sure": 4, "segments": 2,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "substitution", "cost"),
+    ("found", "gold", "rate"), [("", "", 0.0), ("", "0-0", 1.0), ("0-0", "", 1.0), ("0-0", "0p0", 0.0)]
+)
+def test_scores_of_nothing(found: str, gold: str, rate: float) -> None:
+    assert alignment_score([parsed(found).sure], [parsed(gold)]).error_rate == rate
+
+
+def test_without_possible_links_the_rate_is_one_minus_f1() -> None:
+    found, gold = parsed("0-0 1-1 4-4").sure, parsed("0-0 1-2 3-3 4-4 5-5")
+    score = alignment_score([found], [gold])
+    f1 = 2 * score.precision * score.recall / (score.precision + score.recall)
+    assert score.error_rate == pytest.approx(1 - f1)
+
+
+def test_formats() -> None:
+    expected = Gold(frozenset({(0, 0), (2, 1)}), frozenset({(0, 0), (2, 1), (1, 4)}))
+    for line, first in (("0-0 1p4 2-1", 0), ("1-1 2p5 3-2", 1), (" 2-1:0.5\t0-0/1e-3  1?4 ", 0)):
+        assert parsed(line, first=first) == expected
+    assert links_text(expected.sure) == "0-0 2-1"
+    assert parsed(links_text(expected.possible)).sure == expected.possible
+    assert swapped(expected.sure) == {(0, 0), (1, 2)}
+
+
+def test_one_link_a_line_counts_from_one() -> None:
+    lines = ["0001 1 1 S", "0001 3 2", "0001 2 5 P", "0003 1 2 S 0.9", "0003 0 1 S"]
+    both = frozenset({(0, 0), (2, 1)})
+    assert read_alignments(lines) == [
+        Gold(both, both | {(1, 4)}),
+        Gold(frozenset(), frozenset()),
+        Gold(frozenset({(0, 1)}), frozenset({(0, 1)})),
+    ]
+    assert read_alignments(["", "0-0"]) == [Gold(frozenset(), frozenset()), parsed("0-0")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "first", "message"),
     [
-        ("INTENTION", "EXECUTION", 1, 5),
-        ("INTENTION", "EXECUTION", 2, 8),
-        ("Hello", "Hella", 1, 1),
-        ("monkey", "money", 1, 1),
-        ("flaw", "lawn", 1, 2),
+        (["0-0", "0-0 1_1"], 0, "gold:2: found '1_1', expected links such as 0-0"),
+        (["1-0"], 1, "gold:1: found '1-0', expected words counted from 1"),
+        (["2 1 1", "1 1 1"], None, "gold:2: found pair 1 after 2"),
     ],
 )
-def test_worked_cases(left: str, right: str, substitution: int, cost: int) -> None:
-    found = align(left, right, substitution=substitution)
-    assert found.cost == cost == found.table[-1][-1]
-    assert f"[{cost}]" == found.render_table().split()[-1]
+def test_errors_name_the_place(lines: list[str], first: int | None, message: str) -> None:
+    with pytest.raises(DataError, match=message.replace("(", r"\(")):
+        read_alignments(lines, "gold", first)
 
 
-def test_the_table_is_printed_with_its_path() -> None:
-    assert align("flaw", "lawn").render_table() == "\n".join(
-        [
-            "       l   a   w   n",
-            "  [0]  1   2   3   4",
-            "f [1]  1   2   3   4",
-            "l  2  [1]  2   3   4",
-            "a  3   2  [1]  2   3",
-            "w  4   3   2  [1] [2]",
-        ]
+def plain_grow(forward: Links, backward: Links, sources: int, targets: int) -> set[tuple[int, int]]:
+    """The published procedure, over the whole grid with nothing kept between turns."""
+    links, union = set(forward & backward), forward | backward
+    added = True
+    while added:
+        added = False
+        for target, source in itertools.product(range(targets), range(sources)):
+            if (source, target) not in links:
+                continue
+            for across, down in ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)):
+                near = (source + across, target + down)
+                free = all(link[0] != near[0] for link in links) or all(link[1] != near[1] for link in links)
+                if near in union and free:
+                    links.add(near)
+                    added = True
+    return links
+
+
+def test_two_directions_made_one() -> None:
+    draw = random.Random(3)
+    told_apart = 0
+    for _ in range(100):
+        forward, backward = (
+            frozenset((draw.randrange(5), draw.randrange(6)) for _ in range(draw.randint(1, 9))) for _ in range(2)
+        )
+        between = grown(forward, backward)
+        assert between == plain_grow(forward, backward, 5, 6)
+        final = COMBINATIONS["grow-diag-final-and"](forward, backward)
+        assert forward & backward <= between <= final <= forward | backward
+        for link in final - between:
+            assert all(link[0] != other[0] and link[1] != other[1] for other in final - {link})
+        told_apart += len({forward & backward, between, final, forward | backward}) == 4
+    assert told_apart > 10
+
+
+def test_the_command_scores_files(tmp_path: Path) -> None:
+    (tmp_path / "gold").write_text("1-1 2-2\n3p3 1-2\n")
+    (tmp_path / "found").write_text("0-0 1-1\n2-2 1-0\n")
+    said = call("score-alignment", tmp_path / "gold", tmp_path / "found", "--gold-from", "1")
+    assert (said.code, said.err) == (0, "")
+    assert said.lines[0].split() == ["AER", "28.57", "%"]  # 1 − (2 + 3) / (4 + 3)
+    swapped_said = call(
+        "score-alignment", tmp_path / "gold", tmp_path / "found", "--gold-from", "1", "--swap", "--json"
     )
-    wide = align(["語"], ["x y", "語"]).render_table().split("\n")
-    assert wide == ["       x␣y  語", "   [0]  [1]  2", "語  1    1  [1]"]
-
-
-@given(WORDS, WORDS, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
-def test_the_path_pays_the_cost(left: str, right: str, substitution: int, insertion: int, deletion: int) -> None:
-    found = align(left, right, substitution=substitution, insertion=insertion, deletion=deletion)
-    assert ("".join(map(str, found.left)), "".join(map(str, found.right))) == (left, right)
-    assert found.path[0] == (0, 0)
-    assert found.path[-1] == (len(left), len(right))
-    paid = substitution * found.substitutions + insertion * found.insertions + deletion * found.deletions
-    assert found.cost == paid
-    assert found.edits == found.substitutions + found.insertions + found.deletions
-    assert found.matches + found.substitutions + found.deletions == len(left)
-    assert len(left) + found.insertions - found.deletions == len(right)
-
-
-def test_costs_equal_rapidfuzz_on_ten_thousand_pairs() -> None:
-    draw = random.Random(2)
-    for _ in range(10_000):
-        left, right = ("".join(draw.choices("abcd", k=draw.randint(0, 7))) for _ in range(2))
-        weights = draw.choice([(1, 1, 1), (1, 1, 2), (2, 3, 4), (1, 2, 1)])
-        found = align(left, right, insertion=weights[0], deletion=weights[1], substitution=weights[2])
-        assert found.cost == Levenshtein.distance(left, right, weights=weights)
-        if weights == (1, 1, 2):
-            assert found.cost == Indel.distance(left, right)
-
-
-@pytest.mark.parametrize("units", ["words", "characters"])
-def test_errors_by_kind_equal_jiwer(units: str) -> None:
-    draw = random.Random(4)
-    hypotheses, references = (
-        [" ".join(draw.choices(["a", "b", "cc"], k=draw.randint(1, 6))) for _ in range(2000)] for _ in range(2)
-    )
-    found = alignments(hypotheses, [[text] for text in references], units=units)  # type: ignore[arg-type]
-    process = jiwer.process_words if units == "words" else jiwer.process_characters
-    for one, hypothesis, reference in zip(found, hypotheses, references, strict=True):
-        oracle = process(reference, hypothesis)
-        assert one.edits == oracle.substitutions + oracle.insertions + oracle.deletions
-        # Equally cheap alignments may differ in kinds, but never in this.
-        assert one.insertions - one.deletions == oracle.insertions - oracle.deletions
-
-
-def test_the_closest_reference_is_aligned() -> None:
-    one = alignments(["a b c"], [["x y", "a c"]])[0]
-    assert (one.left, one.right) == (("a", "c"), ("a", "b", "c"))
-    assert (one.substitutions, one.insertions, one.deletions) == (0, 1, 0)
-    lines = list(alignment_lines([one], "words", table=False))
-    assert lines == ["line 1: 0 S, 1 I, 0 D of 2 words, cost 1", "a * c", "a b c", "  I", "",
-                     "all lines: 0 S, 1 I, 0 D of 2 words, 50.00 %"]  # fmt: skip
-
-
-def test_the_table_is_drawn(tmp_path: Path) -> None:
-    path = draw_edit_table(align("INTENTION", "EXECUTION", substitution=2), tmp_path / "table.png", "title")
-    assert path.stat().st_size > 10_000
-    assert draw_edit_table(align("", ""), tmp_path / "nothing.png").stat().st_size > 1_000
-    assert draw_edit_table(align("a$b$", "語"), tmp_path / "odd.svg").stat().st_size > 1_000
-    with pytest.raises(DataError, match="cannot draw a table of 81 × 1 symbols: expected at most 80 a side"):
-        draw_edit_table(align("a" * 81, "a"), tmp_path / "long.png")
+    assert '"aer": 0.0,' in swapped_said.out
+    assert "count from 1" in call("score-alignment", tmp_path / "gold", tmp_path / "found").err
+    (tmp_path / "short").write_text("0-0\n")
+    said = call("score-alignment", tmp_path / "gold", tmp_path / "short")
+    assert said.code == 2
+    assert "found 1 alignments, expected 2" in said.err

@@ -1,0 +1,78 @@
+"""Which characters each token stands for: as many spans as tokens, in order, and together the whole text."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from dragoman.data.tags import Tagged
+from dragoman.data.tokenizers import (
+    CharactersConfig,
+    SubwordsConfig,
+    Tokenizer,
+    TokenizerConfig,
+    WordsConfig,
+    learn,
+)
+
+TEXTS = ["hello world, the cat's hat!", "the  dog ran\tfast.", " a b ", "grüße … 東京", "x"] * 5
+HARD = [
+    "",
+    " ",
+    "  lead",
+    "trail \u00a0 ",
+    "zebra 💥x the",
+    "東京 💥💥é",
+    "a\nb",
+    "o-o ￭ 'tis...",
+    "▁ <0x41>",
+    "\ud800 x",
+]
+CONFIGS: dict[str, TokenizerConfig] = {
+    "words": WordsConfig(),
+    "spaces": WordsConfig(split="spaces"),
+    "characters": CharactersConfig(),
+    "bpe": SubwordsConfig(vocabulary=320),
+    "unigram": SubwordsConfig(vocabulary=300, algorithm="unigram"),
+}
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    return learn(CONFIGS[request.param], TEXTS)
+
+
+def check(tokenizer: Tokenizer, text: str) -> None:
+    spans = tokenizer.spans(text)
+    assert len(spans) == len(tokenizer.encode(text)), text
+    covered = "".join(text[first:end] for first, end in spans)
+    assert "".join(covered.split()) == "".join(text.split()), text
+    assert all(0 <= first <= end <= len(text) for first, end in spans)
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
+
+
+@pytest.mark.parametrize("text", [*TEXTS[:5], *HARD])
+def test_spans_stand_for_the_whole_text(tokenizer: Tokenizer, text: str) -> None:
+    check(tokenizer, text)
+
+
+def test_spans_stand_for_any_text(tokenizer: Tokenizer) -> None:
+    draw = random.Random(4)
+    for _ in range(200):
+        check(tokenizer, "".join(draw.choice("hel lo,  wç東💥\t.'") for _ in range(draw.randint(0, 20))))
+
+
+@pytest.mark.parametrize("kind", ["words", "characters", "bpe"])
+def test_known_tokens_stand_for_what_they_spell(kind: str) -> None:
+    tokenizer, text = learn(CONFIGS[kind], TEXTS), TEXTS[0]
+    for piece, (first, end) in zip(tokenizer.pieces(tokenizer.encode(text)), tokenizer.spans(text), strict=True):
+        assert piece.replace("▁", " ").strip("￭ ") == text[first:end].strip()
+
+
+def test_a_tag_stands_for_itself(tokenizer: Tokenizer) -> None:
+    tagged = Tagged(tokenizer, ["de", "fr"])
+    plain = tokenizer.spans("the cat")
+    assert tagged.spans("<2fr> the cat") == [(0, 6), *((first + 6, end + 6) for first, end in plain)]
+    assert tagged.spans("the cat") == plain
