@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from dragoman.search import ctc, slots
 from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.follow import follow
+from dragoman.search.methods import Method, Request
 
 # How to read what a model writes at once.
 READERS: dict[type, Any] = {
@@ -33,13 +34,25 @@ def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
 
 
 def search(
-    model: Model | AtOnce, batch: Batch, config: SearchConfig, ratio: float, most: int = 1
+    model: Model | AtOnce,
+    batch: Batch,
+    config: SearchConfig,
+    ratio: float,
+    most: int = 1,
+    *,
+    method: Method | None = None,
+    text: Callable[[Sequence[int]], str] = str,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses for every source of a batch, best first."""
+    """The best hypotheses for every source of a batch, best first; without a `method` those of greedy or beam search.
+
+    `text` spells token ids, for methods that compare texts.
+    """
     limits = limits_for(batch, config, ratio)
     if model.maximum is not None:
         limits = limits.clamp(max=model.maximum)
-    if isinstance(model, AtOnce):
+    if method is not None:
+        found = method.search(Request(model, batch, limits, config, most, text))
+    elif isinstance(model, AtOnce):
         found = at_once(model, batch, limits, config, most)
     else:
         found = in_steps(model, batch, limits, config, most)
@@ -81,10 +94,13 @@ def search_all(
     *,
     rows: int = 64,
     most: int = 1,
+    method: Method | None = None,
+    text: Callable[[Sequence[int]], str] = str,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """(place, hypotheses) for many sources, batched by length; each place comes once, in the order of lengths."""
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     for first in range(0, len(order), rows):
         places = order[first : first + rows]
         batch = batch_of([sources[place] for place in places]).to(device)
-        yield from zip(places, search(model, batch, config, ratio, most), strict=True)
+        found = search(model, batch, config, ratio, most, method=method, text=text)
+        yield from zip(places, found, strict=True)
