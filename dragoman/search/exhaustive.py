@@ -89,9 +89,10 @@ def every_output(
             total = sum(parts)
             if total != float("-inf"):
                 found.append((total / size**length_penalty, (*text, EOS), tuple(parts)))
+        if len(found) > 2 * most + ROWS:
+            found = best(found, most)
         if size >= limit:
             continue
-        found = best(found, most)
         options = log_probabilities[:, words]  # (N, W)
         rows, which = (options > float("-inf")).nonzero(as_tuple=True)
         longer = torch.cat([tokens[rows], words[which][:, None]], 1)

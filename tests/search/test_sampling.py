@@ -172,8 +172,8 @@ def test_samples_do_not_depend_on_batch_or_order() -> None:
 
     straight = list(range(len(sources)))
     expected = found(1, straight)
-    assert len({tuple(row) for row in expected}) > 80
-    assert {len(row) for row in expected} <= {2, 3}
+    assert len({tuple(row) for row in expected}) > 60
+    assert {len(row) for row in expected} <= {1, 2, 3}
     for rows in (3, 64):
         assert found(rows, straight) == expected
         assert found(rows, random.Random(rows).sample(straight, len(straight))) == expected
