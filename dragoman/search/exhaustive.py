@@ -100,6 +100,7 @@ def every_output(
         waiting += [
             (after, *block)
             for block in zip(rows.split(ROWS), longer.split(ROWS), longer_scores.split(ROWS), strict=True)
+            if len(block[0])
         ]
     return [Hypothesis(tokens, parts, sum(parts), rank) for rank, tokens, parts in best(found, most)]
 
