@@ -26,7 +26,7 @@ class Exhaustive:
     """All outputs of at most `length` tokens, <eos> not counted."""
 
     kind: ClassVar[str] = "exhaustive"
-    length: Annotated[int, Range(0, None)] = setting(4, help="most tokens of an output; the space grows as words^length")
+    length: Annotated[int, Range(0, None)] = setting(4, help="most tokens of an output; there are words^length")
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The most probable outputs of every source, best first by the length penalty in force."""
@@ -97,11 +97,8 @@ def every_output(
         rows, which = (options > float("-inf")).nonzero(as_tuple=True)
         longer = torch.cat([tokens[rows], words[which][:, None]], 1)
         longer_scores = torch.cat([scores[rows], options[rows, which][:, None]], 1)
-        waiting += [
-            (after, *block)
-            for block in zip(rows.split(ROWS), longer.split(ROWS), longer_scores.split(ROWS), strict=True)
-            if len(block[0])
-        ]
+        blocks = zip(*(torch.split(part, ROWS) for part in (rows, longer, longer_scores)), strict=True)
+        waiting += [(after, *block) for block in blocks if len(block[0])]
     return [Hypothesis(tokens, parts, sum(parts), rank) for rank, tokens, parts in best(found, most)]
 
 

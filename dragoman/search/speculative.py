@@ -113,9 +113,7 @@ class Speculative:
             large.settle(certain)
             proposals = self.propose(small, certain, ends)
             log_probabilities = large.ahead([[*row, *more] for row, more in zip(certain, proposals, strict=True)])
-            spans = [
-                (len(row) - 1 - large.behind, len(more) + 1) for row, more in zip(certain, proposals, strict=True)
-            ]
+            spans = [(len(row) - 1 - large.behind, len(more) + 1) for row, more in zip(certain, proposals, strict=True)]
             choices = chosen(log_probabilities, spans, certain, ends)
             for row, proposal, choice in zip(live, proposals, choices, strict=True):
                 kept = accepted(proposal, [token for token, _ in choice])

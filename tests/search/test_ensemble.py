@@ -82,7 +82,9 @@ def test_beam_search_over_an_ensemble_is_the_slow_beam_over_hand_made_averages(a
 
         def guess(prefix: tuple[int, ...], source: list[int] = source) -> list[float]:
             with torch.no_grad():
-                each = [model.step(torch.tensor([[SOS, *prefix]]), model.start(batch_of([source])))[0] for model in models]
+                each = [
+                    model.step(torch.tensor([[SOS, *prefix]]), model.start(batch_of([source])))[0] for model in models
+                ]
             return [math.log(one) for one in averaged([out[0].tolist() for out in each], average)]
 
         expected = slow_beam(guess, 6, width=3, length_penalty=1.0, most=3, complete=None)

@@ -53,7 +53,9 @@ def test_it_is_teacher_forcing_and_a_wide_beam_on_a_real_model() -> None:
         found = search(model, batch_of(sources), config, 1.0, 1000, method=Exhaustive(length=3))
         limits = torch.tensor([4, 4])
         with torch.no_grad():
-            wide = beam(model.step, model.start(batch_of(sources)), limits, width=outputs, most=outputs, length_penalty=0.0)
+            wide = beam(
+                model.step, model.start(batch_of(sources)), limits, width=outputs, most=outputs, length_penalty=0.0
+            )
         for source, row, other in zip(sources, found, wide, strict=True):
             assert len(row) == outputs
             assert [one.tokens for one in row] == [one.tokens for one in other]

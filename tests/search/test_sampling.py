@@ -218,5 +218,3 @@ def test_a_broken_model_is_told() -> None:
         model.output.weight.fill_(math.nan)
     with pytest.raises(DragomanError, match="NaN"):
         search(model, batch_of([[5]]), CONFIG, 1.0, method=Sampling(top_k=3))
-
-
