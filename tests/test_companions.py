@@ -130,7 +130,7 @@ def test_exhaustive_search_from_the_command_line(large: Predictor) -> None:
 def test_an_ensemble_from_the_command_line_and_from_python(large: Predictor) -> None:
     for average in ("probability", "log"):
         lines = predicted("--with", "small", "--average", average)
-        assert lines == texts(ensemble(["large", "small"], average=average).predict(INPUTS))  # type: ignore[arg-type]
+        assert lines == texts(ensemble(["large", "small"], average=average).predict(INPUTS))
     assert texts(dragoman.load(["large", "small"]).predict(INPUTS)) == predicted("--with", "small")
     alone = large.predict(INPUTS)
     twice = ensemble([large, large]).predict(INPUTS)

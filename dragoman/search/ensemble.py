@@ -51,8 +51,6 @@ AVERAGES: dict[str, Callable[[Tensor], Tensor]] = {"probability": mean_probabili
 class Ensemble:
     """Models that share their vocabularies, averaged token by token; searched and scored like one model."""
 
-    partly_used = False
-
     def __init__(self, models: Sequence[Model], average: Average = "probability") -> None:
         if average not in AVERAGES:
             raise ConfigError(f"average: found {average!r}. {hint(average, AVERAGES)}")
@@ -68,9 +66,9 @@ class Ensemble:
         """Most tokens that every member can write; None: any number."""
         return min((model.maximum for model in self.models if model.maximum is not None), default=None)
 
-    def start(self, batch: Batch, capacity: int | None = None) -> Bundle:
+    def start(self, batch: Batch) -> Bundle:
         """Every member reads the sources and stands before the first target token."""
-        return Bundle(tuple(model.start(batch, capacity) for model in self.models))
+        return Bundle(tuple(model.start(batch) for model in self.models))
 
     def step(self, tokens: Tensor, state: Bundle) -> tuple[Tensor, Bundle]:
         """Read tokens (N,) or (N, P); give the averaged log-probabilities (N, V) of the next one."""

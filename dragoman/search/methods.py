@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from dragoman.data.batches import Batch
 from dragoman.errors import ConfigError
-from dragoman.models.core import AtOnce, Model
+from dragoman.models.core import AtOnce
 from dragoman.search.core import Hypothesis, SearchConfig
+
+
+class Writer(Protocol):
+    """What a search needs of whatever writes token by token: a model, or an ensemble of several."""
+
+    @property
+    def maximum(self) -> int | None:
+        """Most tokens it can write; None: any number."""
+
+    def start(self, batch: Batch) -> Any:
+        """Read the sources; the state before the first target token, which is a `Searchable`."""
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""
+
+    def read(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read tokens (N, P); give log-probabilities (N, P, V) of what follows each of them."""
 
 
 class Request(NamedTuple):
     """Sources to be answered."""
 
-    model: Model | AtOnce
+    model: Writer | AtOnce
     batch: Batch
     limits: Tensor  # (B,) most tokens per source, <eos> included
     config: SearchConfig
     most: int  # outputs wanted per source
     text: Callable[[Sequence[int]], str]  # token ids as text
 
-    def stepwise(self, method: str) -> Model:
+    def stepwise(self, method: str) -> Writer:
         """The model, which must write token by token."""
         if isinstance(self.model, AtOnce):
             raise ConfigError(f"{method} needs a model that writes token by token; this one writes all at once")

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from dragoman.data.batches import Batch, batch_of
 from dragoman.errors import DragomanError
-from dragoman.models.core import AtOnce, Emissions, Model, Slots
+from dragoman.models.core import AtOnce, Emissions, Slots
 from dragoman.search import ctc, slots
 from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.follow import follow
-from dragoman.search.methods import Method, Request
+from dragoman.search.methods import Method, Request, Writer
 
 # How to read what a model writes at once.
 READERS: dict[type, Any] = {
@@ -34,7 +34,7 @@ def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
 
 
 def search(
-    model: Model | AtOnce,
+    model: Writer | AtOnce,
     batch: Batch,
     config: SearchConfig,
     ratio: float,
@@ -69,7 +69,7 @@ def at_once(model: AtOnce, batch: Batch, limits: Tensor, config: SearchConfig, m
     return found
 
 
-def in_steps(model: Model, batch: Batch, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
+def in_steps(model: Writer, batch: Batch, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
     """What a model writes token by token."""
     with torch.no_grad():
         state = model.start(batch)
@@ -86,7 +86,7 @@ def in_steps(model: Model, batch: Batch, limits: Tensor, config: SearchConfig, m
 
 
 def search_all(
-    model: Model | AtOnce,
+    model: Writer | AtOnce,
     sources: Sequence[Sequence[int]],
     config: SearchConfig,
     ratio: float,

@@ -16,9 +16,9 @@ from torch import Tensor
 from dragoman.data.batches import Batch
 from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.errors import ConfigError
-from dragoman.models.core import AtOnce, Model
+from dragoman.models.core import AtOnce
 from dragoman.search.core import Hypothesis, allowed
-from dragoman.search.methods import Request
+from dragoman.search.methods import Request, Writer
 
 SETTLED = 16  # tokens that are certain for all rows before their states are brought up to them
 
@@ -47,7 +47,7 @@ class Reader:
     no earlier token sees. What is certain is read again in each round until `settle` moves the state behind it.
     """
 
-    def __init__(self, model: Model, batch: Batch) -> None:
+    def __init__(self, model: Writer, batch: Batch) -> None:
         self.model = model
         self.state: Any = model.start(batch)
         self.device = batch.source.device
@@ -80,7 +80,7 @@ class Reader:
 class Speculative:
     """Greedy search with a draft model that shares the vocabularies; `saved` counts over all calls of `search`."""
 
-    def __init__(self, draft: Model | AtOnce, tokens: int = 4) -> None:
+    def __init__(self, draft: Writer | AtOnce, tokens: int = 4) -> None:
         """`tokens` are proposed at a time."""
         if isinstance(draft, AtOnce):
             raise ConfigError("a draft model must write token by token; this one writes all at once")
@@ -100,7 +100,7 @@ class Speculative:
 
     @torch.no_grad()
     def decode(
-        self, model: Model, batch: Batch, limits: Sequence[int], length_penalty: float = 1.0
+        self, model: Writer, batch: Batch, limits: Sequence[int], length_penalty: float = 1.0
     ) -> list[Hypothesis]:
         """Rounds of proposing and reading; rows accept each as many as they like, and leave when they end."""
         large, small = Reader(model, batch), Reader(self.draft, batch)
