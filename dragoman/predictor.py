@@ -97,8 +97,9 @@ class Predictor:
         """One prediction per text, in order; an empty text gives an empty prediction.
 
         A run with tags needs one: `tag` for all texts, or "<2de> " at the front of a text, which goes before `tag`.
-        `method` searches in another way than beam search: `Sampling`, `MinimumBayesRisk`, `Exhaustive` of
-        `dragoman.search`, or `speculative` of `dragoman.companions`. `rerank` sorts the outputs of the whole beam.
+        `method` searches in another way than beam search: `search.sampling.Sampling`, `search.risk.MinimumBayesRisk`,
+        `search.exhaustive.Exhaustive` or `companions.speculative`. `rerank`, a `companions.Reranker`, sorts the
+        outputs of the whole beam anew.
         """
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; for one text write predict([text])")

@@ -22,6 +22,7 @@ from dragoman.search.methods import Request, distinct
 from dragoman.settings import Range, setting
 
 NOTHING = float("-inf")
+ROWS = 1024  # outputs drawn side by side, which bounds the memory
 
 
 @dataclass(frozen=True)
@@ -52,21 +53,25 @@ class Sampling:
 @torch.no_grad()
 def draw(request: Request, sampling: Sampling, count: int, method: str) -> list[list[Hypothesis]]:
     """So many samples of every source in the order they were drawn; their scores are the model's own."""
-    model, batch = request.stepwise(method), request.batch
-    rows = torch.arange(len(request.limits), device=request.limits.device).repeat_interleave(count)
-    keys = [
-        key_of(sampling.seed, [token for token in source if token != PAD], sample)
-        for source in batch.source.tolist()
-        for sample in range(count)
-    ]
-    found = follow(
-        model.step,
-        model.start(batch).select(rows),
-        request.limits[rows],
-        choose=roulette(keys, sampling),
-        length_penalty=request.config.length_penalty,
-    )
-    return [found[first : first + count] for first in range(0, len(found), count)]
+    model = request.stepwise(method)
+    sources = [[token for token in source if token != PAD] for source in request.batch.source.tolist()]
+    state = model.start(request.batch)
+    found: list[list[Hypothesis]] = [[] for _ in sources]
+    at_once = max(1, ROWS // max(1, len(sources)))
+    for first in range(0, count, at_once):
+        numbers = range(first, min(count, first + at_once))
+        rows = torch.arange(len(sources), device=request.limits.device).repeat_interleave(len(numbers))
+        keys = [key_of(sampling.seed, source, number) for source in sources for number in numbers]
+        drawn = follow(
+            model.step,
+            state.select(rows),
+            request.limits[rows],
+            choose=roulette(keys, sampling),
+            length_penalty=request.config.length_penalty,
+        )
+        for row, hypothesis in zip(rows.tolist(), drawn, strict=True):
+            found[row].append(hypothesis)
+    return found
 
 
 def roulette(keys: Sequence[bytes], sampling: Sampling) -> Choose:

@@ -15,6 +15,7 @@ from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import DragomanError
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.search import sampling
 from dragoman.search.core import SearchConfig
 from dragoman.search.methods import Request
 from dragoman.search.run import search, search_all
@@ -87,16 +88,16 @@ def test_the_ball_falls_where_a_plain_wheel_says() -> None:
         assert found == expected
 
 
-def plainly_narrowed(chances: list[float], sampling: Sampling) -> list[float]:
+def plainly_narrowed(chances: list[float], wheel: Sampling) -> list[float]:
     """Temperature, top-k and top-p as the papers say them, one token after another."""
-    warm = [chance ** (1 / sampling.temperature) for chance in chances]
+    warm = [chance ** (1 / wheel.temperature) for chance in chances]
     warm = [one / sum(warm) for one in warm]
     ranking = sorted(range(len(warm)), key=lambda token: (-warm[token], token))
-    kept = ranking[: sampling.top_k or None]
+    kept = ranking[: wheel.top_k or None]
     mass = sum(warm[token] for token in kept)
     nucleus: list[int] = []
     for token in kept:
-        if sum(warm[one] for one in nucleus) / mass >= sampling.top_p:
+        if sum(warm[one] for one in nucleus) / mass >= wheel.top_p:
             break
         nucleus.append(token)
     mass = sum(warm[token] for token in nucleus)
@@ -110,14 +111,14 @@ def test_temperature_top_k_and_top_p_against_a_plain_reference() -> None:
         weights = [chance.choice([0.0, 1.0, chance.expovariate(1.0)]) for _ in range(9)]
         weights[EOS] += 0.2
         chances = [weight / sum(weights) for weight in weights]
-        sampling = Sampling(
+        wheel = Sampling(
             temperature=chance.choice([0.3, 1.0, 2.5]),
             top_k=chance.choice([0, 1, 2, 5, 40]),
             top_p=chance.choice([1.0, 0.9, 0.5, 0.01]),
         )
         logs = torch.tensor([[math.log(one) if one else -math.inf for one in chances]], dtype=torch.float64)
-        found = narrowed(logs, sampling).softmax(-1)[0].tolist()
-        assert found == pytest.approx(plainly_narrowed(chances, sampling), abs=1e-12)
+        found = narrowed(logs, wheel).softmax(-1)[0].tolist()
+        assert found == pytest.approx(plainly_narrowed(chances, wheel), abs=1e-12)
         sizes.add(sum(one > 0 for one in found))
     assert {1, 2, 3, 5} <= sizes
 
@@ -161,12 +162,12 @@ def test_samples_do_not_depend_on_batch_or_order() -> None:
     model = model_of("transformer", "transformer").float()
     chance = random.Random(2)
     sources = [[chance.randint(4, 8) for _ in range(chance.randint(1, 7))] for _ in range(100)]
-    sampling = Sampling(temperature=1.3, top_p=0.95, seed=7)
+    wheel = Sampling(temperature=1.3, top_p=0.95, seed=7)
 
     def found(rows: int, order: list[int]) -> list[list[tuple[int, ...]]]:
         out: list[list[tuple[int, ...]]] = [[]] * len(sources)
         asked = [sources[place] for place in order]
-        for place, hypotheses in search_all(model, asked, CONFIG, 1.0, CPU, rows=rows, most=3, method=sampling):
+        for place, hypotheses in search_all(model, asked, CONFIG, 1.0, CPU, rows=rows, most=3, method=wheel):
             out[order[place]] = [one.tokens for one in hypotheses]
         return out
 
@@ -177,6 +178,15 @@ def test_samples_do_not_depend_on_batch_or_order() -> None:
     for rows in (3, 64):
         assert found(rows, straight) == expected
         assert found(rows, random.Random(rows).sample(straight, len(straight))) == expected
+
+
+def test_many_samples_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = request_for(model_of(), [[5, 6, 7], [8], [4]])
+    whole = draw(request, Sampling(), 20, "test")
+    for rows in (1, 9, 31):
+        monkeypatch.setattr(sampling, "ROWS", rows)
+        parts = draw(request, Sampling(), 20, "test")
+        assert [[one.tokens for one in row] for row in parts] == [[one.tokens for one in row] for row in whole]
 
 
 def test_seeds_differ_and_distinct_samples_come_best_first() -> None:
@@ -198,8 +208,8 @@ def test_the_narrowest_wheel_is_greedy() -> None:
     model = model_of()
     sources = [[5, 6, 7], [8], [4, 4]]
     greedy = search(model, batch_of(sources), replace(CONFIG, beam=1), 1.0)
-    for sampling in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-4)):
-        assert search(model, batch_of(sources), replace(CONFIG, beam=1), 1.0, method=sampling) == greedy
+    for wheel in (Sampling(top_k=1), Sampling(top_p=1e-9), Sampling(temperature=1e-4)):
+        assert search(model, batch_of(sources), replace(CONFIG, beam=1), 1.0, method=wheel) == greedy
 
 
 def test_a_samples_score_is_its_teacher_forced_score() -> None:
