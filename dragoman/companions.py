@@ -81,6 +81,9 @@ class Reranker:
         self.tag = tag
         if tag is not None:
             check_tag(tag, self.reverse.tags)
+        elif self.reverse.tags:
+            known = ", ".join(self.reverse.tags)
+            raise ConfigError(f"{self.reverse.run.folder}: found no tag, expected --rerank-tag (tag=…), one of {known}")
 
     def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], most: int) -> list[Prediction]:
         """The predictions with their alternatives sorted anew, `most` of each kept; `score` becomes the sum."""
@@ -134,6 +137,7 @@ NEEDS = {
     "draft_tokens": ("draft",),
     "average": ("others",),
     "rerank_weight": ("rerank",),
+    "rerank_tag": ("rerank",),
 }
 FLAGS = {**METHODS, "others": "--with", "rerank": "--rerank"}
 
@@ -157,7 +161,8 @@ def asked_how(run: str, device: str, how: Mapping[str, Any], beam: int | None) -
         method = speculative(predictor, given["draft"], given.get("draft_tokens", 4))
     reranker = None
     if "rerank" in given:
-        reranker = Reranker(given["rerank"], given.get("rerank_weight", 1.0), device=device)
+        weight, reverse_tag = given.get("rerank_weight", 1.0), given.get("rerank_tag")
+        reranker = Reranker(given["rerank"], weight, device=device, tag=reverse_tag)
     return predictor, {"method": method, "rerank": reranker}
 
 

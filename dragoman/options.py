@@ -50,6 +50,9 @@ DECODING = {
     "rerank_weight": click.option(
         "--rerank-weight", type=float, help="Score = own + weight × reverse, each a mean a token. [default: 1]"
     ),
+    "rerank_tag": click.option(
+        "--rerank-tag", metavar="TAG", help="What the --rerank run shall write, where it learned several languages."
+    ),
     "draft": click.option(
         "--draft", metavar="RUN",
         help="Greedy search in fewer calls: this small run with the same vocabularies proposes, the large one checks.",

@@ -216,6 +216,7 @@ MISTAKES = {
     ("--draft", "other"): "a draft needs runs trained with the same data.train and tokenizer settings",
     ("--draft", "smal"): "smal: no such run folder. Did you mean 'small'?",
     ("--draft", "small", "--rerank", "back"): "a draft serves greedy search, which has one",
+    ("--rerank", "back", "--rerank-tag", "de"): "tag: found 'de', but this run was trained without tags",
     ("--exhaustive", "12"): "over 4 words, expected at most 500,000; a length of 9 fits",
 }
 

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import numpy as np
+
 from dragoman.errors import ConfigError, hint
+from dragoman.scoring.pairwise import pairwise_costs
 from dragoman.scoring.segments import COSTS
 from dragoman.search.core import Hypothesis
 from dragoman.search.methods import Request
@@ -52,10 +55,6 @@ class MinimumBayesRisk:
 
 def expected_costs(candidates: Sequence[str], truths: Counter[str], metric: str) -> list[float]:
     """The mean cost of each candidate over the truths, each as heavy as its count."""
-    pairs = [(candidate, truth) for candidate in candidates for truth in truths]
-    costs = COSTS[metric]([candidate for candidate, _ in pairs], [[truth] for _, truth in pairs])
-    width, total = len(truths), truths.total()
-    return [
-        sum(cost * count for cost, count in zip(costs[first : first + width], truths.values(), strict=True)) / total
-        for first in range(0, len(pairs), width)
-    ]
+    weights = np.array(list(truths.values())) / truths.total()
+    found: list[float] = (pairwise_costs(candidates, list(truths), metric) @ weights).tolist()
+    return found
