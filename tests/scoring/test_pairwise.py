@@ -29,4 +29,4 @@ def test_all_pairs_cost_what_each_pair_costs(metric: str) -> None:
                 assert found[row, column] == pytest.approx(expected, abs=1e-9)
                 seen.add(round(expected, 6))
     assert {0.0, 1.0} <= seen
-    assert metric == "exact_match" or len(seen) > 20
+    assert metric == "exact_match" or len(seen) > 8
