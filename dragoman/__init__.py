@@ -9,7 +9,7 @@ print(run.predict(["hello"])[0].text)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,15 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "load", "train"]
 
 
-def load(run: str | Path, device: str = "auto") -> Predictor:
-    """Open a trained run; `predict`, `stream` and `evaluate` of the result do the rest."""
+def load(run: str | Path | Sequence[str | Path], device: str = "auto") -> Predictor:
+    """Open a trained run; `predict`, `stream` and `evaluate` of the result do the rest.
+
+    Several runs that share their vocabularies are an ensemble; `dragoman.companions.ensemble` can average otherwise.
+    """
+    if not isinstance(run, str | Path):
+        from dragoman.companions import ensemble
+
+        return ensemble(run, device)
     from dragoman.predictor import load as open_run
 
     return open_run(run, device)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dragoman.errors import DataError, DragomanError, hint
+from dragoman.options import decoding_options
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
@@ -200,6 +201,7 @@ length_penalty = click.option(
 @click.option("--json", "as_json", is_flag=True, help="One object a line: text, score, tokens, token_scores.")
 @click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@decoding_options
 def predict(
     run: str,
     file: str | None,
@@ -210,6 +212,7 @@ def predict(
     as_json: bool,
     n_best: int,
     device: str,
+    how: dict[str, Any],
 ) -> None:
     """Predict one output line for every input line.
 
@@ -221,11 +224,12 @@ def predict(
     typed = file in (None, "-")
     if typed and sys.stdin is None:
         raise DataError("standard input is closed: name a FILE, or send lines")
+    from dragoman.companions import asked_how
     from dragoman.data.readers import read_lines
-    from dragoman.predictor import WINDOW, load
+    from dragoman.predictor import WINDOW
 
     lines = read_lines(file)
-    predictor = load(run, device)
+    predictor, decoding = asked_how(run, device, how, beam)
     as_utf8()
     if not as_json:
         predictor.temperature = None  # plain output has no room for confidences: do not work them out
@@ -238,13 +242,24 @@ def predict(
         batch_size=batch_size,
         most=n_best,
         window=1 if conversation else WINDOW,
+        **decoding,
     ):
-        # A sub-word model can spell any byte; a line must stay a line.
-        text = prediction.as_json() if as_json else prediction.text.replace("\n", " ").replace("\r", " ")
+        if as_json:
+            text = prediction.as_json(probability=how["exhaustive"] is not None)
+        else:  # a sub-word model can spell any byte; a line must stay a line
+            text = prediction.text.replace("\n", " ").replace("\r", " ")
         sys.stdout.write(text + "\n")
         if conversation:
             sys.stdout.flush()
     sys.stdout.flush()
+    tell_saved(decoding)
+
+
+def tell_saved(decoding: dict[str, Any]) -> None:
+    """Say what a draft was good for."""
+    saved = getattr(decoding["method"], "saved", None)
+    if saved is not None:
+        click.echo(f"draft: {saved}", err=True)
 
 
 def as_utf8() -> None:
@@ -276,6 +291,7 @@ def with_progress(items: Iterator[str], unit: str) -> Iterator[str]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--output", help="Also write the outputs to this file, one a line.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@decoding_options
 def evaluate(
     run: str,
     file: str | None,
@@ -288,6 +304,7 @@ def evaluate(
     as_json: bool,
     output: str | None,
     device: str,
+    how: dict[str, Any],
 ) -> None:
     """Score a run on pairs: BLEU, chrF, WER, CER, exact match, loss and perplexity.
 
@@ -295,10 +312,10 @@ def evaluate(
     are fractions. Where the target is phonemes (data.units), per is the error rate over phonemes and wer the share of
     inputs that match no reference.
     """
+    from dragoman.companions import asked_how
     from dragoman.data.corpus import fault_message, read_all
     from dragoman.data.readers import Example, Fault, Pairs
     from dragoman.files import check_writable, written_whole
-    from dragoman.predictor import load
 
     if (file is None) == (source is None) or (source is None) != (target is None):
         raise DataError("name either FILE or both --source and --target")
@@ -306,7 +323,7 @@ def evaluate(
     assert files is not None
     if output:
         check_writable(output)
-    predictor = load(run, device)
+    predictor, decoding = asked_how(run, device, how, beam)
     examples: list[Example] = []
     faults: list[Fault] = []
     for item in read_all(predictor.config.data, files, several_references=True):
@@ -319,8 +336,9 @@ def evaluate(
         raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
     predictor.temperature = None  # scores ask for no confidences
     scores, predictions = predictor.evaluate(
-        examples, tag=tag, beam=beam, length_penalty=length_penalty, batch_size=batch_size
+        examples, tag=tag, beam=beam, length_penalty=length_penalty, batch_size=batch_size, **decoding
     )
+    tell_saved(decoding)
     if output:
         with written_whole(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -22,6 +22,7 @@ from dragoman.runs import Run, device_of
 from dragoman.scoring import score_text
 from dragoman.search.confidence import calibrated_temperature, token_confidences
 from dragoman.search.core import Hypothesis, SearchConfig
+from dragoman.search.methods import Method
 from dragoman.search.run import search_all
 
 WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
@@ -32,7 +33,7 @@ class Prediction:
     """One output; str() gives its text."""
 
     text: str
-    score: float  # mean log-probability a token, or as search.length_penalty says
+    score: float  # what outputs are ranked by: mean log-probability a token, or as the way of searching says
     tokens: tuple[str, ...]
     token_scores: tuple[float, ...]
     alternatives: tuple[Prediction, ...] = ()  # further outputs, best first
@@ -42,19 +43,26 @@ class Prediction:
     def __str__(self) -> str:
         return self.text
 
-    def as_json(self) -> str:
-        """One JSON object on one line."""
-        return json.dumps(self.as_table(), ensure_ascii=False)
+    @property
+    def probability(self) -> float:
+        """How probable the whole output is, <eos> included."""
+        return math.exp(sum(self.token_scores))
 
-    def as_table(self) -> dict[str, Any]:
+    def as_json(self, *, probability: bool = False) -> str:
+        """One JSON object on one line, if asked for with the probability of every output."""
+        return json.dumps(self.as_table(probability=probability), ensure_ascii=False)
+
+    def as_table(self, *, probability: bool = False) -> dict[str, Any]:
         """Names and values, without what this prediction does not have."""
         table = {field.name: getattr(self, field.name) for field in fields(self)}
+        if probability:
+            table["probability"] = self.probability
         if self.confidence is None:
             del table["confidence"], table["token_confidences"]
         if not self.alternatives:
             del table["alternatives"]
         else:
-            table["alternatives"] = [one.as_table() for one in self.alternatives]
+            table["alternatives"] = [one.as_table(probability=probability) for one in self.alternatives]
         return table
 
 
@@ -65,6 +73,13 @@ def confident(prediction: Prediction, tokens: tuple[float, ...]) -> Prediction:
 
 
 NOTHING = Prediction("", 0.0, (), ())
+
+
+class Rerank(Protocol):
+    """Sorts outputs anew (companions.Reranker)."""
+
+    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], most: int) -> list[Prediction]:
+        """The predictions of the sources, the best `most` of each and its alternatives."""
 
 
 class Predictor:
@@ -93,15 +108,29 @@ class Predictor:
         length_penalty: float | None = None,
         batch_size: int = 64,
         most: int = 1,
+        method: Method | None = None,
+        rerank: Rerank | None = None,
     ) -> list[Prediction]:
         """One prediction per text, in order; an empty text gives an empty prediction.
 
         A run with tags needs one: `tag` for all texts, or "<2de> " at the front of a text, which goes before `tag`.
+        `method` searches in another way than beam search: `search.sampling.Sampling`, `search.risk.MinimumBayesRisk`,
+        `search.exhaustive.Exhaustive` or `companions.speculative`. `rerank`, a `companions.Reranker`, sorts the
+        outputs of the whole beam anew.
         """
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; for one text write predict([text])")
         return list(
-            self.stream(texts, tag=tag, beam=beam, length_penalty=length_penalty, batch_size=batch_size, most=most)
+            self.stream(
+                texts,
+                tag=tag,
+                beam=beam,
+                length_penalty=length_penalty,
+                batch_size=batch_size,
+                most=most,
+                method=method,
+                rerank=rerank,
+            )
         )
 
     def stream(
@@ -114,6 +143,8 @@ class Predictor:
         batch_size: int = 64,
         most: int = 1,
         window: int = WINDOW,
+        method: Method | None = None,
+        rerank: Rerank | None = None,
     ) -> Iterator[Prediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
@@ -127,9 +158,11 @@ class Predictor:
         for name, value in (("batch_size", batch_size), ("most", most), ("window", window)):
             if value < 1:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
-        if most > config.beam:
+        if is_dataclass(method) and not isinstance(method, type):
+            method = settings.build(type(method), settings.as_table(method))  # ranges are checked
+        if most > config.beam and method is None:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
-        return self._stream(self.read_as(texts, tag), config, batch_size, most, window)
+        return self._stream(self.read_as(texts, tag), config, batch_size, most, window, method, rerank)
 
     def read_as(self, texts: Iterable[str], tag: str | None = None) -> Iterator[str]:
         """The texts as the model reads them: each with its tag, empty ones as they are."""
@@ -144,16 +177,34 @@ class Predictor:
             yield asked(text, tag, self.tags, f"input {number}") if text.strip() else text
 
     def _stream(
-        self, texts: Iterator[str], config: SearchConfig, rows: int, most: int, window: int
+        self,
+        texts: Iterator[str],
+        config: SearchConfig,
+        rows: int,
+        most: int,
+        window: int,
+        method: Method | None,
+        rerank: Rerank | None,
     ) -> Iterator[Prediction]:
         while together := list(islice(texts, window)):
-            yield from self._window(together, config, rows, most)
+            if rerank is None:
+                yield from self._window(together, config, rows, most, method)
+            else:
+                found = self._window(together, config, rows, max(most, config.beam), method)
+                yield from rerank.ranked([untagged(text, self.tags)[1] for text in together], found, most)
 
-    def _window(self, texts: list[str], config: SearchConfig, rows: int, most: int) -> list[Prediction]:
+    def _window(
+        self, texts: list[str], config: SearchConfig, rows: int, most: int, method: Method | None = None
+    ) -> list[Prediction]:
         out = [NOTHING] * len(texts)
         places = [place for place, text in enumerate(texts) if untagged(text, self.tags)[1].strip()]
         sources = self.source_tokenizer.encode_batch([texts[place] for place in places])
-        found = list(search_all(self.model, sources, config, self.ratio, self.device, rows=rows, most=most))
+        text = self.target_tokenizer.decode
+        found = list(
+            search_all(
+                self.model, sources, config, self.ratio, self.device, rows=rows, most=most, method=method, text=text
+            )
+        )
         sure = self._confidences(sources, found, rows)
         for place, hypotheses in found:
             predictions = [self._prediction(hypothesis) for hypothesis in hypotheses]
@@ -213,13 +264,20 @@ class Predictor:
         beam: int | None = None,
         length_penalty: float | None = None,
         batch_size: int = 64,
+        method: Method | None = None,
+        rerank: Rerank | None = None,
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Every score of the run on pairs of a source and one or more references, and the outputs behind them."""
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
         examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
         predictions = self.predict(
-            self._sources(examples, tag), beam=beam, length_penalty=length_penalty, batch_size=batch_size
+            self._sources(examples, tag),
+            beam=beam,
+            length_penalty=length_penalty,
+            batch_size=batch_size,
+            method=method,
+            rerank=rerank,
         )
         scores = score_text(
             [prediction.text for prediction in predictions],

@@ -25,9 +25,11 @@ ROAD = [
     {"tasks"},
     {"runs"},
     {"predictor"},
+    {"companions"},
     {"inspection"},
     {"reports"},
     {"automatic", "starter", "checking", "information", "demo"},
+    {"options"},
     {"cli"},
     {"__main__", "__init__"},
 ]

@@ -128,6 +128,9 @@ class Model(Protocol):
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one in float32."""
 
+    def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read tokens (N, P); give log-probabilities (N, P, V) of what follows each of them."""
+
     def score(self, batch: Batch) -> TokenScores:
         """Teacher-forced scores of the batch's targets."""
 

@@ -293,6 +293,11 @@ class EncoderDecoder(nn.Module):
         hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
         return full_precision(self.output(hidden[:, -1])).log_softmax(-1), state
 
+    def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read tokens (N, P); give log-probabilities (N, P, V) of what follows each of them."""
+        hidden, state = self.decoder(tokens, state)
+        return full_precision(self.output(hidden)).log_softmax(-1), state
+
     def score(self, batch: Batch) -> TokenScores:
         """Log-probability of every target token, and whether it was the first choice."""
         logits = self.logits(batch)

@@ -11,10 +11,11 @@ from torch import Tensor
 from dragoman.data.tokenizers import EOS, SOS
 from dragoman.search.core import Hypothesis, Step, allowed
 
-Choose = Callable[[Tensor], Tensor]  # log-probabilities (B, V) → tokens (B,)
+# log-probabilities (B, V), which sources they are of (B,), how many tokens then stand → tokens (B,)
+Choose = Callable[[Tensor, Tensor, int], Tensor]
 
 
-def most_probable(log_probabilities: Tensor) -> Tensor:
+def most_probable(log_probabilities: Tensor, place: Tensor, length: int) -> Tensor:
     """The greedy choice."""
     return log_probabilities.argmax(-1)
 
@@ -38,7 +39,7 @@ def follow(
     while len(place):
         log_probabilities, state = step(tokens, state)
         length += 1
-        tokens = choose(allowed(log_probabilities, limits[place] <= length))
+        tokens = choose(allowed(log_probabilities, limits[place] <= length), place, length)
         chosen = log_probabilities.gather(1, tokens[:, None])[:, 0]
         for row, token, score in zip(place.tolist(), tokens.tolist(), chosen.tolist(), strict=True):
             written[row].append(token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,11 +11,12 @@ from torch import Tensor
 
 from dragoman.data.batches import Batch, batch_of
 from dragoman.errors import DragomanError
-from dragoman.models.core import AtOnce, Emissions, Model, Slots
+from dragoman.models.core import AtOnce, Emissions, Slots
 from dragoman.search import ctc, slots
 from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.follow import follow
+from dragoman.search.methods import Method, Request, Writer
 
 # How to read what a model writes at once.
 READERS: dict[type, Any] = {
@@ -33,13 +34,25 @@ def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
 
 
 def search(
-    model: Model | AtOnce, batch: Batch, config: SearchConfig, ratio: float, most: int = 1
+    model: Writer | AtOnce,
+    batch: Batch,
+    config: SearchConfig,
+    ratio: float,
+    most: int = 1,
+    *,
+    method: Method | None = None,
+    text: Callable[[Sequence[int]], str] = str,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses for every source of a batch, best first."""
+    """The best hypotheses for every source of a batch, best first; without a `method` those of greedy or beam search.
+
+    `text` spells token ids, for methods that compare texts.
+    """
     limits = limits_for(batch, config, ratio)
     if model.maximum is not None:
         limits = limits.clamp(max=model.maximum)
-    if isinstance(model, AtOnce):
+    if method is not None:
+        found = method.search(Request(model, batch, limits, config, most, text))
+    elif isinstance(model, AtOnce):
         found = at_once(model, batch, limits, config, most)
     else:
         found = in_steps(model, batch, limits, config, most)
@@ -56,7 +69,7 @@ def at_once(model: AtOnce, batch: Batch, limits: Tensor, config: SearchConfig, m
     return found
 
 
-def in_steps(model: Model, batch: Batch, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
+def in_steps(model: Writer, batch: Batch, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
     """What a model writes token by token."""
     with torch.no_grad():
         state = model.start(batch)
@@ -73,7 +86,7 @@ def in_steps(model: Model, batch: Batch, limits: Tensor, config: SearchConfig, m
 
 
 def search_all(
-    model: Model | AtOnce,
+    model: Writer | AtOnce,
     sources: Sequence[Sequence[int]],
     config: SearchConfig,
     ratio: float,
@@ -81,10 +94,13 @@ def search_all(
     *,
     rows: int = 64,
     most: int = 1,
+    method: Method | None = None,
+    text: Callable[[Sequence[int]], str] = str,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """(place, hypotheses) for many sources, batched by length; each place comes once, in the order of lengths."""
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     for first in range(0, len(order), rows):
         places = order[first : first + rows]
         batch = batch_of([sources[place] for place in places]).to(device)
-        yield from zip(places, search(model, batch, config, ratio, most), strict=True)
+        found = search(model, batch, config, ratio, most, method=method, text=text)
+        yield from zip(places, found, strict=True)

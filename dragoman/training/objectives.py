@@ -104,7 +104,7 @@ class MinimumRisk:
         return [list(hypothesis.tokens[:-1]) for hypothesis in found]
 
 
-def draw_tokens(log_probabilities: Tensor) -> Tensor:
+def draw_tokens(log_probabilities: Tensor, place: Tensor, length: int) -> Tensor:
     """One token a row, each as likely as the model says (FIELD H2)."""
     return torch.multinomial(log_probabilities.softmax(-1), 1)[:, 0]  # of what is allowed, however unlikely
 

@@ -181,4 +181,4 @@ def test_a_run_trains_on_risk_and_resumes_exactly(configure: Configure, tmp_path
 def test_a_draw_at_the_limit_is_possible_however_unlikely() -> None:
     scores = torch.full((3, 7), -torch.inf)
     scores[:, EOS] = -500.0
-    assert draw_tokens(scores).tolist() == [EOS] * 3
+    assert draw_tokens(scores, torch.arange(3), 9).tolist() == [EOS] * 3

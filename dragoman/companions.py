@@ -1,0 +1,177 @@
+"""Other runs that help one: members of an ensemble, a draft that writes ahead, a reverse model that reads back."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman import settings
+from dragoman.data.batches import batch_of
+from dragoman.data.tags import asked, check_tag
+from dragoman.errors import ConfigError, RunError
+from dragoman.models.core import AtOnce
+from dragoman.predictor import Prediction, Predictor, load
+from dragoman.search.ensemble import Average, Ensemble
+from dragoman.search.exhaustive import Exhaustive
+from dragoman.search.methods import Method
+from dragoman.search.risk import MinimumBayesRisk
+from dragoman.search.sampling import Sampling
+from dragoman.search.speculative import Speculative
+
+RunLike = str | Path | Predictor
+
+
+def opened(run: RunLike, device: str = "auto") -> Predictor:
+    """A run that may be open already."""
+    return run if isinstance(run, Predictor) else load(run, device)
+
+
+def check_vocabularies(first: Predictor, other: Predictor, purpose: str) -> None:
+    """Refuse a run whose token ids mean something else."""
+    for side in ("source", "target"):
+        mine, theirs = (getattr(one, f"{side}_tokenizer") for one in (first, other))
+        if mine.fingerprint() != theirs.fingerprint():
+            raise RunError(
+                f"{other.run.folder}: found a {side} vocabulary of {len(theirs):,} {theirs.kind}, expected the very "
+                f"same as in {first.run.folder} ({len(mine):,} {mine.kind}): {purpose} needs runs trained with the "
+                "same data.train and tokenizer settings"
+            )
+
+
+def ensemble(runs: Sequence[RunLike], device: str = "auto", *, average: Average = "probability") -> Predictor:
+    """Several runs of any architectures that share their vocabularies, averaged token by token and asked as one.
+
+    "probability" takes the mean of probabilities, "log" their normalised geometric mean. Settings of search come from
+    the first run.
+    """
+    if not runs:
+        raise ConfigError("an ensemble needs at least one run, found none")
+    predictors = [opened(run, device) for run in runs]
+    together = copy.copy(predictors[0])
+    for other in predictors[1:]:
+        check_vocabularies(together, other, "an ensemble")
+    together.model = Ensemble([one.model for one in predictors], average)
+    together.ratio = max(one.ratio for one in predictors)
+    return together
+
+
+def speculative(run: Predictor, draft: RunLike, tokens: int = 4) -> Speculative:
+    """Greedy search in `run` with a smaller run that proposes `tokens` at a time: the same output in fewer calls."""
+    small = opened(draft, str(run.device))
+    check_vocabularies(run, small, "a draft")
+    return Speculative(small.model, tokens)
+
+
+class Reranker:
+    """Sorts outputs by score + weight · mean log-probability a token of the source given the output.
+
+    The reverse run was trained from target to source and may have tokenizers of its own. What it can hardly lead back
+    to the source says too little or something else (the noisy channel; Li et al. 2016, eq. 8, for two directions).
+    """
+
+    def __init__(self, reverse: RunLike, weight: float = 1.0, *, device: str = "auto", tag: str | None = None) -> None:
+        """`tag` is for a reverse run that was trained with tags."""
+        self.reverse = opened(reverse, device)
+        self.weight = weight
+        self.tag = tag
+        if tag is not None:
+            check_tag(tag, self.reverse.tags)
+        elif self.reverse.tags:
+            known = ", ".join(self.reverse.tags)
+            raise ConfigError(f"{self.reverse.run.folder}: found no tag, expected --rerank-tag (tag=…), one of {known}")
+
+    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], most: int) -> list[Prediction]:
+        """The predictions with their alternatives sorted anew, `most` of each kept; `score` becomes the sum."""
+        lists = [[one, *one.alternatives] if one.tokens or one.alternatives else [one] for one in predictions]
+        asked_for = [place for place, source in enumerate(sources) if source.strip()]
+        pairs = [(one.text, sources[place]) for place in asked_for for one in lists[place]]
+        scores = iter(backwards(self.reverse, pairs, self.tag))
+        out = list(predictions)
+        for place in asked_for:
+            summed = [
+                replace(one, score=one.score + self.weight * next(scores), alternatives=()) for one in lists[place]
+            ]
+            best, *others = sorted(summed, key=lambda one: -one.score)[:most]
+            out[place] = replace(best, alternatives=tuple(others))
+        return out
+
+
+@torch.no_grad()
+def backwards(reverse: Predictor, pairs: Sequence[tuple[str, str]], tag: str | None, rows: int = 64) -> list[float]:
+    """For (output, source) the mean log-probability a token of the source, 0 where the run has no room for it."""
+    outputs = [asked(output, tag, reverse.tags, f"output {place}") for place, (output, _) in enumerate(pairs, 1)]
+    read = reverse.source_tokenizer.encode_batch(outputs)
+    written = reverse.target_tokenizer.encode_batch([source for _, source in pairs])
+    room = reverse.model.maximum
+    # A source that is too long is too long for all its outputs: their order is then the forward model's.
+    order = [place for place, row in enumerate(written) if room is None or len(row) < room]
+    order.sort(key=lambda place: (len(written[place]), len(read[place])))
+    found = [0.0] * len(pairs)
+    for first in range(0, len(order), rows):
+        places = order[first : first + rows]
+        batch = batch_of([read[place] for place in places], [written[place] for place in places]).to(reverse.device)
+        scores = reverse.model.score(batch)
+        counts = scores.mask.sum(1)
+        means = scores.log_probabilities.double().sum(1) / counts.clamp(min=1)
+        if isinstance(reverse.model, AtOnce):  # some outputs leave no room for the source: those led nowhere
+            means = means.masked_fill(counts == 0, float("-inf"))
+        for place, mean in zip(places, means.tolist(), strict=True):
+            found[place] = mean
+    return found
+
+
+# ---------------------------------------------------------------------- from the command line
+
+METHODS = {"sample": "--sample", "mbr": "--mbr", "draft": "--draft", "exhaustive": "--exhaustive"}
+NEEDS = {
+    "temperature": ("sample", "mbr"),
+    "top_k": ("sample", "mbr"),
+    "top_p": ("sample", "mbr"),
+    "seed": ("sample", "mbr"),
+    "mbr_metric": ("mbr",),
+    "draft_tokens": ("draft",),
+    "average": ("others",),
+    "rerank_weight": ("rerank",),
+    "rerank_tag": ("rerank",),
+}
+FLAGS = {**METHODS, "others": "--with", "rerank": "--rerank"}
+
+
+def asked_how(run: str, device: str, how: Mapping[str, Any], beam: int | None) -> tuple[Predictor, dict[str, Any]]:
+    """The run, alone or with others, and the keywords for `stream` and `evaluate` that options of decoding mean."""
+    given = {name: value for name, value in how.items() if not (value is None or value is False or value == ())}
+    methods = [METHODS[name] for name in METHODS if name in given]
+    if len(methods) > 1:
+        raise ConfigError(f"found {' and '.join(methods)}, expected one of them")
+    for name, needed in NEEDS.items():
+        if name in given and not given.keys() & set(needed):
+            flags = " or ".join(FLAGS[one] for one in needed)
+            raise ConfigError(f"--{name.replace('_', '-')} needs {flags}")
+    if methods and beam is not None and "rerank" not in given:
+        raise ConfigError(f"found --beam and {methods[0]}, expected one of them")
+    method = partial_method(given)
+    runs = [run, *given.get("others", ())]
+    predictor = ensemble(runs, device, average=given.get("average", "probability")) if runs[1:] else load(run, device)
+    if "draft" in given:
+        method = speculative(predictor, given["draft"], given.get("draft_tokens", 4))
+    reranker = None
+    if "rerank" in given:
+        weight, reverse_tag = given.get("rerank_weight", 1.0), given.get("rerank_tag")
+        reranker = Reranker(given["rerank"], weight, device=device, tag=reverse_tag)
+    return predictor, {"method": method, "rerank": reranker}
+
+
+def partial_method(given: Mapping[str, Any]) -> Method | None:
+    """The method that options name, but for a draft, which needs its run; mistakes show before any run is read."""
+    table = {name: given[name] for name in ("temperature", "top_k", "top_p", "seed") if name in given}
+    sampling = settings.build(Sampling, table)
+    if "sample" in given:
+        return sampling
+    if "mbr" in given:
+        return MinimumBayesRisk(given["mbr"], given.get("mbr_metric", "chrf"), sampling)
+    return Exhaustive(given["exhaustive"]) if "exhaustive" in given else None
