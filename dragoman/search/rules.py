@@ -1,0 +1,406 @@
+"""Rules about what may be written (FIELD H9), each a finite automaton over tokens, and several of them together.
+
+A rule never sees probabilities, so that a hypothesis scores under rules what it scores without. `Rules.distance` says
+how many tokens must at least be written before the output may end: a search that keeps only hypotheses whose distance
+is within what is left of their length limit finds an output whenever there is one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from dragoman.data.tokenizers import EOS
+from dragoman.search.surfaces import INSIDE, NO_TEXT, START, Surfaces
+
+Standing = Any  # where an automaton stands: hashable; None: what led here may not be written
+SMALL = 4096  # counted states of required phrases up to which the very shortest way through all of them is sought
+NAMED = 8  # tokens looked at of those that lead to the same place
+
+
+class Rule(Protocol):
+    """A finite automaton over tokens."""
+
+    start: Standing
+    steers: bool  # whether there are places where an output may not end: then `wanted` leads on
+
+    def moves(self, state: Standing) -> Mapping[int, Standing]:
+        """Tokens that lead elsewhere than `otherwise` says."""
+
+    def otherwise(self, state: Standing) -> Standing:
+        """Where all other tokens lead."""
+
+    def may_end(self, state: Standing) -> bool:
+        """Whether <eos> may be written."""
+
+    def wanted(self, state: Standing) -> Iterable[int]:
+        """Tokens that lead towards a place where the output may end."""
+
+
+class Machine:
+    """Finds any of several sequences in a stream of symbols (Aho and Corasick 1975)."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        self.children: list[dict[int, int]] = [{}]
+        self.depth = [0]
+        ends: list[list[int]] = [[]]
+        for number, sequence in enumerate(sequences):
+            node = 0
+            for symbol in sequence:
+                if symbol not in self.children[node]:
+                    self.children[node][symbol] = len(self.children)
+                    self.children.append({})
+                    self.depth.append(self.depth[node] + 1)
+                    ends.append([])
+                node = self.children[node][symbol]
+            ends[node].append(number)
+        self.shorter = [0] * len(self.children)  # the longest proper suffix that is a beginning too
+        waiting = deque(self.children[0].values())
+        while waiting:
+            node = waiting.popleft()
+            ends[node] += ends[self.shorter[node]]
+            for symbol, child in self.children[node].items():
+                self.shorter[child] = self.after(self.shorter[node], symbol)
+                waiting.append(child)
+        self.found = [tuple(numbers) for numbers in ends]  # which sequences end at each node
+
+    def after(self, node: int, symbol: int) -> int:
+        """The node after one more symbol."""
+        while symbol not in self.children[node]:
+            if node == 0:
+                return 0
+            node = self.shorter[node]
+        return self.children[node][symbol]
+
+    def continuing(self, node: int) -> set[int]:
+        """Symbols after which something longer than nothing is matched, by what stands here."""
+        symbols = set[int]()
+        while node:
+            symbols |= self.children[node].keys()
+            node = self.shorter[node]
+        return symbols
+
+
+class Prefix:
+    """The output begins with a text; its last token may write more than the end of it."""
+
+    steers = True
+
+    def __init__(self, surfaces: Surfaces, text: str) -> None:
+        self.surfaces = surfaces
+        self.bytes = text.encode("utf-8", "replace")
+        self.start: Standing = (START, 0) if self.bytes else ()
+        self._moves: dict[Standing, dict[int, Standing]] = {(): {}}
+
+    def moves(self, state: Standing) -> Mapping[int, Standing]:
+        """Tokens that agree with the rest of the text."""
+        if state not in self._moves:
+            place, done = state
+            fitting = self.surfaces.fitting(place, self.bytes[done:])
+            self._moves[state] = {
+                token: (self.surfaces.after[token], done + size) if done + size < len(self.bytes) else ()
+                for token, size in fitting.items()
+            }
+        return self._moves[state]
+
+    def otherwise(self, state: Standing) -> Standing:
+        """Anything, once the text is written."""
+        return () if state == () else None
+
+    def may_end(self, state: Standing) -> bool:
+        """Once the text is written."""
+        return bool(state == ())
+
+    def wanted(self, state: Standing) -> Iterable[int]:
+        """All ways on."""
+        return few_of_each(self.moves(state))
+
+
+class Forbid:
+    """None of several texts is written, or each only so often; it holds for every way to cut them into tokens."""
+
+    steers = False
+
+    def __init__(self, surfaces: Surfaces, texts: Sequence[str], most: Sequence[int] | None = None) -> None:
+        self.surfaces = surfaces
+        sequences = [text.encode("utf-8", "replace") for text in texts]
+        assert all(sequences), "nothing is everywhere and cannot be forbidden"
+        self.machine = Machine(sequences)
+        self.most = tuple(most or [0] * len(texts))
+        self.start: Standing = (START, 0, (0,) * len(texts))
+        self.usual = INSIDE if sum(surfaces.after) * 2 > len(surfaces) else START
+        self.unusual = [
+            token for token, after in enumerate(surfaces.after) if after != self.usual and token not in NO_TEXT
+        ]
+        self._read: dict[tuple[int, int], dict[int, tuple[int, int, tuple[int, ...]]]] = {}
+        self._moves: dict[Standing, dict[int, Standing]] = {}
+
+    def read(self, place: int, node: int) -> dict[int, tuple[int, int, tuple[int, ...]]]:
+        """For tokens that matter here: where the next token stands, what is matched, and which texts were written."""
+        if (place, node) not in self._read:
+            surfaces, machine = self.surfaces, self.machine
+            tokens = set(self.unusual)
+            for byte in machine.children[0]:
+                tokens.update(surfaces.holding[place].get(byte, ()))
+            for byte in machine.continuing(node):
+                tokens.update(surfaces.beginning[place].get(byte, ()))
+            if node:  # a token that writes nothing leaves what was matched as it is
+                tokens.update(token for token, both in enumerate(surfaces.written) if not both[place])
+            found = {}
+            for token in tokens.difference(NO_TEXT):
+                at, hits = node, list[int]()
+                for byte in surfaces.written[token][place]:
+                    at = machine.after(at, byte)
+                    hits += machine.found[at]
+                result = (surfaces.after[token], at, tuple(hits))
+                if result != (self.usual, 0, ()):
+                    found[token] = result
+            self._read[place, node] = found
+        return self._read[place, node]
+
+    def moves(self, state: Standing) -> Mapping[int, Standing]:
+        """Tokens that write a forbidden text, or the beginning of one."""
+        if state not in self._moves:
+            place, node, counts = state
+            self._moves[state] = {
+                token: (after, at, counted) if (counted := self._counted(counts, hits)) is not None else None
+                for token, (after, at, hits) in self.read(place, node).items()
+            }
+        return self._moves[state]
+
+    def _counted(self, counts: tuple[int, ...], hits: tuple[int, ...]) -> tuple[int, ...] | None:
+        if not hits:
+            return counts
+        new = list(counts)
+        for text in hits:
+            new[text] += 1
+            if new[text] > self.most[text]:
+                return None
+        return tuple(new)
+
+    def otherwise(self, state: Standing) -> Standing:
+        """Nothing is matched."""
+        return (self.usual, 0, state[2])
+
+    def may_end(self, state: Standing) -> bool:
+        """Always."""
+        return True
+
+    def wanted(self, state: Standing) -> Iterable[int]:
+        """Nothing."""
+        return ()
+
+
+class Require:
+    """Every one of several phrases is written at least so often, in one of the ways it is cut into tokens."""
+
+    steers = True
+
+    def __init__(self, phrases: Sequence[Sequence[tuple[int, ...]]], times: Sequence[int] | None = None) -> None:
+        assert all(cut and EOS not in cut for cuts in phrases for cut in cuts)
+        self.phrases = phrases
+        self.needed = tuple(times or [1] * len(phrases))
+        pairs = [(number, cut) for number, cuts in enumerate(phrases) for cut in cuts]
+        self.phrase_of = [number for number, _ in pairs]
+        self.machine = Machine([cut for _, cut in pairs])
+        self.tokens = sorted({token for _, cut in pairs for token in cut})
+        self.start: Standing = (0, (0,) * len(phrases)) if any(self.needed) else ()
+        self.small = len(self.machine.children) * math.prod(times + 1 for times in self.needed) <= SMALL
+        self._moves: dict[Standing, dict[int, Standing]] = {(): {}}
+
+    def moves(self, state: Standing) -> Mapping[int, Standing]:
+        """Tokens of the phrases."""
+        if state not in self._moves:
+            self._moves[state] = {token: self._after(state, token) for token in self.tokens}
+        return self._moves[state]
+
+    def _after(self, state: Standing, token: int) -> Standing:
+        node, counts = state
+        node = self.machine.after(node, token)
+        hits = {self.phrase_of[cut] for cut in self.machine.found[node]}
+        if not hits:
+            return node, counts
+        counts = tuple(min(count + (place in hits), self.needed[place]) for place, count in enumerate(counts))
+        if counts == self.needed:
+            return ()
+        # Of a phrase that is needed again nothing may be counted twice.
+        return 0 if any(self.needed[phrase] > 1 for phrase in hits) else node, counts
+
+    def otherwise(self, state: Standing) -> Standing:
+        """Nothing is matched."""
+        return () if state == () else (0, state[1])
+
+    def may_end(self, state: Standing) -> bool:
+        """When all is written."""
+        return bool(state == ())
+
+    def wanted(self, state: Standing) -> Iterable[int]:
+        """Tokens that begin a phrase or go on with one; of many phrases only what the first one misses."""
+        if state == ():
+            return ()
+        if self.small:
+            return self.tokens
+        node, counts = state
+        return {self._missing(node, cut) for cut in self.phrases[self._first(counts)]}
+
+    def _first(self, counts: tuple[int, ...]) -> int:
+        return next(place for place, count in enumerate(counts) if count < self.needed[place])
+
+    def _missing(self, node: int, cut: tuple[int, ...]) -> int:
+        """The next token of a cut after as much of it as stands here."""
+        ends = [0]
+        for token in cut[:-1]:
+            ends.append(self.machine.children[ends[-1]][token])
+        while node not in ends:
+            node = self.machine.shorter[node]
+        return cut[ends.index(node)]
+
+
+class Among:
+    """The output is one of several token rows (a trie)."""
+
+    steers = True
+
+    def __init__(self, rows: Iterable[Sequence[int]]) -> None:
+        self.start: Standing = 0
+        self.children: list[dict[int, Standing]] = [{}]
+        self.ends = set[int]()
+        for row in rows:
+            node = 0
+            for token in row:
+                if token not in self.children[node]:
+                    self.children[node][token] = len(self.children)
+                    self.children.append({})
+                node = self.children[node][token]
+            self.ends.add(node)
+
+    def moves(self, state: Standing) -> Mapping[int, Standing]:
+        """The ways on."""
+        return self.children[state]
+
+    def otherwise(self, state: Standing) -> Standing:
+        """Nothing else."""
+        return None
+
+    def may_end(self, state: Standing) -> bool:
+        """Where one of the rows ends."""
+        return state in self.ends
+
+    def wanted(self, state: Standing) -> Iterable[int]:
+        """All ways on."""
+        return self.children[state]
+
+
+def few_of_each(moves: Mapping[int, Standing]) -> list[int]:
+    """Some tokens for every place that they lead to."""
+    by_place: dict[Hashable, list[int]] = defaultdict(list)
+    for token, place in moves.items():
+        if place is not None and len(by_place[place]) < NAMED:
+            by_place[place].append(token)
+    return [token for tokens in by_place.values() for token in tokens]
+
+
+class Rules:
+    """Several rules at once, for one source; sources under the same rules may share the object.
+
+    The distance is that of a real way to the end, and the shortest one unless a forbidden text or NAMED tokens that
+    lead to one place bar all that were looked at; then, as with very many required phrases, it may be too long.
+    """
+
+    def __init__(self, rules: Sequence[Rule], vocabulary: int) -> None:
+        self.rules = tuple(rules)
+        self.vocabulary = vocabulary
+        self.start: Standing = tuple(rule.start for rule in rules)
+        self.requires = any(isinstance(rule, Require) and rule.start != () for rule in rules)
+        self._steering = [(place, rule) for place, rule in enumerate(rules) if rule.steers]
+        self._distances: dict[Standing, float] = {}
+        self._lists: dict[Standing, tuple[list[int] | None, list[int]]] = {}
+
+    def after(self, state: Standing, token: int) -> Standing:
+        """Where all rules stand after a token; None if one of them does not let it be written."""
+        standing = []
+        for rule, part in zip(self.rules, state, strict=True):
+            moves = rule.moves(part)
+            new = moves[token] if token in moves else rule.otherwise(part)
+            if new is None:
+                return None
+            standing.append(new)
+        return tuple(standing)
+
+    def may_end(self, state: Standing) -> bool:
+        """Whether <eos> may be written."""
+        return all(rule.may_end(part) for rule, part in zip(self.rules, state, strict=True))
+
+    def lists(self, state: Standing) -> tuple[list[int] | None, list[int]]:
+        """The only tokens that may be written (None: all), and those that may not."""
+        if state not in self._lists:
+            only: set[int] | None = None
+            never = set[int]()
+            for rule, part in zip(self.rules, state, strict=True):
+                moves = rule.moves(part)
+                never.update(token for token, new in moves.items() if new is None)
+                if rule.otherwise(part) is None:
+                    own = {token for token, new in moves.items() if new is not None}
+                    only = own if only is None else only & own
+            if self.may_end(state):
+                only = only if only is None else only | {EOS}
+            else:
+                never.add(EOS)
+            self._lists[state] = (None if only is None else sorted(only - never), sorted(never))
+        return self._lists[state]
+
+    def wanted(self, state: Standing) -> list[int]:
+        """Tokens that may be written and lead towards the end."""
+        tokens = dict.fromkeys(token for place, rule in self._steering for token in rule.wanted(state[place]))
+        return [token for token in tokens if token not in NO_TEXT and self.after(state, token) is not None]
+
+    def _ways(self, state: Standing) -> set[Standing]:
+        """Places one token away: by the wanted tokens, and by one that no rule knows, or by all if there is none."""
+        tokens = self.wanted(state)
+        parts = [(rule.moves(part), rule.otherwise(part)) for rule, part in zip(self.rules, state, strict=True)]
+        writable = range(len(NO_TEXT), self.vocabulary)
+        if all(other is not None for _, other in parts):
+            free = next((token for token in writable if all(token not in moves for moves, _ in parts)), None)
+            tokens = [*tokens, free] if free is not None else list(writable)
+        return {self.after(state, token) for token in tokens} - {None}
+
+    def distance(self, state: Standing) -> float:
+        """How many tokens lead to a place where the output may end; ∞ if none do."""
+        if state not in self._distances:
+            self._explore(state)
+        return self._distances[state]
+
+    def _explore(self, state: Standing) -> None:
+        before: dict[Standing, list[Standing]] = defaultdict(list)
+        best: dict[Standing, float] = {}
+        seen, waiting = {state}, deque([state])
+        while waiting:
+            here = waiting.popleft()
+            if here in self._distances:
+                best[here] = self._distances[here]
+                continue
+            if self.may_end(here):
+                best[here] = 0
+                continue
+            for there in self._ways(here):
+                before[there].append(here)
+                if there not in seen:
+                    seen.add(there)
+                    waiting.append(there)
+        heap = [(distance, number, here) for number, (here, distance) in enumerate(best.items())]
+        heapq.heapify(heap)
+        count = len(heap)
+        while heap:
+            distance, _, here = heapq.heappop(heap)
+            if distance > best[here]:
+                continue
+            for there in before[here]:
+                if there not in self._distances and distance + 1 < best.get(there, math.inf):
+                    best[there] = distance + 1
+                    count += 1
+                    heapq.heappush(heap, (distance + 1, count, there))
+        for here in seen:
+            self._distances[here] = best.get(here, math.inf)
