@@ -71,6 +71,12 @@ class Trace:
                 )
             self._live[source] = [numbers[one] for one in lives]
 
+    def of(self, source: int) -> Trace:
+        """The trace of one source alone."""
+        alone = Trace(1)
+        alone.nodes = [self.nodes[source]]
+        return alone
+
     def as_table(self, source: int, pieces: Callable[[Sequence[int]], list[str]]) -> list[dict[str, Any]]:
         """The nodes of a source for JSON, each with its token's piece."""
         return [{**node._asdict(), "piece": pieces([node.token])[0]} for node in self.nodes[source]]
