@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,11 @@ from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.runs import Run, device_of
 from dragoman.scoring import score_text
+from dragoman.search.control import Asked, Ruler, Terminology, completed, controls, restored
 from dragoman.search.core import Hypothesis, SearchConfig
+from dragoman.search.rules import Rules
 from dragoman.search.run import search_all
+from dragoman.search.trace import Trace
 
 WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
 
@@ -75,20 +79,55 @@ class Predictor:
         length_penalty: float | None = None,
         batch_size: int = 64,
         most: int = 1,
+        search: Mapping[str, Any] | None = None,
+        prefix: str | Sequence[str | None] | None = None,
+        forbid: str | Sequence[Any] | None = None,
+        require: str | Sequence[Any] | None = None,
+        allow: str | Sequence[Any] | None = None,
+        pattern: str | Sequence[str | None] | None = None,
+        terminology: str | Path | Terminology | None = None,
+        placeholders: bool = False,
     ) -> list[Prediction]:
         """One prediction per text, in order; an empty text gives an empty prediction.
 
         A run with tags needs one: `tag` for all texts, or "<2de> " at the front of a text, which goes before `tag`.
+        `search` sets further settings of the search, such as {"no_repeat": 3}.
+
+        What is asked of the outputs is one value for all texts, or a list with one for each: the `prefix` they begin
+        with, the `pattern` (a regular expression) that they match, and lists of phrases that each must not hold
+        (`forbid`), must hold (`require`; a tuple of phrases: one of them), or be one of (`allow`). `terminology`, a
+        file or object, requires target terms where the source has a term; `placeholders` keeps tags, variables and
+        addresses of the source. See dragoman/search/control.py.
         """
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; for one text write predict([text])")
+        lists = {"forbid": forbid, "require": require, "allow": allow}
+        asked_for = controls(len(texts), prefix, pattern, **lists)
         return list(
-            self.stream(texts, tag=tag, beam=beam, length_penalty=length_penalty, batch_size=batch_size, most=most)
+            self.stream(
+                [Asked(text, control) for text, control in zip(texts, asked_for, strict=True)],
+                tag=tag,
+                beam=beam,
+                length_penalty=length_penalty,
+                batch_size=batch_size,
+                most=most,
+                search=search,
+                terminology=terminology,
+                placeholders=placeholders,
+            )
         )
+
+    def trace(
+        self, text: str, *, tag: str | None = None, search: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Every continuation that the search for a text looked at (FIELD H6): see dragoman/search/trace.py."""
+        seen: list[list[dict[str, Any]]] = []
+        list(self.stream([text], tag=tag, search=search, tell=lambda _, nodes: seen.append(nodes)))
+        return seen[0]
 
     def stream(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str | Asked],
         *,
         tag: str | None = None,
         beam: int | None = None,
@@ -96,22 +135,42 @@ class Predictor:
         batch_size: int = 64,
         most: int = 1,
         window: int = WINDOW,
+        search: Mapping[str, Any] | None = None,
+        terminology: str | Path | Terminology | None = None,
+        placeholders: bool = False,
+        tell: Callable[[str, list[dict[str, Any]]], None] | None = None,
     ) -> Iterator[Prediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
-        `window` texts are read ahead: 1 answers each text before the next is read.
+        `window` texts are read ahead: 1 answers each text before the next is read. A text may come as `Asked`, with
+        what is asked of its output. `tell` is called with each text and all that the search looked at.
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
         options = {"beam": beam, "length_penalty": length_penalty}
-        given = {key: value for key, value in options.items() if value is not None}
+        given = {**(search or {}), **{key: value for key, value in options.items() if value is not None}}
         config = settings.build(SearchConfig, settings.as_table(self.config.search) | given)
         for name, value in (("batch_size", batch_size), ("most", most), ("window", window)):
             if value < 1:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
         if most > config.beam:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
-        return self._stream(self.read_as(texts, tag), config, batch_size, most, window)
+        terms = Terminology.read(terminology) if isinstance(terminology, str | Path) else terminology
+        asked_for = self._asked(texts, tag, terms, placeholders)
+        return self._stream(asked_for, config, batch_size, most, window, tell)
+
+    def _asked(
+        self, texts: Iterable[str | Asked], tag: str | None, terms: Terminology | None, placeholders: bool
+    ) -> Iterator[Asked]:
+        """The texts as the model reads them, each with all that is asked of its output."""
+        if tag is not None:
+            check_tag(tag, self.tags)
+        items = (one if isinstance(one, Asked) else Asked(one) for one in texts)
+        return (
+            Asked(text, completed(one.control, untagged(text, self.tags)[1], terms, placeholders))
+            for number, one in enumerate(items, 1)
+            for text in self._read_as([one.text], tag, number)
+        )
 
     def read_as(self, texts: Iterable[str], tag: str | None = None) -> Iterator[str]:
         """The texts as the model reads them: each with its tag, empty ones as they are."""
@@ -119,27 +178,68 @@ class Predictor:
             check_tag(tag, self.tags)
         return self._read_as(texts, tag)
 
-    def _read_as(self, texts: Iterable[str], tag: str | None) -> Iterator[str]:
-        for number, text in enumerate(texts, 1):
+    def _read_as(self, texts: Iterable[str], tag: str | None, first: int = 1) -> Iterator[str]:
+        for number, text in enumerate(texts, first):
             if not isinstance(text, str):
                 raise TypeError(f"found {text!r} among the texts, expected strings")
             yield asked(text, tag, self.tags, f"input {number}") if text.strip() else text
 
     def _stream(
-        self, texts: Iterator[str], config: SearchConfig, rows: int, most: int, window: int
+        self,
+        texts: Iterator[Asked],
+        config: SearchConfig,
+        rows: int,
+        most: int,
+        window: int,
+        tell: Callable[[str, list[dict[str, Any]]], None] | None,
     ) -> Iterator[Prediction]:
+        first = 1
         while together := list(islice(texts, window)):
-            yield from self._window(together, config, rows, most)
+            traces: list[Trace | None] | None = None if tell is None else [None] * len(together)
+            predictions = self._window(together, config, rows, most, first, traces)
+            first += len(together)
+            for place, prediction in enumerate(predictions):
+                if tell is not None and traces is not None:
+                    trace = traces[place]
+                    pieces = self.target_tokenizer.pieces
+                    tell(together[place].text, trace.as_table(0, pieces) if trace is not None else [])
+                yield prediction
 
-    def _window(self, texts: list[str], config: SearchConfig, rows: int, most: int) -> list[Prediction]:
-        out = [NOTHING] * len(texts)
-        places = [place for place, text in enumerate(texts) if untagged(text, self.tags)[1].strip()]
-        sources = self.source_tokenizer.encode_batch([texts[place] for place in places])
-        found = search_all(self.model, sources, config, self.ratio, self.device, rows=rows, most=most)
+    def _window(
+        self,
+        asked_for: list[Asked],
+        config: SearchConfig,
+        rows: int,
+        most: int,
+        first: int,
+        traces: list[Trace | None] | None,
+    ) -> list[Prediction]:
+        out = [NOTHING] * len(asked_for)
+        places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
+        sources = self.source_tokenizer.encode_batch([asked_for[place].text for place in places])
+        rules: list[Rules | None] | None = None
+        if any(asked_for[place].control for place in places):
+            rules = [self.ruler.rules(asked_for[place].control, f"input {first + place}") for place in places]
+            rules = rules if any(rules) else None
+        seen: list[Trace | None] | None = None if traces is None else [None] * len(places)
+        found = search_all(
+            self.model, sources, config, self.ratio, self.device, rows=rows, most=most, rules=rules, traces=seen
+        )
         for place, hypotheses in found:
+            source, control = asked_for[places[place]]
             predictions = [self._prediction(hypothesis) for hypothesis in hypotheses]
+            if control.kept:
+                text = untagged(source, self.tags)[1]
+                predictions = [replace(one, text=restored(one.text, text, control.kept)) for one in predictions]
             out[places[place]] = replace(predictions[0], alternatives=tuple(predictions[1:]))
+            if traces is not None and seen is not None:
+                traces[places[place]] = seen[place]
         return out
+
+    @cached_property
+    def ruler(self) -> Ruler:
+        """Makes rules of what is asked; the vocabulary is read when it is first needed."""
+        return Ruler(self.target_tokenizer)
 
     def _prediction(self, hypothesis: Hypothesis) -> Prediction:
         tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens

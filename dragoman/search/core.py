@@ -33,7 +33,9 @@ class SearchConfig:
         "complete", help="when as many outputs as the beam is wide are complete, or when no open one can still win"
     )
     shortest: Annotated[int, Range(0, None)] = setting(0, help="fewest tokens written, if the length limit allows it")
-    no_repeat: Annotated[int, Range(0, None)] = setting(0, help="no n tokens in a row are written twice; 0: they may be")
+    no_repeat: Annotated[int, Range(0, None)] = setting(
+        0, help="no n tokens in a row are written twice; 0: they may be"
+    )
     longest: Annotated[int, Range(0, None)] = setting(
         0, help="most tokens written; 0 follows the source's length and the ratio seen in training"
     )

@@ -89,9 +89,7 @@ class Guides:
         """
         candidates, best, index = self._possible(wished, looked, left)
         if unwished is not None and (lost := (best[:, 0] == NOTHING) & self._guided(best)).any():
-            candidates, best, index = self._possible(
-                torch.where(lost[:, None, None], unwished, wished), looked, left
-            )
+            candidates, best, index = self._possible(torch.where(lost[:, None, None], unwished, wished), looked, left)
         ahead = (torch.arange(looked, device=best.device) < self.width).expand_as(best)
         if any(self.required):
             ahead = ahead.clone()
@@ -128,7 +126,9 @@ class Guides:
             for score, place in zip(scores[source], places[source], strict=True):
                 if score == NOTHING or place % vocabulary == EOS:
                     continue
-                if not self._reaches(rules, self.standing[source][place // vocabulary], place % vocabulary, left[source]):
+                if not self._reaches(
+                    rules, self.standing[source][place // vocabulary], place % vocabulary, left[source]
+                ):
                     found.append(source * self.width * vocabulary + place)
         return found
 

@@ -15,7 +15,8 @@ from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis
 from dragoman.search.rules import Among, Forbid, Prefix, Require, Rule, Rules
 from dragoman.search.surfaces import Surfaces
-from tests.search.test_beam import Found, Guess, Prefix as Written, Table, exhaustive, same, writable
+from tests.search.test_beam import Found, Guess, Table, exhaustive, same, writable
+from tests.search.test_beam import Prefix as Written
 
 CASES = 1000
 
@@ -35,7 +36,11 @@ class Pieces:
     def encode(self, text: str) -> list[int]:
         ids = []
         while text:
-            index = max((i for i in range(4, 8) if text.startswith(self.tokens[i])), key=lambda i: len(self.tokens[i]), default=1)
+            index = max(
+                (i for i in range(4, 8) if text.startswith(self.tokens[i])),
+                key=lambda i: len(self.tokens[i]),
+                default=1,
+            )
             ids.append(index)
             text = text[len(self.tokens[index]) if index > 3 else 1 :]
         return ids
@@ -86,9 +91,7 @@ def any_rules(chance: random.Random, kinds: Sequence[str]) -> tuple[list[Rule], 
 
 
 def everything(limit: int, legal: Legal) -> list[Written]:
-    return [
-        text for size in range(limit) for text in product(range(4, SIZE), repeat=size) if legal(text)
-    ]
+    return [text for size in range(limit) for text in product(range(4, SIZE), repeat=size) if legal(text)]
 
 
 def slow(guess: Guess, limit: int, width: int, outputs: Sequence[Written]) -> list[Found]:
@@ -105,13 +108,20 @@ def slow(guess: Guess, limit: int, width: int, outputs: Sequence[Written]) -> li
         ]
         candidates.sort(key=lambda one: -one[0])
         best = candidates[: 2 * width]
-        done += [Found(total / len(tokens), tokens, parts) for total, tokens, parts in best[:width] if tokens[-1] == EOS]
+        done += [
+            Found(total / len(tokens), tokens, parts) for total, tokens, parts in best[:width] if tokens[-1] == EOS
+        ]
         live = [one for one in best if one[1][-1] != EOS][:width]
     return sorted(done, key=lambda one: -one.normalised)
 
 
 def found_by(
-    table: Table, sources: Sequence[int], limits: Sequence[int], width: int, rules: Sequence[Rules | None], **options: Any
+    table: Table,
+    sources: Sequence[int],
+    limits: Sequence[int],
+    width: int,
+    rules: Sequence[Rules | None],
+    **options: Any,
 ) -> list[list[Hypothesis]]:
     return beam(
         table.step,
