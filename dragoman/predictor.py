@@ -101,6 +101,7 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; for one text write predict([text])")
+        texts = list(texts)
         lists = {"forbid": forbid, "require": require, "allow": allow}
         asked_for = controls(len(texts), prefix, pattern, **lists)
         return list(
@@ -283,13 +284,18 @@ class Predictor:
         beam: int | None = None,
         length_penalty: float | None = None,
         batch_size: int = 64,
+        search: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Every score of the run on pairs of a source and one or more references, and the outputs behind them."""
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
         examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
         predictions = self.predict(
-            self._sources(examples, tag), beam=beam, length_penalty=length_penalty, batch_size=batch_size
+            self._sources(examples, tag),
+            beam=beam,
+            length_penalty=length_penalty,
+            batch_size=batch_size,
+            search=search,
         )
         scores = score_text(
             [prediction.text for prediction in predictions],

@@ -7,6 +7,8 @@ end of the output). Required phrases are written as the tokenizer itself cuts th
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman.data.tokenizers import UNK, Tokenizer
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError, DataError, hint
 from dragoman.search.grammar import Grammar
 from dragoman.search.rules import Among, Forbid, Prefix, Require, Rule, Rules
 from dragoman.search.surfaces import Surfaces
@@ -157,7 +159,12 @@ class Ruler:
         forbidden = [*((text, 0) for text in control.forbid), *limited]
         if forbidden:
             rules.append(Forbid(self.surfaces, [text for text, _ in forbidden], [count for _, count in forbidden]))
-        return Rules(rules, len(self.surfaces)) if rules else None
+        if not rules:
+            return None
+        made = Rules(rules, len(self.surfaces))
+        if math.isinf(made.distance(made.start)):
+            raise DataError(f"{place}: no output can keep all that is asked of it: {_shown(control)}")
+        return made
 
     @staticmethod
     def _inside(text: str, control: Control) -> bool:
@@ -169,6 +176,12 @@ class Ruler:
     def spells(self, text: str) -> bool:
         """Whether the vocabulary can write a text."""
         return bool(self.surfaces.cuts(text))
+
+
+def _shown(control: Control) -> str:
+    names = ("prefix", "forbid", "require", "allow", "pattern")
+    parts = [f"{name} {getattr(control, name)!r}" for name in names if getattr(control, name)]
+    return ", ".join(parts + [f"the placeholder {text!r}" for text, _ in control.kept])[:300]
 
 
 # --- what the source itself asks for
@@ -241,3 +254,23 @@ def completed(control: Control, source: str, terms: Terminology | None, keep_pla
         new = [one for one in terms.asked_by(source) if one not in control.require]
         control = replace(control, require=(*control.require, *new))
     return replace(control, kept=placeholders(source)) if keep_placeholders else control
+
+
+FIELDS = ("prefix", "forbid", "require", "allow", "pattern")
+
+
+def asked_from_json(line: str, place: str, general: Control = NO_CONTROL) -> Asked:
+    """An input from a line of JSON: a text, or an object with "source" and what is asked of this output alone."""
+    try:
+        table = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{place}: found no JSON ({error})") from error
+    if isinstance(table, str):
+        return Asked(table, general)
+    if not isinstance(table, dict) or not isinstance(table.get("source"), str):
+        raise DataError(f'{place}: found {line[:60]!r}, expected an object with a text "source"')
+    for name in table:
+        if name not in ("source", *FIELDS):
+            raise DataError(f"{place}: found the field '{name}'. {hint(name, FIELDS)}")
+    own = control_of(table, place)
+    return Asked(table["source"], Control(**{name: getattr(own, name) or getattr(general, name) for name in FIELDS}))
