@@ -7,7 +7,7 @@ sets of positions and are made as they are reached (Brzozowski's derivatives wou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
@@ -144,6 +144,18 @@ class Grammar:
             if not nodes:
                 return None
         return nodes, begun
+
+    def after(self, state: Standing, token: int) -> Standing:
+        """The positions after a token that fits."""
+        return self.moves(state).get(token)
+
+    def only(self, state: Standing) -> Collection[int] | None:
+        """Tokens that fit."""
+        return self.moves(state)
+
+    def never(self, state: Standing) -> Collection[int]:
+        """Nothing more."""
+        return ()
 
     def otherwise(self, state: Standing) -> Standing:
         """Nothing else."""

@@ -71,7 +71,8 @@ class Guides:
 
     @staticmethod
     def _reaches(rules: Rules, state: Standing, token: int, left: int) -> bool:
-        return rules.distance(rules.after(state, token)) <= left
+        after = rules.after(state, token)
+        return after is not None and rules.distance(after) <= left
 
     @staticmethod
     def _in_time(rules: Rules, state: Standing, left: int) -> bool:
@@ -152,9 +153,10 @@ class Guides:
         for place, score in zip(places, candidates.reshape(-1)[order].tolist(), strict=True):
             if score > NOTHING:
                 state, token = standing[place // vocabulary], place % vocabulary
-                distance = 0 if token == EOS else rules.distance(rules.after(state, token))
-                if distance <= left or token == EOS:
-                    groups[distance].append((-score, place))
+                if token == EOS:
+                    groups[0].append((-score, place))
+                elif (after := rules.after(state, token)) is not None and (far := rules.distance(after)) <= left:
+                    groups[far].append((-score, place))
         ends, ways = list[int](), list[list[tuple[float, int]]]()
         for _, group in sorted(groups.items()):
             group.sort()

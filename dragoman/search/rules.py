@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from dragoman.data.tokenizers import EOS
@@ -27,11 +27,17 @@ class Rule(Protocol):
     start: Standing
     steers: bool  # whether there are places where an output may not end: then `wanted` leads on
 
-    def moves(self, state: Standing) -> Mapping[int, Standing]:
-        """Tokens that lead elsewhere than `otherwise` says."""
+    def after(self, state: Standing, token: int) -> Standing:
+        """Where a token leads; None if it may not be written."""
 
     def otherwise(self, state: Standing) -> Standing:
-        """Where all other tokens lead."""
+        """Where tokens lead that the rule does not know."""
+
+    def only(self, state: Standing) -> Collection[int] | None:
+        """The tokens that may be written, where these are few; None: others may be too."""
+
+    def never(self, state: Standing) -> Collection[int]:
+        """Tokens that may not be written, as far as that is known at once; `after` knows the rest."""
 
     def may_end(self, state: Standing) -> bool:
         """Whether <eos> may be written."""
@@ -106,9 +112,21 @@ class Prefix:
             }
         return self._moves[state]
 
+    def after(self, state: Standing, token: int) -> Standing:
+        """Anything, once the text is written."""
+        return () if state == () else self.moves(state).get(token)
+
     def otherwise(self, state: Standing) -> Standing:
         """Anything, once the text is written."""
         return () if state == () else None
+
+    def only(self, state: Standing) -> Collection[int] | None:
+        """Tokens that agree with the rest of the text."""
+        return None if state == () else self.moves(state)
+
+    def never(self, state: Standing) -> Collection[int]:
+        """Nothing more."""
+        return ()
 
     def may_end(self, state: Standing) -> bool:
         """Once the text is written."""
@@ -132,54 +150,48 @@ class Forbid:
         self.most = tuple(most or [0] * len(texts))
         self.start: Standing = (START, 0, (0,) * len(texts))
         self.usual = INSIDE if sum(surfaces.after) * 2 > len(surfaces) else START
-        self.unusual = [
-            token for token, after in enumerate(surfaces.after) if after != self.usual and token not in NO_TEXT
-        ]
-        self._read: dict[tuple[int, int], dict[int, tuple[int, int, tuple[int, ...]]]] = {}
-        self._moves: dict[Standing, dict[int, Standing]] = {}
+        self._sequences = sequences
+        self._whole: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+        self._never: dict[Standing, list[int]] = {}
 
-    def read(self, place: int, node: int) -> dict[int, tuple[int, int, tuple[int, ...]]]:
-        """For tokens that matter here: where the next token stands, what is matched, and which texts were written."""
-        if (place, node) not in self._read:
-            surfaces, machine = self.surfaces, self.machine
-            tokens = set(self.unusual)
-            for byte in machine.children[0]:
-                tokens.update(surfaces.holding[place].get(byte, ()))
-            for byte in machine.continuing(node):
-                tokens.update(surfaces.beginning[place].get(byte, ()))
-            if node:  # a token that writes nothing leaves what was matched as it is
-                tokens.update(token for token, both in enumerate(surfaces.written) if not both[place])
-            found = {}
-            for token in tokens.difference(NO_TEXT):
-                at, hits = node, list[int]()
-                for byte in surfaces.written[token][place]:
-                    at = machine.after(at, byte)
-                    hits += machine.found[at]
-                result = (surfaces.after[token], at, tuple(hits))
-                if result != (self.usual, 0, ()):
-                    found[token] = result
-            self._read[place, node] = found
-        return self._read[place, node]
+    def after(self, state: Standing, token: int) -> Standing:
+        """What is matched after all bytes of a token, unless a text came once too often."""
+        place, node, counts = state
+        for byte in self.surfaces.written[token][place]:
+            node = self.machine.after(node, byte)
+            if hits := self.machine.found[node]:
+                counts = tuple(count + hits.count(text) for text, count in enumerate(counts))
+                if any(count > most for count, most in zip(counts, self.most, strict=True)):
+                    return None
+        return self.surfaces.after[token], node, counts
 
-    def moves(self, state: Standing) -> Mapping[int, Standing]:
-        """Tokens that write a forbidden text, or the beginning of one."""
-        if state not in self._moves:
-            place, node, counts = state
-            self._moves[state] = {
-                token: (after, at, counted) if (counted := self._counted(counts, hits)) is not None else None
-                for token, (after, at, hits) in self.read(place, node).items()
-            }
-        return self._moves[state]
+    def only(self, state: Standing) -> Collection[int] | None:
+        """Anything else."""
+        return None
 
-    def _counted(self, counts: tuple[int, ...], hits: tuple[int, ...]) -> tuple[int, ...] | None:
-        if not hits:
-            return counts
-        new = list(counts)
-        for text in hits:
-            new[text] += 1
-            if new[text] > self.most[text]:
-                return None
-        return tuple(new)
+    def never(self, state: Standing) -> Collection[int]:
+        """Tokens that by themselves write a text too often."""
+        place, _, counts = state
+        if (place, counts) not in self._never:
+            self._never[place, counts] = [
+                token
+                for token, times in self.whole(place)
+                if any(count + more > most for count, more, most in zip(counts, times, self.most, strict=True))
+            ]
+        return self._never[place, counts]
+
+    def whole(self, place: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Tokens that hold a whole text, and how often each."""
+        if place not in self._whole:
+            holding, written = self.surfaces.holding[place], self.surfaces.written
+            found: dict[int, None] = {}
+            for sequence in self._sequences:
+                rarest = min((holding.get(byte, []) for byte in sequence), key=len)
+                found |= dict.fromkeys(token for token in rarest if sequence in written[token][place])
+            self._whole[place] = [
+                (token, tuple(written[token][place].count(sequence) for sequence in self._sequences)) for token in found
+            ]
+        return self._whole[place]
 
     def otherwise(self, state: Standing) -> Standing:
         """Nothing is matched."""
@@ -216,6 +228,18 @@ class Require:
         if state not in self._moves:
             self._moves[state] = {token: self._after(state, token) for token in self.tokens}
         return self._moves[state]
+
+    def after(self, state: Standing, token: int) -> Standing:
+        """How much is matched."""
+        return self.moves(state).get(token, () if state == () else (0, state[1]))
+
+    def only(self, state: Standing) -> Collection[int] | None:
+        """Anything else."""
+        return None
+
+    def never(self, state: Standing) -> Collection[int]:
+        """Nothing."""
+        return ()
 
     def _after(self, state: Standing, token: int) -> Standing:
         node, counts = state
@@ -277,9 +301,17 @@ class Among:
                 node = self.children[node][token]
             self.ends.add(node)
 
-    def moves(self, state: Standing) -> Mapping[int, Standing]:
+    def after(self, state: Standing, token: int) -> Standing:
+        """A row that goes on so."""
+        return self.children[state].get(token)
+
+    def only(self, state: Standing) -> Collection[int] | None:
         """The ways on."""
         return self.children[state]
+
+    def never(self, state: Standing) -> Collection[int]:
+        """Nothing more."""
+        return ()
 
     def otherwise(self, state: Standing) -> Standing:
         """Nothing else."""
@@ -323,8 +355,7 @@ class Rules:
         """Where all rules stand after a token; None if one of them does not let it be written."""
         standing = []
         for rule, part in zip(self.rules, state, strict=True):
-            moves = rule.moves(part)
-            new = moves[token] if token in moves else rule.otherwise(part)
+            new = rule.after(part, token)
             if new is None:
                 return None
             standing.append(new)
@@ -335,16 +366,14 @@ class Rules:
         return all(rule.may_end(part) for rule, part in zip(self.rules, state, strict=True))
 
     def lists(self, state: Standing) -> tuple[list[int] | None, list[int]]:
-        """The only tokens that may be written (None: all), and those that may not."""
+        """The only tokens that may be written (None: all), and those that may not, as far as is known at once."""
         if state not in self._lists:
             only: set[int] | None = None
             never = set[int]()
             for rule, part in zip(self.rules, state, strict=True):
-                moves = rule.moves(part)
-                never.update(token for token, new in moves.items() if new is None)
-                if rule.otherwise(part) is None:
-                    own = {token for token, new in moves.items() if new is not None}
-                    only = own if only is None else only & own
+                never.update(rule.never(part))
+                if (own := rule.only(part)) is not None:
+                    only = set(own) if only is None else only & set(own)
             if self.may_end(state):
                 only = only if only is None else only | {EOS}
             else:
@@ -360,11 +389,12 @@ class Rules:
     def _ways(self, state: Standing) -> set[Standing]:
         """Places one token away: by the wanted tokens, and by one that no rule knows, or by all if there is none."""
         tokens = self.wanted(state)
-        parts = [(rule.moves(part), rule.otherwise(part)) for rule, part in zip(self.rules, state, strict=True)]
+        others = tuple(rule.otherwise(part) for rule, part in zip(self.rules, state, strict=True))
         writable = range(len(NO_TEXT), self.vocabulary)
-        if all(other is not None for _, other in parts):
-            free = next((token for token in writable if all(token not in moves for moves, _ in parts)), None)
-            tokens = [*tokens, free] if free is not None else list(writable)
+        if None not in others:
+            if any(self.after(state, token) == others for token in writable):
+                return {self.after(state, token) for token in tokens} - {None} | {others}
+            tokens = list(writable)
         return {self.after(state, token) for token in tokens} - {None}
 
     def distance(self, state: Standing) -> float:
