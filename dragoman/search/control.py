@@ -23,7 +23,7 @@ from dragoman.search.rules import Among, Forbid, Prefix, Require, Rule, Rules
 from dragoman.search.surfaces import Surfaces
 
 PLACEHOLDERS = (
-    r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]}]",
+    r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]",
     r"[\w.+-]+@[\w-]+\.[\w.-]*\w",
     r"</?[^\W\d_][^<>]*>|</?\d+\s*/?>",  # <b>, </b>, <1>, <br/>
     r"\{\{[^{}]*\}\}|\$?\{[^{}]*\}",
@@ -121,7 +121,10 @@ class Ruler:
         self._made: dict[Control, Rules | None] = {NO_CONTROL: None}
 
     def rules(self, control: Control, place: str = "input") -> Rules | None:
-        """The rules of a control, None if it asks for nothing; placeholders that cannot be spelled have no rule."""
+        """The rules of a control, None if it asks for nothing.
+
+        Placeholders that cannot be spelled, or not together with all else, have no rule: see `restored`.
+        """
         if control not in self._made:
             if len(self._made) > 1000:
                 self._made = {NO_CONTROL: None}
@@ -163,6 +166,8 @@ class Ruler:
             return None
         made = Rules(rules, len(self.surfaces))
         if math.isinf(made.distance(made.start)):
+            if control.kept:  # what the source asks for gives way, and is put in afterwards
+                return self._make(replace(control, kept=()), place)
             raise DataError(f"{place}: no output can keep all that is asked of it: {_shown(control)}")
         return made
 

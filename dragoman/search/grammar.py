@@ -34,6 +34,7 @@ class Grammar:
             raise ConfigError(f"pattern: found {pattern!r}, expected a regular expression ({error})") from error
         self.start: Standing = (START, self._reached([first]), b"")
         self._moves: dict[Standing, dict[int, Standing]] = {}
+        self._begun: dict[tuple[frozenset[int], bytes], bool] = {}
         self._steps: dict[tuple[frozenset[int], str], frozenset[int]] = {}
 
     # --- from an expression to arrows between positions (Thompson 1968)
@@ -110,7 +111,7 @@ class Grammar:
     # --- over tokens
 
     def moves(self, state: Standing) -> Mapping[int, Standing]:
-        """Tokens that fit; a character that is spelled in several bytes is judged when it is whole."""
+        """Tokens that fit; a character may be spelled in several bytes up to U+FFFF, beyond it only by a piece."""
         if state not in self._moves:
             place, nodes, begun = state
             found: dict[int, Standing] = {}
@@ -143,7 +144,21 @@ class Grammar:
             nodes = self.step(nodes, character)
             if not nodes:
                 return None
-        return nodes, begun
+        return (nodes, begun) if not begun or self._may_begin(nodes, begun) else None
+
+    def _may_begin(self, nodes: frozenset[int], begun: bytes) -> bool:
+        """Whether some character up to U+FFFF begins with these bytes and fits."""
+        if (nodes, begun) not in self._begun:
+            shifts = 6 * ((2 if begun[0] < 0xE0 else 3) - len(begun))
+            lead = begun[0] & (0x1F if begun[0] < 0xE0 else 0x0F)
+            for byte in begun[1:]:
+                lead = lead << 6 | byte & 0x3F
+            codes_of = range(lead << shifts, (lead + 1) << shifts)
+            self._begun[nodes, begun] = begun[0] < 0xF0 and any(
+                chr(code).encode("utf-8", "replace").startswith(begun) and bool(self.step(nodes, chr(code)))
+                for code in codes_of
+            )
+        return self._begun[nodes, begun]
 
     def after(self, state: Standing, token: int) -> Standing:
         """The positions after a token that fits."""
@@ -166,8 +181,9 @@ class Grammar:
         return self.last in state[1] and not state[2]
 
     def wanted(self, state: Standing) -> Iterable[int]:
-        """Some tokens for every place that can be reached."""
-        return few_of_each(self.moves(state))
+        """Some tokens for every place that can be reached, with whole characters if there are such."""
+        moves = self.moves(state)
+        return few_of_each({token: there for token, there in moves.items() if not there[2]} or moves)
 
 
 def _test(kind: Any, value: Any) -> Any:

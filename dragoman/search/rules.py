@@ -17,7 +17,8 @@ from dragoman.data.tokenizers import EOS
 from dragoman.search.surfaces import INSIDE, NO_TEXT, START, Surfaces
 
 Standing = Any  # where an automaton stands: hashable; None: what led here may not be written
-SMALL = 4096  # counted states of required phrases up to which the very shortest way through all of them is sought
+SMALL = 1024  # counted states of required phrases up to which the very shortest way through all of them is sought
+REMEMBERED = 200_000  # transitions kept, so that a stream of inputs under one set of rules needs bounded memory
 NAMED = 8  # tokens looked at of those that lead to the same place
 
 
@@ -250,8 +251,8 @@ class Require:
         counts = tuple(min(count + (place in hits), self.needed[place]) for place, count in enumerate(counts))
         if counts == self.needed:
             return ()
-        # Of a phrase that is needed again nothing may be counted twice.
-        return 0 if any(self.needed[phrase] > 1 for phrase in hits) else node, counts
+        # Of a phrase that is needed once more nothing may be counted twice.
+        return 0 if any(counts[phrase] < self.needed[phrase] for phrase in hits) else node, counts
 
     def otherwise(self, state: Standing) -> Standing:
         """Nothing is matched."""
@@ -265,9 +266,10 @@ class Require:
         """Tokens that begin a phrase or go on with one; of many phrases only what the first one misses."""
         if state == ():
             return ()
-        if self.small:
-            return self.tokens
         node, counts = state
+        if self.small:
+            unmet = (cuts for place, cuts in enumerate(self.phrases) if counts[place] < self.needed[place])
+            return self.machine.continuing(node).union(cut[0] for cuts in unmet for cut in cuts)
         return {self._missing(node, cut) for cut in self.phrases[self._first(counts)]}
 
     def _first(self, counts: tuple[int, ...]) -> int:
@@ -348,11 +350,20 @@ class Rules:
         self.start: Standing = tuple(rule.start for rule in rules)
         self.requires = any(isinstance(rule, Require) and rule.start != () for rule in rules)
         self._steering = [(place, rule) for place, rule in enumerate(rules) if rule.steers]
+        self._known: dict[tuple[Standing, int], Standing] = {}
         self._distances: dict[Standing, float] = {}
         self._lists: dict[Standing, tuple[list[int] | None, list[int]]] = {}
 
     def after(self, state: Standing, token: int) -> Standing:
         """Where all rules stand after a token; None if one of them does not let it be written."""
+        key = (state, token)
+        if key not in self._known:
+            if len(self._known) > REMEMBERED:
+                self._known.clear()
+            self._known[key] = self._after(state, token)
+        return self._known[key]
+
+    def _after(self, state: Standing, token: int) -> Standing:
         standing = []
         for rule, part in zip(self.rules, state, strict=True):
             new = rule.after(part, token)
