@@ -21,7 +21,9 @@ class Guides:
     def __init__(self, rules: Sequence[Rules | None], width: int) -> None:
         self.rules = list(rules)
         self.width = width
-        self.standing: list[list[Standing]] = [[one.start if one else None] * width for one in rules]
+        # As in the search, one real hypothesis at the start; None: there is none in this place.
+        nobody: list[Standing] = [None] * (width - 1)
+        self.standing: list[list[Standing]] = [[one.start if one else None, *nobody] for one in rules]
 
     def __bool__(self) -> bool:
         return any(one is not None for one in self.rules)
@@ -32,7 +34,7 @@ class Guides:
         return [one is not None and one.requires for one in self.rules]
 
     def restricted(self, candidates: Tensor, left: Sequence[int]) -> Tensor:
-        """Scores (B, k, V) with −∞ for what the rules do not let be written.
+        """Scores (B, k, V) with −∞, written in place, for what the rules do not let be written.
 
         `left` says for every source how many more tokens may follow the next one, <eos> not counted.
         """
@@ -40,10 +42,9 @@ class Guides:
         only: list[int] = []  # flat places that stay in rows where little may be written
         rows: list[int] = []
         never: list[int] = []
-        alive = (candidates > NOTHING).any(2).tolist()
         for source, rules in enumerate(self.rules):
             for place, state in enumerate(self.standing[source]):
-                if rules is None or not alive[source][place]:
+                if rules is None or state is None:
                     continue
                 row = source * self.width + place
                 allowed, barred = rules.lists(state)
@@ -58,16 +59,15 @@ class Guides:
                 else:
                     rows.append(row)
                     only += [row * vocabulary + token for token in allowed]
-        out = candidates.clone()
-        flat, device = out.view(-1), candidates.device
+        flat, device = candidates.view(-1), candidates.device
         if rows:
             kept = torch.tensor(only, dtype=torch.long, device=device)
             values = flat[kept]
-            out.view(-1, vocabulary)[torch.tensor(rows, device=device)] = NOTHING
+            candidates.view(-1, vocabulary)[torch.tensor(rows, device=device)] = NOTHING
             flat[kept] = values
         if never:
             flat[torch.tensor(never, device=device)] = NOTHING
-        return out
+        return candidates
 
     @staticmethod
     def _reaches(rules: Rules, state: Standing, token: int, left: int) -> bool:
@@ -93,10 +93,10 @@ class Guides:
             candidates, best, index = self._possible(torch.where(lost[:, None, None], unwished, wished), looked, left)
         ahead = (torch.arange(looked, device=best.device) < self.width).expand_as(best)
         if any(self.required):
-            ahead = ahead.clone()
+            ahead, two = ahead.clone(), candidates.topk(min(2, candidates.shape[2]), 2).indices.tolist()
             for source, required in enumerate(self.required):
                 if required:
-                    chosen = self._shared(source, candidates[source], index[source], left[source])
+                    chosen = self._shared(source, candidates[source], index[source].tolist(), two[source], left[source])
                     places = torch.tensor(chosen, dtype=torch.long, device=best.device)
                     ahead[source] = True  # what does not end among the first was left out already
                     best[source], index[source] = NOTHING, 0
@@ -125,7 +125,7 @@ class Guides:
             if rules is None:
                 continue
             for score, place in zip(scores[source], places[source], strict=True):
-                if score == NOTHING or place % vocabulary == EOS:
+                if not score > NOTHING or place % vocabulary == EOS:  # NaN is not above anything either
                     continue
                 if not self._reaches(
                     rules, self.standing[source][place // vocabulary], place % vocabulary, left[source]
@@ -133,7 +133,7 @@ class Guides:
                     found.append(source * self.width * vocabulary + place)
         return found
 
-    def _shared(self, source: int, candidates: Tensor, index: Tensor, left: int) -> list[int]:
+    def _shared(self, source: int, candidates: Tensor, index: list[int], two: list[list[int]], left: int) -> list[int]:
         """Places shared out among hypotheses that have come equally far (dynamic beam allocation, Post & Vilar 2018).
 
         Beside the best continuations of all hypotheses those are looked at that write what is required, and the best
@@ -143,8 +143,8 @@ class Guides:
         rules, standing = self.rules[source], self.standing[source]
         assert rules is not None
         vocabulary = candidates.shape[1]
-        places = dict.fromkeys(index.tolist())
-        for row, tokens in enumerate(candidates.topk(min(2, vocabulary), 1).indices.tolist()):
+        places = dict.fromkeys(index)
+        for row, tokens in enumerate(two):
             if standing[row] is not None:
                 more = [*tokens, *rules.wanted(standing[row])]
                 places |= dict.fromkeys(row * vocabulary + token for token in more)
