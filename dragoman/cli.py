@@ -7,9 +7,9 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,6 +20,8 @@ from dragoman.version import __version__
 if TYPE_CHECKING:
     from dragoman.config import Config
     from dragoman.training.display import Display
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Commands(click.Group):
@@ -191,12 +193,64 @@ length_penalty = click.option(
 )
 
 
+SEARCH_OPTIONS = (
+    click.option(
+        "--normalisation", type=click.Choice(["power", "gnmt", "none"]),
+        help="Divide Σ log p by t^penalty, ((5 + t) / 6)^penalty, or nothing. [default: the run's]",
+    ),
+    click.option(
+        "--coverage-penalty", type=click.FloatRange(0.0),
+        help="What an output leaves unread of its source costs this much; needs attention. [default: the run's]",
+    ),
+    click.option(
+        "--stop", type=click.Choice(["complete", "certain"]),
+        help="Stop when as many outputs as the beam are complete, or when no open one can win. [default: the run's]",
+    ),
+    click.option("--shortest", type=click.IntRange(0), help="Fewest tokens of an output. [default: the run's]"),
+    click.option("--no-repeat", type=click.IntRange(0), help="Write no N tokens in a row twice. [default: the run's]"),
+)  # fmt: skip
+CONTROL_OPTIONS = (
+    click.option("--prefix", help="Every output begins with this text."),
+    click.option("--forbid", multiple=True, help="No output holds this text, inside words either. Repeat for more."),
+    click.option("--require", multiple=True, help="Every output holds this phrase. Repeat for more."),
+    click.option("--pattern", help="Every output matches this regular expression as a whole."),
+    click.option("--allow", metavar="FILE", help="Every output is one of the lines of FILE."),
+    click.option(
+        "--terminology", metavar="FILE",
+        help="Source and target terms, tab-separated: where an input has the first, its output holds the second.",
+    ),
+    click.option(
+        "--placeholders", is_flag=True, help="Keep tags, {variables}, addresses of an input, each as often as it comes."
+    ),
+)  # fmt: skip
+
+
+def options(several: tuple[Any, ...]) -> Callable[[Function], Function]:
+    """Several options of a command, in this order in its help."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(several):
+            function = option(function)
+        return function
+
+    return add
+
+
+def search_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """The settings of search among the arguments of a command, as far as they were given."""
+    names = ("normalisation", "coverage_penalty", "stop", "shortest", "no_repeat")
+    return {name: given[name] for name in names if given.get(name) is not None}
+
+
 @cli.command()
 @click.argument("run")
 @click.argument("file", required=False)
 @click.option("--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
 @length_penalty
+@options(SEARCH_OPTIONS)
+@options(CONTROL_OPTIONS)
+@click.option("--beam-trace", metavar="FILE", help="Write all that the search looked at: one JSON object an input.")
 @tag_option
 @click.option("--json", "as_json", is_flag=True, help="One object a line: text, score, tokens, token_scores.")
 @click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json.")
@@ -212,12 +266,20 @@ def predict(
     as_json: bool,
     n_best: int,
     device: str,
+    beam_trace: str | None,
+    allow: str | None,
+    terminology: str | None,
+    placeholders: bool,
     how: dict[str, Any],
+    **given: Any,
 ) -> None:
     """Predict one output line for every input line.
 
     Reads FILE (also .gz and .zst) or standard input. Empty lines stay empty. The output does not depend on the
     batch size or on the order of the lines.
+
+    The lines of a FILE.jsonl are objects with "source" and, for this line alone, "prefix", "forbid", "require",
+    "allow" or "pattern"; they go before the options of these names.
     """
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
@@ -227,31 +289,53 @@ def predict(
     from dragoman.companions import asked_how
     from dragoman.data.readers import read_lines
     from dragoman.predictor import WINDOW
+    from dragoman.search.control import Asked, asked_from_json, control_of
 
     lines = read_lines(file)
+    given["allow"] = list(read_lines(allow)) if allow else None
+    control = control_of({**given, "forbid": list(given["forbid"]), "require": list(given["require"])}, "options")
+    if beam_trace:
+        from dragoman.files import check_writable
+
+        check_writable(beam_trace)
     predictor, decoding = asked_how(run, device, how, beam)
     as_utf8()
     if not as_json:
         predictor.temperature = None  # plain output has no room for confidences: do not work them out
+    objects = file is not None and file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
+    texts = (
+        asked_from_json(line, f"{file}:{number}", control) if objects and line.strip() else Asked(line, control)
+        for number, line in enumerate(with_progress(lines, "lines"), 1)
+    )
     conversation = typed and sys.stdin.isatty()  # a person waits for an answer to every line
-    for prediction in predictor.stream(
-        with_progress(lines, "lines"),
-        tag=tag,
-        beam=beam,
-        length_penalty=length_penalty,
-        batch_size=batch_size,
-        most=n_best,
-        window=1 if conversation else WINDOW,
-        **decoding,
-    ):
-        if as_json:
-            text = prediction.as_json(probability=how["exhaustive"] is not None)
-        else:  # a sub-word model can spell any byte; a line must stay a line
-            text = prediction.text.replace("\n", " ").replace("\r", " ")
-        sys.stdout.write(text + "\n")
-        if conversation:
-            sys.stdout.flush()
-    sys.stdout.flush()
+    with contextlib.ExitStack() as stack:
+        traced = stack.enter_context(Path(beam_trace).open("w", encoding="utf-8")) if beam_trace else None
+
+        def tell_nodes(text: str, nodes: list[dict[str, Any]]) -> None:
+            print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=traced)
+
+        for prediction in predictor.stream(
+            texts,
+            tag=tag,
+            beam=beam,
+            length_penalty=length_penalty,
+            batch_size=batch_size,
+            most=n_best,
+            window=1 if conversation else WINDOW,
+            search=search_settings(given),
+            terminology=terminology,
+            placeholders=placeholders,
+            tell=None if traced is None else tell_nodes,
+            **decoding,
+        ):
+            if as_json:
+                text = prediction.as_json(probability=how["exhaustive"] is not None)
+            else:  # a sub-word model can spell any byte; a line must stay a line
+                text = prediction.text.replace("\n", " ").replace("\r", " ")
+            sys.stdout.write(text + "\n")
+            if conversation:
+                sys.stdout.flush()
+        sys.stdout.flush()
     tell_saved(decoding)
 
 
@@ -287,6 +371,7 @@ def with_progress(items: Iterator[str], unit: str) -> Iterator[str]:
 @click.option("--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]")
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
 @length_penalty
+@options(SEARCH_OPTIONS)
 @tag_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--output", help="Also write the outputs to this file, one a line.")
@@ -305,6 +390,7 @@ def evaluate(
     output: str | None,
     device: str,
     how: dict[str, Any],
+    **given: Any,
 ) -> None:
     """Score a run on pairs: BLEU, chrF, WER, CER, exact match, loss and perplexity.
 
@@ -336,7 +422,13 @@ def evaluate(
         raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
     predictor.temperature = None  # scores ask for no confidences
     scores, predictions = predictor.evaluate(
-        examples, tag=tag, beam=beam, length_penalty=length_penalty, batch_size=batch_size, **decoding
+        examples,
+        tag=tag,
+        beam=beam,
+        length_penalty=length_penalty,
+        batch_size=batch_size,
+        search=search_settings(given),
+        **decoding,
     )
     tell_saved(decoding)
     if output:

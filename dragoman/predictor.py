@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,9 +22,12 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.runs import Run, device_of
 from dragoman.scoring import score_text
 from dragoman.search.confidence import calibrated_temperature, token_confidences
+from dragoman.search.control import Asked, Ruler, Terminology, completed, controls, restored
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.methods import Method
+from dragoman.search.rules import Rules
 from dragoman.search.run import search_all
+from dragoman.search.trace import Trace
 
 WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
 
@@ -110,6 +114,14 @@ class Predictor:
         most: int = 1,
         method: Method | None = None,
         rerank: Rerank | None = None,
+        search: Mapping[str, Any] | None = None,
+        prefix: str | Sequence[str | None] | None = None,
+        forbid: str | Sequence[Any] | None = None,
+        require: str | Sequence[Any] | None = None,
+        allow: str | Sequence[Any] | None = None,
+        pattern: str | Sequence[str | None] | None = None,
+        terminology: str | Path | Terminology | None = None,
+        placeholders: bool = False,
     ) -> list[Prediction]:
         """One prediction per text, in order; an empty text gives an empty prediction.
 
@@ -117,12 +129,22 @@ class Predictor:
         `method` searches in another way than beam search: `search.sampling.Sampling`, `search.risk.MinimumBayesRisk`,
         `search.exhaustive.Exhaustive` or `companions.speculative`. `rerank`, a `companions.Reranker`, sorts the
         outputs of the whole beam anew.
+        `search` sets further settings of the search, such as {"no_repeat": 3}.
+
+        What is asked of the outputs is one value for all texts, or a list with one for each: the `prefix` they begin
+        with, the `pattern` (a regular expression) that they match, and lists of phrases that each must not hold
+        (`forbid`), must hold (`require`; a tuple of phrases: one of them), or be one of (`allow`). `terminology`, a
+        file or object, requires target terms where the source has a term; `placeholders` keeps tags, variables and
+        addresses of the source. See dragoman/search/control.py.
         """
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; for one text write predict([text])")
+        texts = list(texts)
+        lists = {"forbid": forbid, "require": require, "allow": allow}
+        asked_for = controls(len(texts), prefix, pattern, **lists)
         return list(
             self.stream(
-                texts,
+                [Asked(text, control) for text, control in zip(texts, asked_for, strict=True)],
                 tag=tag,
                 beam=beam,
                 length_penalty=length_penalty,
@@ -130,12 +152,23 @@ class Predictor:
                 most=most,
                 method=method,
                 rerank=rerank,
+                search=search,
+                terminology=terminology,
+                placeholders=placeholders,
             )
         )
 
+    def trace(
+        self, text: str, *, tag: str | None = None, search: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Every continuation that the search for a text looked at (FIELD H6): see dragoman/search/trace.py."""
+        seen: list[list[dict[str, Any]]] = []
+        list(self.stream([text], tag=tag, search=search, tell=lambda _, nodes: seen.append(nodes)))
+        return seen[0]
+
     def stream(
         self,
-        texts: Iterable[str],
+        texts: Iterable[str | Asked],
         *,
         tag: str | None = None,
         beam: int | None = None,
@@ -145,15 +178,20 @@ class Predictor:
         window: int = WINDOW,
         method: Method | None = None,
         rerank: Rerank | None = None,
+        search: Mapping[str, Any] | None = None,
+        terminology: str | Path | Terminology | None = None,
+        placeholders: bool = False,
+        tell: Callable[[str, list[dict[str, Any]]], None] | None = None,
     ) -> Iterator[Prediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
-        `window` texts are read ahead: 1 answers each text before the next is read.
+        `window` texts are read ahead: 1 answers each text before the next is read. A text may come as `Asked`, with
+        what is asked of its output. `tell` is called with each text and all that the search looked at.
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
         options = {"beam": beam, "length_penalty": length_penalty}
-        given = {key: value for key, value in options.items() if value is not None}
+        given = {**(search or {}), **{key: value for key, value in options.items() if value is not None}}
         config = settings.build(SearchConfig, settings.as_table(self.config.search) | given)
         for name, value in (("batch_size", batch_size), ("most", most), ("window", window)):
             if value < 1:
@@ -162,7 +200,22 @@ class Predictor:
             method = settings.build(type(method), settings.as_table(method))  # ranges are checked
         if most > config.beam and method is None:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
-        return self._stream(self.read_as(texts, tag), config, batch_size, most, window, method, rerank)
+        terms = Terminology.read(terminology) if isinstance(terminology, str | Path) else terminology
+        asked_for = self._asked(texts, tag, terms, placeholders)
+        return self._stream(asked_for, config, batch_size, most, window, method, rerank, tell)
+
+    def _asked(
+        self, texts: Iterable[str | Asked], tag: str | None, terms: Terminology | None, placeholders: bool
+    ) -> Iterator[Asked]:
+        """The texts as the model reads them, each with all that is asked of its output."""
+        if tag is not None:
+            check_tag(tag, self.tags)
+        items = (one if isinstance(one, Asked) else Asked(one) for one in texts)
+        return (
+            Asked(text, completed(one.control, untagged(text, self.tags)[1], terms, placeholders))
+            for number, one in enumerate(items, 1)
+            for text in self._read_as([one.text], tag, number)
+        )
 
     def read_as(self, texts: Iterable[str], tag: str | None = None) -> Iterator[str]:
         """The texts as the model reads them: each with its tag, empty ones as they are."""
@@ -170,47 +223,84 @@ class Predictor:
             check_tag(tag, self.tags)
         return self._read_as(texts, tag)
 
-    def _read_as(self, texts: Iterable[str], tag: str | None) -> Iterator[str]:
-        for number, text in enumerate(texts, 1):
+    def _read_as(self, texts: Iterable[str], tag: str | None, first: int = 1) -> Iterator[str]:
+        for number, text in enumerate(texts, first):
             if not isinstance(text, str):
                 raise TypeError(f"found {text!r} among the texts, expected strings")
             yield asked(text, tag, self.tags, f"input {number}") if text.strip() else text
 
     def _stream(
         self,
-        texts: Iterator[str],
+        texts: Iterator[Asked],
         config: SearchConfig,
         rows: int,
         most: int,
         window: int,
         method: Method | None,
         rerank: Rerank | None,
+        tell: Callable[[str, list[dict[str, Any]]], None] | None,
     ) -> Iterator[Prediction]:
+        first = 1
         while together := list(islice(texts, window)):
-            if rerank is None:
-                yield from self._window(together, config, rows, most, method)
-            else:
-                found = self._window(together, config, rows, max(most, config.beam), method)
-                yield from rerank.ranked([untagged(text, self.tags)[1] for text in together], found, most)
+            traces: list[Trace | None] | None = None if tell is None else [None] * len(together)
+            kept = most if rerank is None else max(most, config.beam)
+            predictions = self._window(together, config, rows, kept, first, traces, method)
+            first += len(together)
+            if rerank is not None:
+                sources = [untagged(one.text, self.tags)[1] for one in together]
+                predictions = list(rerank.ranked(sources, predictions, most))
+            for place, prediction in enumerate(predictions):
+                if tell is not None and traces is not None:
+                    trace = traces[place]
+                    pieces = self.target_tokenizer.pieces
+                    tell(together[place].text, trace.as_table(0, pieces) if trace is not None else [])
+                yield prediction
 
     def _window(
-        self, texts: list[str], config: SearchConfig, rows: int, most: int, method: Method | None = None
+        self,
+        asked_for: list[Asked],
+        config: SearchConfig,
+        rows: int,
+        most: int,
+        first: int,
+        traces: list[Trace | None] | None,
+        method: Method | None = None,
     ) -> list[Prediction]:
-        out = [NOTHING] * len(texts)
-        places = [place for place, text in enumerate(texts) if untagged(text, self.tags)[1].strip()]
-        sources = self.source_tokenizer.encode_batch([texts[place] for place in places])
-        text = self.target_tokenizer.decode
+        out = [NOTHING] * len(asked_for)
+        places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
+        sources = self.source_tokenizer.encode_batch([asked_for[place].text for place in places])
+        rules: list[Rules | None] | None = None
+        if any(asked_for[place].control for place in places):
+            rules = [self.ruler.rules(asked_for[place].control, f"input {first + place}") for place in places]
+            rules = rules if any(rules) else None
+        seen: list[Trace | None] | None = None if traces is None else [None] * len(places)
         found = list(
             search_all(
-                self.model, sources, config, self.ratio, self.device, rows=rows, most=most, method=method, text=text
+                self.model,
+                sources,
+                config,
+                self.ratio,
+                self.device,
+                rows=rows,
+                most=most,
+                method=method,
+                text=self.target_tokenizer.decode,
+                rules=rules,
+                traces=seen,
             )
         )
         sure = self._confidences(sources, found, rows)
         for place, hypotheses in found:
+            source, control = asked_for[places[place]]
             predictions = [self._prediction(hypothesis) for hypothesis in hypotheses]
             if sure:
                 predictions = [confident(one, next(sure)) for one in predictions]
+            if control.kept:
+                text = untagged(source, self.tags)[1]
+                predictions = [replace(one, text=restored(one.text, text, control.kept)) for one in predictions]
             out[places[place]] = replace(predictions[0], alternatives=tuple(predictions[1:]))
+            if traces is not None and seen is not None:
+                traces[places[place]] = seen[place]
         return out
 
     def _confidences(
@@ -221,6 +311,11 @@ class Predictor:
             return None
         outputs = [(sources[place], one.tokens[:-1]) for place, hypotheses in found for one in hypotheses]
         return iter(token_confidences(self.model, outputs, self.temperature, self.device, rows))
+
+    @cached_property
+    def ruler(self) -> Ruler:
+        """Makes rules of what is asked; the vocabulary is read when it is first needed."""
+        return Ruler(self.target_tokenizer)
 
     def _prediction(self, hypothesis: Hypothesis) -> Prediction:
         tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens
@@ -266,6 +361,7 @@ class Predictor:
         batch_size: int = 64,
         method: Method | None = None,
         rerank: Rerank | None = None,
+        search: Mapping[str, Any] | None = None,
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Every score of the run on pairs of a source and one or more references, and the outputs behind them."""
         if not pairs:
@@ -278,6 +374,7 @@ class Predictor:
             batch_size=batch_size,
             method=method,
             rerank=rerank,
+            search=search,
         )
         scores = score_text(
             [prediction.text for prediction in predictions],

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers import EOS, PAD, SOS
-from dragoman.search.core import Hypothesis, Step, allowed
+from dragoman.search.core import Hypothesis, Step, allowed, divisor
+from dragoman.search.coverage import Coverage, without_repeats
+from dragoman.search.guides import Guides
+from dragoman.search.rules import Rules
+from dragoman.search.trace import Trace
 
 NOTHING = float("-inf")
 
@@ -59,8 +64,15 @@ def beam(
     *,
     width: int,
     length_penalty: float = 1.0,
+    normalisation: str = "power",
     most: int = 1,
     complete: int | None = None,
+    certain: bool = False,
+    shortest: int = 0,
+    no_repeat: int = 0,
+    rules: Sequence[Rules | None] | None = None,
+    coverage: Coverage | None = None,
+    trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
     """The `most` best outputs of every source, best first.
 
@@ -68,11 +80,21 @@ def beam(
     `width` that end are set aside as complete, the best `width` that go on live. A source is done when `complete`
     (by default `width`) hypotheses are complete or its limit is reached, where only <eos> may follow. What happens
     to one source never depends on another.
+
+    With `certain` a source is done when no live hypothesis can come before its `most` best: log-probabilities only
+    sum up to less, so one that lives is at best worth its sum so far over the divisor at the limit. Under `rules`
+    (one a source) only continuations that can be completed in time are ranked; where phrases are required the places
+    are shared out as `Guides` says, and half as many complete ones are enough. Rules go before `shortest` and
+    `no_repeat` where both cannot be kept.
     """
     device, sources = limits.device, limits.shape[0]
     complete = complete or width
     finished = Finished(sources, max(width, most), int(limits.max()) if sources else 0, device)
     place = torch.arange(sources, device=device)  # which source each live block of `width` rows is
+    guides = Guides(rules or [None] * sources, width)
+    half = torch.tensor(guides.required, dtype=torch.bool, device=device)
+    enough = torch.where(half, max(1, complete // 2), complete)
+    step = coverage.step if coverage else step
     state = state.branch(width)
     totals = torch.full((sources, width), NOTHING, device=device)
     totals[:, 0] = 0.0  # one real hypothesis at the start; its copies wait
@@ -89,8 +111,21 @@ def beam(
         if totals.dtype != options.dtype:
             totals, scores = totals.to(options), scores.to(options)
             finished.ranks, finished.scores = finished.ranks.to(options), finished.scores.to(options)
-        candidates = (totals[:, :, None] + options).flatten(1)  # (B, k·V)
-        best, index = candidates.topk(min(2 * width, candidates.shape[1]), 1)
+        wished = options
+        if no_repeat:
+            wished = without_repeats(wished, tokens, no_repeat)
+        if length <= shortest:
+            early = (torch.arange(vocabulary, device=device) == EOS) & ~ending.view(live, width, 1)
+            wished = wished.masked_fill(early, NOTHING)
+        candidates = (totals[:, :, None] + wished).flatten(1)  # (B, k·V)
+        looked = min(2 * width, candidates.shape[1])
+        ahead = torch.arange(looked, device=device) < width
+        if guides:
+            left = (limits[place] - length - 1).tolist()
+            unwished = None if wished is options else totals[:, :, None] + options
+            best, index, ahead = guides.choose(candidates.view(live, width, -1), unwished, looked, left)
+        else:
+            best, index = candidates.topk(looked, 1)
         origin, token = index // vocabulary, index % vocabulary
 
         deep = origin[:, :, None].expand(-1, -1, length - 1)
@@ -99,19 +134,33 @@ def beam(
         new_scores = torch.cat([scores.gather(1, deep), part[:, :, None]], 2)
 
         ends = token == EOS
-        ahead = torch.arange(best.shape[1], device=device) < width
-        ranks = torch.where(ends & ahead, best / length**length_penalty, NOTHING)
+        worth = best / divisor(length, length_penalty, normalisation)
+        if coverage:
+            worth = worth + coverage.costs(origin)
+        ranks = torch.where(ends & ahead, worth, NOTHING)
         finished.add(place, ranks, new_tokens, new_scores)
 
         totals, kept = best.masked_fill(ends, NOTHING).sort(dim=1, descending=True, stable=True)
         totals, kept = totals[:, :width], kept[:, :width]
+        if trace is not None:
+            trace.add(place, origin, token, part, best, worth, ends & ahead, kept)
         deep = kept[:, :, None].expand(-1, -1, length)
         tokens, scores = new_tokens.gather(1, deep), new_scores.gather(1, deep)
         last = token.gather(1, kept)
         origin = origin.gather(1, kept)
+        if guides:
+            guides.advance(totals, origin, last)
+        if coverage:
+            coverage.advance(origin)
 
+        if certain:
+            longest = limits[place].tolist()
+            divided = totals.new_tensor([divisor(limit, length_penalty, normalisation) for limit in longest])
+            done = finished.ranks[place, most - 1] >= totals[:, 0] / divided
+        else:
+            done = finished.count[place] >= enough[place]
         # At the limit nothing goes on, except from a broken model: NaN is never −∞, and the search would never end.
-        done = (finished.count[place] >= complete) | (totals[:, 0] == NOTHING) | (limits[place] <= length)
+        done |= (totals[:, 0] == NOTHING) | (limits[place] <= length)
         rows = origin + torch.arange(live, device=device)[:, None] * width
         state = state.reorder(rows.flatten())
         if done.any():
@@ -119,7 +168,10 @@ def beam(
             place, totals, tokens, scores, last = (
                 part.index_select(0, going) for part in (place, totals, tokens, scores, last)
             )
+            guides.select(going.tolist())
             if len(going):
                 state = state.select(going)
+                if coverage:
+                    coverage.select(going)
         last = last.flatten()
     return finished.hypotheses(most)

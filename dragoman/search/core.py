@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,9 +23,30 @@ class SearchConfig:
     length_penalty: Annotated[float, Range(0.0, None)] = setting(
         1.0, help="a hypothesis of t tokens scores Σ log p / t^penalty; 0 does not normalise"
     )
+    normalisation: Literal["power", "gnmt", "none"] = setting(
+        "power", help="what Σ log p is divided by: t^penalty, ((5 + t) / 6)^penalty (Wu et al. 2016), or nothing"
+    )
+    coverage_penalty: Annotated[float, Range(0.0, None)] = setting(
+        0.0, help="β: what an output leaves unread of its source costs it this much (Wu et al. 2016); needs attention"
+    )
+    stop: Literal["complete", "certain"] = setting(
+        "complete", help="when as many outputs as the beam is wide are complete, or when no open one can still win"
+    )
+    shortest: Annotated[int, Range(0, None)] = setting(0, help="fewest tokens written, if the length limit allows it")
+    no_repeat: Annotated[int, Range(0, None)] = setting(
+        0, help="no n tokens in a row are written twice; 0: they may be"
+    )
     longest: Annotated[int, Range(0, None)] = setting(
         0, help="most tokens written; 0 follows the source's length and the ratio seen in training"
     )
+
+
+def divisor(length: int, penalty: float, normalisation: str = "power") -> float:
+    """What the score of a hypothesis of so many tokens is divided by; never smaller for a longer one."""
+    if normalisation == "none":
+        return 1.0
+    base: float = length if normalisation == "power" else (5 + length) / 6
+    return float(base**penalty)
 
 
 class Hypothesis(NamedTuple):

@@ -15,7 +15,7 @@ from torch import Tensor
 from dragoman.data.tokenizers import EOS, PAD
 from dragoman.layers.ctc import NOTHING, collapsed, text_log_probability
 from dragoman.models.core import Emissions
-from dragoman.search.core import NEVER_WRITTEN, Hypothesis, SearchConfig
+from dragoman.search.core import NEVER_WRITTEN, Hypothesis, SearchConfig, divisor
 
 BLANK = PAD
 SILENT = tuple({*NEVER_WRITTEN, EOS} - {BLANK})  # symbols that no path may have
@@ -33,7 +33,7 @@ def read(emissions: Emissions, limits: Tensor, config: SearchConfig, most: int) 
     found = []
     for row, lengths, totals in zip(texts.tolist(), sizes.tolist(), scores.tolist(), strict=True):
         hypotheses = [
-            hypothesis(text[:length], total, config.length_penalty)
+            hypothesis(text[:length], total, divisor(length + 1, config.length_penalty, config.normalisation))
             for text, length, total in zip(row, lengths, totals, strict=True)
             if total != NOTHING
         ]
@@ -41,10 +41,10 @@ def read(emissions: Emissions, limits: Tensor, config: SearchConfig, most: int) 
     return found
 
 
-def hypothesis(text: list[int], score: float, length_penalty: float) -> Hypothesis:
+def hypothesis(text: list[int], score: float, divided: float) -> Hypothesis:
     """A text with its score spread over its tokens."""
     size = len(text) + 1
-    return Hypothesis((*text, EOS), (score / size,) * size, score, score / size**length_penalty)
+    return Hypothesis((*text, EOS), (score / size,) * size, score, score / divided)
 
 
 Texts = tuple[Tensor, Tensor, Tensor]  # (B, k, L) filled up with the blank, sizes (B, k), and which are real (B, k)

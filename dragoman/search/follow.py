@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers import EOS, SOS
-from dragoman.search.core import Hypothesis, Step, allowed
+from dragoman.search.core import Hypothesis, Step, allowed, divisor
 
 # log-probabilities (B, V), which sources they are of (B,), how many tokens then stand → tokens (B,)
 Choose = Callable[[Tensor, Tensor, int], Tensor]
@@ -28,6 +28,7 @@ def follow(
     *,
     choose: Choose = most_probable,
     length_penalty: float = 1.0,
+    normalisation: str = "power",
 ) -> list[Hypothesis]:
     """Write until <eos>; finished sources leave the batch."""
     rows = limits.shape[0]
@@ -51,6 +52,6 @@ def follow(
             if len(kept):
                 state = state.select(kept)
     return [
-        Hypothesis(tuple(row), tuple(parts), sum(parts), sum(parts) / len(row) ** length_penalty)
+        Hypothesis(tuple(row), tuple(parts), sum(parts), sum(parts) / divisor(len(row), length_penalty, normalisation))
         for row, parts in zip(written, scores, strict=True)
     ]

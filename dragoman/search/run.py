@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 
 from dragoman.data.batches import Batch, batch_of
-from dragoman.errors import DragomanError
+from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.models.core import AtOnce, Emissions, Slots
 from dragoman.search import ctc, slots
 from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis, SearchConfig
+from dragoman.search.coverage import Coverage
 from dragoman.search.follow import follow
 from dragoman.search.methods import Method, Request, Writer
+from dragoman.search.rules import Rules
+from dragoman.search.trace import Trace
 
 # How to read what a model writes at once.
 READERS: dict[type, Any] = {
@@ -42,23 +45,59 @@ def search(
     *,
     method: Method | None = None,
     text: Callable[[Sequence[int]], str] = str,
+    rules: Sequence[Rules | None] | None = None,
+    trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses for every source of a batch, best first; without a `method` those of greedy or beam search.
 
     `text` spells token ids, for methods that compare texts.
     """
     limits = limits_for(batch, config, ratio)
+    if rules and not config.longest:
+        needed = [one.distance(one.start) if one else 0 for one in rules]
+        limits = limits + limits.new_tensor([int(more) if math.isfinite(more) else 0 for more in needed])
     if model.maximum is not None:
         limits = limits.clamp(max=model.maximum)
     if method is not None:
+        if any(rules or ()) or trace is not None:
+            raise ConfigError("prefixes, phrases and other rules, and a trace, go with beam search alone")
         found = method.search(Request(model, batch, limits, config, most, text))
     elif isinstance(model, AtOnce):
+        check_at_once(config, rules, trace)
         found = at_once(model, batch, limits, config, most)
     else:
-        found = in_steps(model, batch, limits, config, most)
+        check_possible(rules, limits)
+        found = in_steps(model, batch, limits, config, most, rules, trace)
     if any(not hypotheses or math.isnan(hypotheses[0].score) for hypotheses in found):
+        if rules or config.no_repeat or config.shortest:
+            raise DragomanError(
+                "found no output for a source: either no output keeps to search.shortest, search.no_repeat and the "
+                "rules, or the model's probabilities are NaN"
+            )
         raise DragomanError("found no output for a source: the model's probabilities are NaN; its weights are broken")
     return found
+
+
+def check_at_once(config: SearchConfig, rules: Sequence[Rules | None] | None, trace: Trace | None) -> None:
+    """Refuse what only a search step by step can do."""
+    asked = {
+        "rules": rules is not None and any(rules),
+        "a trace": trace is not None,
+        "coverage_penalty": config.coverage_penalty > 0,
+        "shortest": config.shortest > 0,
+        "no_repeat": config.no_repeat > 0,
+    }
+    if wrong := [name for name, given in asked.items() if given]:
+        raise ConfigError(f"found {', '.join(wrong)}, but this model writes all tokens at once, not one by one")
+
+
+def check_possible(rules: Sequence[Rules | None] | None, limits: Tensor) -> None:
+    """Refuse rules that no output can keep."""
+    for one, limit in zip(rules or (), limits.tolist(), strict=False):
+        if one is not None and (needed := one.distance(one.start)) > limit - 1:
+            if math.isinf(needed):
+                raise DataError("no output can keep all the rules of an input: they contradict each other")
+            raise DataError(f"the rules of an input need {int(needed)} tokens, expected at most {limit - 1}")
 
 
 @torch.no_grad()
@@ -69,19 +108,38 @@ def at_once(model: AtOnce, batch: Batch, limits: Tensor, config: SearchConfig, m
     return found
 
 
-def in_steps(model: Writer, batch: Batch, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
+def in_steps(
+    model: Writer,
+    batch: Batch,
+    limits: Tensor,
+    config: SearchConfig,
+    most: int,
+    rules: Sequence[Rules | None] | None = None,
+    trace: Trace | None = None,
+) -> list[list[Hypothesis]]:
     """What a model writes token by token."""
     with torch.no_grad():
         state = model.start(batch)
-    if config.beam == 1 and most == 1:
-        return [[one] for one in follow(model.step, state, limits, length_penalty=config.length_penalty)]
+    plain = trace is None and not (any(rules or ()) or config.coverage_penalty or config.shortest or config.no_repeat)
+    if config.beam == 1 and most == 1 and plain:
+        penalty, normalisation = config.length_penalty, config.normalisation
+        found = follow(model.step, state, limits, length_penalty=penalty, normalisation=normalisation)
+        return [[one] for one in found]
+    penalty = config.coverage_penalty
     return beam(
         model.step,
         state,
         limits,
         width=max(config.beam, most),
         length_penalty=config.length_penalty,
+        normalisation=config.normalisation,
         most=most,
+        certain=config.stop == "certain",
+        shortest=config.shortest,
+        no_repeat=config.no_repeat,
+        rules=rules,
+        coverage=Coverage(model.step, penalty, batch.source_mask) if penalty else None,
+        trace=trace,
     )
 
 
@@ -96,11 +154,21 @@ def search_all(
     most: int = 1,
     method: Method | None = None,
     text: Callable[[Sequence[int]], str] = str,
+    rules: Sequence[Rules | None] | None = None,
+    traces: list[Trace | None] | None = None,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """(place, hypotheses) for many sources, batched by length; each place comes once, in the order of lengths."""
+    """(place, hypotheses) for many sources, batched by length; each place comes once, in the order of lengths.
+
+    Rules stand in the order of the sources; `traces`, as long as the sources, is filled with a trace for each.
+    """
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     for first in range(0, len(order), rows):
         places = order[first : first + rows]
         batch = batch_of([sources[place] for place in places]).to(device)
-        found = search(model, batch, config, ratio, most, method=method, text=text)
+        own = None if rules is None else [rules[place] for place in places]
+        trace = None if traces is None else Trace(len(places))
+        found = search(model, batch, config, ratio, most, method=method, text=text, rules=own, trace=trace)
+        if traces is not None and trace is not None:
+            for row, place in enumerate(places):
+                traces[place] = trace.of(row)
         yield from zip(places, found, strict=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dragoman.data.tokenizers import EOS
 from dragoman.models.core import Slots
-from dragoman.search.core import NEVER_WRITTEN, Hypothesis, SearchConfig
+from dragoman.search.core import NEVER_WRITTEN, Hypothesis, SearchConfig, divisor
 
 NOTHING = float("-inf")
 
@@ -31,7 +31,7 @@ def read(slots: Slots, limits: Tensor, config: SearchConfig, most: int) -> list[
             for text, parts, total in zip(*parts_of, strict=True):
                 total += ending
                 if total != NOTHING:
-                    normalised = total / (size + 1) ** config.length_penalty
+                    normalised = total / divisor(size + 1, config.length_penalty, config.normalisation)
                     hypotheses.append(Hypothesis((*text[:size], EOS), (*parts[:size], ending), total, normalised))
         found.append(sorted(hypotheses, key=lambda one: -one.normalised)[:most])
     return found
