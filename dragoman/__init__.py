@@ -47,11 +47,12 @@ def train(
     An existing run folder goes on where it stopped. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
     """
     from dragoman import config as configuration
+    from dragoman.files import run_name
     from dragoman.runs import train as train_run
     from dragoman.training.display import Display
 
     if isinstance(config, str | Path):
-        folder = Path(run) if run is not None else Path("runs") / Path(config).name.partition(".")[0]
+        folder = Path(run) if run is not None else Path("runs") / run_name(str(config))
         if Path(config).suffix.lower() == ".toml":
             resolved = configuration.load(config, overrides)
         else:

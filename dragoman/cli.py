@@ -69,20 +69,12 @@ def cli(trace: bool) -> None:
 # ---------------------------------------------------------------------- what to train
 
 
-def run_name(path: str) -> str:
-    """A folder name for a data or configuration file: its name without endings."""
-    name = Path(path).name
-    for suffix in (".gz", ".zst", ".toml", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet"):
-        if name.lower().endswith(suffix):
-            name = name[: -len(suffix)]
-    return name or "run"
-
-
 def resolve(
     what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...], say: Any
 ) -> tuple[Config, str]:
     """The configuration meant by a config file, a data file, a run folder or two parallel files, and a run folder."""
     from dragoman import config as configuration
+    from dragoman.files import run_name
 
     if what is not None and "=" in what and not Path(what).exists():
         overrides = (what, *overrides)

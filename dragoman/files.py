@@ -62,3 +62,12 @@ def written_whole(path: str | Path) -> Iterator[Path]:
         if not special:
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
+
+
+def run_name(path: str) -> str:
+    """A folder name for a data or configuration file: its name without endings."""
+    name = Path(path).name
+    for suffix in (".gz", ".zst", ".toml", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet"):
+        if name.lower().endswith(suffix):
+            name = name[: -len(suffix)]
+    return name or "run"

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from dragoman import settings
+from dragoman.config import reach
 from dragoman.data.batches import batch_of
 from dragoman.data.readers import Example
 from dragoman.data.tags import asked, check_tag, untagged
@@ -269,6 +270,13 @@ class Predictor:
         out = [NOTHING] * len(asked_for)
         places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
         sources = self.source_tokenizer.encode_batch([asked_for[place].text for place in places])
+        bound, most_read = reach(self.config.model.encoder)
+        for place, tokens in zip(places, sources, strict=True):
+            if most_read is not None and len(tokens) >= most_read:
+                raise DataError(
+                    f"input {first + place}: found {len(tokens) + 1} tokens, <eos> included, expected at most the "
+                    f"{most_read} of model.encoder.{bound}"
+                )
         rules: list[Rules | None] | None = None
         if any(asked_for[place].control for place in places):
             rules = [self.ruler.rules(asked_for[place].control, f"input {first + place}") for place in places]

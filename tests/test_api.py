@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import tomllib
 from collections.abc import Callable, Iterator
@@ -245,3 +246,19 @@ def test_loss_is_that_of_the_outputs_scores(run: Predictor) -> None:
     scores, _ = run.evaluate(pairs, beam=1)
     assert scores["loss"] == pytest.approx(-sum(parts) / len(parts), rel=1e-5)
     assert scores["token_accuracy"] == 1
+
+
+def test_an_input_too_long_for_the_model_is_named(table: dict[str, Any], tmp_path: Path) -> None:
+    table["model"]["encoder"] = {"kind": "dense", "maximum": 9, "embedding": 8, "hidden": 8, "width": 8}
+    table["data"]["max_length"] = 8
+    run = dragoman.train(table, tmp_path / "run", quiet=True)
+    with pytest.raises(DataError, match="input 2: found 13 tokens, <eos> included, expected at most the 9 of model"):
+        run.predict(["abc", "abcabcabcabc"])
+
+
+def test_a_file_names_its_run_without_its_endings(table: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "my.v2.toml"
+    path.write_text(dragoman_toml(table), encoding="utf-8")
+    with contextlib.chdir(tmp_path):
+        dragoman.train(path, quiet=True)
+    assert (tmp_path / "runs" / "my.v2" / "config.toml").exists()
