@@ -1,0 +1,1 @@
+"""To and from the ecosystem: what other programs read and run."""

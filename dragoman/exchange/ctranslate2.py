@@ -1,0 +1,322 @@
+"""A trained Transformer as a CTranslate2 model folder, which decodes several times faster on a CPU.
+
+CTranslate2 names the tensors of a layer in its specification; every part of our model is laid into the place that
+computes the same. Its own sinusoids start at position 1 and have other wave lengths, so ours go along as a table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dragoman.data.tokenizers import EOS, SOS, UNK, Tokenizer
+from dragoman.errors import ConfigError, MissingExtraError
+from dragoman.files import digest
+from dragoman.layers.blocks import FeedForward, GatedFeedForward
+from dragoman.layers.positions import LearnedConfig, sinusoids
+from dragoman.layers.self_attention import FullConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
+
+FORMAT = 1  # of what we write; a folder of another format is written anew
+POSITIONS = 2048  # rows of the table of positions, where they are not learned
+PRECISIONS = ("float32", "int8")
+
+
+def installed() -> bool:
+    """Whether the package is there; it is not imported."""
+    return find_spec("ctranslate2") is not None
+
+
+def package() -> Any:
+    """The package, or an error that says how to get it."""
+    if not installed():
+        raise MissingExtraError("the engine 'ctranslate2'", "ctranslate2", "fast")
+    import ctranslate2
+
+    return ctranslate2
+
+
+# ---------------------------------------------------------------------- what can be exported
+
+
+def obstacles(config: Any) -> list[str]:
+    """Every setting of a model that CTranslate2 has no layer for; none: the model can be exported."""
+    if not isinstance(config, EncoderDecoderConfig):
+        return [f"model.kind: found {config.kind!r}, expected 'encoder-decoder'"]
+    found = []
+    for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        place = f"model.{side}"
+        if not isinstance(stack, TransformerConfig):
+            found.append(f"{place}.kind: found {stack.kind!r}, expected 'transformer'")
+            continue
+        if not isinstance(stack.attention, FullConfig):
+            found.append(f"{place}.attention: found {stack.attention.kind!r}, expected 'full'")
+        if stack.score == "cosine":
+            found.append(f"{place}.score: found 'cosine', expected 'scaled-dot' or 'dot'")
+    return found
+
+
+def check_exportable(config: Any) -> None:
+    """Refuse a model, with all the reasons at once."""
+    if reasons := obstacles(config):
+        raise ConfigError("CTranslate2 cannot run this model: " + "; ".join(reasons))
+
+
+def positions_of(config: TransformerConfig) -> int | None:
+    """How many positions the exported stack knows; None: any number."""
+    if isinstance(config.positions, LearnedConfig):
+        return config.positions.maximum
+    return POSITIONS if config.positions.kind in ("sinusoidal", "none") else None
+
+
+# ---------------------------------------------------------------------- tensors into their places
+
+
+def array(tensor: Tensor) -> NDArray[np.float32]:
+    """As the specification wants it."""
+    return np.ascontiguousarray(tensor.detach().cpu().float().numpy())
+
+
+def set_linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
+    """A matrix (outputs, inputs) and its bias, if it has one."""
+    spec.weight = array(weight)
+    if bias is not None:
+        spec.bias = array(bias)
+
+
+def set_norm(spec: Any, norm: nn.Module) -> None:
+    """A norm without beta is taken as the root mean square: a layer norm always brings one."""
+    assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
+    assert norm.weight is not None
+    spec.gamma = array(norm.weight)
+    if isinstance(norm, nn.LayerNorm):
+        spec.beta = array(torch.zeros_like(norm.weight) if norm.bias is None else norm.bias)
+
+
+def set_feed_forward(spec: Any, layer: FeedForward | GatedFeedForward) -> None:
+    """Two matrices, or three with a gate."""
+    if isinstance(layer, GatedFeedForward):
+        set_linear(spec.linear_0, layer.gate.weight, layer.gate.bias)
+        set_linear(spec.linear_0_noact, layer.widen.weight, layer.widen.bias)
+    else:
+        set_linear(spec.linear_0, layer.widen.weight, layer.widen.bias)
+    set_linear(spec.linear_1, layer.narrow.weight, layer.narrow.bias)
+
+
+def set_relation(spec: Any, config: TransformerConfig, attention: Any) -> None:
+    """How the positions are told inside self-attention, and what the scores are scaled with."""
+    kind = config.positions.kind
+    if kind == "relative-bias":
+        spec.relative_attention_bias = array(attention.relation.table)
+        spec.relative_attention_max_distance = np.dtype("int32").type(attention.relation.distance)
+    elif kind == "relative":
+        table = attention.relation.table  # (k+1 or 2k+1, d): a decoder has no vectors for what is ahead
+        missing = 2 * attention.relation.distance + 1 - table.shape[0]
+        spec.relative_position_keys = array(torch.cat([table, table.new_zeros(missing, table.shape[1])]))
+        del spec.relative_position_values  # ours are keys only
+    if config.score == "dot":
+        spec.queries_scale = np.float32(1.0)
+
+
+def set_self_attention(spec: Any, config: TransformerConfig, attention: Any, norm: nn.Module) -> None:
+    """Queries, keys and values are one matrix here and there, in this order."""
+    set_norm(spec.layer_norm, norm)
+    set_linear(spec.linear[0], attention.project.weight, attention.project.bias)
+    set_linear(spec.linear[1], attention.output.weight, attention.output.bias)
+    set_relation(spec, config, attention)
+
+
+def set_cross_attention(spec: Any, config: TransformerConfig, attention: Any, norm: nn.Module) -> None:
+    """Keys and values are one matrix there."""
+    set_norm(spec.layer_norm, norm)
+    set_linear(spec.linear[0], attention.query.weight, attention.query.bias)
+    weight, bias = (
+        [getattr(part, name) for part in (attention.key, attention.value)] for name in ("weight", "bias")
+    )
+    set_linear(spec.linear[1], torch.cat(weight), None if bias[0] is None else torch.cat(bias))
+    set_linear(spec.linear[2], attention.output.weight, attention.output.bias)
+    if config.score == "dot":
+        spec.queries_scale = np.float32(1.0)
+
+
+def set_positions(spec: Any, config: TransformerConfig, stack: Any) -> None:
+    """The table that is added to the embeddings."""
+    kind = config.positions.kind
+    if kind == "learned":
+        spec.position_encodings.encodings = array(stack.input.positions.table)
+    elif kind == "sinusoidal":
+        spec.position_encodings.encodings = array(sinusoids(POSITIONS, config.width, stack.input.positions.layout))
+    elif kind == "none":
+        spec.position_encodings.encodings = np.zeros((POSITIONS, config.width), np.float32)
+
+
+def options(config: TransformerConfig) -> dict[str, Any]:
+    """What the specification of a stack is made with."""
+    activations = package().specs.Activation
+    out = {
+        "pre_norm": config.norm == "pre",
+        "rms_norm": config.norm_kind == "rms",
+        "ffn_glu": config.gated,
+        "activation": {
+            "relu": activations.RELU,
+            "gelu": activations.GELU,
+            "gelu-tanh": activations.GELUTanh,
+            "silu": activations.SWISH,
+        }[config.activation],
+        "num_heads_kv": config.key_heads if config.key_heads not in (0, config.heads) else None,
+        "relative_position": config.positions.kind == "relative",
+        "relative_attention_bias": config.positions.kind == "relative-bias",
+    }
+    if config.positions.kind == "rotary":
+        out |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.positions.base}
+    return out
+
+
+def encoder_spec(config: TransformerConfig, encoder: TransformerEncoder) -> Any:
+    """The specification of what reads."""
+    spec = package().specs.TransformerEncoderSpec(config.layers, config.heads, **options(config))
+    spec.embeddings[0].weight = array(encoder.input.embedding.weight)
+    set_positions(spec, config, encoder)
+    if config.norm == "pre":
+        set_norm(spec.layer_norm, encoder.norm)
+    for layer, block in zip(spec.layer, encoder.blocks, strict=True):
+        set_self_attention(layer.self_attention, config, block.attention, block.around_attention.norm)
+        set_norm(layer.ffn.layer_norm, block.around_feedforward.norm)
+        set_feed_forward(layer.ffn, block.feedforward)
+    return spec
+
+
+def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output: nn.Linear) -> Any:
+    """The specification of what writes; a table shared with the source may end in tags, which are not written."""
+    spec = package().specs.TransformerDecoderSpec(config.layers, config.heads, **options(config))
+    vocabulary = output.out_features
+    spec.embeddings.weight = array(decoder.input.embedding.weight[:vocabulary])
+    set_positions(spec, config, decoder)
+    if config.norm == "pre":
+        set_norm(spec.layer_norm, decoder.norm)
+    for layer, block in zip(spec.layer, decoder.blocks, strict=True):
+        set_self_attention(layer.self_attention, config, block.attention, block.around_attention.norm)
+        set_cross_attention(layer.attention, config, block.cross, block.around_cross.norm)
+        set_norm(layer.ffn.layer_norm, block.around_feedforward.norm)
+        set_feed_forward(layer.ffn, block.feedforward)
+    set_linear(spec.projection, output.weight[:vocabulary], output.bias)
+    return spec
+
+
+def names(tokenizer: Tokenizer) -> list[str]:
+    """A name for every token id: its piece, or its number where the piece is not a text of its own."""
+    known: set[str] = set()
+    out = []
+    for number, piece in enumerate(tokenizer.pieces(range(len(tokenizer)))):
+        try:
+            piece.encode("utf-8")
+        except UnicodeEncodeError:  # half of a surrogate pair
+            piece = ""
+        if not piece or piece in known:  # a text may spell "<eos>"
+            piece = f"<{number}>"
+            while piece in known:
+                piece = f"<{piece}>"
+        known.add(piece)
+        out.append(piece)
+    return out
+
+
+# ---------------------------------------------------------------------- folders
+
+
+def export(model: EncoderDecoder, source: Sequence[str], target: Sequence[str], folder: Path, precision: str) -> None:
+    """Write a model folder; `source` and `target` name the tokens."""
+    check_exportable(model.config)
+    config = model.config
+    assert isinstance(config.encoder, TransformerConfig)
+    assert isinstance(config.decoder, TransformerConfig)
+    assert isinstance(model.encoder, TransformerEncoder)
+    assert isinstance(model.decoder, TransformerDecoder)
+    spec = package().specs.TransformerSpec(
+        encoder_spec(config.encoder, model.encoder), decoder_spec(config.decoder, model.decoder, model.output)
+    )
+    spec.register_source_vocabulary(list(source))
+    spec.register_target_vocabulary(list(target))
+    spec.config.unk_token = target[UNK]
+    spec.config.bos_token = spec.config.decoder_start_token = target[SOS]
+    spec.config.eos_token = target[EOS]
+    spec.config.add_source_eos = True
+    spec.validate()
+    spec.optimize(quantization=precision)
+    spec.save(str(folder))
+
+
+def fingerprint(weights: Path) -> dict[str, Any]:
+    """What a folder must have been made from to be used."""
+    return {"weights": digest(weights), "format": FORMAT, "ctranslate2": package().__version__}
+
+
+def fits(folder: Path, expected: dict[str, Any]) -> bool:
+    """Whether a folder was made from these weights."""
+    try:
+        return bool(json.loads((folder / "made-from.json").read_text(encoding="utf-8")) == expected)
+    except (OSError, ValueError):
+        return False
+
+
+def exported(
+    run: Path, weights: Path, model: EncoderDecoder, tokenizers: tuple[Tokenizer, Tokenizer], precision: str
+) -> Path:
+    """The model folder of a run, written when it is first needed and anew when the weights have changed.
+
+    It lies in the run; where that cannot be written to, in a folder of the moment.
+    """
+    folder, expected = run / f"ctranslate2-{precision}", fingerprint(weights)
+    if fits(folder, expected):
+        return folder
+    try:
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=run))
+    except OSError:
+        beside = folder = Path(tempfile.mkdtemp(prefix="dragoman-"))
+    source, target = (names(tokenizer) for tokenizer in tokenizers)
+    try:
+        export(model, source, target, beside, precision)
+        (beside / "made-from.json").write_text(json.dumps(expected), encoding="utf-8")
+        if beside != folder:
+            beside.chmod(0o777 & ~current_mask())
+            replace_folder(beside, folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return folder
+
+
+def current_mask() -> int:
+    """What the user takes away from the rights of new files; mkdtemp takes more."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def replace_folder(beside: Path, folder: Path) -> None:
+    """Put one folder in another's place; of two who do so at once the later one stays."""
+    old = beside.with_name(beside.name + ".old")
+    for _ in range(10):
+        with suppress(FileNotFoundError):
+            folder.rename(old)
+        shutil.rmtree(old, ignore_errors=True)
+        try:
+            beside.rename(folder)
+            return
+        except OSError:
+            if not folder.exists():
+                raise
+    raise ConfigError(f"{folder}: cannot be replaced; other processes keep writing it")
