@@ -22,18 +22,25 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "load", "train"]
 
 
-def load(run: str | Path | Sequence[str | Path], device: str = "auto") -> Predictor:
+def load(
+    run: str | Path | Sequence[str | Path], device: str = "auto", *, engine: str = "auto", precision: str = "float32"
+) -> Predictor:
     """Open a trained run; `predict`, `stream` and `evaluate` of the result do the rest.
 
+    On a CPU the engine is CTranslate2 where it is installed and gives the same text (`engine="auto"`); with
+    `precision="int8"` it is faster still, and not quite the same. `engine="torch"` is our own search.
     Several runs that share their vocabularies are an ensemble; `dragoman.companions.ensemble` can average otherwise.
     """
     if not isinstance(run, str | Path):
         from dragoman.companions import ensemble
+        from dragoman.errors import ConfigError
 
+        if engine == "ctranslate2" or precision != "float32":
+            raise ConfigError("engine: found ctranslate2, which cannot do an ensemble; expected auto or torch")
         return ensemble(run, device)
     from dragoman.predictor import load as open_run
 
-    return open_run(run, device)
+    return open_run(run, device, engine=engine, precision=precision)
 
 
 def train(

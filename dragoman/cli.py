@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from dragoman.errors import DataError, DragomanError, hint
-from dragoman.options import decoding_options
+from dragoman.options import decoding_options, engine_options
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
@@ -247,6 +247,7 @@ def search_settings(given: dict[str, Any]) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="One object a line: text, score, tokens, token_scores.")
 @click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@engine_options
 @decoding_options
 def predict(
     run: str,
@@ -258,6 +259,8 @@ def predict(
     as_json: bool,
     n_best: int,
     device: str,
+    engine: str,
+    precision: str,
     beam_trace: str | None,
     allow: str | None,
     terminology: str | None,
@@ -290,10 +293,11 @@ def predict(
         from dragoman.files import check_writable
 
         check_writable(beam_trace)
-    predictor, decoding = asked_how(run, device, how, beam)
+    predictor, decoding = asked_how(run, device, how, beam, engine, precision)
     as_utf8()
     if not as_json:
         predictor.temperature = None  # plain output has no room for confidences: do not work them out
+        predictor.tells_scores = False
     objects = file is not None and file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
     texts = (
         asked_from_json(line, f"{file}:{number}", control) if objects and line.strip() else Asked(line, control)
@@ -368,6 +372,7 @@ def with_progress(items: Iterator[str], unit: str) -> Iterator[str]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--output", help="Also write the outputs to this file, one a line.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+@engine_options
 @decoding_options
 def evaluate(
     run: str,
@@ -381,6 +386,8 @@ def evaluate(
     as_json: bool,
     output: str | None,
     device: str,
+    engine: str,
+    precision: str,
     how: dict[str, Any],
     **given: Any,
 ) -> None:
@@ -401,7 +408,7 @@ def evaluate(
     assert files is not None
     if output:
         check_writable(output)
-    predictor, decoding = asked_how(run, device, how, beam)
+    predictor, decoding = asked_how(run, device, how, beam, engine, precision)
     examples: list[Example] = []
     faults: list[Fault] = []
     for item in read_all(predictor.config.data, files, several_references=True):
@@ -413,6 +420,7 @@ def evaluate(
         # Scores of a part would be compared with scores of the whole: never leave out a line silently.
         raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
     predictor.temperature = None  # scores ask for no confidences
+    predictor.tells_scores = False
     scores, predictions = predictor.evaluate(
         examples,
         tag=tag,

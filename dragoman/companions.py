@@ -53,6 +53,9 @@ def ensemble(runs: Sequence[RunLike], device: str = "auto", *, average: Average 
         raise ConfigError("an ensemble needs at least one run, found none")
     predictors = [opened(run, device) for run in runs]
     together = copy.copy(predictors[0])
+    if any(one.insists for one in predictors):
+        raise ConfigError("engine: found ctranslate2, which cannot do an ensemble; expected auto or torch")
+    together.engine_name = "torch"
     for other in predictors[1:]:
         check_vocabularies(together, other, "an ensemble")
     together.model = Ensemble([one.model for one in predictors], average)
@@ -142,7 +145,14 @@ NEEDS = {
 FLAGS = {**METHODS, "others": "--with", "rerank": "--rerank"}
 
 
-def asked_how(run: str, device: str, how: Mapping[str, Any], beam: int | None) -> tuple[Predictor, dict[str, Any]]:
+def asked_how(
+    run: str,
+    device: str,
+    how: Mapping[str, Any],
+    beam: int | None,
+    engine: str = "auto",
+    precision: str = "float32",
+) -> tuple[Predictor, dict[str, Any]]:
     """The run, alone or with others, and the keywords for `stream` and `evaluate` that options of decoding mean."""
     given = {name: value for name, value in how.items() if not (value is None or value is False or value == ())}
     methods = [METHODS[name] for name in METHODS if name in given]
@@ -156,7 +166,9 @@ def asked_how(run: str, device: str, how: Mapping[str, Any], beam: int | None) -
         raise ConfigError(f"found --beam and {methods[0]}, expected one of them")
     method = partial_method(given)
     runs = [run, *given.get("others", ())]
-    predictor = ensemble(runs, device, average=given.get("average", "probability")) if runs[1:] else load(run, device)
+    predictor = load(run, device, engine=engine, precision=precision)
+    if runs[1:]:
+        predictor = ensemble([predictor, *runs[1:]], device, average=given.get("average", "probability"))
     if "draft" in given:
         method = speculative(predictor, given["draft"], given.get("draft_tokens", 4))
     reranker = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +20,8 @@ from dragoman.data.batches import batch_of
 from dragoman.data.readers import Example
 from dragoman.data.tags import asked, check_tag, untagged
 from dragoman.data.tokenizers import EOS
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.exchange import engine as engines
 from dragoman.runs import Run, device_of
 from dragoman.scoring import score_text
 from dragoman.search.confidence import calibrated_temperature, token_confidences
@@ -90,14 +92,49 @@ class Rerank(Protocol):
 class Predictor:
     """A trained run, ready to be asked."""
 
-    def __init__(self, run: Run, device: str = "auto") -> None:
+    def __init__(self, run: Run, device: str = "auto", *, engine: str = "auto", precision: str = "float32") -> None:
+        """`engine` searches: "torch", "ctranslate2" (on a CPU, several times faster; precision "float32" or "int8"), or
+        "auto", which takes ctranslate2 where it is installed and gives what torch would give.
+        """
         self.run = run
         self.config = run.config
-        self.device = device_of(device)
+        self.device = device_of("cpu" if device == "auto" and engine == "ctranslate2" else device)
+        self.insists = engine == "ctranslate2" or precision != "float32"  # a search it cannot do is then an error
+        self.precision = precision
+        self.engine_name = engines.chosen(engine, precision, run.config.model, self.device)
+        self.tells_scores = True  # False: who asks wants text alone, and the engine need not work out scores
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         self.model: Any = run.model(self.device)
         self.ratio = float(run.data["length_ratio"])
         self.temperature = calibrated_temperature(run.folder, run.weights_path())  # None: tells no confidences
+
+    @cached_property
+    def engine(self) -> engines.Engine | None:
+        """What searches in place of torch; made when it is first needed."""
+        if self.engine_name == "torch" or not all(bool(part.isfinite().all()) for part in self.model.parameters()):
+            return None  # of broken weights our own search says so
+        tokenizers = (self.source_tokenizer, self.target_tokenizer)
+        try:
+            return engines.Engine.of(self.run.folder, self.run.weights_path(), self.model, tokenizers, self.precision)
+        except (OSError, RuntimeError, ValueError) as error:
+            if self.insists:
+                raise RunError(f"{self.run.folder}: cannot be run by ctranslate2 ({error})") from None
+            print(f"{self.run.folder}: cannot be run by ctranslate2 ({error}); torch searches", file=sys.stderr)
+            return None
+
+    def _engine_for(
+        self, config: SearchConfig, most: int, method: Method | None, *, rules: bool, traced: bool
+    ) -> engines.Engine | None:
+        """The engine if it can do what is asked; None: torch searches."""
+        if self.engine_name == "torch":
+            return None
+        size = len(self.target_tokenizer)
+        reason = engines.refusal(config, most, size, method=method, rules=rules, traced=traced)
+        if reason is None:
+            return self.engine
+        if self.insists:
+            raise ConfigError(f"engine: found ctranslate2, which cannot do {reason}; expected auto or torch")
+        return None
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -201,6 +238,7 @@ class Predictor:
             method = settings.build(type(method), settings.as_table(method))  # ranges are checked
         if most > config.beam and method is None:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
+        self._engine_for(config, most, method, rules=False, traced=tell is not None)  # a mistake shows before any work
         terms = Terminology.read(terminology) if isinstance(terminology, str | Path) else terminology
         asked_for = self._asked(texts, tag, terms, placeholders)
         return self._stream(asked_for, config, batch_size, most, window, method, rerank, tell)
@@ -245,7 +283,8 @@ class Predictor:
         while together := list(islice(texts, window)):
             traces: list[Trace | None] | None = None if tell is None else [None] * len(together)
             kept = most if rerank is None else max(most, config.beam)
-            predictions = self._window(together, config, rows, kept, first, traces, method)
+            scores = self.tells_scores or rerank is not None
+            predictions = self._window(together, config, rows, kept, first, traces, method, scores)
             first += len(together)
             if rerank is not None:
                 sources = [untagged(one.text, self.tags)[1] for one in together]
@@ -266,6 +305,7 @@ class Predictor:
         first: int,
         traces: list[Trace | None] | None,
         method: Method | None = None,
+        scores: bool = True,
     ) -> list[Prediction]:
         out = [NOTHING] * len(asked_for)
         places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
@@ -282,21 +322,34 @@ class Predictor:
             rules = [self.ruler.rules(asked_for[place].control, f"input {first + place}") for place in places]
             rules = rules if any(rules) else None
         seen: list[Trace | None] | None = None if traces is None else [None] * len(places)
-        found = list(
-            search_all(
-                self.model,
-                sources,
-                config,
-                self.ratio,
-                self.device,
-                rows=rows,
-                most=most,
-                method=method,
-                text=self.target_tokenizer.decode,
-                rules=rules,
-                traces=seen,
-            )
+        engine = self._engine_for(config, most, method, rules=rules is not None, traced=seen is not None)
+        own = partial(
+            search_all,
+            self.model,
+            config=config,
+            ratio=self.ratio,
+            device=self.device,
+            rows=rows,
+            most=most,
+            method=method,
+            text=self.target_tokenizer.decode,
         )
+        if engine is None:
+            found = list(own(sources, rules=rules, traces=seen))
+        else:
+            found = list(
+                engines.search_all(
+                    engine,
+                    self.model,
+                    sources,
+                    config,
+                    self.ratio,
+                    rows=rows,
+                    most=most,
+                    scores=scores,
+                    otherwise=own,
+                )
+            )
         sure = self._confidences(sources, found, rows)
         for place, hypotheses in found:
             source, control = asked_for[places[place]]
@@ -407,6 +460,6 @@ def as_example(pair: Example | tuple[str, str | Sequence[str]], place: int) -> E
     return Example(source, references, "pairs", place)
 
 
-def load(folder: str | Path, device: str = "auto") -> Predictor:
+def load(folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32") -> Predictor:
     """Open a trained run."""
-    return Predictor(Run(folder), device)
+    return Predictor(Run(folder), device, engine=engine, precision=precision)

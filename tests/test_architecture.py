@@ -24,6 +24,7 @@ ROAD = [
     {"config"},
     {"tasks"},
     {"runs"},
+    {"exchange"},
     {"predictor"},
     {"companions"},
     {"inspection"},

@@ -26,9 +26,16 @@ from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.files import digest
 from dragoman.layers.blocks import FeedForward, GatedFeedForward
 from dragoman.layers.positions import LearnedConfig, sinusoids
+from dragoman.layers.relations import RotaryConfig
 from dragoman.layers.self_attention import FullConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
+from dragoman.models.transformer import (
+    DecoderBlock,
+    EncoderBlock,
+    TransformerConfig,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 
 FORMAT = 1  # of what we write; a folder of another format is written anew
 POSITIONS = 2048  # rows of the table of positions, where they are not learned
@@ -143,9 +150,7 @@ def set_cross_attention(spec: Any, config: TransformerConfig, attention: Any, no
     """Keys and values are one matrix there."""
     set_norm(spec.layer_norm, norm)
     set_linear(spec.linear[0], attention.query.weight, attention.query.bias)
-    weight, bias = (
-        [getattr(part, name) for part in (attention.key, attention.value)] for name in ("weight", "bias")
-    )
+    weight, bias = ([getattr(part, name) for part in (attention.key, attention.value)] for name in ("weight", "bias"))
     set_linear(spec.linear[1], torch.cat(weight), None if bias[0] is None else torch.cat(bias))
     set_linear(spec.linear[2], attention.output.weight, attention.output.bias)
     if config.score == "dot":
@@ -180,7 +185,7 @@ def options(config: TransformerConfig) -> dict[str, Any]:
         "relative_position": config.positions.kind == "relative",
         "relative_attention_bias": config.positions.kind == "relative-bias",
     }
-    if config.positions.kind == "rotary":
+    if isinstance(config.positions, RotaryConfig):
         out |= {"rotary_dim": 0, "rotary_interleave": False, "rotary_base": config.positions.base}
     return out
 
@@ -193,6 +198,7 @@ def encoder_spec(config: TransformerConfig, encoder: TransformerEncoder) -> Any:
     if config.norm == "pre":
         set_norm(spec.layer_norm, encoder.norm)
     for layer, block in zip(spec.layer, encoder.blocks, strict=True):
+        assert isinstance(block, EncoderBlock)
         set_self_attention(layer.self_attention, config, block.attention, block.around_attention.norm)
         set_norm(layer.ffn.layer_norm, block.around_feedforward.norm)
         set_feed_forward(layer.ffn, block.feedforward)
@@ -208,6 +214,7 @@ def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output:
     if config.norm == "pre":
         set_norm(spec.layer_norm, decoder.norm)
     for layer, block in zip(spec.layer, decoder.blocks, strict=True):
+        assert isinstance(block, DecoderBlock)
         set_self_attention(layer.self_attention, config, block.attention, block.around_attention.norm)
         set_cross_attention(layer.attention, config, block.cross, block.around_cross.norm)
         set_norm(layer.ffn.layer_norm, block.around_feedforward.norm)

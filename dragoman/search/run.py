@@ -28,12 +28,18 @@ READERS: dict[type, Any] = {
 }
 
 
-def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
-    """How many tokens each source may be answered with; its neighbours have no say."""
-    lengths = batch.source_mask.sum(1)
+def limits_of(lengths: Tensor, config: SearchConfig, ratio: float, maximum: int | None = None) -> Tensor:
+    """How many tokens sources of these lengths (<eos> counts) may be answered with; neighbours have no say."""
     if config.longest:
-        return torch.full_like(lengths, config.longest + 1)
-    return (lengths * math.ceil(ratio * 16) // 16) + 12
+        limits = torch.full_like(lengths, config.longest + 1)
+    else:
+        limits = (lengths * math.ceil(ratio * 16) // 16) + 12
+    return limits if maximum is None else limits.clamp(max=maximum)
+
+
+def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
+    """The same for the sources of a batch, whatever the model can write."""
+    return limits_of(batch.source_mask.sum(1), config, ratio)
 
 
 def search(
