@@ -7,6 +7,7 @@ computes the same. Its own sinusoids start at position 1 and have other wave len
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -36,9 +37,12 @@ from dragoman.models.transformer import (
     TransformerDecoder,
     TransformerEncoder,
 )
+from dragoman.search.core import NEVER_WRITTEN
 
 FORMAT = 1  # of what we write; a folder of another format is written anew
+COPIES = 64  # that share the probability of a token that is never written
 POSITIONS = 2048  # rows of the table of positions, where they are not learned
+IMPOSSIBLE = -1e9  # the score of a token that cannot be chosen
 PRECISIONS = ("float32", "int8")
 
 
@@ -93,8 +97,8 @@ def positions_of(config: TransformerConfig) -> int | None:
 
 
 def array(tensor: Tensor) -> NDArray[np.float32]:
-    """As the specification wants it."""
-    return np.ascontiguousarray(tensor.detach().cpu().float().numpy())
+    """As the specification wants it; a copy, for it is quantised in place."""
+    return np.array(tensor.detach().cpu().float().numpy(), copy=True, order="C")
 
 
 def set_linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
@@ -208,8 +212,8 @@ def encoder_spec(config: TransformerConfig, encoder: TransformerEncoder) -> Any:
 def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output: nn.Linear) -> Any:
     """The specification of what writes; a table shared with the source may end in tags, which are not written."""
     spec = package().specs.TransformerDecoderSpec(config.layers, config.heads, **options(config))
-    vocabulary = output.out_features
-    spec.embeddings.weight = array(decoder.input.embedding.weight[:vocabulary])
+    table = decoder.input.embedding.weight[: output.out_features]
+    spec.embeddings.weight = array(torch.cat([table, table.new_zeros(len(copies()), table.shape[1])]))
     set_positions(spec, config, decoder)
     if config.norm == "pre":
         set_norm(spec.layer_norm, decoder.norm)
@@ -219,8 +223,28 @@ def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output:
         set_cross_attention(layer.attention, config, block.cross, block.around_cross.norm)
         set_norm(layer.ffn.layer_norm, block.around_feedforward.norm)
         set_feed_forward(layer.ffn, block.feedforward)
-    set_linear(spec.projection, output.weight[:vocabulary], output.bias)
+    set_linear(spec.projection, *with_copies(output))
     return spec
+
+
+def copies() -> list[str]:
+    """The names of what stands for tokens that are never written."""
+    return [f"<never written {token}/{number}>" for token in NEVER_WRITTEN for number in range(COPIES)]
+
+
+def with_copies(output: nn.Linear) -> tuple[Tensor, Tensor]:
+    """Weights and biases of an output layer in which tokens that are never written cannot be chosen, but still count.
+
+    Our own search forbids them after the softmax; CTranslate2 would do so before it, and rank by other scores. So each
+    has no probability of its own, and many copies share what it had: enough that none is ever worth looking at.
+    """
+    never = list(NEVER_WRITTEN)
+    weight = output.weight.detach()[: output.out_features].float().clone()
+    bias = weight.new_zeros(weight.shape[0]) if output.bias is None else output.bias.detach().float().clone()
+    extra, extra_bias = (part[never].repeat_interleave(COPIES, 0) for part in (weight, bias))
+    weight[never] = 0.0
+    bias[never] = IMPOSSIBLE
+    return torch.cat([weight, extra]), torch.cat([bias, extra_bias - math.log(COPIES)])
 
 
 def names(tokenizer: Tokenizer) -> list[str]:
@@ -256,7 +280,7 @@ def export(model: EncoderDecoder, source: Sequence[str], target: Sequence[str], 
         encoder_spec(config.encoder, model.encoder), decoder_spec(config.decoder, model.decoder, model.output)
     )
     spec.register_source_vocabulary(list(source))
-    spec.register_target_vocabulary(list(target))
+    spec.register_target_vocabulary([*target, *copies()])
     spec.config.unk_token = target[UNK]
     spec.config.bos_token = spec.config.decoder_start_token = target[SOS]
     spec.config.eos_token = target[EOS]

@@ -1,15 +1,13 @@
 """Decoding by CTranslate2: the same hypotheses as our own search, several times faster on a CPU.
 
 Its beam search is ours: it looks at the best 2·width continuations, those among the first `width` that end are
-complete, and a source is done when `width` are. It differs in five things:
+complete, and a source is done when `width` are. It differs in four things:
 
 - <eos> counts for the length only if it is returned, and may come first only if no least length is set: two options.
 - Without a length penalty it stops early; a penalty of 1e-30 divides by one, and it does not.
 - At the longest length it cuts, where we let hypotheses end: a source that comes so far is left to our own search.
-- In a tiny vocabulary forbidden continuations enter the beam: `refusal` knows.
-- Tokens that are never written are left out before the softmax, not after it, so it ranks by a renormalised model:
-  outputs whose scores differ by less than −log(1 − p(never written)), 4e-5 with 8,000 words and label smoothing, may
-  change places. The scores that are told are computed anew and are the model's.
+- Tokens that are never written it would forbid before the softmax and rank by other scores: `with_copies` of the
+  export prevents that. In a tiny vocabulary the copies could enter a wide beam: `refusal` knows.
 """
 
 from __future__ import annotations
@@ -74,7 +72,7 @@ def refusal(
         return f"search.stop = {config.stop!r}"
     if config.normalisation == "gnmt" and config.length_penalty:
         return "search.normalisation = 'gnmt'"
-    # With fewer words it takes continuations that are forbidden into the beam.
+    # With fewer words continuations that are forbidden would enter the beam.
     if vocabulary < 2 * width + 1 + len(NEVER_WRITTEN):
         return f"a beam of {width} over a vocabulary of {vocabulary}"
     return None
@@ -95,7 +93,7 @@ class Engine:
         )
         self.workers = workers
         self.source, self.target = exchange.names(source), exchange.names(target)
-        self.ids = {name: number for number, name in enumerate(self.target)}
+        self.ids = {name: number for number, name in enumerate([*self.target, *exchange.copies()])}
 
     @staticmethod
     def of(
@@ -165,7 +163,7 @@ class Engine:
                 if not done and not scores:
                     tokens = [*tokens[: limit - 1], EOS]  # where our own search lets nothing but <eos> follow
                     done = True
-                if not done or any(token in NEVER_WRITTEN for token in tokens):
+                if not done or max(tokens) >= len(self.target):
                     out.append(None)
                 else:
                     out.append([self._hypothesis(tokens, parts[row] if scores else None, config)])
@@ -182,9 +180,7 @@ class Engine:
             beam_size=width,
             num_hypotheses=width,
             length_penalty=config.length_penalty if normalised else ALMOST_NO_PENALTY,
-            suppress_sequences=[[self.target[token]] for token in NEVER_WRITTEN],
             return_end_token=True,
-            return_scores=True,
             max_input_length=0,
             max_decoding_length=longest,
             min_decoding_length=0,
@@ -197,7 +193,7 @@ class Engine:
                 rows = [[self.ids[name] for name in names] for names in found.hypotheses]
                 # The last one to be complete says how far the search went.
                 short = all(len(row) < limit and row[-1] == EOS for row in rows)
-                sound = short and all(math.isfinite(score) for score in found.scores)
+                sound = short and max(map(max, rows)) < len(self.target)
                 out.append([self._hypothesis(row, None, config) for row in rows[:most]] if sound else None)
             return out
 

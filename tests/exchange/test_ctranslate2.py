@@ -1,0 +1,370 @@
+"""CTranslate2 is an oracle we did not write: it must compute the same probabilities and find the same outputs."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import dragoman
+from dragoman import runs
+from dragoman.config import build
+from dragoman.data.batches import batch_of
+from dragoman.data.tokenizers import EOS
+from dragoman.errors import ConfigError
+from dragoman.exchange import ctranslate2 as exchange
+from dragoman.exchange.engine import Engine, chosen, refusal
+from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
+from dragoman.layers.relations import RelativeBiasConfig, RelativeConfig, RotaryConfig
+from dragoman.layers.self_attention import LinearConfig, LocalConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.predictor import Prediction, Predictor
+from dragoman.search.core import SearchConfig
+from dragoman.search.run import search_all
+from dragoman.search.sampling import Sampling
+from tests.conftest import call, words, write_rows
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra 'fast' (ctranslate2) is not installed")
+
+CPU = torch.device("cpu")
+VOCABULARY = 50
+SETTINGS: dict[str, dict[str, Any]] = {
+    "paper": {"norm": "post"},
+    "pre-norm": {},
+    "modern": {
+        "norm_kind": "rms",
+        "activation": "silu",
+        "gated": True,
+        "bias": False,
+        "positions": RotaryConfig(500.0),
+        "key_heads": 2,
+    },
+    "no bias": {"bias": False, "activation": "gelu", "gated": True},
+    "one key head": {"key_heads": 1, "activation": "gelu-tanh", "positions": SinusoidalConfig("halves")},
+    "learned": {"positions": LearnedConfig(96), "norm": "post", "norm_kind": "rms"},
+    "no positions": {"positions": NoPositionsConfig()},
+    "T5": {"positions": RelativeBiasConfig(8, 16), "score": "dot", "norm_kind": "rms", "bias": False},
+    "relative": {"positions": RelativeConfig(3), "key_heads": 2},
+}
+
+
+class Numbers:
+    """A tokenizer whose pieces are numbers."""
+
+    tags = ()
+
+    def __len__(self) -> int:
+        return VOCABULARY
+
+    def pieces(self, ids: Any) -> list[str]:
+        return [f"t{number}" for number in ids]
+
+
+def model_of(name: str, ending: float = 4.0) -> EncoderDecoder:
+    """A model of random weights, big ones, that likes to end."""
+    torch.manual_seed(1)
+    stack = TransformerConfig(layers=2, width=32, heads=4, feedforward=48, **SETTINGS[name])
+    config = EncoderDecoderConfig(
+        encoder=stack, decoder=stack, output_bias=True, tie="all" if name == "paper" else "target"
+    )
+    model = EncoderDecoder(config, VOCABULARY, VOCABULARY).eval()
+    with torch.no_grad():
+        for part in model.parameters():
+            part.add_(torch.randn_like(part) * 0.15)
+        model.output.bias[:3] -= 6
+        model.output.bias[EOS] += ending
+    return model
+
+
+def rows(count: int, seed: int = 0) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [[draw.randrange(4, VOCABULARY) for _ in range(draw.randint(1, 12))] for _ in range(count)]
+
+
+def engine_of(model: EncoderDecoder, folder: Path, workers: int = 2) -> Engine:
+    tokenizer: Any = Numbers()
+    exchange.export(model, exchange.names(tokenizer), exchange.names(tokenizer), folder, "float32")
+    return Engine(folder, tokenizer, tokenizer, "float32", workers)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_token_has_the_same_probability_and_every_search_the_same_outputs(name: str, tmp_path: Path) -> None:
+    model = model_of(name)
+    engine = engine_of(model, tmp_path)
+    sources, targets = rows(60), rows(60, seed=1)
+    told = engine.translator.score_batch(
+        *([[f"t{token}" for token in row] for row in part] for part in (sources, targets))
+    )
+    ours = model.score(batch_of(sources, targets)).log_probabilities
+    for one, row in zip(told, ours.tolist(), strict=True):
+        assert one.log_probs == pytest.approx(row[: len(one.log_probs)], abs=2e-5)
+
+    limit, asked = 30, 0
+    for config in (SearchConfig(beam=1), SearchConfig(), SearchConfig(beam=3, length_penalty=0.0)):
+        most = config.beam
+        settings = SearchConfig(config.beam, config.length_penalty, longest=limit - 1)
+        plain = dict(search_all(model, sources, settings, 1.0, CPU, most=most))
+        for scores in (True, False):
+            for place, found in engine.search(sources, [limit] * 60, settings, rows=16, most=most, scores=scores):
+                if found is None:
+                    continue
+                asked += 1
+                assert [one.tokens for one in found] == [one.tokens for one in plain[place]]
+                if scores:
+                    for mine, other in zip(found, plain[place], strict=True):
+                        assert mine.token_scores == pytest.approx(other.token_scores, abs=2e-5)
+                        assert mine.normalised == pytest.approx(other.normalised, abs=2e-5)
+    assert asked > 100, "nearly everything was left to our own search"
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_what_reaches_its_longest_length_ends_as_in_our_own_search(beam: int, tmp_path: Path) -> None:
+    model = model_of("paper", ending=0.0)
+    engine = engine_of(model, tmp_path)
+    config, sources = SearchConfig(beam=beam, longest=5), rows(40)
+    plain = dict(search_all(model, sources, config, 1.0, CPU))
+    found = dict(engine.search(sources, [6] * 40, config, rows=64, most=1, scores=beam > 1))
+    assert any(len(one[0].tokens) == 6 for one in plain.values())
+    if beam > 1:
+        assert any(one is None for one in found.values())
+    for place, one in found.items():
+        assert one is None or one[0].tokens == plain[place][0].tokens
+
+
+def test_int8_is_near(tmp_path: Path) -> None:
+    model, tokenizer = model_of("paper"), Numbers()
+    pieces = exchange.names(tokenizer)  # type: ignore[arg-type]
+    exchange.export(model, pieces, pieces, tmp_path, "int8")
+    engine = Engine(tmp_path, tokenizer, tokenizer, "int8", 1)  # type: ignore[arg-type]
+    sources, targets = rows(20), rows(20, seed=1)
+    ours = model_of("paper").score(batch_of(sources, targets)).log_probabilities.sum(1).tolist()
+    assert model.score(batch_of(sources, targets)).log_probabilities.sum(1).tolist() == ours  # it is left as it was
+    told = engine.translator.score_batch(
+        *([[f"t{token}" for token in row] for row in part] for part in (sources, targets))
+    )
+    assert [sum(one.log_probs) for one in told] == pytest.approx(ours, rel=0.1)
+    assert [sum(one.log_probs) for one in told] != pytest.approx(ours, abs=1e-4)
+
+
+def test_all_reasons_against_a_model_come_at_once() -> None:
+    config = EncoderDecoderConfig(
+        encoder=TransformerConfig(attention=LocalConfig(), score="cosine"),
+        decoder=TransformerConfig(attention=LinearConfig()),
+    )
+    with pytest.raises(ConfigError) as caught:
+        exchange.check_exportable(config)
+    assert str(caught.value) == (
+        "CTranslate2 cannot run this model: model.encoder.attention: found 'local', expected 'full'; "
+        "model.encoder.score: found 'cosine', expected 'scaled-dot' or 'dot'; "
+        "model.decoder.attention: found 'linear', expected 'full'"
+    )
+    recurrent = EncoderDecoderConfig(encoder=RecurrentEncoderConfig())
+    assert exchange.obstacles(recurrent) == ["model.encoder.kind: found 'recurrent', expected 'transformer'"]
+    assert chosen("auto", "float32", recurrent, CPU) == "torch"
+    with pytest.raises(ConfigError, match=r"model\.encoder\.kind: found 'recurrent'"):
+        chosen("ctranslate2", "float32", recurrent, CPU)
+
+
+def test_searches_it_does_not_do_alike_are_known() -> None:
+    for config, found in {
+        SearchConfig(): None,
+        SearchConfig(beam=1, stop="certain", normalisation="gnmt"): None,
+        SearchConfig(stop="certain"): "search.stop = 'certain'",
+        SearchConfig(normalisation="gnmt"): "search.normalisation = 'gnmt'",
+        SearchConfig(normalisation="none"): None,
+        SearchConfig(no_repeat=2): "search.no_repeat = 2",
+        SearchConfig(beam=30): "a beam of 30 over a vocabulary of 50",
+    }.items():
+        assert refusal(config, 1, 50) == found
+    assert refusal(SearchConfig(), 1, 50, method=Sampling()) == "the method Sampling"
+    with pytest.raises(ConfigError, match="precision: found 'int8', which only the engine ctranslate2 has"):
+        chosen("torch", "int8", EncoderDecoderConfig(), CPU)
+
+
+def test_names_of_tokens_are_texts_and_no_two_are_alike() -> None:
+    class Odd:
+        def __len__(self) -> int:
+            return 7
+
+        def pieces(self, ids: Any) -> list[str]:
+            return ["<pad>", "<unk>", "<sos>", "<eos>", "<eos>", "\ud800", "<4>"]
+
+    assert exchange.names(Odd()) == ["<pad>", "<unk>", "<sos>", "<eos>", "<4>", "<5>", "<6>"]  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------------- trained runs
+
+SMALL = {"layers": 2, "width": 32, "heads": 4, "feedforward": 64, "dropout": 0.0}
+TRAINED: dict[str, dict[str, Any]] = {
+    "paper": {"norm": "post"},
+    "modern": {
+        "norm_kind": "rms",
+        "activation": "silu",
+        "gated": True,
+        "bias": False,
+        "positions": {"kind": "rotary"},
+        "key_heads": 2,
+    },
+}
+
+
+@pytest.fixture(scope="module", params=TRAINED)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has half learned to turn words round: right about some, sure about few."""
+    folder = tmp_path_factory.mktemp("engine")
+    torch.set_num_threads(1)
+    write_rows(folder / "pairs.tsv", [(word, word[::-1].upper()) for word in words(400)])
+    stack = {"kind": "transformer", **SMALL, **TRAINED[request.param]}
+    table = {
+        "data": {"train": str(folder / "pairs.tsv"), "holdout": 20, "cache": str(folder / "cache")},
+        "tokenizer": {"source": {"kind": "characters"}, "target": {"kind": "characters"}},
+        "model": {"encoder": stack, "decoder": stack},
+        "train": {
+            "steps": 120,
+            "batch_tokens": 512,
+            "validate_every": 120,
+            "decode": 0,
+            "optimizer": {"learning_rate": 5e-3, "warmup": 20},
+            "average": {"kind": "none"},
+        },
+    }
+    runs.train(build(table), folder / "run")
+    return folder / "run"
+
+
+def all_of(prediction: Prediction) -> list[Prediction]:
+    return [prediction, *prediction.alternatives]
+
+
+def test_texts_of_trained_runs_are_those_of_our_own_search(run: Path) -> None:
+    texts = [*words(200, seed=7), "", "zzz ü"]
+    ours, engine = dragoman.load(run, engine="torch"), dragoman.load(run, engine="ctranslate2")
+    for mine, other in zip(ours.predict(texts, beam=1), engine.predict(texts, beam=1), strict=True):
+        assert (mine.text, mine.tokens) == (other.text, other.tokens)
+        assert mine.token_scores == pytest.approx(other.token_scores, abs=1e-4)
+        assert mine.score == pytest.approx(other.score, abs=1e-4)
+    pairs = list(zip(ours.predict(texts, beam=5, most=5), engine.predict(texts, beam=5, most=5), strict=True))
+    unlike = 0
+    for mine, other in pairs:
+        if [one.text for one in all_of(mine)] != [one.text for one in all_of(other)]:
+            unlike += 1
+            continue
+        for left, right in zip(all_of(mine), all_of(other), strict=True):
+            assert left.token_scores == pytest.approx(right.token_scores, abs=1e-4)
+    assert unlike <= 1  # two scores may be nearly the same; on the machine it was written on, none are
+
+
+def test_streams_keep_their_order_and_batches_change_nothing(run: Path) -> None:
+    engine = dragoman.load(run, engine="ctranslate2")
+    texts = words(90, seed=3)
+    whole = [one.text for one in engine.predict(texts)]
+    engine.tells_scores = False
+    assert [one.text for one in engine.stream(texts, window=40, batch_size=7)] == whole
+    assert [engine.predict([text])[0].text for text in texts[:20]] == whole[:20]
+
+
+def test_the_model_folder_is_made_once_and_anew_for_other_weights(run: Path, tmp_path: Path) -> None:
+    own = tmp_path / "run"
+    shutil.copytree(run, own, ignore=shutil.ignore_patterns("ctranslate2-*"))
+    folder = own / "ctranslate2-float32"
+
+    def asked() -> str:
+        return dragoman.load(own, engine="ctranslate2").predict(["abcde"])[0].text
+
+    first = asked()
+    made = (folder / "model.bin").stat().st_mtime_ns
+    assert asked() == first
+    assert (folder / "model.bin").stat().st_mtime_ns == made
+    assert [path.name for path in own.iterdir() if path.name.startswith(".")] == []
+
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(own / "weights.safetensors")
+    save_file({name: part * 0.0 for name, part in tensors.items()}, own / "weights.safetensors")
+    assert asked() != first
+    assert (folder / "model.bin").stat().st_mtime_ns != made
+    (folder / "made-from.json").write_text("{")
+    assert asked() != first  # a damaged one is made anew
+
+
+def test_a_run_that_cannot_be_written_to_is_still_searched(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "run"
+    shutil.copytree(run, own, ignore=shutil.ignore_patterns("ctranslate2-*"))
+    (tmp_path / "moment").mkdir()
+    real = exchange.tempfile.mkdtemp
+
+    def mkdtemp(prefix: str, dir: Path | None = None) -> str:
+        if dir == own:
+            raise PermissionError(13, "Permission denied")
+        return real(prefix=prefix, dir=tmp_path / "moment")
+
+    monkeypatch.setattr(exchange.tempfile, "mkdtemp", mkdtemp)
+    expected = dragoman.load(run, engine="torch").predict(["abcde"])[0].text
+    assert dragoman.load(own, engine="ctranslate2").predict(["abcde"])[0].text == expected
+    assert list((tmp_path / "moment").iterdir()) == []  # it is in memory: nothing is left behind
+    assert not (own / "ctranslate2-float32").exists()
+
+
+def test_auto_takes_it_where_it_can_and_torch_otherwise(run: Path) -> None:
+    auto = dragoman.load(run, "cpu")
+    assert isinstance(auto, Predictor)
+    assert auto.engine_name == "ctranslate2"
+    ours = dragoman.load(run, "cpu", engine="torch")
+    texts = words(20, seed=5)
+    for how in ({}, {"search": {"no_repeat": 2}}, {"method": Sampling(seed=3)}, {"prefix": "A"}):
+        found = [one.text for one in auto.predict(texts, **how)]  # type: ignore[arg-type]
+        assert found == [one.text for one in ours.predict(texts, **how)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--no-repeat", "2"),
+            "engine: found ctranslate2, which cannot do search.no_repeat = 2; expected auto or torch",
+        ),
+        (("--sample",), "engine: found ctranslate2, which cannot do the method Sampling; expected auto or torch"),
+        (("--prefix", "A"), "which cannot do prefixes, phrases and other rules"),
+        (("--beam-trace", "trace.jsonl"), "which cannot do a trace of the beam"),
+        (("--with", "RUN"), "engine: found ctranslate2, which cannot do an ensemble; expected auto or torch"),
+        (("--device", "nowhere"), "device: found 'nowhere'"),
+    ],
+)
+def test_asked_for_by_name_it_refuses_what_it_cannot_do(
+    run: Path, options: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = tuple(str(run) if option == "RUN" else option for option in options)
+    got = call("predict", run, "--engine", "ctranslate2", *options, stdin=b"abc\n")
+    assert got.code == 2
+    assert said in got.err
+    assert got.err.count("\n") == 1
+
+
+def test_the_command_line_gives_the_same_text_by_every_engine(run: Path) -> None:
+    stdin = "".join(f"{word}\n" for word in words(40, seed=9)).encode()
+    ours, engine, auto = (
+        call("predict", run, "--engine", name, "--device", "cpu", stdin=stdin)
+        for name in ("torch", "ctranslate2", "auto")
+    )
+    assert (ours.code, ours.err) == (engine.code, engine.err) == (auto.code, auto.err) == (0, "")
+    assert ours.out == engine.out == auto.out
+    assert call("predict", run, "--precision", "int8", stdin=stdin).code == 0
+    wrong = call("predict", run, "--engine", "torch", "--precision", "int8", stdin=stdin)
+    assert (wrong.code, "which only the engine ctranslate2 has" in wrong.err) == (2, True)
+
+
+def test_without_the_package_auto_is_torch_and_the_name_is_an_error(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "find_spec", lambda name: None)
+    assert dragoman.load(run, "cpu").engine_name == "torch"
+    got = call("predict", run, "--engine", "ctranslate2", stdin=b"abc\n")
+    assert got.code == 2
+    assert "pip install 'dragoman[fast]'" in got.err
