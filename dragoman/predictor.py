@@ -22,6 +22,7 @@ from dragoman.data.tags import asked, check_tag, untagged
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.exchange import engine as engines
+from dragoman.layers.layouts import for_few_rows
 from dragoman.runs import Run, device_of
 from dragoman.scoring import score_text
 from dragoman.search.confidence import calibrated_temperature, token_confidences
@@ -105,6 +106,7 @@ class Predictor:
         self.tells_scores = True  # False: who asks wants text alone, and the engine need not work out scores
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         self.model: Any = run.model(self.device)
+        for_few_rows(self.model)
         self.ratio = float(run.data["length_ratio"])
         self.temperature = calibrated_temperature(run.folder, run.weights_path())  # None: tells no confidences
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers import EOS, PAD, SOS
+from dragoman.search.best import best as best_of
 from dragoman.search.core import Hypothesis, Step, allowed, divisor
 from dragoman.search.coverage import Coverage, without_repeats
 from dragoman.search.guides import Guides
@@ -125,7 +126,7 @@ def beam(
             unwished = None if wished is options else totals[:, :, None] + options
             best, index, ahead = guides.choose(candidates.view(live, width, -1), unwished, looked, left)
         else:
-            best, index = candidates.topk(looked, 1)
+            best, index = best_of(candidates, looked)
         origin, token = index // vocabulary, index % vocabulary
 
         deep = origin[:, :, None].expand(-1, -1, length - 1)

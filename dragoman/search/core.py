@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
@@ -81,6 +80,9 @@ def allowed(log_probabilities: Tensor, last: Tensor) -> Tensor:
     """Log-probabilities with what may not be written at −∞; rows where `last` is True may only end."""
     out = log_probabilities.clone()
     out[:, list(NEVER_WRITTEN)] = float("-inf")
-    only_end = torch.full_like(out, float("-inf"))
-    only_end[:, EOS] = out[:, EOS]
-    return torch.where(last[:, None], only_end, out)
+    if last.device.type == "cpu" and not last.any():  # there a look is cheaper than another walk through all numbers
+        return out
+    end = out[:, EOS].clone()
+    out.masked_fill_(last[:, None], float("-inf"))
+    out[:, EOS] = end
+    return out

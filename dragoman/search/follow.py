@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers import EOS, SOS
+from dragoman.search.best import first_best
 from dragoman.search.core import Hypothesis, Step, allowed, divisor
 
 # log-probabilities (B, V), which sources they are of (B,), how many tokens then stand → tokens (B,)
@@ -17,7 +18,7 @@ Choose = Callable[[Tensor, Tensor, int], Tensor]
 
 def most_probable(log_probabilities: Tensor, place: Tensor, length: int) -> Tensor:
     """The greedy choice."""
-    return log_probabilities.argmax(-1)
+    return first_best(log_probabilities)
 
 
 @torch.no_grad()
