@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli import FRACTIONS, NAMES
+from dragoman.commands.printing import FRACTIONS, NAMES
 from dragoman.scoring.table import METRICS, USUAL
 from tests.conftest import call
 from tests.scoring.test_significance import systems
