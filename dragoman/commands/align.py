@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import click
@@ -34,7 +35,7 @@ from dragoman.errors import DataError
 @click.option("--reverse", help="A run that learned target to source: join the links of both directions.")
 @click.option(
     "--combine", type=click.Choice(["intersection", "union", "grow-diag", "grow-diag-final-and"]),
-    default="grow-diag", show_default=True, help="How two directions are joined.",
+    help="How the two directions of --reverse are joined. [default: grow-diag]",
 )  # fmt: skip
 @click.option("--gold", help="Hand-made links of these pairs: read the layer with the lowest error rate, and name it.")
 @click.option("--gold-from", type=click.Choice(["0", "1"]), help="The number of the first word in the --gold file.")
@@ -53,7 +54,7 @@ def align(
     shift: bool,
     threshold: float | None,
     reverse: str | None,
-    combine: str,
+    combine: str | None,
     gold: str | None,
     gold_from: str | None,
     batch_size: int,
@@ -66,6 +67,12 @@ def align(
     FILE has a source and a target a line, tab-separated (or .jsonl, .parquet). Words are what whitespace parts,
     whatever units the run works on; the run must attend to its source. dragoman score-alignment compares the links
     with hand-made ones.
+
+    \b
+    dragoman align runs/my pairs.tsv > links.txt
+    dragoman align runs/my pairs.tsv --reverse runs/back               both directions, joined
+    dragoman align runs/my pairs.tsv --gold few.txt --layer 2 --head 1
+    echo "a line" | dragoman align runs/my --predict                   what the run writes, and its links
     """
     from dragoman.data.readers import Pairs, read_lines
     from dragoman.inspection.aligning import Aligner, as_line, chosen, predicted, read_aligned
@@ -76,6 +83,14 @@ def align(
         raise DataError("--predict reads sources alone, from FILE or standard input: leave out --source and --target")
     if not predicting and ((file is None) == (source is None) or (source is None) != (target is None)):
         raise DataError("name either FILE or both --source and --target, or add --predict to align what the run writes")
+    for name, value, needed, other in (
+        ("--combine", combine, "--reverse", reverse),
+        ("--gold-from", gold_from, "--gold", gold),
+    ):
+        if value is not None and other is None:
+            raise DataError(f"{name} needs {needed}")
+    if threshold is not None and math.isnan(threshold):
+        raise DataError("--threshold: found nan, expected a number")
     truth = None if gold is None else read_alignments(read_lines(gold), gold, None if not gold_from else int(gold_from))
     predictor = load(run, device)
     backward = None if reverse is None else load(reverse, device)
@@ -85,7 +100,7 @@ def align(
         files = Pairs(source, target) if source is not None and target is not None else str(file)
         pairs = read_aligned(predictor, files)
     aligner = Aligner(
-        predictor, backward, threshold=threshold, combination=combine, tag=tag, batch_size=batch_size
+        predictor, backward, threshold=threshold, combination=combine or "grow-diag", tag=tag, batch_size=batch_size
     )  # fmt: skip
     aligner = chosen(
         aligner, pairs, layer=layer, head=head, shifted=shift, gold=truth, say=lambda text: click.echo(text, err=True)
@@ -113,6 +128,10 @@ def score_alignment(
 
     Both files have one line a pair such as "0-0 1-2", where GOLD may mark possible links as 1p2; or one line a link,
     "PAIR SOURCE TARGET S|P" (also .gz and .zst). A possible link costs nothing, found or not (Och and Ney 2003).
+
+    \b
+    dragoman score-alignment gold.txt links.txt
+    dragoman score-alignment gold.txt back.txt --swap --gold-from 1
     """
     from dragoman.data.readers import read_lines
     from dragoman.scoring.alignment import alignment_score, read_alignments, swapped
@@ -121,6 +140,8 @@ def score_alignment(
         read_alignments(read_lines(path), path, None if first is None else int(first))
         for path, first in ((gold, gold_from), (found, found_from))
     )
+    if not truth and not other:
+        raise DataError(f"nothing to score: found no line in {gold} and {found}")
     links = [swapped(one.possible) if swap else one.possible for one in other]
     numbers = {number for one in truth for link in one.possible for number in link}
     if gold_from is None and numbers and 0 not in numbers:

@@ -18,10 +18,15 @@ from dragoman.errors import DataError
 @click.option("--plot", help="Also draw the training curve to this .png, .svg or .pdf file.")
 @json_option
 def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
-    """Show a run: model summary, data, training curve."""
+    """Show a run: model summary, data, training curve.
+
+    \b
+    dragoman info runs/my
+    dragoman info runs/my --depth 5 --plot curve.png
+    """
     from dragoman.information import information, show
 
-    if plot:
+    if plot is not None:
         from dragoman.reports.drawing import check_picture
 
         check_picture(plot)
@@ -30,7 +35,7 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
         click.echo(json.dumps(found))
     else:
         show(found)
-    if plot:
+    if plot is not None:
         from dragoman.reports.drawing import draw_curves
         from dragoman.runs import Run
 
@@ -43,7 +48,11 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
 @click.option("--out", default="attention.png", show_default=True, help="Picture to write: .png, .svg or .pdf.")
 @tag_option
 def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> None:
-    """Draw what each output token of a TEXT looked at."""
+    """Draw what each output token of a TEXT looked at.
+
+    \b
+    dragoman attention runs/my "a line" "another" --out seen.svg
+    """
     from dragoman.inspection.watch import cross_attention
     from dragoman.predictor import load
     from dragoman.reports.drawing import check_picture, draw_attention
@@ -87,6 +96,11 @@ def probe(
     gender       he and she with the same occupation: what else changes?
 
     The texts are English, so they suit runs with an English source.
+
+    \b
+    dragoman probe runs/my
+    dragoman probe runs/my --probe copying --examples 5 --beam 1
+    dragoman probe runs/my --probe length --sentences german.txt
     """
     from dragoman.data.readers import read_lines
     from dragoman.inspection.probes import SENTENCES
@@ -94,7 +108,9 @@ def probe(
     from dragoman.predictor import load
     from dragoman.reports.lines import probe_lines
 
-    given = list(read_lines(sentences)) if sentences else SENTENCES
+    if sentences is not None and names and "length" not in names:
+        raise DataError(f"--sentences is for the probe of length: found {', '.join(names)} alone")
+    given = SENTENCES if sentences is None else list(read_lines(sentences))
     predictor = load(run, device)
     outcomes = ask(
         lambda texts: [prediction.text for prediction in predictor.predict(texts, tag=tag, beam=beam)],
@@ -138,6 +154,11 @@ def calibrate(
     Fits one temperature (Guo et al. 2017) on the pairs of FILE, or on those that training set aside, and writes it to
     calibration.json in the run folder. From then on predict --json also gives confidence and token_confidences; the
     outputs stay as they are. Training on changes the weights: calibrate again afterwards.
+
+    \b
+    dragoman calibrate runs/my                          on the pairs that training set aside
+    dragoman calibrate runs/my held-out.tsv --plot reliability.png
+    echo "a line" | dragoman predict runs/my --json     now with confidences
     """
     from dragoman.data.readers import Pairs
     from dragoman.inspection import confidence
@@ -145,7 +166,7 @@ def calibrate(
 
     if (file is not None and source is not None) or (source is None) != (target is None):
         raise DataError("name FILE, or both --source and --target, or neither for the pairs that training set aside")
-    if plot:
+    if plot is not None:
         from dragoman.reports.drawing import check_picture
 
         check_picture(plot)
@@ -160,7 +181,7 @@ def calibrate(
         for line in found.lines():
             click.echo(line)
         click.echo(f"written: {path}")
-    if plot:
+    if plot is not None:
         from dragoman.reports.drawing import draw_reliability
 
         panels = {"as trained": found.before.reliability, "calibrated": found.after.reliability}

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from dragoman.errors import DataError
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Each gives one entry of `how`, which companions.py understands.
@@ -107,7 +109,10 @@ SEARCH_OPTIONS = (
         "--stop", type=click.Choice(["complete", "certain"]),
         help="Stop when as many outputs as the beam are complete, or when no open one can win. [default: the run's]",
     ),
-    click.option("--shortest", type=click.IntRange(0), help="Fewest tokens of an output. [default: the run's]"),
+    click.option(
+        "--shortest", type=click.IntRange(0),
+        help="Fewest tokens of an output, if its length limit allows it. [default: the run's]",
+    ),
     click.option("--no-repeat", type=click.IntRange(0), help="Write no N tokens in a row twice. [default: the run's]"),
 )  # fmt: skip
 CONTROL_OPTIONS = (
@@ -143,10 +148,37 @@ def search_settings(given: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
+def control_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """What is asked of every output among the arguments of a command, with the files it names read."""
+    from dragoman.data.readers import read_lines
+    from dragoman.search.control import Terminology
+
+    table = {name: given[name] for name in ("prefix", "pattern", "placeholders")}
+    table |= {name: list(given[name]) for name in ("forbid", "require")}
+    for name in ("forbid", "require"):  # twice the same does not ask for two of them: better to say so
+        if twice := next((one for one in table[name] if table[name].count(one) > 1), None):
+            raise DataError(f"--{name}: found '{twice}' twice, expected each phrase once")
+    for name in ("prefix", "pattern"):
+        if table[name] == "":
+            raise DataError(f"--{name}: found nothing, expected text")
+    table["allow"] = None if given["allow"] is None else list(read_lines(given["allow"]))
+    if table["allow"] == []:
+        raise DataError(f"{given['allow']}: found no line, expected the outputs that are allowed, one a line")
+    table["terminology"] = None if given["terminology"] is None else Terminology.read(given["terminology"])
+    return table
+
+
+METRIC_NAMES = (
+    "bleu, chrf, chrf++, ter, meteor (English), rouge-1, rouge-2, rouge-l (summaries), wer, cer, per (phonemes), "
+    "exact_match or all; may be given several times."
+)
 metric_option = click.option(
     "--metric", "metrics", multiple=True, metavar="NAME",
-    help="bleu, chrf, chrf++, ter, meteor (English), rouge-1, rouge-2, rouge-l (summaries), wer, cer, per (phonemes), "
-    "exact_match or all; may be given several times. [default: all but meteor, rouge and per]",
+    help=f"{METRIC_NAMES} [default: all but meteor, rouge and per]",
+)  # fmt: skip
+evaluation_metric_option = click.option(
+    "--metric", "metrics", multiple=True, metavar="NAME",
+    help=f"{METRIC_NAMES} [default: bleu, chrf, wer, cer, exact_match; of phonemes also per]",
 )  # fmt: skip
 units_option = click.option(
     "--units", type=click.Choice(["words", "phonemes"]), default="words", show_default=True,
@@ -155,4 +187,20 @@ units_option = click.option(
 draws_option = click.option(
     "--draws", type=click.IntRange(10), default=1000, show_default=True, help="Draws of intervals and p-values."
 )
-seed_option = click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the draws.")
+seed_option = click.option(
+    "--seed", "--draws-seed", "seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the draws."
+)
+# Next to options of decoding, where --seed is that of the outputs; without a default, so that idle ones are noticed.
+INTERVAL_OPTIONS = (
+    click.option("--intervals", is_flag=True, help="Add 95 % confidence intervals, by bootstrap over segments."),
+    click.option("--draws", type=click.IntRange(10), help="Draws of --intervals. [default: 1000]"),
+    click.option("--draws-seed", type=click.IntRange(0), help="Seed of the draws of --intervals. [default: 1]"),
+)
+
+
+def interval_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """What was said of intervals among the arguments of a command."""
+    table = {name: given[name] for name in ("draws", "draws_seed") if given[name] is not None}
+    if table and not given["intervals"]:
+        raise DataError(f"--{next(iter(table)).replace('_', '-')} needs --intervals")
+    return {"intervals": given["intervals"], **table}

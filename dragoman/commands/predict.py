@@ -14,6 +14,7 @@ from dragoman.commands.options import (
     CONTROL_OPTIONS,
     SEARCH_OPTIONS,
     beam_option,
+    control_settings,
     decoding_options,
     device_option,
     length_penalty_option,
@@ -21,7 +22,8 @@ from dragoman.commands.options import (
     search_settings,
     tag_option,
 )
-from dragoman.commands.printing import as_utf8, tell_saved, with_progress
+from dragoman.commands.printing import as_utf8, tell_saved
+from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.errors import DataError
 
 
@@ -50,13 +52,19 @@ def predict(
     n_best: int,
     device: str,
     beam_trace: str | None,
-    allow: str | None,
-    terminology: str | None,
-    placeholders: bool,
     how: dict[str, Any],
     **given: Any,
 ) -> None:
     """Predict one output line for every input line.
+
+    \b
+    dragoman predict runs/my input.txt > output.txt
+    echo "a line" | dragoman predict runs/my --beam 1                the fastest way
+    dragoman predict runs/my input.txt --json --n-best 3             with scores and runners-up
+    dragoman predict runs/my input.txt --require ship --forbid boat  what outputs must and must not hold
+    dragoman predict runs/my input.txt --terminology terms.tsv --placeholders
+    dragoman predict runs/my input.txt --sample --temperature 0.7 --seed 2
+    dragoman predict runs/my input.txt --with runs/other --with runs/third
 
     Reads FILE (also .gz and .zst) or standard input. Empty lines stay empty. The output does not depend on the
     batch size or on the order of the lines.
@@ -75,9 +83,9 @@ def predict(
     from dragoman.search.control import Asked, asked_from_json, control_of
 
     lines = read_lines(file)
-    given["allow"] = list(read_lines(allow)) if allow else None
-    control = control_of({**given, "forbid": list(given["forbid"]), "require": list(given["require"])}, "options")
-    if beam_trace:
+    asked = control_settings(given)
+    control = control_of(asked, "options")
+    if beam_trace is not None:
         from dragoman.files import check_writable
 
         check_writable(beam_trace)
@@ -88,11 +96,14 @@ def predict(
     objects = file is not None and file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
     texts = (
         asked_from_json(line, f"{file}:{number}", control) if objects and line.strip() else Asked(line, control)
-        for number, line in enumerate(with_progress(lines, "lines"), 1)
+        for number, line in enumerate(lines, 1)
     )
     conversation = typed and sys.stdin.isatty()  # a person waits for an answer to every line
     with contextlib.ExitStack() as stack:
-        traced = stack.enter_context(Path(beam_trace).open("w", encoding="utf-8")) if beam_trace else None
+        traced = None if beam_trace is None else stack.enter_context(Path(beam_trace).open("w", encoding="utf-8"))
+        progress = None
+        if sys.stderr.isatty() and not sys.stdout.isatty() and not conversation:
+            progress = stack.enter_context(progress_bar("lines", None if typed else count_lines(file)))
 
         def tell_nodes(text: str, nodes: list[dict[str, Any]]) -> None:
             print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=traced)
@@ -106,9 +117,10 @@ def predict(
             most=n_best,
             window=1 if conversation else WINDOW,
             search=search_settings(given),
-            terminology=terminology,
-            placeholders=placeholders,
+            terminology=asked["terminology"],
+            placeholders=asked["placeholders"],
             tell=None if traced is None else tell_nodes,
+            progress=progress,
             **decoding,
         ):
             if as_json:

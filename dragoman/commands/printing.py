@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -20,18 +19,6 @@ def tell_saved(decoding: dict[str, Any]) -> None:
     saved = getattr(decoding["method"], "saved", None)
     if saved is not None:
         click.echo(f"draft: {saved}", err=True)
-
-
-def with_progress(items: Iterator[str], unit: str) -> Iterator[str]:
-    """Count items on standard error, when a person reads there and the output goes elsewhere."""
-    if not sys.stderr.isatty() or sys.stdout.isatty():
-        yield from items
-        return
-    for count, item in enumerate(items, 1):
-        if count % 1000 == 0:
-            print(f"\r{count:,} {unit} read", end="", file=sys.stderr, flush=True)
-        yield item
-    print(file=sys.stderr)
 
 
 NAMES = {

@@ -73,6 +73,10 @@ def compare(
 
     Every score has a 95 % interval; every difference has p-values by paired bootstrap and by approximate
     randomisation. A line of REFERENCES may hold several references, tab-separated.
+
+    \b
+    dragoman compare ref.txt greedy.txt beam5.txt
+    dragoman compare ref.txt base.txt one.txt two.txt --metric bleu --metric chrf --plot scores.png
     """
     from dragoman.reports.lines import comparison_lines
     from dragoman.reports.scoring import compare_files

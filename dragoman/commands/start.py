@@ -32,6 +32,11 @@ def presets(name: str | None) -> None:
 
     Presets named after a paper have its sizes; those that end in -small train on a laptop. The number of parameters
     is that with the vocabulary of the paper, or with 8,000 words.
+
+    \b
+    dragoman presets
+    dragoman presets luong-2015-small
+    dragoman train pairs.tsv preset=luong-2015-small    to use one
     """
     from dragoman.config import preset_names, preset_notes, preset_text
 
@@ -51,7 +56,12 @@ def presets(name: str | None) -> None:
 @click.option("--preset", default="demo-rnn", show_default=True, help="demo-rnn or demo-transformer.")
 @click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
 def demo(run_folder: str, preset: str, overrides: tuple[str, ...]) -> None:
-    """Learn English pronunciation from the CMU dictionary, in about three minutes on two CPU cores."""
+    """Learn English pronunciation from the CMU dictionary, in about three minutes on two CPU cores.
+
+    \b
+    dragoman demo
+    dragoman demo --preset demo-transformer --run runs/other train.steps=500
+    """
     from dragoman.demo import demo as show_off
 
     show_off(run_folder, preset, overrides)

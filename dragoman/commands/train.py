@@ -114,6 +114,10 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
 
     Reads the configuration, then every data line (each fault is named as file:line), measures lengths, padding and
     the memory of the largest batch, and runs one train-validate-save-reload-decode cycle on a few pairs.
+
+    \b
+    dragoman check pairs.tsv
+    dragoman check my.toml train.batch_tokens=8192 --show 20
     """
     from dragoman.checking import check as prove
 
