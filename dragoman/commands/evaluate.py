@@ -37,7 +37,7 @@ from dragoman.errors import DataError
 @beam_option
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
 @length_penalty_option
-@options(SEARCH_OPTIONS)
+@options(SEARCH_OPTIONS.values())
 @options(CONTROL_OPTIONS)
 @evaluation_metric_option
 @options(INTERVAL_OPTIONS)

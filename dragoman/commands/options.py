@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
@@ -96,25 +96,28 @@ beam_option = click.option(
 length_penalty_option = click.option(
     "--length-penalty", type=click.FloatRange(0.0), help="Rank hypotheses by Σ log p / t^penalty. [default: the run's]"
 )
-SEARCH_OPTIONS = (
-    click.option(
+# Each is named as the setting of search that it sets.
+SEARCH_OPTIONS = {
+    "normalisation": click.option(
         "--normalisation", type=click.Choice(["power", "gnmt", "none"]),
         help="Divide Σ log p by t^penalty, ((5 + t) / 6)^penalty, or nothing. [default: the run's]",
     ),
-    click.option(
+    "coverage_penalty": click.option(
         "--coverage-penalty", type=click.FloatRange(0.0),
         help="What an output leaves unread of its source costs this much; needs attention. [default: the run's]",
     ),
-    click.option(
+    "stop": click.option(
         "--stop", type=click.Choice(["complete", "certain"]),
         help="Stop when as many outputs as the beam are complete, or when no open one can win. [default: the run's]",
     ),
-    click.option(
+    "shortest": click.option(
         "--shortest", type=click.IntRange(0),
         help="Fewest tokens of an output, if its length limit allows it. [default: the run's]",
     ),
-    click.option("--no-repeat", type=click.IntRange(0), help="Write no N tokens in a row twice. [default: the run's]"),
-)  # fmt: skip
+    "no_repeat": click.option(
+        "--no-repeat", type=click.IntRange(0), help="Write no N tokens in a row twice. [default: the run's]"
+    ),
+}  # fmt: skip
 CONTROL_OPTIONS = (
     click.option("--prefix", help="Every output begins with this text."),
     click.option("--forbid", multiple=True, help="No output holds this text, inside words either. Repeat for more."),
@@ -131,11 +134,11 @@ CONTROL_OPTIONS = (
 )  # fmt: skip
 
 
-def options(several: tuple[Any, ...]) -> Callable[[Function], Function]:
+def options(several: Iterable[Any]) -> Callable[[Function], Function]:
     """Several options of a command, in this order in its help."""
 
     def add(function: Function) -> Function:
-        for option in reversed(several):
+        for option in reversed(tuple(several)):
             function = option(function)
         return function
 
@@ -144,8 +147,7 @@ def options(several: tuple[Any, ...]) -> Callable[[Function], Function]:
 
 def search_settings(given: dict[str, Any]) -> dict[str, Any]:
     """The settings of search among the arguments of a command, as far as they were given."""
-    names = ("normalisation", "coverage_penalty", "stop", "shortest", "no_repeat")
-    return {name: given[name] for name in names if given.get(name) is not None}
+    return {name: given[name] for name in SEARCH_OPTIONS if given.get(name) is not None}
 
 
 def control_settings(given: dict[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from dragoman.errors import DataError
 @beam_option
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
 @length_penalty_option
-@options(SEARCH_OPTIONS)
+@options(SEARCH_OPTIONS.values())
 @options(CONTROL_OPTIONS)
 @click.option("--beam-trace", metavar="FILE", help="Write all that the search looked at: one JSON object an input.")
 @tag_option

@@ -115,10 +115,11 @@ def test_the_seed_of_outputs_and_that_of_draws_are_two(rows: list[list[str]]) ->
 
 def test_options_and_arguments_have_one_name() -> None:
     arguments = set(inspect.signature(Predictor.evaluate).parameters)
-    files = {"run", "file", "source", "target", "as_json", "output", "device"}  # what the command line alone has
+    opened = set(inspect.signature(dragoman.load).parameters)
+    files = {"run", "file", "source", "target", "as_json", "output"}  # what the command line alone has
     search = set(SearchConfig.__dataclass_fields__)
     for option in cli.commands["evaluate"].params:
-        assert option.name in arguments | files | search | set(DECODING), option.name
+        assert option.name in arguments | opened | files | search | set(DECODING), option.name
     told = {option.name for option in cli.commands["evaluate"].params}
     assert arguments - told == {"self", "pairs", "search", "method", "progress"}  # Python's own
 
