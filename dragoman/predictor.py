@@ -21,7 +21,9 @@ from dragoman.data.tags import asked, check_tag, untagged
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.runs import Run, device_of
-from dragoman.scoring import score_text
+from dragoman.scoring.metrics import score_table
+from dragoman.scoring.significance import TIMES
+from dragoman.scoring.table import chosen
 from dragoman.search.confidence import calibrated_temperature, token_confidences
 from dragoman.search.control import Asked, Ruler, Terminology, completed, controls, restored
 from dragoman.search.core import Hypothesis, SearchConfig
@@ -183,11 +185,13 @@ class Predictor:
         terminology: str | Path | Terminology | None = None,
         placeholders: bool = False,
         tell: Callable[[str, list[dict[str, Any]]], None] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Iterator[Prediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
         `window` texts are read ahead: 1 answers each text before the next is read. A text may come as `Asked`, with
-        what is asked of its output. `tell` is called with each text and all that the search looked at.
+        what is asked of its output. `tell` is called with each text and all that the search looked at, `progress` with
+        how many more texts are done, long before a whole window is.
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
@@ -203,7 +207,8 @@ class Predictor:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
         terms = Terminology.read(terminology) if isinstance(terminology, str | Path) else terminology
         asked_for = self._asked(texts, tag, terms, placeholders)
-        return self._stream(asked_for, config, batch_size, most, window, method, rerank, tell)
+        done = progress or (lambda _: None)
+        return self._stream(asked_for, config, batch_size, most, window, method, rerank, tell, done)
 
     def _asked(
         self, texts: Iterable[str | Asked], tag: str | None, terms: Terminology | None, placeholders: bool
@@ -240,12 +245,13 @@ class Predictor:
         method: Method | None,
         rerank: Rerank | None,
         tell: Callable[[str, list[dict[str, Any]]], None] | None,
+        done: Callable[[int], None],
     ) -> Iterator[Prediction]:
         first = 1
         while together := list(islice(texts, window)):
             traces: list[Trace | None] | None = None if tell is None else [None] * len(together)
             kept = most if rerank is None else max(most, config.beam)
-            predictions = self._window(together, config, rows, kept, first, traces, method)
+            predictions = self._window(together, config, rows, kept, first, traces, method, done)
             first += len(together)
             if rerank is not None:
                 sources = [untagged(one.text, self.tags)[1] for one in together]
@@ -265,10 +271,12 @@ class Predictor:
         most: int,
         first: int,
         traces: list[Trace | None] | None,
-        method: Method | None = None,
+        method: Method | None,
+        done: Callable[[int], None],
     ) -> list[Prediction]:
         out = [NOTHING] * len(asked_for)
         places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
+        done(len(asked_for) - len(places))
         sources = self.source_tokenizer.encode_batch([asked_for[place].text for place in places])
         bound, most_read = reach(self.config.model.encoder)
         for place, tokens in zip(places, sources, strict=True):
@@ -282,21 +290,22 @@ class Predictor:
             rules = [self.ruler.rules(asked_for[place].control, f"input {first + place}") for place in places]
             rules = rules if any(rules) else None
         seen: list[Trace | None] | None = None if traces is None else [None] * len(places)
-        found = list(
-            search_all(
-                self.model,
-                sources,
-                config,
-                self.ratio,
-                self.device,
-                rows=rows,
-                most=most,
-                method=method,
-                text=self.target_tokenizer.decode,
-                rules=rules,
-                traces=seen,
-            )
-        )
+        found: list[tuple[int, list[Hypothesis]]] = []
+        for one in search_all(
+            self.model,
+            sources,
+            config,
+            self.ratio,
+            self.device,
+            rows=rows,
+            most=most,
+            method=method,
+            text=self.target_tokenizer.decode,
+            rules=rules,
+            traces=seen,
+        ):
+            found.append(one)
+            done(1)
         sure = self._confidences(sources, found, rows)
         for place, hypotheses in found:
             source, control = asked_for[places[place]]
@@ -370,25 +379,58 @@ class Predictor:
         method: Method | None = None,
         rerank: Rerank | None = None,
         search: Mapping[str, Any] | None = None,
+        prefix: str | Sequence[str | None] | None = None,
+        forbid: str | Sequence[Any] | None = None,
+        require: str | Sequence[Any] | None = None,
+        allow: str | Sequence[Any] | None = None,
+        pattern: str | Sequence[str | None] | None = None,
+        terminology: str | Path | Terminology | None = None,
+        placeholders: bool = False,
+        metrics: str | Sequence[str] = (),
+        intervals: bool = False,
+        draws: int = TIMES,
+        draws_seed: int = 1,
+        progress: Callable[[int], None] | None = None,
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Every score of the run on pairs of a source and one or more references, and the outputs behind them."""
+        """Scores of the run on pairs of a source and one or more references, and the outputs behind them.
+
+        How outputs are searched for and what is asked of them is as for `predict`. `metrics` are names of
+        `scoring.METRICS`, or "all"; loss, perplexity and token accuracy always come with them, and are those of the
+        references, whatever is asked of the outputs. `intervals` adds 95 % confidence intervals by bootstrap over
+        segments. `progress` is called with how many more outputs are done.
+        """
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
+        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        chosen(names, self.config.data.units)  # a wrong name must not cost a whole decoding
+        for name, value, least in (("draws", draws, 10), ("draws_seed", draws_seed, 0)):
+            if value < least:
+                raise ConfigError(f"{name}: found {value}, expected at least {least}")
         examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
-        predictions = self.predict(
-            self._sources(examples, tag),
-            beam=beam,
-            length_penalty=length_penalty,
-            batch_size=batch_size,
-            method=method,
-            rerank=rerank,
-            search=search,
+        sources = self._sources(examples, tag)
+        asked_for = controls(len(sources), prefix, pattern, forbid=forbid, require=require, allow=allow)
+        predictions = list(
+            self.stream(
+                [Asked(text, control) for text, control in zip(sources, asked_for, strict=True)],
+                beam=beam,
+                length_penalty=length_penalty,
+                batch_size=batch_size,
+                method=method,
+                rerank=rerank,
+                search=search,
+                terminology=terminology,
+                placeholders=placeholders,
+                progress=progress,
+            )
         )
-        scores = score_text(
+        scores = score_table(
             [prediction.text for prediction in predictions],
             [example.references for example in examples],
+            names,
             units=self.config.data.units,
-        ).as_dict()
+            draws=draws if intervals else 0,
+            seed=draws_seed,
+        )
         loss, accuracy = self.loss(examples, batch_size, tag=tag)
         scores |= {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": accuracy}
         return scores, predictions
