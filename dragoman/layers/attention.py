@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.layers.blocks import glorot
+from dragoman.layers.dropout import drop
 from dragoman.layers.scores import SCORES
+from dragoman.layers.small_attention import attend_small, suits
 
 Observer = Callable[[nn.Module, Tensor], None]
 _observer: ContextVar[Observer | None] = ContextVar("attention_observer", default=None)
@@ -74,6 +76,8 @@ def attend(
     groups = heads // key.shape[1]
     if causal and (bias is not None or watched()):
         mask, causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril(), False
+    if not watched() and bias is None and suits(query, key, value, dropout):
+        return attend_small(query, key, value, mask, causal, dropout, depth**-0.5 if scale is None else scale)
     if not watched():
         something = None
         if mask is not None:
@@ -97,7 +101,7 @@ def attend(
         if hypotheses > 1:
             seen = seen.view(-1, heads, hypotheses, length, key.shape[2]).transpose(1, 2).flatten(0, 1)
         show(module, F.pad(seen, (dropped, 0)))  # (N, H, T, S)
-        out = F.dropout(weights, dropout) @ value
+        out = drop(weights, dropout) @ value
     if hypotheses > 1:
         out = out.view(-1, heads, hypotheses, length, depth).transpose(1, 2)
         out = out.reshape(rows, heads, length, depth)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.errors import DataError
+from dragoman.layers.dropout import Dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -34,7 +35,7 @@ class FeedForward(nn.Module):
         self.widen = nn.Linear(width, inner, bias=bias)
         self.narrow = nn.Linear(inner, width, bias=bias)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for linear in (self.widen, self.narrow):
             glorot(linear)
 
@@ -53,7 +54,7 @@ class GatedFeedForward(nn.Module):
         self.widen = nn.Linear(width, inner, bias=bias)
         self.narrow = nn.Linear(inner, width, bias=bias)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for linear in (self.gate, self.widen, self.narrow):
             glorot(linear)
 
@@ -83,7 +84,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = NORMS[kind](width, bias)
         self.before = norm == "pre"
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
         """What the wrapped layer is given."""

@@ -26,7 +26,7 @@ from dragoman.models.recurrent import (
     RecurrentDecoderConfig,
 )
 from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
-from dragoman.models.softmax import LOSSES, FullSoftmaxConfig, SoftmaxConfig, full_precision
+from dragoman.models.softmax import LOSSES, FullSoftmaxConfig, SoftmaxConfig, full_precision, summed_loss
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder
 from dragoman.settings import Range, Share, setting
 
@@ -269,10 +269,10 @@ class EncoderDecoder(nn.Module):
         else:
             hidden = self._mixed(self._truth(target), state, share, config.forcing.passes)
         if self.training:
-            losses = LOSSES[type(config.softmax)](config.softmax, hidden, target, self.output, config.label_smoothing)
+            total = summed_loss(config.softmax, hidden, target, self.output, config.label_smoothing)
         else:
-            losses = LOSSES[FullSoftmaxConfig](config.softmax, hidden, target, self.output, 0.0)
-        return Loss(losses.sum(), (target != PAD).sum())
+            total = summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0)
+        return Loss(total, (target != PAD).sum())
 
     def _expected_risk(self, batch: Batch, candidates: Candidates, state: State) -> Loss:
         """Σ_y Q(y) Δ(y) over the candidates of each source, Q ∝ p(y)^α (FIELD G6; Shen et al. 2016 eq. 8)."""

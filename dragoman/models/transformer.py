@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.layers.attention import Cache, CrossAttention
 from dragoman.layers.blocks import NORMS, FeedForward, GatedFeedForward, Residual, TokenEmbedding, mean_over
+from dragoman.layers.dropout import Dropout
 from dragoman.layers.positions import RELATIONS, PositionsConfig, SinusoidalConfig, added_positions, relations
 from dragoman.layers.relations import Relation
 from dragoman.layers.self_attention import (
@@ -90,7 +91,7 @@ class TransformerInput(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.positions = added_positions(config.positions, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, start: Tensor | int) -> Tensor:
         """(N, T) → (N, T, D)."""
