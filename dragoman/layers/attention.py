@@ -39,13 +39,14 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def watched() -> bool:
     """Whether somebody wants to see the weights: then every kind of attention must compute them all."""
-    return _observer.get() is not None
+    return not torch.compiler.is_compiling() and _observer.get() is not None
 
 
 def show(module: nn.Module, weights: Tensor) -> None:
     """Give weights (N, H, T, S) to whoever observes."""
-    observer = _observer.get()
-    if observer is not None:
+    if watched():
+        observer = _observer.get()
+        assert observer is not None
         observer(module, weights)
 
 

@@ -197,6 +197,16 @@ class EncoderDecoder(nn.Module):
         """Whether a step may leave some parameters without gradients: a fixed context leaves the memory unread."""
         return isinstance(self.decoder, FixedContextDecoder)
 
+    @property
+    def obstacles(self) -> list[str]:
+        """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
+        found = []
+        if not isinstance(self.config.forcing, TeacherForcingConfig):
+            found.append(f"model.forcing {self.config.forcing.kind!r} changes from step to step")
+        if isinstance(self.config.encoder, CharacterWordsConfig):
+            found.append("model.encoder 'character-words' counts the words of a batch")
+        return found
+
     def at_step(self, step: int) -> None:
         """Tell the model how many training steps lie behind it."""
         self.steps_before = step

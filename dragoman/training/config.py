@@ -43,6 +43,11 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", help="bfloat16 runs matrix products in half precision; auto does so on GPUs that can"
     )
+    compile: Literal["auto", "off", "graphs"] = setting(
+        "auto",
+        help="graphs: capture the step once for each batch shape and let the GPU repeat it, to the same weights; "
+        "auto does so on a GPU when enough steps are left",
+    )
     tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")
 
     def problems(self) -> Iterator[str]:
