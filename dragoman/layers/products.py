@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ def slow_stacks(x: Tensor) -> bool:
     return (
         x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.float64)
-        and not torch.backends.mkl.is_available()
+        and not torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
         and not torch.compiler.is_compiling()
     )
 
@@ -41,7 +42,7 @@ def products(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
         np.matmul(left, right, out=into)
         return out
     bounds = [rows * part // threads for part in range(threads + 1)]
-    parts = [slice(first, last) for first, last in zip(bounds, bounds[1:], strict=False)]
+    parts = [slice(first, last) for first, last in pairwise(bounds)]
     waiting = [_helpers(threads - 1).submit(np.matmul, left[part], right[part], into[part]) for part in parts[1:]]
     np.matmul(left[parts[0]], right[parts[0]], into[parts[0]])
     for done in waiting:
