@@ -25,7 +25,6 @@ from tests.search.test_beam import Prefix as Written
 from tests.search.test_rules import SIZE, SURFACES, holds, text_of
 from tests.search.test_sampling import model_of
 
-
 CASES = 500
 
 
