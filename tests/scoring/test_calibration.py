@@ -1,4 +1,4 @@
-"""Calibration error (FIELD I) against numbers made by hand."""
+"""Calibration error (FIELD I) against numbers made by hand, and the scale of whole outputs against its own truth."""
 
 from __future__ import annotations
 
