@@ -22,6 +22,7 @@ from dragoman.search.methods import Method, Request, Writer
 from dragoman.search.rules import Rules
 from dragoman.search.trace import Trace
 
+BEAM_ALONE = {"groups": 1, "coverage_penalty": 0.0, "shortest": 0, "no_repeat": 0}
 # How to read what a model writes at once.
 READERS: dict[type, Any] = {
     Emissions: ctc.read,
@@ -62,8 +63,9 @@ def search(
     if method is not None:
         if any(rules or ()) or trace is not None:
             raise ConfigError("prefixes, phrases and other rules, and a trace, go with beam search alone")
-        if config.groups > 1:
-            raise ConfigError(f"search.groups: found {config.groups}, which goes with beam search alone; expected 1")
+        for name, usual in BEAM_ALONE.items():
+            if (value := getattr(config, name)) != usual:
+                raise ConfigError(f"search.{name}: found {value}, which goes with beam search alone; expected {usual}")
         found = method.search(Request(model, batch, limits, config, most, text))
     elif isinstance(model, AtOnce):
         check_at_once(config, rules, trace)

@@ -186,7 +186,8 @@ def test_settings_reach_the_groups_and_say_what_does_not_combine(decoder: str) -
     assert all(len(row) == 2 for row in covered)
     for wrong, arguments, message in (
         (SearchConfig(beam=4, groups=3), {}, r"search.groups: found 3, expected a divisor of the beam of 4"),
-        (config, {"method": Sampling()}, "search.groups: found 2, which goes with beam search alone"),
+        (config, {"method": Sampling()}, "search.groups: found 2, which goes with beam search alone; expected 1"),
+        (SearchConfig(no_repeat=3), {"method": Sampling()}, "search.no_repeat: found 3, which goes with beam search"),
     ):
         with pytest.raises(ConfigError, match=message):
             search(model, batch, wrong, 1.0, **arguments)

@@ -9,7 +9,7 @@ import torch
 
 from dragoman.data.batches import batch_of
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.search.core import SearchConfig
+from dragoman.search.core import SearchConfig, divisor
 from dragoman.search.exhaustive import Exhaustive
 from dragoman.search.risk import MinimumBayesRisk
 from dragoman.search.run import search
@@ -66,3 +66,22 @@ def test_rescoring_is_decoding(encoder: str, decoder: str, kind: torch.dtype, to
         for (_, one), row in zip(pairs, read.log_probabilities.tolist(), strict=True):
             assert one.token_scores == pytest.approx(row[: len(one.tokens)], abs=tolerance), name
             assert one.score == pytest.approx(sum(row), abs=10 * tolerance), name
+
+
+@pytest.mark.parametrize("normalisation", ["power", "gnmt", "none"])
+def test_every_way_ranks_by_the_normalisation_that_was_asked_for(normalisation: str) -> None:
+    """FIELD H4."""
+    model, sources = model_of(), some_sources(5, 6, 9)
+    for name, (settings, method, most) in WAYS.items():
+        if name in ("speculative", "minimum Bayes risk"):  # another vocabulary; ranked by risk
+            continue
+        wanted = SearchConfig(**{**settings, "normalisation": normalisation, "length_penalty": 0.7}, longest=7)
+        for row in search(model, batch_of(sources), wanted, 1.0, most, method=method, text=spelled):
+            for one in row:
+                worth = one.score / divisor(len(one.tokens), 0.7, normalisation)
+                assert one.normalised == pytest.approx(worth), name
+    found = search(
+        model, batch_of(sources), SearchConfig(normalisation=normalisation, longest=7), 1.0, method=Speculative(model)
+    )
+    for (one,) in found:
+        assert one.normalised == pytest.approx(one.score / divisor(len(one.tokens), 1.0, normalisation))
