@@ -21,10 +21,11 @@ from dragoman.data.tags import asked, check_tag, untagged
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.runs import Run, device_of
+from dragoman.scoring.calibration import Scale
 from dragoman.scoring.metrics import score_table
 from dragoman.scoring.significance import TIMES
 from dragoman.scoring.table import chosen
-from dragoman.search.confidence import calibrated_temperature, token_confidences
+from dragoman.search.confidence import calibrated, log_probability, token_confidences
 from dragoman.search.control import Asked, Ruler, Terminology, completed, controls, restored
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.methods import Method
@@ -44,7 +45,7 @@ class Prediction:
     tokens: tuple[str, ...]
     token_scores: tuple[float, ...]
     alternatives: tuple[Prediction, ...] = ()  # further outputs, best first
-    confidence: float | None = None  # of a calibrated run: the geometric mean of the next
+    confidence: float | None = None  # of a calibrated run: how often an output this sure is wholly right
     token_confidences: tuple[float, ...] = ()  # how often a token this sure is right, <eos> included
 
     def __str__(self) -> str:
@@ -73,10 +74,9 @@ class Prediction:
         return table
 
 
-def confident(prediction: Prediction, tokens: tuple[float, ...]) -> Prediction:
-    """The prediction with the confidences of its tokens."""
-    mean = math.exp(sum(math.log(max(one, 1e-30)) for one in tokens) / len(tokens))
-    return replace(prediction, confidence=mean, token_confidences=tokens)
+def confident(prediction: Prediction, tokens: tuple[float, ...], scale: Scale) -> Prediction:
+    """The prediction with the confidences of its tokens and its own."""
+    return replace(prediction, confidence=scale(log_probability(tokens)), token_confidences=tokens)
 
 
 NOTHING = Prediction("", 0.0, (), ())
@@ -99,7 +99,9 @@ class Predictor:
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         self.model: Any = run.model(self.device)
         self.ratio = float(run.data["length_ratio"])
-        self.temperature = calibrated_temperature(run.folder, run.weights_path())  # None: tells no confidences
+        known = calibrated(run.folder, run.weights_path())
+        self.temperature = known.temperature if known else None  # None: tells no confidences
+        self.scale = known.scale if known else Scale()
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -311,7 +313,7 @@ class Predictor:
             source, control = asked_for[places[place]]
             predictions = [self._prediction(hypothesis) for hypothesis in hypotheses]
             if sure:
-                predictions = [confident(one, next(sure)) for one in predictions]
+                predictions = [confident(one, next(sure), self.scale) for one in predictions]
             if control.kept:
                 text = untagged(source, self.tags)[1]
                 predictions = [replace(one, text=restored(one.text, text, control.kept)) for one in predictions]

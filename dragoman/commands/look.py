@@ -151,9 +151,10 @@ def calibrate(
 ) -> None:
     """Make a run's confidences honest: of the tokens it is 80 % sure of, 80 % should be right.
 
-    Fits one temperature (Guo et al. 2017) on the pairs of FILE, or on those that training set aside, and writes it to
-    calibration.json in the run folder. From then on predict --json also gives confidence and token_confidences; the
-    outputs stay as they are. Training on changes the weights: calibrate again afterwards.
+    Fits one temperature for tokens (Guo et al. 2017) and a scale for whole outputs (Platt 1999) on the pairs of FILE,
+    or on those that training set aside, and writes both to calibration.json in the run folder. From then on
+    predict --json also gives token_confidences, and confidence: how often an output this sure is exactly the
+    reference. The outputs stay as they are. Training on changes the weights: calibrate again afterwards.
 
     \b
     dragoman calibrate runs/my                          on the pairs that training set aside
@@ -184,5 +185,10 @@ def calibrate(
     if plot is not None:
         from dragoman.reports.drawing import draw_reliability
 
-        panels = {"as trained": found.before.reliability, "calibrated": found.after.reliability}
+        panels = {
+            "tokens, as trained": found.before.reliability,
+            "tokens, calibrated": found.after.reliability,
+            "outputs, as trained": found.outputs.before,
+            "outputs, calibrated": found.outputs.after,
+        }
         click.echo(f"picture: {draw_reliability(panels, plot, title=Path(run).name)}", err=True)

@@ -117,6 +117,15 @@ SEARCH_OPTIONS = {
     "no_repeat": click.option(
         "--no-repeat", type=click.IntRange(0), help="Write no N tokens in a row twice. [default: the run's]"
     ),
+    "groups": click.option(
+        "--groups", type=click.IntRange(1),
+        help="Divide the beam into so many groups that keep away from each other's tokens, for an --n-best that "
+        "differs; divides --beam. [default: the run's]",
+    ),
+    "diversity": click.option(
+        "--diversity", type=click.FloatRange(0.0),
+        help="With --groups: what each use of a token by an earlier group costs. [default: the run's]",
+    ),
 }  # fmt: skip
 CONTROL_OPTIONS = (
     click.option("--prefix", help="Every output begins with this text."),

@@ -207,6 +207,13 @@ class Guides:
                     for score, parent, symbol in zip(scores, origins, tokens, strict=True)
                 ]
 
+    def of(self, sources: Sequence[int]) -> Guides:
+        """Those of some sources alone, to choose by."""
+        part = Guides([], self.width)
+        part.rules = [self.rules[source] for source in sources]
+        part.standing = [self.standing[source] for source in sources]
+        return part
+
     def select(self, sources: Sequence[int]) -> None:
         """Keep some sources."""
         self.rules = [self.rules[source] for source in sources]

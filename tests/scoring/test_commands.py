@@ -1,4 +1,4 @@
-"""`dragoman score` and `dragoman compare` as they are typed."""
+"""`dragoman score` and `dragoman compare` as they are typed (FIELD I1, I2, I3, I4, I6)."""
 
 from __future__ import annotations
 
