@@ -71,8 +71,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_every_setting_and_option_of_search_is_told() -> None:
     from dataclasses import fields
 
-    from dragoman.options import DECODING
-
+    from dragoman.commands.options import DECODING
     from dragoman.search.core import SearchConfig
 
     told = PAGE.replace("-", "_")
