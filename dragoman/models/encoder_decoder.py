@@ -26,7 +26,14 @@ from dragoman.models.recurrent import (
     RecurrentDecoderConfig,
 )
 from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
-from dragoman.models.softmax import LOSSES, FullSoftmaxConfig, SoftmaxConfig, full_precision, summed_loss
+from dragoman.models.softmax import (
+    LOSSES,
+    CrossEntropy,
+    FullSoftmaxConfig,
+    SoftmaxConfig,
+    full_precision,
+    summed_loss,
+)
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder
 from dragoman.settings import Range, Share, setting
 
@@ -171,6 +178,7 @@ class EncoderDecoder(nn.Module):
         self.decoder = DECODERS[type(config.decoder)](config.decoder, target, self.encoder.width)
         layer = FirstRows if tags else nn.Linear  # a table shared with the source ends in tags: they are not written
         self.output = layer(self.decoder.width, target_vocabulary, bias=config.output_bias)
+        self.costs = CrossEntropy()
         if config.output_bias:
             nn.init.zeros_(self.output.bias)
         if ties[2] == 2:
@@ -279,9 +287,9 @@ class EncoderDecoder(nn.Module):
         else:
             hidden = self._mixed(self._truth(target), state, share, config.forcing.passes)
         if self.training:
-            total = summed_loss(config.softmax, hidden, target, self.output, config.label_smoothing)
+            total = summed_loss(config.softmax, hidden, target, self.output, config.label_smoothing, self.costs)
         else:
-            total = summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0)
+            total = summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.costs)
         return Loss(total, (target != PAD).sum())
 
     def _expected_risk(self, batch: Batch, candidates: Candidates, state: State) -> Loss:

@@ -43,10 +43,10 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", help="bfloat16 runs matrix products in half precision; auto does so on GPUs that can"
     )
-    compile: Literal["auto", "off", "graphs"] = setting(
+    compile: Literal["auto", "off", "graphs", "kernels"] = setting(
         "auto",
-        help="graphs: capture the step once for each batch shape and let the GPU repeat it, to the same weights; "
-        "auto does so on a GPU when enough steps are left",
+        help="graphs: a GPU repeats the step that was captured for each batch shape, to the same weights; kernels: "
+        "also compile the model's blocks, which takes a minute; auto: on a GPU, what a run of train.steps gains by",
     )
     tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")
 

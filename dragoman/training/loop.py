@@ -95,7 +95,6 @@ class Trainer:
             ranks,
             device,
             use_half_precision(config.precision, device),
-            config.steps - self.progress.step,
             display.say,
         )
         self.learn.loss += self.progress.loss_total if ranks.first else 0.0  # a sum over all processes

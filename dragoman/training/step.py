@@ -25,8 +25,10 @@ from dragoman.training.config import TrainConfig
 from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.optimizer import MovingAverage, rate_at
 from dragoman.training.ranks import Ranks
+from dragoman.training.regions import Regions
 
-WORTH_CAPTURING = 200  # steps left; below, the captures cost more than they save
+WORTH_CAPTURING = 200  # steps; in fewer the captures cost more than they save
+WORTH_KERNELS = 1e17  # operations: some minutes of a large GPU, of which compiled kernels save more than they take
 MOST_GRAPHS = 512  # shapes; each graph holds some memory of the driver
 
 
@@ -65,12 +67,14 @@ class Step:
         ranks: Ranks,
         device: torch.device,
         half: bool,
+        kernels: bool = False,
     ) -> None:
         self.config, self.model, self.wrapped, self.objective = config, model, wrapped, objective
         self.optimizer, self.average, self.ranks, self.device, self.half = optimizer, average, ranks, device, half
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # summed until somebody takes it
         self.norm = torch.zeros((), device=device)  # of the last gradient, before clipping
         self.numbers = Numbers(device)
+        self.regions = Regions(model) if kernels else None
 
     def __call__(self, batches: Iterable[tuple[int, Batch]], last: int, step: int, count: int) -> None:
         """Learn from batches and their places among all of this step; `count` tokens in all, the last at `last`."""
@@ -94,8 +98,12 @@ class Step:
     def learn(self, batch: Batch, last: bool = True) -> None:
         """Forward and backward; gradients add up, and with the last batch go to the other processes."""
         with nullcontext() if last or self.ranks.alone else self.wrapped.no_sync():
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
-                loss = self._forward(self.objective.prepare(self.model, batch))
+            batch = self.objective.prepare(self.model, batch)
+            with (
+                torch.autocast(self.device.type, torch.bfloat16, enabled=self.half),
+                self.regions.used() if self.regions else nullcontext(),
+            ):
+                loss = self._forward(batch)
             torch.autograd.backward(loss * self.numbers.scale)
         self.loss += loss.detach()
 
@@ -174,7 +182,7 @@ class CapturedStep(Step):
         return Captured(graph, source, target)
 
 
-def obstacles(config: TrainConfig, model: Any, ranks: Ranks, device: torch.device, left: int) -> list[str]:
+def obstacles(config: TrainConfig, model: Any, ranks: Ranks, device: torch.device) -> list[str]:
     """Why steps cannot be captured, or need not be."""
     found = []
     if device.type != "cuda":
@@ -186,9 +194,16 @@ def obstacles(config: TrainConfig, model: Any, ranks: Ranks, device: torch.devic
     if not isinstance(config.objective, LikelihoodConfig):
         found.append(f'train.objective is "{config.objective.kind}"')
     found.extend(model.obstacles)
-    if config.compile == "auto" and left < WORTH_CAPTURING:
-        found.append(f"only {left} steps are left")
+    # All steps count, not those that are left: a run that was stopped must go on in the way it began.
+    if config.compile == "auto" and config.steps < WORTH_CAPTURING:
+        found.append(f"train.steps is {config.steps}")
     return found
+
+
+def worth_kernels(config: TrainConfig, model: nn.Module) -> bool:
+    """Whether a run is so long that compiling its kernels pays: by the operations of all its steps."""
+    parameters = sum(part.numel() for part in model.parameters())
+    return 6 * parameters * config.batch_tokens * config.accumulate * config.steps > WORTH_KERNELS
 
 
 def build_step(
@@ -201,16 +216,17 @@ def build_step(
     ranks: Ranks,
     device: torch.device,
     half: bool,
-    left: int,
     say: Callable[[str], None],
 ) -> Step:
     """The fastest way that the configuration, the model and the machine allow; what stands in the way is told."""
-    arguments = (config, model, wrapped, objective, optimizer, average, ranks, device, half)
+    on_gpu = device.type == "cuda"
+    kernels = config.compile == "kernels" or (config.compile == "auto" and on_gpu and worth_kernels(config, model))
+    arguments = (config, model, wrapped, objective, optimizer, average, ranks, device, half, kernels)
     if config.compile == "off":
         return Step(*arguments)
-    reasons = obstacles(config, model, ranks, device, left)
+    reasons = obstacles(config, model, ranks, device)
     if not reasons:
         return CapturedStep(*arguments, say=say)
-    if config.compile != "auto" or device.type == "cuda":
+    if on_gpu or config.compile == "graphs":
         say(f"plain training steps, without CUDA graphs: {'; '.join(reasons)}")
     return Step(*arguments)
