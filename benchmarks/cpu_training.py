@@ -271,9 +271,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "operations_per_token": statistics.median(needed),
         "tokens_per_second": medians,
         "spread": {name: [min(found), max(found)] for name, found in rates.items()},
-        "share_of_peak": {
-            name: found * statistics.median(needed) / peak for name, found in medians.items()
-        },
+        "share_of_peak": {name: found * statistics.median(needed) / peak for name, found in medians.items()},
         "ratio_to_best_peer": medians.get("Dragoman", math.nan) / best,
     }
 
@@ -306,13 +304,17 @@ def table(facts: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="the folder with Multi30k's train.en.gz and train.de.gz")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="the folder with Multi30k's train.en.gz and train.de.gz"
+    )
     parser.add_argument("--dropout", choices=("stream", "everywhere"), default="everywhere", help="where")
     parser.add_argument("--rate", type=float, default=0.1, help="of dropout")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, default=2, help="steps of everyone in a round")
     parser.add_argument("--only", help="run nobody but those with this in their name")
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="folder for JSON and table")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "benchmarks" / "results", help="folder for JSON and table"
+    )
     arguments = parser.parse_args()
     facts = measure(arguments)
     text = table(facts)

@@ -6,6 +6,7 @@ small ones of attention takes three times as long as the product. NumPy's loop o
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -41,7 +42,7 @@ def products(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
         np.matmul(left, right, out=into)
         return out
     bounds = [rows * part // threads for part in range(threads + 1)]
-    parts = [slice(first, last) for first, last in zip(bounds, bounds[1:], strict=False)]
+    parts = [slice(first, last) for first, last in itertools.pairwise(bounds)]
     waiting = [_helpers(threads - 1).submit(np.matmul, left[part], right[part], into[part]) for part in parts[1:]]
     np.matmul(left[parts[0]], right[parts[0]], into[parts[0]])
     for done in waiting:
