@@ -22,7 +22,7 @@ def slow_stacks(x: Tensor) -> bool:
     return (
         x.device.type == "cpu"
         and x.dtype in (torch.float32, torch.float64)
-        and not torch.backends.mkl.is_available()
+        and not torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
         and not torch.compiler.is_compiling()
     )
 
