@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.layers.affine import Linear
 from dragoman.layers.blocks import glorot
 from dragoman.layers.dropout import drop
 from dragoman.layers.scores import SCORES
@@ -78,14 +79,17 @@ def attend(
     if causal and (bias is not None or watched()):
         mask, causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril(), False
     if not watched() and bias is None and suits(query, key, value, dropout):
-        return attend_small(query, key, value, mask, causal, dropout, depth**-0.5 if scale is None else scale)
-    if not watched():
+        out = attend_small(query, key, value, mask, causal, dropout, depth**-0.5 if scale is None else scale)
+    elif not watched():
         something = None
         if mask is not None:
             # A query with nothing to look at looks at everything and then reads zeros: of such a row cuDNN's bfloat16
             # kernel makes numbers in the output and NaN in the gradient (torch 2.11).
             something = mask.any(-1, keepdim=True)
-            mask = mask | ~something
+            if mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(something.all()):
+                something = None  # the usual case; asking a GPU would mean to wait for it
+            else:
+                mask = mask | ~something
         if bias is not None:
             bias = bias.to(query.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
@@ -141,10 +145,10 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.heads, self.key_heads, self.dropout = heads, key_heads or heads, dropout
         depth = width // heads
-        self.query = nn.Linear(width, width, bias=bias)
-        self.key = nn.Linear(memory_width, self.key_heads * depth, bias=bias)
-        self.value = nn.Linear(memory_width, self.key_heads * depth, bias=bias)
-        self.output = nn.Linear(width, width, bias=bias)
+        self.query = Linear(width, width, bias=bias)
+        self.key = Linear(memory_width, self.key_heads * depth, bias=bias)
+        self.value = Linear(memory_width, self.key_heads * depth, bias=bias)
+        self.output = Linear(width, width, bias=bias)
         self.score = SCORES[score](heads, depth)
         for linear in (self.query, self.key, self.value, self.output):
             glorot(linear)

@@ -6,9 +6,10 @@ small ones of attention takes three times as long as the product. NumPy's loop o
 
 from __future__ import annotations
 
+import itertools
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,11 @@ def _helpers(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="products")
 
 
+def _multiply(left: Any, right: Any, into: Any) -> None:
+    with np.errstate(all="ignore"):  # as torch does: what is no number shows in the loss, not as a warning
+        np.matmul(left, right, out=into)
+
+
 def products(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """a (B, H, M, K) times b (B, H, K, N), without gradients; `out` may have any strides."""
     if out is None:
@@ -39,12 +45,12 @@ def products(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     left, right, into = a.numpy(), b.numpy(), out.numpy()
     rows, threads = a.shape[0], min(a.shape[0], torch.get_num_threads())
     if threads == 1 or a.numel() * b.shape[-1] < WORTH_SHARING:
-        np.matmul(left, right, out=into)
+        _multiply(left, right, into)
         return out
     bounds = [rows * part // threads for part in range(threads + 1)]
-    parts = [slice(first, last) for first, last in pairwise(bounds)]
-    waiting = [_helpers(threads - 1).submit(np.matmul, left[part], right[part], into[part]) for part in parts[1:]]
-    np.matmul(left[parts[0]], right[parts[0]], into[parts[0]])
+    parts = [slice(first, last) for first, last in itertools.pairwise(bounds)]
+    waiting = [_helpers(threads - 1).submit(_multiply, left[part], right[part], into[part]) for part in parts[1:]]
+    _multiply(left[parts[0]], right[parts[0]], into[parts[0]])
     for done in waiting:
         done.result()
     return out
