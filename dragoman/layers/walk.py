@@ -1,0 +1,450 @@
+"""Cells over whole sequences as one step of autograd, backward written out (FIELD B1–B5).
+
+A walk goes through time once each way. Forward it keeps the gates and states of all steps in one block each; backward
+it fills a block with the gradients of all steps' sums, so that the gradient of W_hh is one product over the rows of all
+steps, where autograd through a loop makes one a step and adds them up. What is left of a step beside its product is
+pointwise: `point` and `unpoint`, in plain torch here, one kernel each in `walk_kernels` for a GPU.
+
+Nothing in it asks the device for a number, so a CUDA graph can hold it.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# torch's tanh takes three times as long as its sigmoid on ARM (10.2 and 3.4 ns a number on a Neoverse N1, torch 2.13).
+SLOW_TANH = platform.machine().lower() in ("aarch64", "arm64")
+
+
+def tanh(x: Tensor, out: Tensor | None = None) -> Tensor:
+    """tanh(x), or 2 sigmoid(2x) − 1 where that is the faster one; both are within 2⁻²³ of the truth in float32."""
+    if SLOW_TANH and x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
+        return torch.mul(x, 2.0, out=out).sigmoid_().mul_(2.0).sub_(1.0)
+    return torch.tanh(x, out=out)
+
+
+def _relu(x: Tensor, out: Tensor | None = None) -> Tensor:
+    return torch.clamp(x, min=0.0, out=out)
+
+
+def _gelu(x: Tensor, out: Tensor) -> Tensor:
+    return out.copy_(torch.nn.functional.gelu(x))
+
+
+def _silu(x: Tensor, out: Tensor) -> Tensor:
+    return out.copy_(torch.nn.functional.silu(x))
+
+
+# What bends a candidate, and the way back: (gradient, before, after) → gradient.
+BENDS: dict[str, Callable[..., Tensor]] = {"tanh": tanh, "relu": _relu, "gelu": _gelu, "silu": _silu}
+UNBENDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "tanh": lambda gradient, before, after: torch.ops.aten.tanh_backward(gradient, after),
+    "relu": lambda gradient, before, after: torch.ops.aten.threshold_backward(gradient, after, 0),
+    "gelu": lambda gradient, before, after: torch.ops.aten.gelu_backward(gradient, before),
+    "silu": lambda gradient, before, after: torch.ops.aten.silu_backward(gradient, before),
+}
+unsigmoid = torch.ops.aten.sigmoid_backward  # (gradient, after)
+untanh = torch.ops.aten.tanh_backward
+
+
+class Walk:
+    """One walk of a plain cell, h = bend(projected + W h'), and what all walks share.
+
+    Blocks, time first: projected (T, N, blocks·D), each state (T + 1, N, D) with the start in front.
+    """
+
+    blocks = 1
+    adds = True  # the sums of a step are projected + W h', in one product; otherwise W h' is kept apart
+
+    def __init__(
+        self, projected: Tensor, weight: Tensor, start: tuple[Tensor, ...], extras: tuple[Tensor, ...], bend: str
+    ) -> None:
+        self.bend = bend
+        self.projected, self.weight, self.extras = projected, weight.to(projected.dtype), extras
+        self.steps, self.rows, self.width = projected.shape[0], projected.shape[1], start[0].shape[1]
+        dtype = torch.promote_types(weight.dtype, projected.dtype)
+        self.states = tuple(part.new_empty(self.steps + 1, *part.shape, dtype=dtype) for part in start)
+        for state, part in zip(self.states, start, strict=True):
+            state[0] = part
+        self.seen = self.states[0]  # what the product reads: h in the product's own type
+        if dtype != projected.dtype:
+            self.seen = self.states[0].new_empty(self.states[0].shape, dtype=projected.dtype)
+            self.seen[0] = start[0]
+        self.gates = torch.empty_like(projected)
+        self.products = self.gates if self.adds else torch.empty_like(projected)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make room for what else is kept."""
+
+    def room(self, width: int) -> Tensor:
+        """A block for all steps."""
+        return self.states[0].new_empty(self.steps, self.rows, width)
+
+    # Forward
+
+    def run(self) -> None:
+        """Through all steps."""
+        # OpenBLAS multiplies a sixth faster with a matrix that need not be turned; cuBLAS does not care.
+        turned = self.weight.t() if self.weight.is_cuda else self.weight.t().contiguous()
+        for step in range(self.steps):
+            self.multiply(step, turned)
+            self.point(step)
+            if self.seen is not self.states[0]:
+                self.seen[step + 1] = self.states[0][step + 1]
+
+    def multiply(self, step: int, turned: Tensor) -> None:
+        """The product of a step, from h' to gates or products."""
+        if self.adds:
+            torch.addmm(self.projected[step], self.seen[step], turned, out=self.gates[step])
+        else:
+            torch.mm(self.seen[step], turned, out=self.products[step])
+
+    def point(self, step: int) -> None:
+        """From sums to the next state; the gates' values stay in their block."""
+        BENDS[self.bend](self.gates[step], out=self.states[0][step + 1])
+
+    # Backward
+
+    def back(self, outer: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """From gradients of all states (T, N, D) to those of projected, weight, start and extras."""
+        self.d_gates = torch.empty_like(self.gates)
+        self.d_products = self.d_gates if self.adds else torch.empty_like(self.gates)
+        self.outer = outer
+        # What comes from the step after, by way of the product and past it.
+        self.carried = tuple(state.new_zeros(self.rows, self.width) for state in self.states)
+        self.direct: Tensor | None = None
+        self.prepare_back()
+        for step in range(self.steps - 1, -1, -1):
+            self.unpoint(step)
+            self.unmultiply(step)
+        result = self.d_gates, self.weight_gradient(), self.carried, self.extras_gradients()
+        del self.d_gates, self.d_products, self.outer, self.carried, self.direct
+        return result
+
+    def prepare_back(self) -> None:
+        """Make room for what the way back keeps for its end."""
+
+    def arriving(self, step: int, part: int = 0) -> Tensor:
+        """The whole gradient of a state after a step; may be written over."""
+        outer = self.outer[part]
+        return self.carried[part] if outer is None else self.carried[part].add_(outer[step])
+
+    def unmultiply(self, step: int) -> None:
+        """The gradient of h' by way of the product, in place of that of h; `direct` is what went past it."""
+        back = self.d_products[step] @ self.weight
+        d_hidden = back.to(self.states[0].dtype) if self.direct is None else self.direct.add_(back)
+        self.carried = (d_hidden, *self.carried[1:])
+
+    def weight_gradient(self) -> Tensor:
+        """One product over the rows of all steps."""
+        return self.d_products.flatten(0, 1).t() @ self.seen[:-1].flatten(0, 1)
+
+    def unpoint(self, step: int) -> None:
+        """From the gradients of the state after a step to those of its sums and of the state before."""
+        self.d_gates[step] = UNBENDS[self.bend](self.arriving(step), self.gates[step], self.states[0][step + 1])
+
+    def extras_gradients(self) -> tuple[Tensor, ...]:
+        """Of the cell's other parameters, over all steps at once."""
+        return ()
+
+
+class LSTMWalk(Walk):
+    """Rows i, f, ĉ, o; the gates' block keeps their values, `shown` keeps tanh(c)."""
+
+    blocks = 4
+
+    def prepare(self) -> None:
+        """See Walk."""
+        self.shown = self.room(self.width)
+
+    def point(self, step: int) -> None:
+        """See Walk."""
+        hidden, memory = self.states
+        gates, width = self.gates[step], self.width
+        write, forget, candidate, output = gates.chunk(4, -1)
+        gates[:, : 2 * width].sigmoid_()
+        tanh(candidate, out=candidate)
+        output.sigmoid_()
+        torch.mul(forget, memory[step], out=memory[step + 1]).addcmul_(write, candidate)
+        tanh(memory[step + 1], out=self.shown[step])
+        torch.mul(output, self.shown[step], out=hidden[step + 1])
+
+    def unpoint(self, step: int) -> None:
+        """See Walk."""
+        write, forget, candidate, output = self.gates[step].chunk(4, -1)
+        d_write, d_forget, d_candidate, d_output = self.d_gates[step].chunk(4, -1)
+        d_hidden, d_memory, shown = self.arriving(step), self.arriving(step, 1), self.shown[step]
+        d_output.copy_(unsigmoid(d_hidden * shown, output))
+        d_memory.add_(untanh(d_hidden.mul_(output), shown))
+        d_write.copy_(unsigmoid(d_memory * candidate, write))
+        d_forget.copy_(unsigmoid(d_memory * self.states[1][step], forget))
+        d_candidate.copy_(untanh(d_memory * write, candidate))
+        d_memory.mul_(forget)
+
+
+class PeepholeWalk(LSTMWalk):
+    """Rows i, f, ĉ, o; extras are the peepholes of i, f and o."""
+
+    def point(self, step: int) -> None:
+        """See Walk."""
+        hidden, memory = self.states
+        see_write, see_forget, see_output = self.extras[0].to(self.gates.dtype).unbind()
+        write, forget, candidate, output = self.gates[step].chunk(4, -1)
+        write.add_(see_write * memory[step]).sigmoid_()
+        forget.add_(see_forget * memory[step]).sigmoid_()
+        tanh(candidate, out=candidate)
+        torch.mul(forget, memory[step], out=memory[step + 1]).addcmul_(write, candidate)
+        output.add_(see_output * memory[step + 1]).sigmoid_()
+        tanh(memory[step + 1], out=self.shown[step])
+        torch.mul(output, self.shown[step], out=hidden[step + 1])
+
+    def unpoint(self, step: int) -> None:
+        """See Walk."""
+        see_write, see_forget, see_output = self.extras[0].unbind()
+        write, forget, candidate, output = self.gates[step].chunk(4, -1)
+        d_write, d_forget, d_candidate, d_output = self.d_gates[step].chunk(4, -1)
+        d_hidden, d_memory, shown = self.arriving(step), self.arriving(step, 1), self.shown[step]
+        d_output.copy_(unsigmoid(d_hidden * shown, output))
+        d_memory.add_(untanh(d_hidden.mul_(output), shown)).addcmul_(d_output, see_output)
+        d_write.copy_(unsigmoid(d_memory * candidate, write))
+        d_forget.copy_(unsigmoid(d_memory * self.states[1][step], forget))
+        d_candidate.copy_(untanh(d_memory * write, candidate))
+        d_memory.mul_(forget).addcmul_(d_write, see_write).addcmul_(d_forget, see_forget)
+
+    def extras_gradients(self) -> tuple[Tensor, ...]:
+        """See Walk."""
+        d_write, d_forget, _, d_output = self.d_gates.chunk(4, -1)
+        before, after = self.states[1][:-1], self.states[1][1:]
+        pairs = ((d_write, before), (d_forget, before), (d_output, after))
+        return (torch.stack([(left * right).sum((0, 1)) for left, right in pairs]),)
+
+
+class CoupledWalk(LSTMWalk):
+    """Rows f, o, ĉ."""
+
+    blocks = 3
+
+    def point(self, step: int) -> None:
+        """See Walk."""
+        hidden, memory = self.states
+        gates, width = self.gates[step], self.width
+        forget, output, candidate = gates.chunk(3, -1)
+        gates[:, : 2 * width].sigmoid_()
+        tanh(candidate, out=candidate)
+        torch.sub(memory[step], candidate, out=memory[step + 1]).mul_(forget).add_(candidate)
+        tanh(memory[step + 1], out=self.shown[step])
+        torch.mul(output, self.shown[step], out=hidden[step + 1])
+
+    def unpoint(self, step: int) -> None:
+        """See Walk."""
+        forget, output, candidate = self.gates[step].chunk(3, -1)
+        d_forget, d_output, d_candidate = self.d_gates[step].chunk(3, -1)
+        d_hidden, d_memory, shown = self.arriving(step), self.arriving(step, 1), self.shown[step]
+        d_output.copy_(unsigmoid(d_hidden * shown, output))
+        d_memory.add_(untanh(d_hidden.mul_(output), shown))
+        d_forget.copy_(unsigmoid(d_memory * (self.states[1][step] - candidate), forget))
+        d_candidate.copy_(untanh(d_memory - d_memory * forget, candidate))
+        d_memory.mul_(forget)
+
+
+def _normalise(x: Tensor, out: Tensor, spread: Tensor) -> None:
+    """(x − mean) / deviation into out, 1 / deviation into spread (N, 1)."""
+    torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + EPSILON, out=spread)
+    torch.mul(x - x.mean(-1, keepdim=True), spread, out=out)
+
+
+def _unnormalise(gradient: Tensor, normed: Tensor, spread: Tensor) -> Tensor:
+    """The way back from the gradient of what `_normalise` wrote."""
+    along = (gradient * normed).mean(-1, keepdim=True)
+    return (gradient - gradient.mean(-1, keepdim=True) - normed * along) * spread
+
+
+EPSILON = 1e-5  # nn.LayerNorm's own
+
+
+class NormalisedWalk(LSTMWalk):
+    """Rows i, f, ĉ, o; extras are the gain of W h' and the gain and shift of the memory's norm.
+
+    The products' block keeps W h' normalised, `inner` the memory normalised.
+    """
+
+    adds = False
+
+    def prepare(self) -> None:
+        """See Walk."""
+        super().prepare()
+        self.inner = self.room(self.width)
+        self.spread, self.inner_spread = self.room(1), self.room(1)
+
+    def point(self, step: int) -> None:
+        """See Walk."""
+        hidden, memory = self.states
+        gain, memory_gain, memory_shift = self.extras
+        product, gates, width = self.products[step], self.gates[step], self.width
+        _normalise(product, product, self.spread[step])
+        torch.addcmul(self.projected[step], product, gain, out=gates)
+        write, forget, candidate, output = gates.chunk(4, -1)
+        gates[:, : 2 * width].sigmoid_()
+        tanh(candidate, out=candidate)
+        output.sigmoid_()
+        torch.mul(forget, memory[step], out=memory[step + 1]).addcmul_(write, candidate)
+        _normalise(memory[step + 1], self.inner[step], self.inner_spread[step])
+        tanh(torch.addcmul(memory_shift, self.inner[step], memory_gain), out=self.shown[step])
+        torch.mul(output, self.shown[step], out=hidden[step + 1])
+
+    def prepare_back(self) -> None:
+        """See Walk."""
+        self.d_shown = self.room(self.width)  # gradients of what tanh was given
+
+    def unpoint(self, step: int) -> None:
+        """See Walk."""
+        gain, memory_gain, _ = self.extras
+        write, forget, candidate, output = self.gates[step].chunk(4, -1)
+        d_write, d_forget, d_candidate, d_output = self.d_gates[step].chunk(4, -1)
+        d_hidden, d_memory, shown = self.arriving(step), self.arriving(step, 1), self.shown[step]
+        d_output.copy_(unsigmoid(d_hidden * shown, output))
+        self.d_shown[step] = untanh(d_hidden.mul_(output), shown)
+        d_memory.add_(_unnormalise(self.d_shown[step] * memory_gain, self.inner[step], self.inner_spread[step]))
+        d_write.copy_(unsigmoid(d_memory * candidate, write))
+        d_forget.copy_(unsigmoid(d_memory * self.states[1][step], forget))
+        d_candidate.copy_(untanh(d_memory * write, candidate))
+        d_memory.mul_(forget)
+        self.d_products[step] = _unnormalise(self.d_gates[step] * gain, self.products[step], self.spread[step])
+
+    def extras_gradients(self) -> tuple[Tensor, ...]:
+        """See Walk."""
+        gain = (self.d_gates * self.products).sum((0, 1))
+        return gain, (self.d_shown * self.inner).sum((0, 1)), self.d_shown.sum((0, 1))
+
+
+class GRUWalk(Walk):
+    """Reset after the product; rows r, u, ĥ. `before` keeps what the candidate was before it was bent."""
+
+    blocks = 3
+    adds = False
+
+    def prepare(self) -> None:
+        """See Walk."""
+        self.before = self.room(self.width)
+
+    def point(self, step: int) -> None:
+        """See Walk."""
+        (hidden,), width = self.states, self.width
+        gates, product = self.gates[step], self.products[step]
+        reset, update, candidate = gates.chunk(3, -1)
+        torch.add(self.projected[step, :, : 2 * width], product[:, : 2 * width], out=gates[:, : 2 * width]).sigmoid_()
+        before = self.before[step]
+        torch.addcmul(self.projected[step, :, 2 * width :], reset, product[:, 2 * width :], out=before)
+        BENDS[self.bend](before, out=candidate)
+        torch.sub(hidden[step], candidate, out=hidden[step + 1]).mul_(update).add_(candidate)
+
+    def unpoint(self, step: int) -> None:
+        """See Walk."""
+        reset, update, candidate = self.gates[step].chunk(3, -1)
+        d_reset, d_update, d_candidate = self.d_gates[step].chunk(3, -1)
+        product, d_product, width = self.products[step], self.d_products[step], self.width
+        d_hidden = self.arriving(step)
+        self.unbend(step, d_hidden)
+        d_reset.copy_(unsigmoid(d_candidate * product[:, 2 * width :], reset))
+        d_product[:, : 2 * width] = self.d_gates[step, :, : 2 * width]
+        torch.mul(d_candidate, reset, out=d_product[:, 2 * width :])
+        self.direct = d_hidden.mul_(update)
+
+    def unbend(self, step: int, d_hidden: Tensor) -> None:
+        """The gradients of the update gate's and the candidate's sums."""
+        _, update, candidate = self.gates[step].chunk(3, -1)
+        _, d_update, d_candidate = self.d_gates[step].chunk(3, -1)
+        d_update.copy_(unsigmoid(d_hidden * (self.states[0][step] - candidate), update))
+        d_candidate.copy_(UNBENDS[self.bend](d_hidden - d_hidden * update, self.before[step], candidate))
+
+
+class GRUBeforeWalk(GRUWalk):
+    """Reset before the product, which so comes in two parts; `reset` keeps r⊙h'."""
+
+    adds = True
+
+    def prepare(self) -> None:
+        """See Walk."""
+        super().prepare()
+        self.reset = torch.empty_like(self.seen[1:])
+
+    def multiply(self, step: int, turned: Tensor) -> None:
+        """See Walk."""
+        width = self.width
+        projected, gates = self.projected[step], self.gates[step]
+        gates[:, : 2 * width] = torch.addmm(projected[:, : 2 * width], self.seen[step], turned[:, : 2 * width])
+        gates[:, : 2 * width].sigmoid_()
+        torch.mul(gates[:, :width], self.seen[step], out=self.reset[step])
+        self.before[step] = torch.addmm(projected[:, 2 * width :], self.reset[step], turned[:, 2 * width :])
+
+    def point(self, step: int) -> None:
+        """See Walk."""
+        (hidden,) = self.states
+        _, update, candidate = self.gates[step].chunk(3, -1)
+        BENDS[self.bend](self.before[step], out=candidate)
+        torch.sub(hidden[step], candidate, out=hidden[step + 1]).mul_(update).add_(candidate)
+
+    def unpoint(self, step: int) -> None:
+        """See Walk."""
+        reset, update, _ = self.gates[step].chunk(3, -1)
+        d_reset, _, d_candidate = self.d_gates[step].chunk(3, -1)
+        d_hidden, hidden = self.arriving(step), self.states[0][step]
+        self.unbend(step, d_hidden)
+        back = (d_candidate @ self.weight[2 * self.width :]).to(d_hidden.dtype)  # of r⊙h'
+        d_reset.copy_(unsigmoid(back * hidden, reset))
+        self.direct = d_hidden.mul_(update).addcmul_(back, reset)
+
+    def unmultiply(self, step: int) -> None:
+        """See Walk."""
+        width = self.width
+        back = self.d_gates[step, :, : 2 * width] @ self.weight[: 2 * width]
+        assert self.direct is not None
+        self.carried = (self.direct.add_(back),)
+
+    def weight_gradient(self) -> Tensor:
+        """See Walk."""
+        gates, candidate = self.d_gates.flatten(0, 1).split([2 * self.width, self.width], -1)
+        return torch.cat([gates.t() @ self.seen[:-1].flatten(0, 1), candidate.t() @ self.reset.flatten(0, 1)])
+
+
+class _Walked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kind: Any, bend: str, parts: int, projected: Tensor, weight: Tensor, *rest: Tensor) -> Any:
+        start, extras = rest[:parts], rest[parts:]
+        walk: Walk = kind(projected, weight, start, extras, bend)
+        with torch.autocast(projected.device.type, enabled=False):  # every type is already what it should be
+            walk.run()
+        ctx.set_materialize_grads(False)
+        ctx.walk = walk
+        ctx.types = weight.dtype, tuple(part.dtype for part in rest)
+        ctx.save_for_backward(weight, *extras, *walk.states)  # only to hear of changes made in between
+        return tuple(state[1:] for state in walk.states)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *outer: Tensor | None) -> tuple[Any, ...]:
+        ctx.saved_tensors  # noqa: B018  raises where a weight or a state was changed in place
+        d_projected, d_weight, d_start, d_extras = ctx.walk.back(outer)
+        weight_type, types = ctx.types
+        rest = (part.to(dtype) for part, dtype in zip((*d_start, *d_extras), types, strict=True))
+        return None, None, None, d_projected, d_weight.to(weight_type), *rest
+
+
+def walked(
+    kind: type[Walk],
+    projected: Tensor,
+    weight: Tensor,
+    start: tuple[Tensor, ...],
+    extras: tuple[Tensor, ...] = (),
+    bend: str = "tanh",
+) -> tuple[Tensor, ...]:
+    """Every state after every step, each (T, N, D); projected (T, N, blocks·D), start (N, D) each."""
+    states: tuple[Tensor, ...] = _Walked.apply(kind, bend, len(start), projected, weight, *start, *extras)
+    return states
