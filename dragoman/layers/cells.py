@@ -27,6 +27,7 @@ from dragoman.layers.walk import (
     NormalisedWalk,
     PeepholeWalk,
     Walk,
+    stepped,
     walked,
 )
 from dragoman.settings import setting
@@ -143,9 +144,13 @@ class Cell(nn.Module):
         """What the input adds to every block, bias included: (…, I) → (…, blocks·D)."""
         return F.linear(x, self.input_weight, self.bias)
 
+    def multiply(self, x: Tensor, products: Products = DIRECT) -> Tensor:
+        """`project` but for `settle`; of the first entries of the inputs alone, where x has no more."""
+        return products.linear(x, self.input_weight[:, : x.shape[-1]], self.bias)
+
     def settle(self, product: Tensor) -> Tensor:
-        """`project`, where the product of input and weights is already there: (…, blocks·D)."""
-        return product + self.bias
+        """What is left to do once all of the input was multiplied."""
+        return product
 
     def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
         """The state one step later; projected (N, blocks·D)."""
@@ -155,6 +160,14 @@ class Cell(nn.Module):
         """One step: x (N, I) → output (N, D)."""
         state = self.advance(self.project(x), state)
         return state[0], state
+
+    def step(self, projected: Tensor, state: CellState, products: Products) -> CellState:
+        """`advance` as one step of autograd, for a loop that something else takes part in."""
+        if products is DIRECT or self.walk is GRUBeforeWalk:  # which multiplies twice a step
+            return self.advance(projected, state, products)
+        return stepped(
+            self.walk, projected, products.linear(state[0], self.hidden_weight), state, self.extras(), self.bend
+        )
 
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """Every step of x (N, T, I) → outputs (N, T, D) and the state after the last."""
@@ -310,6 +323,10 @@ class NormalisedLSTMCell(Cell):
     def project(self, x: Tensor) -> Tensor:
         """What the input adds to every block, normalised: (…, I) → (…, 4D)."""
         return self.settle(F.linear(x, self.input_weight))
+
+    def multiply(self, x: Tensor, products: Products = DIRECT) -> Tensor:
+        """See Cell: the norm comes before the bias."""
+        return products.linear(x, self.input_weight[:, : x.shape[-1]])
 
     def settle(self, product: Tensor) -> Tensor:
         """See Cell."""

@@ -1,8 +1,8 @@
 """Products whose weights' gradients wait for the end of a pass.
 
 A loop through time multiplies with the same matrix at every step, and autograd then makes as many small products for
-its gradient and adds them up one by one. `Deferred` stands in for `F.linear` and `@` during one forward pass: going back, a
-step gives its input's gradient at once and only notes down its rows; when the last step has been through, one product
+its gradient and adds them up one by one. `Deferred` stands in for `F.linear` and `@` during one forward pass: going
+back, a step gives its input's gradient at once and only notes down its rows; when the last step has been through, one product
 over the rows of all steps gives the gradient of the matrix.
 
 That this comes last is autograd's own order: every step also reads an anchor, an empty tensor made from the matrix, and
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
@@ -31,14 +31,14 @@ class _Anchor(torch.autograd.Function):
         return leaves[0].new_empty(0)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, nothing: Tensor) -> tuple[Any, ...]:
         return None, *ctx.take()
 
 
 def anchored(take: Callable[[], Gradients], *leaves: Tensor) -> Tensor:
     """An empty tensor for every step to read; `take` is called for the leaves' gradients when all steps are done."""
-    anchor: Tensor = _Anchor.apply(take, *leaves)
+    anchor: Tensor = _Anchor.apply(take, *leaves)  # type: ignore[no-untyped-call]
     return anchor
 
 
@@ -56,9 +56,13 @@ class Notes:
             self.task, self.lines = task, []
         self.lines.append(line)
 
+    def current(self) -> list[tuple[Tensor, ...]]:
+        """What was noted so far in this backward pass."""
+        return self.lines if self.task == torch._C._current_graph_task_id() else []
+
     def take(self) -> list[tuple[Tensor, ...]]:
-        """What was noted in this backward pass."""
-        lines = self.lines if self.task == torch._C._current_graph_task_id() else []
+        """What was noted in this backward pass, which is over."""
+        lines = self.current()
         self.task, self.lines = -1, []
         return lines
 
@@ -100,7 +104,7 @@ class _Step(torch.autograd.Function):
         return torch.addmm(shared.bias, rows, shared.turned)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         rows, weight = ctx.saved_tensors
         ctx.shared.notes.add(rows, gradient)
@@ -138,7 +142,7 @@ class _Read(torch.autograd.Function):
         return rows @ memory.matrices
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         rows, matrices = ctx.saved_tensors
         ctx.memory.notes.add(rows, gradient)
@@ -157,30 +161,44 @@ class Products:
         """x (B, n, I), matrices (B, I, O): (B, n, O)."""
         return x @ matrices
 
+    def map(self, module: nn.Module, x: Tensor) -> Tensor:
+        """module(x); a linear map may wait with its gradient."""
+        out: Tensor = module(x)
+        return out
+
+    def shared(self, leaf: Tensor, make: Callable[[], Any]) -> Any:
+        """What the steps of a pass have in common about a tensor."""
+        return make()
+
 
 class Deferred(Products):
     """During one forward pass of a loop; tensors are told apart by where they lie, so a view may be taken anew."""
 
     def __init__(self) -> None:
-        self.shared: dict[tuple[Any, ...], Any] = {}
+        self.found: dict[tuple[Any, ...], Any] = {}
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """See Products."""
-        shared = self._shared(weight, lambda dtype: _Shared(weight, bias, dtype))
-        out: Tensor = _Step.apply(x.reshape(-1, x.shape[-1]), shared.anchor, shared)
+        shared = self.shared(weight, lambda: _Shared(weight, bias, product_dtype(weight)))
+        out: Tensor = _Step.apply(x.reshape(-1, x.shape[-1]), shared.anchor, shared)  # type: ignore[no-untyped-call]
         return out.view(*x.shape[:-1], -1)
 
     def read(self, x: Tensor, matrices: Tensor) -> Tensor:
         """See Products."""
-        memory = self._shared(matrices, lambda dtype: _Memory(matrices, dtype))
-        out: Tensor = _Read.apply(x, memory.anchor, memory)
+        memory = self.shared(matrices, lambda: _Memory(matrices, product_dtype(matrices)))
+        out: Tensor = _Read.apply(x, memory.anchor, memory)  # type: ignore[no-untyped-call]
         return out
 
-    def _shared(self, matrix: Tensor, make: Callable[[torch.dtype], Any]) -> Any:
-        key = (matrix.data_ptr(), matrix.shape, matrix.stride())
-        if key not in self.shared:
-            self.shared[key] = make(product_dtype(matrix))
-        return self.shared[key]
+    def map(self, module: nn.Module, x: Tensor) -> Tensor:
+        """See Products."""
+        return self.linear(x, module.weight, module.bias) if type(module) is nn.Linear else super().map(module, x)
+
+    def shared(self, leaf: Tensor, make: Callable[[], Any]) -> Any:
+        """See Products."""
+        key = (leaf.data_ptr(), leaf.shape, leaf.stride())
+        if key not in self.found:
+            self.found[key] = make()
+        return self.found[key]
 
 
 def product_dtype(weight: Tensor) -> torch.dtype:

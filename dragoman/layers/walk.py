@@ -63,12 +63,17 @@ class Walk:
     adds = True  # the sums of a step are projected + W h', in one product; otherwise W h' is kept apart
 
     def __init__(
-        self, projected: Tensor, weight: Tensor, start: tuple[Tensor, ...], extras: tuple[Tensor, ...], bend: str
+        self,
+        projected: Tensor,
+        weight: Tensor | None,  # None where somebody else multiplies
+        start: tuple[Tensor, ...],
+        extras: tuple[Tensor, ...],
+        bend: str,
     ) -> None:
-        self.bend = bend
-        self.projected, self.weight, self.extras = projected, weight.to(projected.dtype), extras
+        self.projected, self.extras, self.bend = projected, extras, bend
+        self.weight = projected if weight is None else weight.to(projected.dtype)
         self.steps, self.rows, self.width = projected.shape[0], projected.shape[1], start[0].shape[1]
-        dtype = torch.promote_types(weight.dtype, projected.dtype)
+        dtype = torch.promote_types(projected.dtype, torch.float32)
         self.states = tuple(part.new_empty(self.steps + 1, *part.shape, dtype=dtype) for part in start)
         for state, part in zip(self.states, start, strict=True):
             state[0] = part
@@ -114,19 +119,35 @@ class Walk:
 
     def back(self, outer: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """From gradients of all states (T, N, D) to those of projected, weight, start and extras."""
-        self.d_gates = torch.empty_like(self.gates)
-        self.d_products = self.d_gates if self.adds else torch.empty_like(self.gates)
-        self.outer = outer
-        # What comes from the step after, by way of the product and past it.
-        self.carried = tuple(state.new_zeros(self.rows, self.width) for state in self.states)
-        self.direct: Tensor | None = None
-        self.prepare_back()
+        self.begin_back(outer)
         for step in range(self.steps - 1, -1, -1):
             self.unpoint(step)
             self.unmultiply(step)
         result = self.d_gates, self.weight_gradient(), self.carried, self.extras_gradients()
-        del self.d_gates, self.d_products, self.outer, self.carried, self.direct
+        self.end_back()
         return result
+
+    def back_once(self, outer: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Of the only step, for who multiplies himself: gradients of projected, product, start and extras."""
+        self.begin_back(outer)
+        self.unpoint(0)
+        past = torch.zeros_like(self.carried[0]) if self.direct is None else self.direct  # h' by way past the product
+        result = self.d_gates[0], self.d_products[0], (past, *self.carried[1:]), self.extras_gradients()
+        self.end_back()
+        return result
+
+    def begin_back(self, outer: tuple[Tensor | None, ...]) -> None:
+        """Make room for the gradients."""
+        self.outer = outer
+        self.d_gates = torch.empty_like(self.gates)
+        self.d_products = self.d_gates if self.adds else torch.empty_like(self.gates)
+        self.carried = tuple(state.new_zeros(self.rows, self.width) for state in self.states)  # from the step after
+        self.direct: Tensor | None = None  # what of it reaches h' past the product
+        self.prepare_back()
+
+    def end_back(self) -> None:
+        """Let go of what only the way back needed."""
+        del self.d_gates, self.d_products, self.outer, self.carried, self.direct
 
     def prepare_back(self) -> None:
         """Make room for what the way back keeps for its end."""
@@ -254,19 +275,23 @@ class CoupledWalk(LSTMWalk):
         d_memory.mul_(forget)
 
 
+EPSILON = 1e-5  # nn.LayerNorm's own
+
+
 def _normalise(x: Tensor, out: Tensor, spread: Tensor) -> None:
     """(x − mean) / deviation into out, 1 / deviation into spread (N, 1)."""
-    torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + EPSILON, out=spread)
-    torch.mul(x - x.mean(-1, keepdim=True), spread, out=out)
+    normed, _, scale = torch.native_layer_norm(x, x.shape[-1:], None, None, EPSILON)
+    out.copy_(normed)
+    spread.copy_(scale)
 
 
 def _unnormalise(gradient: Tensor, normed: Tensor, spread: Tensor) -> Tensor:
-    """The way back from the gradient of what `_normalise` wrote."""
-    along = (gradient * normed).mean(-1, keepdim=True)
-    return (gradient - gradient.mean(-1, keepdim=True) - normed * along) * spread
-
-
-EPSILON = 1e-5  # nn.LayerNorm's own
+    """The way back from the gradient of what `_normalise` wrote: torch's own for a row of mean 0 and deviation 1."""
+    mean, scale = torch.zeros_like(spread), torch.ones_like(spread)
+    back: Tensor = torch.ops.aten.native_layer_norm_backward(
+        gradient.to(normed.dtype), normed, normed.shape[-1:], mean, scale, None, None, [True, False, False]
+    )[0]
+    return back.mul_(spread)
 
 
 class NormalisedWalk(LSTMWalk):
@@ -347,8 +372,8 @@ class GRUWalk(Walk):
 
     def unpoint(self, step: int) -> None:
         """See Walk."""
-        reset, update, candidate = self.gates[step].chunk(3, -1)
-        d_reset, d_update, d_candidate = self.d_gates[step].chunk(3, -1)
+        reset, update, _ = self.gates[step].chunk(3, -1)
+        d_reset, _, d_candidate = self.d_gates[step].chunk(3, -1)
         product, d_product, width = self.products[step], self.d_products[step], self.width
         d_hidden = self.arriving(step)
         self.unbend(step, d_hidden)
@@ -422,19 +447,17 @@ class _Walked(torch.autograd.Function):
         with torch.autocast(projected.device.type, enabled=False):  # every type is already what it should be
             walk.run()
         ctx.set_materialize_grads(False)
-        ctx.walk = walk
-        ctx.types = weight.dtype, tuple(part.dtype for part in rest)
+        ctx.walk, ctx.types = walk, tuple(part.dtype for part in (weight, *rest))
         ctx.save_for_backward(weight, *extras, *walk.states)  # only to hear of changes made in between
         return tuple(state[1:] for state in walk.states)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *outer: Tensor | None) -> tuple[Any, ...]:
         ctx.saved_tensors  # noqa: B018  raises where a weight or a state was changed in place
         d_projected, d_weight, d_start, d_extras = ctx.walk.back(outer)
-        weight_type, types = ctx.types
-        rest = (part.to(dtype) for part, dtype in zip((*d_start, *d_extras), types, strict=True))
-        return None, None, None, d_projected, d_weight.to(weight_type), *rest
+        rest = (part.to(dtype) for part, dtype in zip((d_weight, *d_start, *d_extras), ctx.types, strict=True))
+        return None, None, None, d_projected, *rest
 
 
 def walked(
@@ -446,5 +469,44 @@ def walked(
     bend: str = "tanh",
 ) -> tuple[Tensor, ...]:
     """Every state after every step, each (T, N, D); projected (T, N, blocks·D), start (N, D) each."""
-    states: tuple[Tensor, ...] = _Walked.apply(kind, bend, len(start), projected, weight, *start, *extras)
+    states: tuple[Tensor, ...] = _Walked.apply(kind, bend, len(start), projected, weight, *start, *extras)  # type: ignore[no-untyped-call]
     return states
+
+
+class _Stepped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kind: Any, bend: str, parts: int, projected: Tensor, product: Tensor, *rest: Tensor) -> Any:
+        start, extras = rest[:parts], rest[parts:]
+        walk: Walk = kind(projected[None], None, start, extras, bend)
+        if walk.adds:
+            torch.add(projected, product, out=walk.gates[0])
+        else:
+            walk.products[0] = product
+        with torch.autocast(projected.device.type, enabled=False):
+            walk.point(0)
+        ctx.set_materialize_grads(False)
+        ctx.walk, ctx.types = walk, tuple(part.dtype for part in (product, *rest))
+        ctx.save_for_backward(*extras, *walk.states)
+        return tuple(state[1] for state in walk.states)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *outer: Tensor | None) -> tuple[Any, ...]:
+        ctx.saved_tensors  # noqa: B018  raises where a weight or a state was changed in place
+        gradients = ctx.walk.back_once(tuple(None if part is None else part[None] for part in outer))
+        d_projected, d_product, d_start, d_extras = gradients
+        rest = (part.to(dtype) for part, dtype in zip((d_product, *d_start, *d_extras), ctx.types, strict=True))
+        return None, None, None, d_projected, *rest
+
+
+def stepped(
+    kind: type[Walk],
+    projected: Tensor,
+    product: Tensor,
+    start: tuple[Tensor, ...],
+    extras: tuple[Tensor, ...] = (),
+    bend: str = "tanh",
+) -> tuple[Tensor, ...]:
+    """The state one step later, for a loop that has made the product W h' itself; both (N, blocks·D)."""
+    state: tuple[Tensor, ...] = _Stepped.apply(kind, bend, len(start), projected, product, *start, *extras)  # type: ignore[no-untyped-call]
+    return state

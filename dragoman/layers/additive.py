@@ -1,0 +1,99 @@
+"""vᵀ tanh(q + k) for every query and key (FIELD D3), the costliest part of an additive attention, step by step.
+
+Written as torch operations it makes several tensors of (B, S, A) a step and as many on the way back. Here the keys'
+gradient is summed up in one place as the steps come by, and
+
+- on a CPU there is no tanh at all: tanh(q + k) = 2 y − 1 with y = 1 / (1 + e^(−2q) e^(−2k)), where e^(−2k) is the same
+  for all steps and e^(−2q) has no source axis. What is left a step is a product, a sum and a reciprocal;
+- on a GPU each way is one kernel (`additive_kernels`), which keeps nothing of that size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from dragoman.layers.deferred import Notes, anchored
+
+# e^(±2 LIMIT) is within the type's range. Only a query and a key beyond it that cancel would be told apart wrongly.
+LIMITS = {torch.float32: 40.0, torch.float64: 300.0}
+
+
+def grown(x: Tensor) -> Tensor:
+    """e^(−2x)."""
+    limit = LIMITS[x.dtype]
+    return torch.exp(-2.0 * x.clamp(-limit, limit))
+
+
+class Comparison:
+    """Keys and v as all steps of a pass share them, and where their gradients gather."""
+
+    def __init__(self, keys: Tensor, grown_keys: Tensor, vector: Tensor) -> None:
+        self.keys, self.grown_keys, self.vector = keys.detach(), grown_keys, vector.detach().reshape(-1)
+        self.types = keys.dtype, vector.dtype, vector.shape
+        self.notes = Notes()
+        self.anchor = anchored(self.take, keys, vector)
+
+    def take(self) -> tuple[Tensor | None, ...]:
+        """The gradients of keys (B, S, A) and v."""
+        gathered = self.notes.take()
+        if not gathered:
+            return None, None
+        (d_keys, d_vector), *_ = gathered
+        return self.finish(d_keys, d_vector)
+
+    def gathered(self) -> tuple[Tensor, Tensor]:
+        """Where the steps of this backward pass add to."""
+        if not self.notes.current():
+            self.notes.add(*self.begin())
+        keys, vector = self.notes.lines[0]
+        return keys, vector
+
+    def begin(self) -> tuple[Tensor, Tensor]:
+        """Zeros to gather in."""
+        return torch.zeros_like(self.keys), torch.zeros_like(self.vector)
+
+    def finish(self, d_keys: Tensor, d_vector: Tensor) -> tuple[Tensor, Tensor]:
+        """From what was gathered to gradients."""
+        keys_type, vector_type, shape = self.types
+        return d_keys.mul_(4.0 * self.vector).to(keys_type), d_vector.view(shape).to(vector_type)
+
+    def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores (B, n, S) of queries (B, n, A), and what to keep for the way back."""
+        bent = grown(query)[:, :, None] * self.grown_keys[:, None]  # (B, n, S, A)
+        bent = bent.add_(1.0).reciprocal_()
+        return (bent @ (2.0 * self.vector)).sub_(self.vector.sum()), bent
+
+    def backward(self, bent: Tensor, gradient: Tensor) -> Tensor:
+        """The queries' gradient, the others' gathered; bent (B, n, S, A), gradient (B, n, S)."""
+        d_keys, d_vector = self.gathered()
+        flat = gradient.reshape(1, -1)
+        d_vector.add_((flat @ bent.view(flat.shape[1], -1))[0].mul_(2.0).sub_(flat.sum()))
+        slope = torch.addcmul(bent, bent, bent, value=-1.0)  # y (1 − y), a quarter of the slope of tanh
+        for place in range(bent.shape[1]):
+            d_keys.addcmul_(slope[:, place], gradient[:, place, :, None])
+        return (gradient[:, :, None] @ slope)[:, :, 0] * (4.0 * self.vector)
+
+
+class _Compared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, anchor: Tensor, comparison: Any) -> Tensor:
+        scores, kept = comparison.forward(query)
+        ctx.comparison = comparison
+        ctx.save_for_backward(kept)
+        return scores  # type: ignore[no-any-return]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        (kept,) = ctx.saved_tensors
+        return ctx.comparison.backward(kept, gradient.contiguous()), gradient.new_empty(0), None
+
+
+def compared(query: Tensor, comparison: Any) -> Tensor:
+    """Scores (B, n, S) of queries (B, n, A)."""
+    scores: Tensor = _Compared.apply(query, comparison.anchor, comparison)  # type: ignore[no-untyped-call]
+    return scores
