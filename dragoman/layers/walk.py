@@ -11,7 +11,10 @@ Nothing in it asks the device for a number, so a CUDA graph can hold it.
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Callable
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -53,6 +56,22 @@ unsigmoid = torch.ops.aten.sigmoid_backward  # (gradient, after)
 untanh = torch.ops.aten.tanh_backward
 
 
+@cache
+def _kernels() -> ModuleType | None:
+    try:
+        from dragoman.layers import walk_kernels
+    except ImportError as error:
+        warnings.warn(f"recurrent layers run without their GPU kernels: {error}", stacklevel=2)
+        return None
+    return walk_kernels
+
+
+def kernels_for(walk: Walk) -> ModuleType | None:
+    """The module that points and unpoints on this walk's device, if there is one: float32 and below on a GPU."""
+    fits = walk.projected.is_cuda and walk.states[0].dtype == torch.float32 and not isinstance(walk, GRUBeforeWalk)
+    return _kernels() if fits else None
+
+
 class Walk:
     """One walk of a plain cell, h = bend(projected + W h'), and what all walks share.
 
@@ -81,8 +100,11 @@ class Walk:
         if dtype != projected.dtype:
             self.seen = self.states[0].new_empty(self.states[0].shape, dtype=projected.dtype)
             self.seen[0] = start[0]
-        self.gates = torch.empty_like(projected)
-        self.products = self.gates if self.adds else torch.empty_like(projected)
+        self.kernels = kernels_for(self)
+        if self.kernels is None:  # kernels read what is rounded, and need not have it widened first
+            self.projected = projected.to(dtype)
+        self.gates = torch.empty(projected.shape, dtype=self.projected.dtype, device=projected.device)
+        self.products = self.gates if self.adds else torch.empty_like(self.gates)
         self.prepare()
 
     def prepare(self) -> None:
@@ -100,13 +122,15 @@ class Walk:
         turned = self.weight.t() if self.weight.is_cuda else self.weight.t().contiguous()
         for step in range(self.steps):
             self.multiply(step, turned)
-            self.point(step)
-            if self.seen is not self.states[0]:
-                self.seen[step + 1] = self.states[0][step + 1]
+            self.go(step)
 
     def multiply(self, step: int, turned: Tensor) -> None:
         """The product of a step, from h' to gates or products."""
-        if self.adds:
+        if self.projected.dtype != self.seen.dtype:
+            self.products[step] = self.seen[step] @ turned
+            if self.adds:
+                self.gates[step].add_(self.projected[step])
+        elif self.adds:
             torch.addmm(self.projected[step], self.seen[step], turned, out=self.gates[step])
         else:
             torch.mm(self.seen[step], turned, out=self.products[step])
@@ -115,13 +139,22 @@ class Walk:
         """From sums to the next state; the gates' values stay in their block."""
         BENDS[self.bend](self.gates[step], out=self.states[0][step + 1])
 
+    def go(self, step: int) -> None:
+        """`point` by kernel or in torch, and what the next product reads."""
+        if self.kernels is not None:
+            self.kernels.point(self, step)
+            return
+        self.point(step)
+        if self.seen is not self.states[0]:
+            self.seen[step + 1] = self.states[0][step + 1]
+
     # Backward
 
     def back(self, outer: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """From gradients of all states (T, N, D) to those of projected, weight, start and extras."""
         self.begin_back(outer)
         for step in range(self.steps - 1, -1, -1):
-            self.unpoint(step)
+            self.ungo(step)
             self.unmultiply(step)
         result = self.d_gates, self.weight_gradient(), self.carried, self.extras_gradients()
         self.end_back()
@@ -130,7 +163,7 @@ class Walk:
     def back_once(self, outer: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Of the only step, for who multiplies himself: gradients of projected, product, start and extras."""
         self.begin_back(outer)
-        self.unpoint(0)
+        self.ungo(0)
         past = torch.zeros_like(self.carried[0]) if self.direct is None else self.direct  # h' by way past the product
         result = self.d_gates[0], self.d_products[0], (past, *self.carried[1:]), self.extras_gradients()
         self.end_back()
@@ -138,12 +171,19 @@ class Walk:
 
     def begin_back(self, outer: tuple[Tensor | None, ...]) -> None:
         """Make room for the gradients."""
-        self.outer = outer
+        self.outer = tuple(part if part is None or part.stride(2) == 1 else part.contiguous() for part in outer)
         self.d_gates = torch.empty_like(self.gates)
         self.d_products = self.d_gates if self.adds else torch.empty_like(self.gates)
         self.carried = tuple(state.new_zeros(self.rows, self.width) for state in self.states)  # from the step after
         self.direct: Tensor | None = None  # what of it reaches h' past the product
         self.prepare_back()
+
+    def ungo(self, step: int) -> None:
+        """`unpoint` by kernel or in torch."""
+        if self.kernels is None:
+            self.unpoint(step)
+        else:
+            self.kernels.unpoint(self, step)
 
     def end_back(self) -> None:
         """Let go of what only the way back needed."""
@@ -159,13 +199,15 @@ class Walk:
 
     def unmultiply(self, step: int) -> None:
         """The gradient of h' by way of the product, in place of that of h; `direct` is what went past it."""
-        back = self.d_products[step] @ self.weight
-        d_hidden = back.to(self.states[0].dtype) if self.direct is None else self.direct.add_(back)
+        back = self.d_products[step].to(self.weight.dtype) @ self.weight
+        d_hidden = self.direct.add_(back) if self.direct is not None else back
+        if self.kernels is None:  # which takes it in any type
+            d_hidden = d_hidden.to(self.states[0].dtype)
         self.carried = (d_hidden, *self.carried[1:])
 
     def weight_gradient(self) -> Tensor:
         """One product over the rows of all steps."""
-        return self.d_products.flatten(0, 1).t() @ self.seen[:-1].flatten(0, 1)
+        return self.d_products.flatten(0, 1).to(self.seen.dtype).t() @ self.seen[:-1].flatten(0, 1)
 
     def unpoint(self, step: int) -> None:
         """From the gradients of the state after a step to those of its sums and of the state before."""
@@ -216,7 +258,7 @@ class PeepholeWalk(LSTMWalk):
     def point(self, step: int) -> None:
         """See Walk."""
         hidden, memory = self.states
-        see_write, see_forget, see_output = self.extras[0].to(self.gates.dtype).unbind()
+        see_write, see_forget, see_output = self.extras[0].unbind()
         write, forget, candidate, output = self.gates[step].chunk(4, -1)
         write.add_(see_write * memory[step]).sigmoid_()
         forget.add_(see_forget * memory[step]).sigmoid_()
@@ -404,10 +446,10 @@ class GRUBeforeWalk(GRUWalk):
         """See Walk."""
         width = self.width
         projected, gates = self.projected[step], self.gates[step]
-        gates[:, : 2 * width] = torch.addmm(projected[:, : 2 * width], self.seen[step], turned[:, : 2 * width])
-        gates[:, : 2 * width].sigmoid_()
-        torch.mul(gates[:, :width], self.seen[step], out=self.reset[step])
-        self.before[step] = torch.addmm(projected[:, 2 * width :], self.reset[step], turned[:, 2 * width :])
+        product = self.seen[step] @ turned[:, : 2 * width]
+        torch.add(projected[:, : 2 * width], product, out=gates[:, : 2 * width]).sigmoid_()
+        self.reset[step] = gates[:, :width] * self.states[0][step]
+        torch.add(projected[:, 2 * width :], self.reset[step] @ turned[:, 2 * width :], out=self.before[step])
 
     def point(self, step: int) -> None:
         """See Walk."""
@@ -422,20 +464,20 @@ class GRUBeforeWalk(GRUWalk):
         d_reset, _, d_candidate = self.d_gates[step].chunk(3, -1)
         d_hidden, hidden = self.arriving(step), self.states[0][step]
         self.unbend(step, d_hidden)
-        back = (d_candidate @ self.weight[2 * self.width :]).to(d_hidden.dtype)  # of r⊙h'
+        back = (d_candidate.to(self.weight.dtype) @ self.weight[2 * self.width :]).to(d_hidden.dtype)  # of r⊙h'
         d_reset.copy_(unsigmoid(back * hidden, reset))
         self.direct = d_hidden.mul_(update).addcmul_(back, reset)
 
     def unmultiply(self, step: int) -> None:
         """See Walk."""
         width = self.width
-        back = self.d_gates[step, :, : 2 * width] @ self.weight[: 2 * width]
+        back = self.d_gates[step, :, : 2 * width].to(self.weight.dtype) @ self.weight[: 2 * width]
         assert self.direct is not None
         self.carried = (self.direct.add_(back),)
 
     def weight_gradient(self) -> Tensor:
         """See Walk."""
-        gates, candidate = self.d_gates.flatten(0, 1).split([2 * self.width, self.width], -1)
+        gates, candidate = self.d_gates.to(self.seen.dtype).flatten(0, 1).split([2 * self.width, self.width], -1)
         return torch.cat([gates.t() @ self.seen[:-1].flatten(0, 1), candidate.t() @ self.reset.flatten(0, 1)])
 
 
@@ -447,7 +489,7 @@ class _Walked(torch.autograd.Function):
         with torch.autocast(projected.device.type, enabled=False):  # every type is already what it should be
             walk.run()
         ctx.set_materialize_grads(False)
-        ctx.walk, ctx.types = walk, tuple(part.dtype for part in (weight, *rest))
+        ctx.walk, ctx.types = walk, tuple(part.dtype for part in (projected, weight, *rest))
         ctx.save_for_backward(weight, *extras, *walk.states)  # only to hear of changes made in between
         return tuple(state[1:] for state in walk.states)
 
@@ -456,8 +498,8 @@ class _Walked(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor | None) -> tuple[Any, ...]:
         ctx.saved_tensors  # noqa: B018  raises where a weight or a state was changed in place
         d_projected, d_weight, d_start, d_extras = ctx.walk.back(outer)
-        rest = (part.to(dtype) for part, dtype in zip((d_weight, *d_start, *d_extras), ctx.types, strict=True))
-        return None, None, None, d_projected, *rest
+        found = d_projected, d_weight, *d_start, *d_extras
+        return None, None, None, *(part.to(dtype) for part, dtype in zip(found, ctx.types, strict=True))
 
 
 def walked(
@@ -483,9 +525,9 @@ class _Stepped(torch.autograd.Function):
         else:
             walk.products[0] = product
         with torch.autocast(projected.device.type, enabled=False):
-            walk.point(0)
+            walk.go(0)
         ctx.set_materialize_grads(False)
-        ctx.walk, ctx.types = walk, tuple(part.dtype for part in (product, *rest))
+        ctx.walk, ctx.types = walk, tuple(part.dtype for part in (projected, product, *rest))
         ctx.save_for_backward(*extras, *walk.states)
         return tuple(state[1] for state in walk.states)
 
@@ -495,8 +537,8 @@ class _Stepped(torch.autograd.Function):
         ctx.saved_tensors  # noqa: B018  raises where a weight or a state was changed in place
         gradients = ctx.walk.back_once(tuple(None if part is None else part[None] for part in outer))
         d_projected, d_product, d_start, d_extras = gradients
-        rest = (part.to(dtype) for part, dtype in zip((d_product, *d_start, *d_extras), ctx.types, strict=True))
-        return None, None, None, d_projected, *rest
+        found = d_projected, d_product, *d_start, *d_extras
+        return None, None, None, *(part.to(dtype) for part, dtype in zip(found, ctx.types, strict=True))
 
 
 def stepped(
