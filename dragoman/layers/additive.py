@@ -10,6 +10,9 @@ gradient is summed up in one place as the steps come by, and
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -76,6 +79,29 @@ class Comparison:
         for place in range(bent.shape[1]):
             d_keys.addcmul_(slope[:, place], gradient[:, place, :, None])
         return (gradient[:, :, None] @ slope)[:, :, 0] * (4.0 * self.vector)
+
+
+@cache
+def _kernels() -> Any:
+    try:
+        from dragoman.layers.additive_kernels import KernelComparison
+    except ImportError as error:
+        warnings.warn(f"additive attention runs without its GPU kernels: {error}", stacklevel=2)
+        return None
+    return KernelComparison
+
+
+# How vᵀ tanh(q + k) is computed; nothing: by torch, operation by operation.
+COMPARISONS: dict[str, Callable[[], Any]] = {"grown": lambda: Comparison, "kernels": _kernels, "plain": lambda: None}
+
+
+def way(keys: Tensor) -> str:
+    """Which of the comparisons serves these keys; a compiler sees through plain torch alone, and fuses it itself."""
+    if torch.compiler.is_compiling():
+        return "plain"
+    if keys.is_cuda:
+        return "plain" if keys.dtype == torch.float64 else "kernels"
+    return "grown" if keys.device.type == "cpu" and keys.dtype in LIMITS else "plain"
 
 
 class _Compared(torch.autograd.Function):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.layers.additive import LIMITS, Comparison, compared, grown
+from dragoman.layers.additive import COMPARISONS, compared, grown, way
 from dragoman.layers.attention import CrossAttention, masked_softmax, show
 from dragoman.layers.deferred import DIRECT, Products
 from dragoman.settings import Size, SizeOrNone, setting
@@ -197,11 +197,6 @@ class CosineScore(DotScore):
         return self.sharpness * super().forward(F.normalize(query, dim=-1), keys, products)
 
 
-def fast(keys: Tensor) -> bool:
-    """Whether the comparison that does without tanh serves these keys; a compiler fuses the plain one itself."""
-    return keys.device.type == "cpu" and keys.dtype in LIMITS and not torch.compiler.is_compiling()
-
-
 class AdditiveScore(nn.Module):
     """e = vᵀ tanh(W s + U h) (FIELD D3, Bahdanau 2015 eq. 6 and its appendix A.1.2)."""
 
@@ -214,14 +209,14 @@ class AdditiveScore(nn.Module):
     def ready(self, keys: Tensor) -> tuple[Tensor, ...]:
         """See DotScore."""
         keys = self.key(keys)
-        return (keys, grown(keys.detach())) if fast(keys) else (keys,)
+        return (keys, grown(keys.detach())) if way(keys) == "grown" else (keys,)
 
     def forward(self, query: Tensor, keys: tuple[Tensor, ...], products: Products = DIRECT) -> Tensor:
         """See DotScore."""
         query = products.map(self.query, query)
-        if fast(keys[0]):
-            vector = self.score.weight
-            return compared(query, products.shared(keys[0], lambda: Comparison(*keys, vector)))
+        comparison, vector = COMPARISONS[way(keys[0])](), self.score.weight
+        if comparison is not None:
+            return compared(query, products.shared(keys[0], lambda: comparison(*keys, vector)))
         out: Tensor = self.score(torch.tanh(query[:, :, None] + keys[0][:, None])).squeeze(-1)
         return out
 
