@@ -21,20 +21,18 @@ from torch.autograd.function import once_differentiable
 
 from dragoman.layers.deferred import Notes, anchored
 
-# e^(±2 LIMIT) is within the type's range. Only a query and a key beyond it that cancel would be told apart wrongly.
-LIMITS = {torch.float32: 40.0, torch.float64: 300.0}
+LIMITS = {torch.float32: 40.0, torch.float64: 300.0}  # e^(±2 LIMIT) is within the type's range
 
 
-def grown(x: Tensor) -> Tensor:
-    """e^(−2x)."""
-    limit = LIMITS[x.dtype]
-    return torch.exp(-2.0 * x.clamp(-limit, limit))
+def grown(x: Tensor) -> Tensor | None:
+    """e^(−2x), unless it would leave the range: then tanh has to be computed after all."""
+    return torch.exp(-2.0 * x) if x.numel() == 0 or float(x.abs().amax()) < LIMITS[x.dtype] else None
 
 
 class Comparison:
     """Keys and v as all steps of a pass share them, and where their gradients gather."""
 
-    def __init__(self, keys: Tensor, grown_keys: Tensor, vector: Tensor) -> None:
+    def __init__(self, vector: Tensor, keys: Tensor, grown_keys: Tensor | None = None) -> None:
         self.keys, self.grown_keys, self.vector = keys.detach(), grown_keys, vector.detach().reshape(-1)
         self.types = keys.dtype, vector.dtype, vector.shape
         self.notes = Notes()
@@ -66,8 +64,11 @@ class Comparison:
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (B, n, S) of queries (B, n, A), and what to keep for the way back."""
-        bent = grown(query)[:, :, None] * self.grown_keys[:, None]  # (B, n, S, A)
-        bent = bent.add_(1.0).reciprocal_()
+        grown_query = None if self.grown_keys is None else grown(query)
+        if self.grown_keys is None or grown_query is None:
+            bent = (query[:, :, None] + self.keys[:, None]).mul_(2.0).sigmoid_()  # (B, n, S, A)
+        else:
+            bent = (grown_query[:, :, None] * self.grown_keys[:, None]).add_(1.0).reciprocal_()
         return (bent @ (2.0 * self.vector)).sub_(self.vector.sum()), bent
 
     def backward(self, bent: Tensor, gradient: Tensor) -> Tensor:

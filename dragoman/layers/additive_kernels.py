@@ -74,9 +74,8 @@ def _backward(
 class KernelComparison(Comparison):
     """Nothing of (B, S, A) is kept but the keys and, going back, their gradient."""
 
-    def __init__(self, keys: Tensor, vector: Tensor) -> None:
-        keys = keys.contiguous()
-        super().__init__(keys, keys, vector)
+    def __init__(self, vector: Tensor, keys: Tensor) -> None:
+        super().__init__(vector, keys.contiguous())
 
     def begin(self) -> tuple[Tensor, Tensor]:
         """See Comparison; v's gradient source by source."""

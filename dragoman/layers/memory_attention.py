@@ -209,14 +209,15 @@ class AdditiveScore(nn.Module):
     def ready(self, keys: Tensor) -> tuple[Tensor, ...]:
         """See DotScore."""
         keys = self.key(keys)
-        return (keys, grown(keys.detach())) if way(keys) == "grown" else (keys,)
+        more = grown(keys.detach()) if way(keys) == "grown" else None
+        return (keys,) if more is None else (keys, more)
 
     def forward(self, query: Tensor, keys: tuple[Tensor, ...], products: Products = DIRECT) -> Tensor:
         """See DotScore."""
         query = products.map(self.query, query)
         comparison, vector = COMPARISONS[way(keys[0])](), self.score.weight
         if comparison is not None:
-            return compared(query, products.shared(keys[0], lambda: comparison(*keys, vector)))
+            return compared(query, products.shared(keys[0], lambda: comparison(vector, *keys)))
         out: Tensor = self.score(torch.tanh(query[:, :, None] + keys[0][:, None])).squeeze(-1)
         return out
 

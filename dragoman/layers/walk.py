@@ -160,7 +160,9 @@ class Walk:
         self.end_back()
         return result
 
-    def back_once(self, outer: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def back_once(
+        self, outer: tuple[Tensor | None, ...]
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Of the only step, for who multiplies himself: gradients of projected, product, start and extras."""
         self.begin_back(outer)
         self.ungo(0)
