@@ -35,6 +35,7 @@ class Comparison:
     def __init__(self, vector: Tensor, keys: Tensor, grown_keys: Tensor | None = None) -> None:
         self.keys, self.grown_keys, self.vector = keys.detach(), grown_keys, vector.detach().reshape(-1)
         self.types = keys.dtype, vector.dtype, vector.shape
+        self.scratch: Tensor | None = None
         self.notes = Notes()
         self.anchor = anchored(self.take, keys, vector)
 
@@ -64,19 +65,24 @@ class Comparison:
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """Scores (B, n, S) of queries (B, n, A), and what to keep for the way back."""
+        return (self.bent(query) @ (2.0 * self.vector)).sub_(self.vector.sum()), query
+
+    def bent(self, query: Tensor) -> Tensor:
+        """y, in a place (B, n, S, A) that all steps share: fresh memory costs more than computing it twice."""
+        shape = (*query.shape[:2], *self.keys.shape[1:])
+        if self.scratch is None or self.scratch.shape != shape:
+            self.scratch = query.new_empty(shape)
         grown_query = None if self.grown_keys is None else grown(query)
         if self.grown_keys is None or grown_query is None:
-            bent = (query[:, :, None] + self.keys[:, None]).mul_(2.0).sigmoid_()  # (B, n, S, A)
-        else:
-            bent = (grown_query[:, :, None] * self.grown_keys[:, None]).add_(1.0).reciprocal_()
-        return (bent @ (2.0 * self.vector)).sub_(self.vector.sum()), bent
+            return torch.add(query[:, :, None], self.keys[:, None], out=self.scratch).mul_(2.0).sigmoid_()
+        return torch.mul(grown_query[:, :, None], self.grown_keys[:, None], out=self.scratch).add_(1.0).reciprocal_()
 
-    def backward(self, bent: Tensor, gradient: Tensor) -> Tensor:
-        """The queries' gradient, the others' gathered; bent (B, n, S, A), gradient (B, n, S)."""
+    def backward(self, query: Tensor, gradient: Tensor) -> Tensor:
+        """The queries' gradient (B, n, A), the others' gathered; gradient (B, n, S)."""
         d_keys, d_vector = self.gathered()
-        flat = gradient.reshape(1, -1)
+        bent, flat = self.bent(query), gradient.reshape(1, -1)
         d_vector.add_((flat @ bent.view(flat.shape[1], -1))[0].mul_(2.0).sub_(flat.sum()))
-        slope = torch.addcmul(bent, bent, bent, value=-1.0)  # y (1 − y), a quarter of the slope of tanh
+        slope = bent.addcmul_(bent, bent, value=-1.0)  # y (1 − y), a quarter of the slope of tanh
         for place in range(bent.shape[1]):
             d_keys.addcmul_(slope[:, place], gradient[:, place, :, None])
         return (gradient[:, :, None] @ slope)[:, :, 0] * (4.0 * self.vector)

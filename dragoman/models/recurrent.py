@@ -273,13 +273,13 @@ class RecurrentDecoder(nn.Module):
         embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
         bottom, *others = state.moving
         outputs, contexts = [], []
-        products, width = products_for(tokens.shape[1]), embedded.shape[-1]
-        if tokens.shape[1] > 1:
-            # What the tokens add to the cell's sums is one product for all steps; what the contexts add is not.
-            projected, weight = self.bottom.multiply(embedded.transpose(0, 1)), self.bottom.input_weight[:, width:]
-        for place in range(tokens.shape[1]):
+        steps, width = tokens.shape[1], embedded.shape[-1]
+        products, weight = products_for(steps), self.bottom.input_weight[:, width:]
+        # What the tokens add to the cell's sums is one product for all steps; what the contexts add is not.
+        projected = self.bottom.multiply(embedded.transpose(0, 1)).unbind(0) if steps > 1 else ()
+        for place in range(steps):
             context = self.attention(bottom[0][:, None], memory, mask, state.length + place, products)[:, 0]
-            if tokens.shape[1] > 1:
+            if steps > 1:
                 entering = self.bottom.settle(projected[place] + products.linear(context, weight))
                 bottom = self.bottom.step(entering, bottom, products)
             else:
