@@ -1,4 +1,4 @@
-"""Time every recurrent cell and an attentional model, forward and backward, beside torch's layers and a plain cell loop.
+"""Time recurrent cells and an attentional model, forward and backward, beside torch's layers and a plain cell loop.
 
 python benchmarks/recurrence.py                       on a GPU if there is one: 256 rows, 32 steps, width 512
 OMP_NUM_THREADS=2 python benchmarks/recurrence.py --device cpu     64 rows, 25 steps, width 256; attentional 256/512
@@ -170,7 +170,7 @@ def clock(works: dict[str, Work], rounds: int, device: str, now: Callable[[], fl
 
 
 def cell_works(arguments: argparse.Namespace, only: list[str]) -> dict[str, Work]:
-    """Torch's layers, and our cells by walk, by plain loop, by torch's kernel where there is one, and as CUDA graphs."""
+    """Torch's layers, and our cells by walk, by plain loop and by torch's kernel, and all as CUDA graphs."""
     device = arguments.device
     x = torch.randn(arguments.rows, arguments.steps, arguments.width, device=device, requires_grad=True)
     works: dict[str, Work] = {}

@@ -83,9 +83,10 @@ class Comparison:
         bent, flat = self.bent(query), gradient.reshape(1, -1)
         d_vector.add_((flat @ bent.view(flat.shape[1], -1))[0].mul_(2.0).sub_(flat.sum()))
         slope = bent.addcmul_(bent, bent, value=-1.0)  # y (1 − y), a quarter of the slope of tanh
+        slope.mul_(gradient[:, :, :, None])
         for place in range(bent.shape[1]):
-            d_keys.addcmul_(slope[:, place], gradient[:, place, :, None])
-        return (gradient[:, :, None] @ slope)[:, :, 0] * (4.0 * self.vector)
+            d_keys.add_(slope[:, place])
+        return slope.sum(2).mul_(4.0 * self.vector)
 
 
 @cache

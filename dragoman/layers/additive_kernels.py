@@ -1,5 +1,6 @@
 """vᵀ tanh(q + k) and its way back as one kernel each, for NVIDIA GPUs; see `additive` for the same in plain torch."""
 
+# ruff: noqa: N803  constants of a kernel are spelled as constants
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator, misc"
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _backward(
     base = source.to(tl.int64) * places * WIDTH
     v = tl.load(vector + here, mask=inside, other=0.0).to(tl.float32)
     of_vector = tl.load(d_vector + source * WIDTH + here, mask=inside, other=0.0)
-    for number in range(0, fan):
+    for number in range(fan):
         row = source * fan + number
         q = tl.load(query + row * WIDTH + here, mask=inside, other=0.0).to(tl.float32)
         of_query = tl.zeros((COLUMNS,), dtype=tl.float32)

@@ -2,8 +2,8 @@
 
 A loop through time multiplies with the same matrix at every step, and autograd then makes as many small products for
 its gradient and adds them up one by one. `Deferred` stands in for `F.linear` and `@` during one forward pass: going
-back, a step gives its input's gradient at once and only notes down its rows; when the last step has been through, one product
-over the rows of all steps gives the gradient of the matrix.
+back, a step gives its input's gradient at once and only notes down its rows; when the last step has been through, one
+product over the rows of all steps gives the gradient of the matrix.
 
 That this comes last is autograd's own order: every step also reads an anchor, an empty tensor made from the matrix, and
 the anchor's gradient is asked for after all steps that read it. Nothing is kept on modules, so passes never meet.
@@ -131,6 +131,15 @@ class _Memory:
         return ((rows.transpose(1, 2) @ gradients).to(self.dtype),)
 
 
+def times(rows: Tensor, matrices: Tensor) -> Tensor:
+    """rows (B, n, I) · matrices (B, I, O); a single row a source, on a CPU, without a product for each source."""
+    if rows.is_cuda or rows.shape[1] > 1:
+        return rows @ matrices
+    if matrices.stride(1) == 1:  # keys that lie along I
+        return (rows * matrices.transpose(1, 2)).sum(2)[:, None]
+    return (rows.transpose(1, 2) * matrices).sum(1, keepdim=True)
+
+
 class _Read(torch.autograd.Function):
     """x · M for one step's rows (B, n, I)."""
 
@@ -139,14 +148,14 @@ class _Read(torch.autograd.Function):
         rows = x.to(memory.matrices.dtype)
         ctx.memory, ctx.dtype = memory, x.dtype
         ctx.save_for_backward(rows, memory.matrices)
-        return rows @ memory.matrices
+        return times(rows, memory.matrices)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         rows, matrices = ctx.saved_tensors
         ctx.memory.notes.add(rows, gradient)
-        back = (gradient @ matrices.transpose(1, 2)).to(ctx.dtype) if ctx.needs_input_grad[0] else None
+        back = times(gradient, matrices.transpose(1, 2)).to(ctx.dtype) if ctx.needs_input_grad[0] else None
         return back, gradient.new_empty(0), None
 
 

@@ -52,8 +52,18 @@ UNBENDS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "gelu": lambda gradient, before, after: torch.ops.aten.gelu_backward(gradient, before),
     "silu": lambda gradient, before, after: torch.ops.aten.silu_backward(gradient, before),
 }
-unsigmoid = torch.ops.aten.sigmoid_backward  # (gradient, after)
-untanh = torch.ops.aten.tanh_backward
+
+
+def unsigmoid(gradient: Tensor, after: Tensor, out: Tensor) -> None:
+    """The way back through a sigmoid that gave `after`."""
+    torch.ops.aten.sigmoid_backward.grad_input(gradient, after, grad_input=out)
+
+
+def untanh(gradient: Tensor, after: Tensor, out: Tensor | None = None) -> Tensor:
+    """The way back through a tanh that gave `after`."""
+    if out is None:
+        return torch.ops.aten.tanh_backward(gradient, after)  # type: ignore[no-any-return]
+    return torch.ops.aten.tanh_backward.grad_input(gradient, after, grad_input=out)  # type: ignore[no-any-return]
 
 
 @cache
@@ -246,11 +256,11 @@ class LSTMWalk(Walk):
         write, forget, candidate, output = self.gates[step].chunk(4, -1)
         d_write, d_forget, d_candidate, d_output = self.d_gates[step].chunk(4, -1)
         d_hidden, d_memory, shown = self.arriving(step), self.arriving(step, 1), self.shown[step]
-        d_output.copy_(unsigmoid(d_hidden * shown, output))
+        unsigmoid(d_hidden * shown, output, d_output)
         d_memory.add_(untanh(d_hidden.mul_(output), shown))
-        d_write.copy_(unsigmoid(d_memory * candidate, write))
-        d_forget.copy_(unsigmoid(d_memory * self.states[1][step], forget))
-        d_candidate.copy_(untanh(d_memory * write, candidate))
+        unsigmoid(d_memory * candidate, write, d_write)
+        unsigmoid(d_memory * self.states[1][step], forget, d_forget)
+        untanh(d_memory * write, candidate, d_candidate)
         d_memory.mul_(forget)
 
 
@@ -276,11 +286,11 @@ class PeepholeWalk(LSTMWalk):
         write, forget, candidate, output = self.gates[step].chunk(4, -1)
         d_write, d_forget, d_candidate, d_output = self.d_gates[step].chunk(4, -1)
         d_hidden, d_memory, shown = self.arriving(step), self.arriving(step, 1), self.shown[step]
-        d_output.copy_(unsigmoid(d_hidden * shown, output))
+        unsigmoid(d_hidden * shown, output, d_output)
         d_memory.add_(untanh(d_hidden.mul_(output), shown)).addcmul_(d_output, see_output)
-        d_write.copy_(unsigmoid(d_memory * candidate, write))
-        d_forget.copy_(unsigmoid(d_memory * self.states[1][step], forget))
-        d_candidate.copy_(untanh(d_memory * write, candidate))
+        unsigmoid(d_memory * candidate, write, d_write)
+        unsigmoid(d_memory * self.states[1][step], forget, d_forget)
+        untanh(d_memory * write, candidate, d_candidate)
         d_memory.mul_(forget).addcmul_(d_write, see_write).addcmul_(d_forget, see_forget)
 
     def extras_gradients(self) -> tuple[Tensor, ...]:
@@ -312,10 +322,10 @@ class CoupledWalk(LSTMWalk):
         forget, output, candidate = self.gates[step].chunk(3, -1)
         d_forget, d_output, d_candidate = self.d_gates[step].chunk(3, -1)
         d_hidden, d_memory, shown = self.arriving(step), self.arriving(step, 1), self.shown[step]
-        d_output.copy_(unsigmoid(d_hidden * shown, output))
+        unsigmoid(d_hidden * shown, output, d_output)
         d_memory.add_(untanh(d_hidden.mul_(output), shown))
-        d_forget.copy_(unsigmoid(d_memory * (self.states[1][step] - candidate), forget))
-        d_candidate.copy_(untanh(d_memory - d_memory * forget, candidate))
+        unsigmoid(d_memory * (self.states[1][step] - candidate), forget, d_forget)
+        untanh(d_memory - d_memory * forget, candidate, d_candidate)
         d_memory.mul_(forget)
 
 
@@ -378,12 +388,12 @@ class NormalisedWalk(LSTMWalk):
         write, forget, candidate, output = self.gates[step].chunk(4, -1)
         d_write, d_forget, d_candidate, d_output = self.d_gates[step].chunk(4, -1)
         d_hidden, d_memory, shown = self.arriving(step), self.arriving(step, 1), self.shown[step]
-        d_output.copy_(unsigmoid(d_hidden * shown, output))
+        unsigmoid(d_hidden * shown, output, d_output)
         self.d_shown[step] = untanh(d_hidden.mul_(output), shown)
         d_memory.add_(_unnormalise(self.d_shown[step] * memory_gain, self.inner[step], self.inner_spread[step]))
-        d_write.copy_(unsigmoid(d_memory * candidate, write))
-        d_forget.copy_(unsigmoid(d_memory * self.states[1][step], forget))
-        d_candidate.copy_(untanh(d_memory * write, candidate))
+        unsigmoid(d_memory * candidate, write, d_write)
+        unsigmoid(d_memory * self.states[1][step], forget, d_forget)
+        untanh(d_memory * write, candidate, d_candidate)
         d_memory.mul_(forget)
         self.d_products[step] = _unnormalise(self.d_gates[step] * gain, self.products[step], self.spread[step])
 
@@ -421,7 +431,7 @@ class GRUWalk(Walk):
         product, d_product, width = self.products[step], self.d_products[step], self.width
         d_hidden = self.arriving(step)
         self.unbend(step, d_hidden)
-        d_reset.copy_(unsigmoid(d_candidate * product[:, 2 * width :], reset))
+        unsigmoid(d_candidate * product[:, 2 * width :], reset, d_reset)
         d_product[:, : 2 * width] = self.d_gates[step, :, : 2 * width]
         torch.mul(d_candidate, reset, out=d_product[:, 2 * width :])
         self.direct = d_hidden.mul_(update)
@@ -430,7 +440,7 @@ class GRUWalk(Walk):
         """The gradients of the update gate's and the candidate's sums."""
         _, update, candidate = self.gates[step].chunk(3, -1)
         _, d_update, d_candidate = self.d_gates[step].chunk(3, -1)
-        d_update.copy_(unsigmoid(d_hidden * (self.states[0][step] - candidate), update))
+        unsigmoid(d_hidden * (self.states[0][step] - candidate), update, d_update)
         d_candidate.copy_(UNBENDS[self.bend](d_hidden - d_hidden * update, self.before[step], candidate))
 
 
@@ -467,7 +477,7 @@ class GRUBeforeWalk(GRUWalk):
         d_hidden, hidden = self.arriving(step), self.states[0][step]
         self.unbend(step, d_hidden)
         back = (d_candidate.to(self.weight.dtype) @ self.weight[2 * self.width :]).to(d_hidden.dtype)  # of r⊙h'
-        d_reset.copy_(unsigmoid(back * hidden, reset))
+        unsigmoid(back * hidden, reset, d_reset)
         self.direct = d_hidden.mul_(update).addcmul_(back, reset)
 
     def unmultiply(self, step: int) -> None:

@@ -84,7 +84,8 @@ def test_a_walk_in_half_precision_keeps_its_states(name: str, device: str) -> No
     assert {part.dtype for part in found} == {torch.float32}
     pairs = [*zip(found, expected, strict=True)]
     pairs += zip(gradients(found, weights, leaves), gradients(expected, weights, leaves), strict=True)
-    assert 1e-5 < max(far(left, right) for left, right in pairs) < 0.1
+    bound = 0.5 if name == "plain-relu" else 0.1  # rounding throws some numbers to the other side of relu's bend
+    assert 1e-5 < max(far(left, right) for left, right in pairs) < bound
 
 
 def test_a_walk_can_be_walked_back_twice_and_in_part() -> None:
