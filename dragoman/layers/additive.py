@@ -37,7 +37,7 @@ class Comparison:
         self.types = keys.dtype, vector.dtype, vector.shape
         self.scratch: Tensor | None = None
         self.notes = Notes()
-        self.anchor = anchored(self.take, keys, vector)
+        self.anchor = anchored(self.take, keys, vector) if torch.is_grad_enabled() else None
 
     def take(self) -> tuple[Tensor | None, ...]:
         """The gradients of keys (B, S, A) and v."""
@@ -129,5 +129,8 @@ class _Compared(torch.autograd.Function):
 
 def compared(query: Tensor, comparison: Any) -> Tensor:
     """Scores (B, n, S) of queries (B, n, A)."""
-    scores: Tensor = _Compared.apply(query, comparison.anchor, comparison)  # type: ignore[no-untyped-call]
+    if not torch.is_grad_enabled():
+        scores: Tensor = comparison.forward(query)[0]
+        return scores
+    scores = _Compared.apply(query, comparison.anchor, comparison)  # type: ignore[no-untyped-call]
     return scores

@@ -1,7 +1,7 @@
 """vᵀ tanh(q + k) and its way back as one kernel each, for NVIDIA GPUs; see `additive` for the same in plain torch."""
 
 # ruff: noqa: N803  constants of a kernel are spelled as constants
-# mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator, misc"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator, misc, import-not-found"
 
 from __future__ import annotations
 

@@ -293,8 +293,8 @@ class MultiHeadMemoryAttention(CrossAttention):
         self.width = config.width
         self.enter = nn.Identity() if query_width == config.width else nn.Linear(query_width, config.width)
 
-    def forward(
-        self, query: Tensor, memory: Any, mask: Tensor, start: Place | Products = 0, products: Products = DIRECT
+    def forward(  # type: ignore[override]
+        self, query: Tensor, memory: Any, mask: Tensor, start: Place = 0, products: Products = DIRECT
     ) -> Tensor:
         """See MemoryAttention."""
         return super().forward(products.map(self.enter, query), memory, mask, products)

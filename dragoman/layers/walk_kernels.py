@@ -4,7 +4,7 @@ All compute in float32, whatever types gates (autocast) and states have.
 """
 
 # ruff: noqa: N803  constants of a kernel are spelled as constants
-# mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator, misc"
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator, misc, import-not-found"
 
 from __future__ import annotations
 

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.layers.additive import COMPARISONS, compared, grown
-from dragoman.layers.cells import Cell, CellState, GRUBeforeWalk, build_cell
+from dragoman.layers.cells import Cell, CellState, build_cell
 from dragoman.layers.deferred import Deferred
+from dragoman.layers.walk import GRUBeforeWalk
 from tests.layers.test_cells import CASES, every_cell
 
 ROWS, STEPS, INPUTS, WIDTH = 4, 5, 6, 24
@@ -77,7 +78,7 @@ def test_a_walk_in_half_precision_keeps_its_states(name: str, device: str) -> No
     cell = shaken(name, device)
     x, start = torch.randn(ROWS, STEPS, INPUTS, device=device), cell.start(ROWS)
     weights = [torch.randn(ROWS, STEPS, WIDTH, device=device) for _ in range(cell.parts)]
-    leaves = list(cell.parameters())
+    leaves: list[Tensor] = list(cell.parameters())
     expected = cell.loop(x, start)
     with torch.autocast(device, torch.bfloat16):
         found = cell.states(x, start)
