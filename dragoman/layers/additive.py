@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from dragoman.layers.deferred import Notes, anchored
 
+SMALL = 2**15  # fewer numbers than this are not worth the set-up: a single sentence, decoded
 LIMITS = {torch.float32: 40.0, torch.float64: 300.0}  # e^(±2 LIMIT) is within the type's range
 
 
@@ -105,7 +106,7 @@ COMPARISONS: dict[str, Callable[[], Any]] = {"grown": lambda: Comparison, "kerne
 
 def way(keys: Tensor) -> str:
     """Which of the comparisons serves these keys; a compiler sees through plain torch alone, and fuses it itself."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or (keys.numel() < SMALL and not torch.is_grad_enabled()):
         return "plain"
     if keys.is_cuda:
         return "plain" if keys.dtype == torch.float64 else "kernels"
@@ -129,8 +130,9 @@ class _Compared(torch.autograd.Function):
 
 def compared(query: Tensor, comparison: Any) -> Tensor:
     """Scores (B, n, S) of queries (B, n, A)."""
-    if not torch.is_grad_enabled():
-        scores: Tensor = comparison.forward(query)[0]
-        return scores
-    scores = _Compared.apply(query, comparison.anchor, comparison)  # type: ignore[no-untyped-call]
+    scores: Tensor
+    if torch.is_grad_enabled():
+        scores = _Compared.apply(query, comparison.anchor, comparison)  # type: ignore[no-untyped-call]
+    else:
+        scores, _ = comparison.forward(query)
     return scores

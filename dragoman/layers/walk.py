@@ -489,7 +489,8 @@ class GRUBeforeWalk(GRUWalk):
 
     def weight_gradient(self) -> Tensor:
         """See Walk."""
-        gates, candidate = self.d_gates.to(self.seen.dtype).flatten(0, 1).split([2 * self.width, self.width], -1)
+        both = self.d_gates.to(self.seen.dtype).flatten(0, 1)
+        gates, candidate = both[:, : 2 * self.width], both[:, 2 * self.width :]
         return torch.cat([gates.t() @ self.seen[:-1].flatten(0, 1), candidate.t() @ self.reset.flatten(0, 1)])
 
 
