@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from dragoman.layers.affine import Linear
 from dragoman.layers.blocks import glorot
+from dragoman.layers.deferred import DIRECT, Products
 from dragoman.layers.dropout import drop
 from dragoman.layers.scores import SCORES
 from dragoman.layers.small_attention import attend_small, suits
@@ -158,15 +159,14 @@ class CrossAttention(nn.Module):
         key, value = (split_heads(part, self.key_heads) for part in (self.key(keys), self.value(values)))
         return self.score.key(key), value
 
-    def forward(self, x: Tensor, memory: Cache, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, memory: Cache, mask: Tensor, products: Products = DIRECT) -> Tensor:
         """(N, T, D) queries over the memory of their source; mask (B, S)."""
         out = attend(
             self,
-            self.score.query(split_heads(self.query(x), self.heads)),
+            self.score.query(split_heads(products.map(self.query, x), self.heads)),
             *memory,
             mask=mask[:, None, None, :],
             dropout=self.dropout if self.training else 0.0,
             scale=self.score.scale,
         )
-        joined: Tensor = self.output(join_heads(out))
-        return joined
+        return products.map(self.output, join_heads(out))

@@ -29,11 +29,7 @@ def keep_mask(shape: Sequence[int], rate: float, like: Tensor) -> Tensor:
 
 
 def cheaply(x: Tensor, rate: float) -> bool:
-<<<<<<< HEAD
-    """Whether `keep_mask` serves: on the CPU, in numbers that hold 16 bits, where some are dropped and some kept."""
-=======
     """Whether `keep_mask` serves: on the CPU, in numbers that hold 16 bits, with some dropped and some kept."""
->>>>>>> cputrain
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and 0 < kept(rate) < STEPS
 
 
