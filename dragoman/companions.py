@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -79,6 +80,8 @@ class Reranker:
 
     def __init__(self, reverse: RunLike, weight: float = 1.0, *, device: str = "auto", tag: str | None = None) -> None:
         """`tag` is for a reverse run that was trained with tags."""
+        if not math.isfinite(weight):
+            raise ConfigError(f"rerank_weight: found {weight}, expected a finite number")
         self.reverse = opened(reverse, device)
         self.weight = weight
         self.tag = tag

@@ -24,8 +24,11 @@ from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.exchange import engine as engines
 from dragoman.layers.layouts import for_few_rows
 from dragoman.runs import Run, device_of
-from dragoman.scoring import score_text
-from dragoman.search.confidence import calibrated_temperature, token_confidences
+from dragoman.scoring.calibration import Scale
+from dragoman.scoring.metrics import score_table
+from dragoman.scoring.significance import TIMES
+from dragoman.scoring.table import chosen
+from dragoman.search.confidence import calibrated, log_probability, token_confidences
 from dragoman.search.control import Asked, Ruler, Terminology, completed, controls, restored
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.methods import Method
@@ -45,7 +48,7 @@ class Prediction:
     tokens: tuple[str, ...]
     token_scores: tuple[float, ...]
     alternatives: tuple[Prediction, ...] = ()  # further outputs, best first
-    confidence: float | None = None  # of a calibrated run: the geometric mean of the next
+    confidence: float | None = None  # of a calibrated run: how often an output this sure is wholly right
     token_confidences: tuple[float, ...] = ()  # how often a token this sure is right, <eos> included
 
     def __str__(self) -> str:
@@ -74,10 +77,9 @@ class Prediction:
         return table
 
 
-def confident(prediction: Prediction, tokens: tuple[float, ...]) -> Prediction:
-    """The prediction with the confidences of its tokens."""
-    mean = math.exp(sum(math.log(max(one, 1e-30)) for one in tokens) / len(tokens))
-    return replace(prediction, confidence=mean, token_confidences=tokens)
+def confident(prediction: Prediction, tokens: tuple[float, ...], scale: Scale) -> Prediction:
+    """The prediction with the confidences of its tokens and its own."""
+    return replace(prediction, confidence=scale(log_probability(tokens)), token_confidences=tokens)
 
 
 NOTHING = Prediction("", 0.0, (), ())
@@ -108,7 +110,9 @@ class Predictor:
         self.model: Any = run.model(self.device)
         for_few_rows(self.model)
         self.ratio = float(run.data["length_ratio"])
-        self.temperature = calibrated_temperature(run.folder, run.weights_path())  # None: tells no confidences
+        known = calibrated(run.folder, run.weights_path())
+        self.temperature = known.temperature if known else None  # None: tells no confidences
+        self.scale = known.scale if known else Scale()
 
     @cached_property
     def engine(self) -> engines.Engine | None:
@@ -222,11 +226,13 @@ class Predictor:
         terminology: str | Path | Terminology | None = None,
         placeholders: bool = False,
         tell: Callable[[str, list[dict[str, Any]]], None] | None = None,
+        progress: Callable[[int], None] | None = None,
     ) -> Iterator[Prediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
         `window` texts are read ahead: 1 answers each text before the next is read. A text may come as `Asked`, with
-        what is asked of its output. `tell` is called with each text and all that the search looked at.
+        what is asked of its output. `tell` is called with each text and all that the search looked at, `progress` with
+        how many more texts are done, long before a whole window is.
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
@@ -243,7 +249,8 @@ class Predictor:
         self._engine_for(config, most, method, rules=False, traced=tell is not None)  # a mistake shows before any work
         terms = Terminology.read(terminology) if isinstance(terminology, str | Path) else terminology
         asked_for = self._asked(texts, tag, terms, placeholders)
-        return self._stream(asked_for, config, batch_size, most, window, method, rerank, tell)
+        done = progress or (lambda _: None)
+        return self._stream(asked_for, config, batch_size, most, window, method, rerank, tell, done)
 
     def _asked(
         self, texts: Iterable[str | Asked], tag: str | None, terms: Terminology | None, placeholders: bool
@@ -280,13 +287,14 @@ class Predictor:
         method: Method | None,
         rerank: Rerank | None,
         tell: Callable[[str, list[dict[str, Any]]], None] | None,
+        done: Callable[[int], None],
     ) -> Iterator[Prediction]:
         first = 1
         while together := list(islice(texts, window)):
             traces: list[Trace | None] | None = None if tell is None else [None] * len(together)
             kept = most if rerank is None else max(most, config.beam)
             scores = self.tells_scores or rerank is not None
-            predictions = self._window(together, config, rows, kept, first, traces, method, scores)
+            predictions = self._window(together, config, rows, kept, first, traces, method, scores, done)
             first += len(together)
             if rerank is not None:
                 sources = [untagged(one.text, self.tags)[1] for one in together]
@@ -306,11 +314,13 @@ class Predictor:
         most: int,
         first: int,
         traces: list[Trace | None] | None,
-        method: Method | None = None,
-        scores: bool = True,
+        method: Method | None,
+        scores: bool,
+        done: Callable[[int], None],
     ) -> list[Prediction]:
         out = [NOTHING] * len(asked_for)
         places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
+        done(len(asked_for) - len(places))
         sources = self.source_tokenizer.encode_batch([asked_for[place].text for place in places])
         bound, most_read = reach(self.config.model.encoder)
         for place, tokens in zip(places, sources, strict=True):
@@ -337,27 +347,20 @@ class Predictor:
             text=self.target_tokenizer.decode,
         )
         if engine is None:
-            found = list(own(sources, rules=rules, traces=seen))
+            answers = own(sources, rules=rules, traces=seen)
         else:
-            found = list(
-                engines.search_all(
-                    engine,
-                    self.model,
-                    sources,
-                    config,
-                    self.ratio,
-                    rows=rows,
-                    most=most,
-                    scores=scores,
-                    otherwise=own,
-                )
-            )
+            asked_engine = (engine, self.model, sources, config, self.ratio)
+            answers = engines.search_all(*asked_engine, rows=rows, most=most, scores=scores, otherwise=own)
+        found: list[tuple[int, list[Hypothesis]]] = []
+        for one in answers:
+            found.append(one)
+            done(1)
         sure = self._confidences(sources, found, rows)
         for place, hypotheses in found:
             source, control = asked_for[places[place]]
             predictions = [self._prediction(hypothesis) for hypothesis in hypotheses]
             if sure:
-                predictions = [confident(one, next(sure)) for one in predictions]
+                predictions = [confident(one, next(sure), self.scale) for one in predictions]
             if control.kept:
                 text = untagged(source, self.tags)[1]
                 predictions = [replace(one, text=restored(one.text, text, control.kept)) for one in predictions]
@@ -425,25 +428,58 @@ class Predictor:
         method: Method | None = None,
         rerank: Rerank | None = None,
         search: Mapping[str, Any] | None = None,
+        prefix: str | Sequence[str | None] | None = None,
+        forbid: str | Sequence[Any] | None = None,
+        require: str | Sequence[Any] | None = None,
+        allow: str | Sequence[Any] | None = None,
+        pattern: str | Sequence[str | None] | None = None,
+        terminology: str | Path | Terminology | None = None,
+        placeholders: bool = False,
+        metrics: str | Sequence[str] = (),
+        intervals: bool = False,
+        draws: int = TIMES,
+        draws_seed: int = 1,
+        progress: Callable[[int], None] | None = None,
     ) -> tuple[dict[str, Any], list[Prediction]]:
-        """Every score of the run on pairs of a source and one or more references, and the outputs behind them."""
+        """Scores of the run on pairs of a source and one or more references, and the outputs behind them.
+
+        How outputs are searched for and what is asked of them is as for `predict`. `metrics` are names of
+        `scoring.METRICS`, or "all"; loss, perplexity and token accuracy always come with them, and are those of the
+        references, whatever is asked of the outputs. `intervals` adds 95 % confidence intervals by bootstrap over
+        segments. `progress` is called with how many more outputs are done.
+        """
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
+        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        chosen(names, self.config.data.units)  # a wrong name must not cost a whole decoding
+        for name, value, least in (("draws", draws, 10), ("draws_seed", draws_seed, 0)):
+            if value < least:
+                raise ConfigError(f"{name}: found {value}, expected at least {least}")
         examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
-        predictions = self.predict(
-            self._sources(examples, tag),
-            beam=beam,
-            length_penalty=length_penalty,
-            batch_size=batch_size,
-            method=method,
-            rerank=rerank,
-            search=search,
+        sources = self._sources(examples, tag)
+        asked_for = controls(len(sources), prefix, pattern, forbid=forbid, require=require, allow=allow)
+        predictions = list(
+            self.stream(
+                [Asked(text, control) for text, control in zip(sources, asked_for, strict=True)],
+                beam=beam,
+                length_penalty=length_penalty,
+                batch_size=batch_size,
+                method=method,
+                rerank=rerank,
+                search=search,
+                terminology=terminology,
+                placeholders=placeholders,
+                progress=progress,
+            )
         )
-        scores = score_text(
+        scores = score_table(
             [prediction.text for prediction in predictions],
             [example.references for example in examples],
+            names,
             units=self.config.data.units,
-        ).as_dict()
+            draws=draws if intervals else 0,
+            seed=draws_seed,
+        )
         loss, accuracy = self.loss(examples, batch_size, tag=tag)
         scores |= {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": accuracy}
         return scores, predictions

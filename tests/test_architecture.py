@@ -30,7 +30,7 @@ ROAD = [
     {"inspection"},
     {"reports"},
     {"automatic", "starter", "checking", "information", "demo"},
-    {"options"},
+    {"commands"},
     {"cli"},
     {"__main__", "__init__"},
 ]

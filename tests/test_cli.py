@@ -308,9 +308,35 @@ def test_new_without_a_task_lists_them(inside: Workshop) -> None:
 def test_help_and_version() -> None:
     assert "A first tour" in call("--help").out
     assert call("--version").out.startswith("dragoman ")
+    listed = call("--help").out.partition("Commands:\n")[2]
+    order = (
+        "train check predict evaluate score compare align score-alignment info attention probe calibrate new presets"
+    )
+    assert [line.split()[0] for line in listed.splitlines()] == [*order.split(), "demo"]
     for name in cli.cli.commands:
-        assert f"dragoman {name} " in call(name, "-h").out
-        assert name in call("--help").out
+        said = call(name, "-h").out
+        assert f"Usage: dragoman {name} " in said
+        assert f"\n  dragoman {name}" in said  # an example
+
+
+def examples() -> list[str]:
+    """Every command that a help text shows."""
+    found = []
+    for command in cli.cli.commands.values():
+        lines = [line.strip() for line in (command.help or "").splitlines()]
+        found += [
+            line for line in lines if line.startswith("dragoman ") and not line.startswith("dragoman score-align")
+        ]
+    return found
+
+
+def test_the_options_of_examples_exist() -> None:
+    shown = examples()
+    assert len(shown) > 30
+    for line in shown:
+        name, *rest = line.removeprefix("dragoman ").split("   ")[0].split()
+        known = {flag for option in cli.cli.commands[name].params for flag in (*option.opts, *option.secondary_opts)}
+        assert {word for word in rest if word.startswith("--")} <= known, line
 
 
 def test_trace_shows_where_with_the_same_line_and_code(inside: Workshop) -> None:
@@ -435,6 +461,14 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("no input", {}, ["predict", "runs/pairs", "tset.tsv"], ("tset.tsv: no such file. Did you mean 'test.tsv'?",)),
     ("a folder as input", {}, ["predict", "runs/pairs", "runs"], ("runs: found a folder, expected a file",)),
     ("input in latin-1", {"in": b"abc\n\xe9\n"}, ["predict", "runs/pairs", "in"], ("in:2: found byte 0xe9",)),
+    ("a phrase twice", {}, ["predict", "runs/pairs", "--require", "A", "--require", "A"], ("found 'A' twice",)),
+    ("nothing allowed", {"a": ""}, ["predict", "runs/pairs", "--allow", "a"], ("a: found no line, expected the",)),
+    ("no pattern", {}, ["predict", "runs/pairs", "--pattern", ""], ("--pattern: found nothing, expected text",)),
+    ("no terms", {}, ["predict", "runs/pairs", "--terminology", "tset.tsv"], ("Did you mean 'test.tsv'?",)),
+    ("terms in latin-1", {"t": b"a\t\xe9\n"}, ["predict", "runs/pairs", "--terminology", "t"], ("t:1: found byte",)),
+    ("no weight", {}, ["predict", "runs/pairs", "--rerank", "runs/pairs", "--rerank-weight", "nan"], ("found nan",)),
+    ("required and forbidden", {}, ["evaluate", "runs/pairs", "test.tsv", "--require", "A", "--forbid", "A"],
+     ("no output can keep all that is asked of it: forbid 'A', require 'A'",)),
     ("settings for predict", {}, ["predict", "runs/pairs", "test.tsv", "search.beam=2"], ("unexpected extra",)),
     # evaluate and score
     ("nothing to evaluate", {}, ["evaluate", "runs/pairs"], ("either FILE or both --source and --target",)),
@@ -442,6 +476,17 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("faulty test", {"t.tsv": b"a\tb\nabc\n"}, ["evaluate", "runs/pairs", "t.tsv"], ("t.tsv:2: found 1 column",)),
     ("no place for output", {}, ["evaluate", "runs/pairs", "test.tsv", "--output", "no/o"], ("no/o", "'no' does not")),
     ("a folder as output", {}, ["evaluate", "runs/pairs", "test.tsv", "--output", "runs"], ("runs: found a folder",)),
+    ("empty test named", {"t.tsv": ""}, ["evaluate", "runs/pairs", "t.tsv"], ("t.tsv: nothing to evaluate",)),
+    ("no such score", {}, ["evaluate", "runs/pairs", "test.tsv", "--metric", "blue"], ("Did you mean 'bleu'?",)),
+    ("idle draws", {}, ["evaluate", "runs/pairs", "test.tsv", "--draws", "50"], ("--draws needs --intervals",)),
+    ("idle seed", {}, ["evaluate", "runs/pairs", "test.tsv", "--draws-seed", "5"], ("--draws-seed needs --intervals",)),
+    ("outputs' seed", {}, ["evaluate", "runs/pairs", "test.tsv", "--seed", "5"], ("--seed needs --sample or --mbr",)),
+    ("rules for samples", {}, ["evaluate", "runs/pairs", "test.tsv", "--require", "A", "--sample"], ("beam search",)),
+    ("idle combination", {}, ["align", "runs/pairs", "test.tsv", "--combine", "union"], ("--combine needs --reverse",)),
+    ("idle counting", {}, ["align", "runs/pairs", "test.tsv", "--gold-from", "1"], ("--gold-from needs --gold",)),
+    ("no threshold", {}, ["align", "runs/pairs", "test.tsv", "--threshold", "nan"], ("--threshold: found nan",)),
+    ("no links", {"a": ""}, ["score-alignment", "a", "a"], ("nothing to score: found no line in a and a",)),
+    ("idle sentences", {}, ["probe", "runs/pairs", "--sentences", "test.tsv", "--probe", "gender"], ("of length",)),
     ("other length", {"a": "x\ny\n", "b": "x\n"}, ["score", "a", "b"], ("b: found 1 lines, expected 2 as in a",)),
     ("no references", {}, ["score", "pairs.tsv"], ("Missing argument 'REFERENCES...'",)),
     ("nothing to score", {"a": ""}, ["score", "a", "a"], ("nothing to score: found 0 hypotheses",)),
@@ -450,6 +495,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("no picture", {}, ["attention", "runs/pairs", "abc", "--out", "x.gif"], ("x.gif: found ending '.gif'", ".png")),
     ("nothing to look at", {}, ["attention", "runs/pairs", " "], ("found only empty text",)),
     ("no place for a picture", {}, ["attention", "runs/pairs", "a", "--out", "test.tsv/x.png"], ("cannot be written",)),
+    ("a curve without a name", {}, ["info", "runs/pairs", "--plot", ""], ("found ending ''",)),
     ("no curve", {}, ["info", "runs/pairs", "--plot", "x.bmp"], ("x.bmp: found ending '.bmp'",)),
     ("depth", {}, ["info", "runs/pairs", "--depth", "0"], ("'--depth': 0",)),
     ("a misspelt kind", {}, [*TRAIN_PAIRS, "model.encoder=recurent"], ("'recurrent'?",)),

@@ -66,6 +66,8 @@ def refusal(
     for name in ("coverage_penalty", "no_repeat", "shortest"):
         if value := getattr(config, name):
             return f"search.{name} = {value}"
+    if config.groups > 1:
+        return f"search.groups = {config.groups}"
     if width == 1:
         return None
     if config.stop != "complete":

@@ -1,4 +1,4 @@
-"""Fit the temperature of a run's confidences and measure what it helps (FIELD I; Guo et al. 2017)."""
+"""Fit the temperature and scale of a run's confidences and measure what it helps (FIELD I; Guo et al. 2017)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from torch import Tensor
 from dragoman.data.batches import batch_of
 from dragoman.data.corpus import prepare
 from dragoman.data.readers import Pairs
-from dragoman.data.tokenizers import PAD
+from dragoman.data.tokenizers import PAD, UNK
 from dragoman.errors import DataError
 from dragoman.files import digest, write_text
 from dragoman.inspection.aligning import read_aligned
 from dragoman.models.softmax import full_precision
 from dragoman.predictor import Predictor
 from dragoman.runs import check_data
-from dragoman.scoring.calibration import Reliability, reliability
-from dragoman.search.confidence import CALIBRATION
+from dragoman.scoring.calibration import Reliability, Scale, fit_scale, held_out, reliability
+from dragoman.search.confidence import CALIBRATION, log_probability, token_confidences
+from dragoman.search.run import search_all
 
 COLDEST, HOTTEST = 0.05, 20.0
+OUTPUTS = 1000  # outputs written to see how many are right
 PRECISION = 2e-5  # relative, of the temperature: six passes
 
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]  # token ids of source and target
@@ -43,18 +45,42 @@ class Fit(NamedTuple):
         """Names and values."""
         return {
             "loss": self.loss,
-            "calibration_error": self.reliability.error,
-            "bins": [one._asdict() for one in self.reliability.bins],
+            **reliability_table(self.reliability),
+        }
+
+
+def reliability_table(found: Reliability) -> dict[str, Any]:
+    """Names and values."""
+    return {"calibration_error": found.error, "bins": [one._asdict() for one in found.bins]}
+
+
+class Outputs(NamedTuple):
+    """How sure the run is of whole outputs, and how many of them are the reference, exactly."""
+
+    scale: Scale
+    before: Reliability  # the product of the calibrated confidences of their tokens
+    after: Reliability  # that product scaled, with the scale that the other half of the outputs gives
+
+    def as_dict(self) -> dict[str, Any]:
+        """Names and values."""
+        bins = self.before.bins
+        return {
+            "count": self.before.count,
+            "right": round(sum(one.size * one.accuracy for one in bins)),
+            **self.scale._asdict(),
+            "before": reliability_table(self.before),
+            "after": reliability_table(self.after),
         }
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The temperature with the lowest loss, and how the run stood before and stands with it."""
+    """The temperature with the lowest loss, the scale of outputs, and how the run stood before and stands with them."""
 
     temperature: float
     before: Fit
     after: Fit
+    outputs: Outputs
 
     def as_dict(self) -> dict[str, Any]:
         """Names and values."""
@@ -63,6 +89,7 @@ class Calibration:
             "tokens": self.before.reliability.count,
             "before": self.before.as_dict(),
             "after": self.after.as_dict(),
+            "outputs": self.outputs.as_dict(),
         }
 
     def lines(self) -> Iterator[str]:
@@ -72,7 +99,11 @@ class Calibration:
         yield f"{'':<20}{'before':>10}{'after':>10}"
         yield f"{'loss':<20}{self.before.loss:>10.4f}{self.after.loss:>10.4f}"
         errors = [100 * fit.reliability.error for fit in (self.before, self.after)]
-        yield f"{'calibration error':<20}{errors[0]:>8.2f} %{errors[1]:>8.2f} %"
+        yield f"{'calibration error':<20}{errors[0]:>8.2f} %{errors[1]:>8.2f} %   of tokens"
+        errors = [100 * one.error for one in (self.outputs.before, self.outputs.after)]
+        yield f"{'':<20}{errors[0]:>8.2f} %{errors[1]:>8.2f} %   of outputs being the reference, exactly"
+        table = self.outputs.as_dict()
+        yield f"{'outputs':<20}{table['count']:>10,}   {table['right']:,} right"
 
 
 @torch.no_grad()
@@ -160,7 +191,34 @@ def calibrate(predictor: Predictor, rows: Rows | None = None, *, bins: int = 15,
     places = forced(predictor, rows, batch_size)
     temperature = best_temperature(places)
     before, after = fit_at(places, (1.0, temperature), bins)
-    return Calibration(temperature, before, after)
+    return Calibration(temperature, before, after, fit_outputs(predictor, rows, temperature, bins, batch_size))
+
+
+def fit_outputs(predictor: Predictor, rows: Rows, temperature: float, bins: int, batch_size: int) -> Outputs:
+    """Write outputs as `predict` does, of at most OUTPUTS rows spread evenly, and see how many are the reference."""
+    rows = [rows[place * len(rows) // OUTPUTS] for place in range(OUTPUTS)] if len(rows) > OUTPUTS else rows
+    model, decode = predictor.model, predictor.target_tokenizer.decode
+    searched = search_all(
+        model,
+        [source for source, _ in rows],
+        predictor.config.search,
+        predictor.ratio,
+        predictor.device,
+        rows=batch_size,
+    )
+    written = {place: hypotheses[0].tokens[:-1] for place, hypotheses in searched}
+    pairs = [(source, written[place]) for place, (source, _) in enumerate(rows)]
+    sure = token_confidences(model, pairs, temperature, predictor.device, batch_size)
+    chances = np.array([log_probability(tokens) for tokens in sure])
+    # A reference with <unk> holds something that the run cannot write.
+    right = np.array(
+        [UNK not in target and decode(written[place]) == decode(target) for place, (_, target) in enumerate(rows)]
+    )
+    return Outputs(
+        fit_scale(chances, right),
+        reliability(np.exp(chances), right, bins),
+        reliability(held_out(chances, right), right, bins),
+    )
 
 
 def save_calibration(predictor: Predictor, calibration: Calibration) -> Path:
@@ -168,5 +226,5 @@ def save_calibration(predictor: Predictor, calibration: Calibration) -> Path:
     path = predictor.run.folder / CALIBRATION
     table = calibration.as_dict() | {"weights": digest(predictor.run.weights_path())}
     write_text(path, json.dumps(table, indent=2) + "\n")
-    predictor.temperature = calibration.temperature
+    predictor.temperature, predictor.scale = calibration.temperature, calibration.outputs.scale
     return path

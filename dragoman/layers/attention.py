@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.layers.affine import Linear
 from dragoman.layers.blocks import glorot
+from dragoman.layers.deferred import DIRECT, Products
+from dragoman.layers.dropout import drop
 from dragoman.layers.scores import SCORES
+from dragoman.layers.small_attention import attend_small, suits
 
 Observer = Callable[[nn.Module, Tensor], None]
 _observer: ContextVar[Observer | None] = ContextVar("attention_observer", default=None)
@@ -37,13 +41,14 @@ def masked_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 def watched() -> bool:
     """Whether somebody wants to see the weights: then every kind of attention must compute them all."""
-    return _observer.get() is not None
+    return not torch.compiler.is_compiling() and _observer.get() is not None
 
 
 def show(module: nn.Module, weights: Tensor) -> None:
     """Give weights (N, H, T, S) to whoever observes."""
-    observer = _observer.get()
-    if observer is not None:
+    if watched():
+        observer = _observer.get()
+        assert observer is not None
         observer(module, weights)
 
 
@@ -74,13 +79,18 @@ def attend(
     groups = heads // key.shape[1]
     if causal and (bias is not None or watched()):
         mask, causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril(), False
-    if not watched():
+    if not watched() and bias is None and suits(query, key, value, dropout):
+        out = attend_small(query, key, value, mask, causal, dropout, depth**-0.5 if scale is None else scale)
+    elif not watched():
         something = None
         if mask is not None:
             # A query with nothing to look at looks at everything and then reads zeros: of such a row cuDNN's bfloat16
             # kernel makes numbers in the output and NaN in the gradient (torch 2.11).
             something = mask.any(-1, keepdim=True)
-            mask = mask | ~something
+            if mask.device.type == "cpu" and not torch.compiler.is_compiling() and bool(something.all()):
+                something = None  # the usual case; asking a GPU would mean to wait for it
+            else:
+                mask = mask | ~something
         if bias is not None:
             bias = bias.to(query.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
@@ -97,7 +107,7 @@ def attend(
         if hypotheses > 1:
             seen = seen.view(-1, heads, hypotheses, length, key.shape[2]).transpose(1, 2).flatten(0, 1)
         show(module, F.pad(seen, (dropped, 0)))  # (N, H, T, S)
-        out = F.dropout(weights, dropout) @ value
+        out = drop(weights, dropout) @ value
     if hypotheses > 1:
         out = out.view(-1, heads, hypotheses, length, depth).transpose(1, 2)
         out = out.reshape(rows, heads, length, depth)
@@ -136,10 +146,10 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.heads, self.key_heads, self.dropout = heads, key_heads or heads, dropout
         depth = width // heads
-        self.query = nn.Linear(width, width, bias=bias)
-        self.key = nn.Linear(memory_width, self.key_heads * depth, bias=bias)
-        self.value = nn.Linear(memory_width, self.key_heads * depth, bias=bias)
-        self.output = nn.Linear(width, width, bias=bias)
+        self.query = Linear(width, width, bias=bias)
+        self.key = Linear(memory_width, self.key_heads * depth, bias=bias)
+        self.value = Linear(memory_width, self.key_heads * depth, bias=bias)
+        self.output = Linear(width, width, bias=bias)
         self.score = SCORES[score](heads, depth)
         for linear in (self.query, self.key, self.value, self.output):
             glorot(linear)
@@ -149,15 +159,14 @@ class CrossAttention(nn.Module):
         key, value = (split_heads(part, self.key_heads) for part in (self.key(keys), self.value(values)))
         return self.score.key(key), value
 
-    def forward(self, x: Tensor, memory: Cache, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, memory: Cache, mask: Tensor, products: Products = DIRECT) -> Tensor:
         """(N, T, D) queries over the memory of their source; mask (B, S)."""
         out = attend(
             self,
-            self.score.query(split_heads(self.query(x), self.heads)),
+            self.score.query(split_heads(products.map(self.query, x), self.heads)),
             *memory,
             mask=mask[:, None, None, :],
             dropout=self.dropout if self.training else 0.0,
             scale=self.score.scale,
         )
-        joined: Tensor = self.output(join_heads(out))
-        return joined
+        return products.map(self.output, join_heads(out))

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.errors import DataError
+from dragoman.layers.affine import Linear
+from dragoman.layers.dropout import Dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -31,10 +33,10 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, inner: int, activation: str, dropout: float, bias: bool = True) -> None:
         super().__init__()
-        self.widen = nn.Linear(width, inner, bias=bias)
-        self.narrow = nn.Linear(inner, width, bias=bias)
+        self.widen = Linear(width, inner, bias=bias)
+        self.narrow = Linear(inner, width, bias=bias)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for linear in (self.widen, self.narrow):
             glorot(linear)
 
@@ -49,11 +51,11 @@ class GatedFeedForward(nn.Module):
 
     def __init__(self, width: int, inner: int, activation: str, dropout: float, bias: bool = True) -> None:
         super().__init__()
-        self.gate = nn.Linear(width, inner, bias=bias)
-        self.widen = nn.Linear(width, inner, bias=bias)
-        self.narrow = nn.Linear(inner, width, bias=bias)
+        self.gate = Linear(width, inner, bias=bias)
+        self.widen = Linear(width, inner, bias=bias)
+        self.narrow = Linear(inner, width, bias=bias)
         self.activation = ACTIVATIONS[activation]
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         for linear in (self.gate, self.widen, self.narrow):
             glorot(linear)
 
@@ -83,7 +85,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = NORMS[kind](width, bias)
         self.before = norm == "pre"
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def enter(self, x: Tensor) -> Tensor:
         """What the wrapped layer is given."""

@@ -2,8 +2,9 @@
 
 A state is a tuple of (N, D) tensors whose first is the output. A step is `advance(project(x), state)`: what the input
 adds to the gates does not depend on the state, so `sequence` projects all steps in one product and only then walks
-through time. Where torch has a fused kernel for a whole sequence, `sequence` uses it; tests hold both against each
-other. A cell holds one bias per gate (torch's own layers carry two that always add up).
+through time: by torch's own kernel where that is the fastest (`BY_TORCH`), by our walk (`walk.py`) everywhere else.
+`loop` says the same by plain steps, and tests hold all of them against each other. A cell holds one bias per gate
+(torch's own layers carry two that always add up).
 """
 
 from __future__ import annotations
@@ -16,8 +17,19 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from dragoman.layers.deferred import DIRECT, Products
+from dragoman.layers.walk import (
+    CoupledWalk,
+    GRUBeforeWalk,
+    GRUWalk,
+    LSTMWalk,
+    NormalisedWalk,
+    PeepholeWalk,
+    Walk,
+    stepped,
+    walked,
+)
 from dragoman.settings import setting
 
 # cuDNN would like all weights of a layer in one block; they are small, and gathering them costs nothing that shows.
@@ -95,6 +107,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "silu": F.silu,
 }
+# Where torch's own kernel for a whole sequence beats our walk, by device; measured by benchmarks/recurrence.py.
+BY_TORCH: dict[str, frozenset[str]] = {"cpu": frozenset(), "cuda": frozenset({"plain", "lstm", "gru"})}
 STARTS: dict[str, Callable[[Tensor], Tensor]] = {
     "orthogonal": nn.init.orthogonal_,
     "identity": nn.init.eye_,
@@ -107,6 +121,9 @@ class Cell(nn.Module):
 
     blocks: int
     parts: int  # tensors in the state
+    walk: type[Walk]
+    bend = "tanh"  # what bends the candidate
+    by_torch = ""  # the name of torch's kernel for whole sequences, if there is one
 
     def __init__(self, inputs: int, width: int, start: Start) -> None:
         super().__init__()
@@ -127,7 +144,15 @@ class Cell(nn.Module):
         """What the input adds to every block, bias included: (…, I) → (…, blocks·D)."""
         return F.linear(x, self.input_weight, self.bias)
 
-    def advance(self, projected: Tensor, state: CellState) -> CellState:
+    def multiply(self, x: Tensor, products: Products = DIRECT) -> Tensor:
+        """`project` but for `settle`; of the first entries of the inputs alone, where x has no more."""
+        return products.linear(x, self.input_weight[:, : x.shape[-1]], self.bias)
+
+    def settle(self, product: Tensor) -> Tensor:
+        """What is left to do once all of the input was multiplied."""
+        return product
+
+    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
         """The state one step later; projected (N, blocks·D)."""
         raise NotImplementedError
 
@@ -136,16 +161,49 @@ class Cell(nn.Module):
         state = self.advance(self.project(x), state)
         return state[0], state
 
+    def step(self, projected: Tensor, state: CellState, products: Products) -> CellState:
+        """`advance` as one step of autograd, for a loop that something else takes part in."""
+        if products is DIRECT or self.walk is GRUBeforeWalk:  # which multiplies twice a step
+            return self.advance(projected, state, products)
+        return stepped(
+            self.walk, projected, products.linear(state[0], self.hidden_weight), state, self.extras(), self.bend
+        )
+
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """Every step of x (N, T, I) → outputs (N, T, D) and the state after the last."""
-        outputs = []
-        for projected in self.project(x.transpose(0, 1)).unbind(0):  # (N, blocks·D), contiguous: time comes first
-            state = self.advance(projected, state)
-            outputs.append(state[0])
-        return torch.stack(outputs, 1), state
+        if self.by_torch in BY_TORCH.get(x.device.type, ()):
+            return self.torchs(x, state)
+        states = self.states(x, state)
+        return states[0], tuple(part[:, -1] for part in states)
 
-    def _add_hidden(self, projected: Tensor, hidden: Tensor) -> Tensor:
-        return torch.addmm(projected, hidden, self.hidden_weight.t())
+    def states(self, x: Tensor, state: CellState) -> CellState:
+        """The whole state after every step of x (N, T, I), each part (N, T, D)."""
+        if torch.compiler.is_compiling():  # a compiler sees through plain steps, and fuses them itself
+            return self.loop(x, state)
+        projected = self.project(x.transpose(0, 1))
+        states = walked(self.walk, projected, self.hidden_weight, state, self.extras(), self.bend)
+        return tuple(part.transpose(0, 1) for part in states)
+
+    def loop(self, x: Tensor, state: CellState) -> CellState:
+        """`states` by plain steps, time first in the product so that every step is contiguous."""
+        steps = []
+        for projected in self.project(x.transpose(0, 1)).unbind(0):  # (N, blocks·D)
+            state = self.advance(projected, state)
+            steps.append(state)
+        return tuple(torch.stack(part, 1) for part in zip(*steps, strict=True))
+
+    def torchs(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        """`sequence` by torch's own kernel."""
+        raise NotImplementedError
+
+    def extras(self) -> tuple[Tensor, ...]:
+        """Parameters beside weights and bias that a walk reads."""
+        return ()
+
+    def _add_hidden(self, projected: Tensor, hidden: Tensor, products: Products) -> Tensor:
+        if products is DIRECT:
+            return torch.addmm(projected, hidden, self.hidden_weight.t())
+        return projected + products.linear(hidden, self.hidden_weight)
 
     def _weights(self) -> list[Tensor]:
         """In the order torch's kernels want them, with the second bias that we do not have."""
@@ -156,18 +214,19 @@ class PlainCell(Cell):
     """h = tanh(W_hh h' + W_xh x + b) (FIELD B1)."""
 
     blocks, parts = 1, 1
+    walk, by_torch = Walk, "plain"
 
     def __init__(self, config: PlainConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.start)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation, self.bend = ACTIVATIONS[config.activation], config.activation
         self.fused = {"tanh": torch.rnn_tanh, "relu": torch.rnn_relu}[config.activation]
 
-    def advance(self, projected: Tensor, state: CellState) -> CellState:
+    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
         """The state one step later; projected (N, D)."""
-        return (self.activation(self._add_hidden(projected, state[0])),)
+        return (self.activation(self._add_hidden(projected, state[0], products)),)
 
-    def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """Every step of x (N, T, I) with torch's fused kernel."""
+    def torchs(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        """See Cell."""
         start = state[0][None].contiguous()
         out, hidden = self.fused(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
         return out, (hidden[0],)
@@ -177,14 +236,15 @@ class LSTMCell(Cell):
     """c = f⊙c' + i⊙ĉ, h = o⊙tanh(c) (FIELD B2); state (h, c), rows i, f, ĉ, o."""
 
     blocks, parts = 4, 2
+    walk, by_torch = LSTMWalk, "lstm"
 
     def __init__(self, config: LSTMConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.start)
         nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)  # Jozefowicz et al. 2015
 
-    def advance(self, projected: Tensor, state: CellState) -> CellState:
+    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
         """The state one step later; projected (N, 4D)."""
-        write, forget, candidate, output = self._add_hidden(projected, state[0]).chunk(4, -1)
+        write, forget, candidate, output = self._add_hidden(projected, state[0], products).chunk(4, -1)
         memory = torch.sigmoid(forget) * state[1] + torch.sigmoid(write) * torch.tanh(candidate)
         return torch.sigmoid(output) * torch.tanh(memory), memory
 
@@ -193,37 +253,32 @@ class LSTMCell(Cell):
         hidden, memory = torch.lstm_cell(x, list(state), *self._weights())
         return hidden, (hidden, memory)
 
-    def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """Every step of x (N, T, I) with torch's fused kernel."""
+    def torchs(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        """See Cell."""
         start = [part[None].contiguous() for part in state]
         out, hidden, memory = torch.lstm(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
         return out, (hidden[0], memory[0])
-
-    def packed(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
-        """`sequence` from the start over rows of different lengths, with each row's state after its own last step."""
-        packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-        start = [part[None].contiguous() for part in self.start(x.shape[0])]
-        out, hidden, memory = torch.lstm(
-            packed.data, packed.batch_sizes, start, self._weights(), True, 1, 0.0, self.training, False
-        )
-        outputs, _ = pad_packed_sequence(packed._replace(data=out), batch_first=True, total_length=x.shape[1])
-        return outputs, (hidden[0][packed.unsorted_indices], memory[0][packed.unsorted_indices])
 
 
 class PeepholeLSTMCell(Cell):
     """f and i also read p⊙c', o reads p⊙c (FIELD B3); state (h, c), rows i, f, ĉ, o, peepholes i, f, o."""
 
     blocks, parts = 4, 2
+    walk = PeepholeWalk
 
     def __init__(self, config: PeepholeLSTMConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.start)
         nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)
         self.peepholes = nn.Parameter(torch.zeros(3, width))  # shut: it starts as the LSTM without them
 
-    def advance(self, projected: Tensor, state: CellState) -> CellState:
+    def extras(self) -> tuple[Tensor, ...]:
+        """The peepholes."""
+        return (self.peepholes,)
+
+    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
         """The state one step later; projected (N, 4D)."""
         hidden, memory = state
-        write, forget, candidate, output = self._add_hidden(projected, hidden).chunk(4, -1)
+        write, forget, candidate, output = self._add_hidden(projected, hidden, products).chunk(4, -1)
         see_write, see_forget, see_output = self.peepholes.unbind()
         write, forget = torch.sigmoid(write + see_write * memory), torch.sigmoid(forget + see_forget * memory)
         memory = forget * memory + write * torch.tanh(candidate)
@@ -235,14 +290,15 @@ class CoupledLSTMCell(Cell):
     """c = f⊙c' + (1−f)⊙ĉ, h = o⊙tanh(c) (FIELD B4); state (h, c), rows f, o, ĉ."""
 
     blocks, parts = 3, 2
+    walk = CoupledWalk
 
     def __init__(self, config: CoupledLSTMConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.start)
         nn.init.constant_(self.bias.data[:width], config.forget_bias)
 
-    def advance(self, projected: Tensor, state: CellState) -> CellState:
+    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
         """The state one step later; projected (N, 3D)."""
-        forget, output, candidate = self._add_hidden(projected, state[0]).chunk(3, -1)
+        forget, output, candidate = self._add_hidden(projected, state[0], products).chunk(3, -1)
         forget, output, candidate = torch.sigmoid(forget), torch.sigmoid(output), torch.tanh(candidate)
         memory = candidate + forget * (state[1] - candidate)
         return output * torch.tanh(memory), memory
@@ -255,6 +311,7 @@ class NormalisedLSTMCell(Cell):
     """
 
     blocks, parts = 4, 2
+    walk = NormalisedWalk
 
     def __init__(self, config: NormalisedLSTMConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.start)
@@ -265,12 +322,24 @@ class NormalisedLSTMCell(Cell):
 
     def project(self, x: Tensor) -> Tensor:
         """What the input adds to every block, normalised: (…, I) → (…, 4D)."""
-        normed: Tensor = self.input_norm(F.linear(x, self.input_weight))
+        return self.settle(F.linear(x, self.input_weight))
+
+    def multiply(self, x: Tensor, products: Products = DIRECT) -> Tensor:
+        """See Cell: the norm comes before the bias."""
+        return products.linear(x, self.input_weight[:, : x.shape[-1]])
+
+    def settle(self, product: Tensor) -> Tensor:
+        """See Cell."""
+        normed: Tensor = self.input_norm(product)
         return normed + self.bias
 
-    def advance(self, projected: Tensor, state: CellState) -> CellState:
+    def extras(self) -> tuple[Tensor, ...]:
+        """The gain of W h', and gain and shift of the memory."""
+        return self.hidden_norm.weight, self.memory_norm.weight, self.memory_norm.bias
+
+    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
         """The state one step later; projected (N, 4D)."""
-        blocks = projected + self.hidden_norm(F.linear(state[0], self.hidden_weight))
+        blocks = projected + self.hidden_norm(products.linear(state[0], self.hidden_weight))
         write, forget, candidate, output = blocks.chunk(4, -1)
         memory = torch.sigmoid(forget) * state[1] + torch.sigmoid(write) * torch.tanh(candidate)
         return torch.sigmoid(output) * torch.tanh(self.memory_norm(memory)), memory
@@ -287,19 +356,21 @@ class GRUCell(Cell):
     def __init__(self, config: GRUConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.start)
         self.before = config.reset == "before"
+        self.walk = GRUBeforeWalk if self.before else GRUWalk
         self.fused = not self.before and config.activation == "tanh"
-        self.activation = ACTIVATIONS[config.activation]
+        self.by_torch = "gru" if self.fused else ""
+        self.activation, self.bend = ACTIVATIONS[config.activation], config.activation
 
-    def advance(self, projected: Tensor, state: CellState) -> CellState:
+    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
         """The state one step later; projected (N, 3D)."""
         (hidden,), sizes = state, [2 * self.width, self.width]
         gates, candidate = torch.split(projected, sizes, -1)
         if self.before:
             gate_weight, candidate_weight = torch.split(self.hidden_weight, sizes)
-            reset, update = torch.sigmoid(torch.addmm(gates, hidden, gate_weight.t())).chunk(2, -1)
-            candidate = torch.addmm(candidate, reset * hidden, candidate_weight.t())
+            reset, update = torch.sigmoid(gates + products.linear(hidden, gate_weight)).chunk(2, -1)
+            candidate = candidate + products.linear(reset * hidden, candidate_weight)
         else:
-            to_gates, to_candidate = torch.split(F.linear(hidden, self.hidden_weight), sizes, -1)
+            to_gates, to_candidate = torch.split(products.linear(hidden, self.hidden_weight), sizes, -1)
             reset, update = torch.sigmoid(gates + to_gates).chunk(2, -1)
             candidate = candidate + reset * to_candidate
         candidate = self.activation(candidate)
@@ -312,10 +383,8 @@ class GRUCell(Cell):
         hidden = torch.gru_cell(x, state[0], *self._weights())
         return hidden, (hidden,)
 
-    def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """Every step of x (N, T, I), with torch's fused kernel where there is one."""
-        if not self.fused:
-            return super().sequence(x, state)
+    def torchs(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        """See Cell."""
         start = state[0][None].contiguous()
         out, hidden = torch.gru(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
         return out, (hidden[0],)

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.layers.additive import COMPARISONS, compared, grown, way
 from dragoman.layers.attention import CrossAttention, masked_softmax, show
+from dragoman.layers.deferred import DIRECT, Products
 from dragoman.settings import Size, SizeOrNone, setting
 
 Place = Tensor | int  # how many tokens were read before the first query
@@ -170,9 +172,13 @@ class DotScore(nn.Module):
         self.key = nn.Identity() if fits else nn.Linear(key_width, query_width, bias=False)
         self.scale = query_width**-0.5 if isinstance(config, ScaledDotConfig) else 1.0
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        """Queries (B, n, Q) and keys that went through `key` (B, S, Q): scores (B, n, S)."""
-        return query @ keys.transpose(1, 2) * self.scale
+    def ready(self, keys: Tensor) -> tuple[Tensor, ...]:
+        """What depends on the keys (B, S, K) alone."""
+        return (self.key(keys),)
+
+    def forward(self, query: Tensor, keys: tuple[Tensor, ...], products: Products = DIRECT) -> Tensor:
+        """Queries (B, n, Q) and what `ready` made of the keys: scores (B, n, S)."""
+        return products.read(query, keys[0].transpose(1, 2)) * self.scale
 
 
 class CosineScore(DotScore):
@@ -182,9 +188,13 @@ class CosineScore(DotScore):
         super().__init__(config, query_width, key_width)
         self.sharpness = nn.Parameter(torch.tensor(5.0))
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+    def ready(self, keys: Tensor) -> tuple[Tensor, ...]:
         """See DotScore."""
-        return self.sharpness * super().forward(F.normalize(query, dim=-1), F.normalize(keys, dim=-1))
+        return (F.normalize(self.key(keys), dim=-1),)
+
+    def forward(self, query: Tensor, keys: tuple[Tensor, ...], products: Products = DIRECT) -> Tensor:
+        """See DotScore."""
+        return self.sharpness * super().forward(F.normalize(query, dim=-1), keys, products)
 
 
 class AdditiveScore(nn.Module):
@@ -196,9 +206,19 @@ class AdditiveScore(nn.Module):
         self.key = nn.Linear(key_width, config.width)
         self.score = nn.Linear(config.width, 1, bias=False)
 
-    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+    def ready(self, keys: Tensor) -> tuple[Tensor, ...]:
         """See DotScore."""
-        out: Tensor = self.score(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)
+        keys = self.key(keys)
+        more = grown(keys.detach()) if way(keys) == "grown" else None
+        return (keys,) if more is None else (keys, more)
+
+    def forward(self, query: Tensor, keys: tuple[Tensor, ...], products: Products = DIRECT) -> Tensor:
+        """See DotScore."""
+        query = products.map(self.query, query)
+        comparison, vector = COMPARISONS[way(keys[0])](), self.score.weight
+        if comparison is not None:
+            return compared(query, products.shared(keys[0], lambda: comparison(vector, *keys)))
+        out: Tensor = self.score(torch.tanh(query[:, :, None] + keys[0][:, None])).squeeze(-1)
         return out
 
 
@@ -222,7 +242,9 @@ class MemoryAttention(Protocol):
     def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
         """What depends on the memory alone, rows first."""
 
-    def __call__(self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Place) -> Tensor:
+    def __call__(
+        self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Place, products: Products = DIRECT
+    ) -> Tensor:
         """Queries (N, T, Q) over the memory of their source, mask (B, S): contexts (N, T, width)."""
 
 
@@ -241,15 +263,18 @@ class OneHeadAttention(nn.Module):
         self.window = WINDOWS[type(config.window)](config.window, query_width)
 
     def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-        """Keys ready to be compared and values ready to be read, each (B, S, …)."""
-        return self.score.key(self.keys(keys)), self.values(values)
+        """Keys ready to be compared and values ready to be read, and what else the score wants, each (B, S, …)."""
+        ready, *more = self.score.ready(self.keys(keys))
+        return ready, self.values(values), *more
 
-    def forward(self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Place) -> Tensor:
+    def forward(
+        self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Place, products: Products = DIRECT
+    ) -> Tensor:
         """See MemoryAttention."""
-        keys, values = memory
+        keys, values, *more = memory
         rows, length = query.shape[:2]
         sources = keys.shape[0]
-        scores = self.score(query.reshape(sources, -1, query.shape[-1]), keys)  # (B, k·T, S)
+        scores = self.score(query.reshape(sources, -1, query.shape[-1]), (keys, *more), products)  # (B, k·T, S)
         scores = scores.view(sources, -1, length, scores.shape[-1])  # (B, k, T, S)
         fan = query.view(sources, -1, length, query.shape[-1])
         seen, factors = self.window(fan, mask[:, None, None], start)
@@ -257,7 +282,7 @@ class OneHeadAttention(nn.Module):
         if factors is not None:
             weights = weights * factors
         show(self, weights.reshape(rows, 1, length, -1))
-        return (weights.flatten(1, 2) @ values).view(rows, length, -1)
+        return products.read(weights.flatten(1, 2), values).view(rows, length, -1)
 
 
 class MultiHeadMemoryAttention(CrossAttention):
@@ -268,9 +293,11 @@ class MultiHeadMemoryAttention(CrossAttention):
         self.width = config.width
         self.enter = nn.Identity() if query_width == config.width else nn.Linear(query_width, config.width)
 
-    def forward(self, query: Tensor, memory: Any, mask: Tensor, start: Place = 0) -> Tensor:
+    def forward(  # type: ignore[override]
+        self, query: Tensor, memory: Any, mask: Tensor, start: Place = 0, products: Products = DIRECT
+    ) -> Tensor:
         """See MemoryAttention."""
-        return super().forward(self.enter(query), memory, mask)
+        return super().forward(products.map(self.enter, query), memory, mask, products)
 
 
 ATTENTIONS: dict[type, Callable[..., nn.Module]] = {

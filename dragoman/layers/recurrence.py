@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMCell, build_cell
+from dragoman.layers.cells import Cell, CellConfig, CellState, build_cell
 
 
 def reversed_rows(x: Tensor, lengths: Tensor) -> Tensor:
@@ -29,23 +29,10 @@ def last_real(x: Tensor, lengths: Tensor) -> Tensor:
 def sequence_to_last(cell: Cell, x: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
     """`cell.sequence` from the start, and each row's whole state after its last real token.
 
-    A fused kernel gives the state after the last column only. Its output at the last real place is half of what an
-    LSTM knows there; the other half comes from packing the rows, and from a walk that stands still on padding for
-    cells without a fused kernel.
+    Torch's kernels give the whole state after the last column only, so this is for our own walk alone.
     """
-    start = cell.start(x.shape[0])
-    if cell.parts == 1:
-        out, _ = cell.sequence(x, start)
-        return out, (last_real(out, lengths),)
-    if isinstance(cell, LSTMCell):
-        return cell.packed(x, lengths)
-    real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # (B, S)
-    state, outputs = start, []
-    for projected, here in zip(cell.project(x.transpose(0, 1)).unbind(0), real.unbind(1), strict=True):
-        after = cell.advance(projected, state)
-        outputs.append(after[0])
-        state = tuple(torch.where(here[:, None], new, old) for new, old in zip(after, state, strict=True))
-    return torch.stack(outputs, 1), state
+    states = cell.states(x, cell.start(x.shape[0]))
+    return states[0], tuple(last_real(part, lengths) for part in states)
 
 
 class VariationalDropout(nn.Module):

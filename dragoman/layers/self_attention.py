@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from dragoman.layers.affine import Linear
 from dragoman.layers.attention import Cache, attend, join_heads, split_heads, watched
 from dragoman.layers.blocks import glorot
 from dragoman.layers.linear import attend_linear, extend_linear
@@ -49,8 +50,8 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.key_heads, self.dropout = heads, key_heads or heads, dropout
         depth = width // heads
-        self.project = nn.Linear(width, width + 2 * self.key_heads * depth, bias=bias)
-        self.output = nn.Linear(width, width, bias=bias)
+        self.project = Linear(width, width + 2 * self.key_heads * depth, bias=bias)
+        self.output = Linear(width, width, bias=bias)
         self.score = SCORES[score](heads, depth)
         self.relation = relation or Relation()
         glorot(self.project, gain=2**-0.5)  # as three square matrices

@@ -116,6 +116,10 @@ class Model(Protocol):
     def partly_used(self) -> bool:
         """Whether a training step may leave some parameters without gradients."""
 
+    @property
+    def obstacles(self) -> list[str]:
+        """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
+
     def at_step(self, step: int) -> None:
         """Told before every training step how many lie behind, for schedules within the model."""
 
@@ -161,6 +165,10 @@ class AtOnce(Protocol):
     @property
     def partly_used(self) -> bool:
         """Whether a training step may leave some parameters without gradients."""
+
+    @property
+    def obstacles(self) -> list[str]:
+        """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
 
     def at_step(self, step: int) -> None:
         """Told before every training step how many lie behind, for schedules within the model."""

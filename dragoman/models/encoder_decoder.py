@@ -26,7 +26,14 @@ from dragoman.models.recurrent import (
     RecurrentDecoderConfig,
 )
 from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
-from dragoman.models.softmax import LOSSES, FullSoftmaxConfig, SoftmaxConfig, full_precision
+from dragoman.models.softmax import (
+    LOSSES,
+    CrossEntropy,
+    FullSoftmaxConfig,
+    SoftmaxConfig,
+    full_precision,
+    summed_loss,
+)
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder
 from dragoman.settings import Range, Share, setting
 
@@ -171,6 +178,7 @@ class EncoderDecoder(nn.Module):
         self.decoder = DECODERS[type(config.decoder)](config.decoder, target, self.encoder.width)
         layer = FirstRows if tags else nn.Linear  # a table shared with the source ends in tags: they are not written
         self.output = layer(self.decoder.width, target_vocabulary, bias=config.output_bias)
+        self.costs = CrossEntropy()
         if config.output_bias:
             nn.init.zeros_(self.output.bias)
         if ties[2] == 2:
@@ -196,6 +204,16 @@ class EncoderDecoder(nn.Module):
     def partly_used(self) -> bool:
         """Whether a step may leave some parameters without gradients: a fixed context leaves the memory unread."""
         return isinstance(self.decoder, FixedContextDecoder)
+
+    @property
+    def obstacles(self) -> list[str]:
+        """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
+        found = []
+        if not isinstance(self.config.forcing, TeacherForcingConfig):
+            found.append(f"model.forcing {self.config.forcing.kind!r} changes from step to step")
+        if isinstance(self.config.encoder, CharacterWordsConfig):
+            found.append("model.encoder 'character-words' counts the words of a batch")
+        return found
 
     def at_step(self, step: int) -> None:
         """Tell the model how many training steps lie behind it."""
@@ -269,10 +287,10 @@ class EncoderDecoder(nn.Module):
         else:
             hidden = self._mixed(self._truth(target), state, share, config.forcing.passes)
         if self.training:
-            losses = LOSSES[type(config.softmax)](config.softmax, hidden, target, self.output, config.label_smoothing)
+            total = summed_loss(config.softmax, hidden, target, self.output, config.label_smoothing, self.costs)
         else:
-            losses = LOSSES[FullSoftmaxConfig](config.softmax, hidden, target, self.output, 0.0)
-        return Loss(losses.sum(), (target != PAD).sum())
+            total = summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.costs)
+        return Loss(total, (target != PAD).sum())
 
     def _expected_risk(self, batch: Batch, candidates: Candidates, state: State) -> Loss:
         """Σ_y Q(y) Δ(y) over the candidates of each source, Q ∝ p(y)^α (FIELD G6; Shen et al. 2016 eq. 8)."""

@@ -333,6 +333,11 @@ class Instant(nn.Module):
         """Whether a step may leave some parameters without gradients: those of the encoder's final states."""
         return True
 
+    @property
+    def obstacles(self) -> list[str]:
+        """Why a training step cannot be captured and repeated by the GPU."""
+        return ["model.kind 'instant' looks at lengths on the way"]
+
     def at_step(self, step: int) -> None:
         """Nothing in it follows a schedule."""
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dragoman.layers.blocks import Embedding
 from dragoman.layers.cells import CellConfig, CellState, LSTMConfig, build_cell
+from dragoman.layers.deferred import DIRECT, Products, products_for
 from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, MemoryAttentionConfig, build_attention
 from dragoman.layers.recurrence import VariationalDropout
 from dragoman.models.core import Memory, State
@@ -109,6 +110,7 @@ class CellStack(nn.Module):
         states: tuple[CellState, ...],
         extra: Tensor | None = None,
         masks: list[Tensor] | None = None,
+        products: Products = DIRECT,
     ) -> tuple[Tensor, tuple[CellState, ...]]:
         """x (N, T, I) from bottom to top: outputs (N, T, D) and the states after them."""
         after = []
@@ -117,17 +119,20 @@ class CellStack(nn.Module):
             if number > 1:
                 below = self.dropout(x) if masks is None else x * masks[number - self.first]
             entering = below if extra is None else torch.cat([below, extra], -1)
-            out, state = run(cell, entering, state)
+            out, state = run(cell, entering, state, products)
             after.append(state)
             x = x + out if 0 < self.residual_from <= number else out
         return x, tuple(after)
 
 
-def run(cell: Any, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-    """A cell over (N, T, I); for a single step without the set-up of the fused kernel."""
+def run(cell: Any, x: Tensor, state: CellState, products: Products) -> tuple[Tensor, CellState]:
+    """A cell over (N, T, I); for a single step without the set-up of a walk."""
     if x.shape[1] > 1:
         out, after = cell.sequence(x, state)
         return out, after
+    if products is not DIRECT:  # one step of a loop
+        after = cell.step(cell.settle(cell.multiply(x[:, 0], products)), state, products)
+        return after[0][:, None], after
     out, after = cell(x[:, 0], state)
     return out[:, None], after
 
@@ -268,10 +273,18 @@ class RecurrentDecoder(nn.Module):
         embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
         bottom, *others = state.moving
         outputs, contexts = [], []
-        for place, token in enumerate(embedded.unbind(1)):
-            context = self.attention(bottom[0][:, None], memory, mask, state.length + place)[:, 0]
-            out, bottom = self.bottom(torch.cat([token, context], -1), bottom)
-            outputs.append(out)
+        steps, width = tokens.shape[1], embedded.shape[-1]
+        products, weight = products_for(steps), self.bottom.input_weight[:, width:]
+        # What the tokens add to the cell's sums is one product for all steps; what the contexts add is not.
+        projected = self.bottom.multiply(embedded.transpose(0, 1)).unbind(0) if steps > 1 else ()
+        for place in range(steps):
+            context = self.attention(bottom[0][:, None], memory, mask, state.length + place, products)[:, 0]
+            if steps > 1:
+                entering = self.bottom.settle(projected[place] + products.linear(context, weight))
+                bottom = self.bottom.step(entering, bottom, products)
+            else:
+                _, bottom = self.bottom(torch.cat([embedded[:, 0], context], -1), bottom)
+            outputs.append(bottom[0])
             contexts.append(context)
         seen = torch.stack(contexts, 1)  # (N, T, C)
         states, upper = self.upper(torch.stack(outputs, 1), tuple(others), seen if self.to_all else None)
@@ -324,10 +337,10 @@ class LuongDecoder(nn.Module):
         last = (memory.keys.new_zeros(memory.mask.shape[0], self.width),) if self.feeding else ()
         return State(fixed=fixed, moving=(self.begin(memory), last), length=0)
 
-    def _attend(self, states: Tensor, state: State, place: int) -> Tensor:
+    def _attend(self, states: Tensor, state: State, place: int, products: Products = DIRECT) -> Tensor:
         mask, memory = state.fixed
-        context = self.attention(states, memory, mask, state.length + place)
-        return torch.tanh(self.combine(torch.cat([context, states], -1)))  # (N, T, width)
+        context = self.attention(states, memory, mask, state.length + place, products)
+        return torch.tanh(products.map(self.combine, torch.cat([context, states], -1)))  # (N, T, width)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → hidden (N, T, width)."""
@@ -339,9 +352,10 @@ class LuongDecoder(nn.Module):
         else:
             steps: list[Tensor] = []
             masks = self.stack.masks(embedded)
+            products = products_for(tokens.shape[1])
             for place, token in enumerate(embedded.split(1, 1)):
-                states, cells = self.stack(torch.cat([token, last[0][:, None]], -1), cells, masks=masks)
-                steps.append(self._attend(states, state, place))
+                states, cells = self.stack(torch.cat([token, last[0][:, None]], -1), cells, None, masks, products)
+                steps.append(self._attend(states, state, place, products))
                 last = (steps[-1][:, 0],)
             hidden = torch.cat(steps, 1)
         length = state.length + tokens.shape[1]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.data.tokenizers import PAD
+from dragoman.models.total_loss import total_loss
 from dragoman.settings import Range, setting
 
 
@@ -41,21 +42,44 @@ class SampledSoftmaxConfig:
 SoftmaxConfig = FullSoftmaxConfig | SampledSoftmaxConfig
 
 
-def full_loss(config: FullSoftmaxConfig, hidden: Tensor, target: Tensor, output: nn.Linear, smoothing: float) -> Tensor:
+class CrossEntropy(nn.Module):
+    """Of scores (B, T, V) and target (B, T) what each place costs, zero on padding: (B, T)."""
+
+    region = True  # worth compiling for training: scores in half precision are then read as they are
+
+    def forward(self, logits: Tensor, target: Tensor, smoothing: float) -> Tensor:
+        """A share `smoothing` of the target probability is spread over all words."""
+        scores, truth = full_precision(logits).flatten(0, 1), target.flatten()
+        losses = F.cross_entropy(scores, truth, ignore_index=PAD, reduction="none", label_smoothing=smoothing)
+        return losses.view_as(target)
+
+
+def full_loss(
+    config: FullSoftmaxConfig,
+    hidden: Tensor,
+    target: Tensor,
+    output: nn.Linear,
+    smoothing: float,
+    costs: CrossEntropy | None = None,
+) -> Tensor:
     """Cross-entropy of each place, zero on padding: hidden (B, T, D), target (B, T) → (B, T)."""
-    logits = full_precision(output(hidden)).flatten(0, 1)
-    losses = F.cross_entropy(logits, target.flatten(), ignore_index=PAD, reduction="none", label_smoothing=smoothing)
-    return losses.view_as(target)
+    found: Tensor = (costs or CrossEntropy())(output(hidden), target, smoothing)
+    return found
 
 
 def sampled_loss(
-    config: SampledSoftmaxConfig, hidden: Tensor, target: Tensor, output: nn.Linear, smoothing: float
+    config: SampledSoftmaxConfig,
+    hidden: Tensor,
+    target: Tensor,
+    output: nn.Linear,
+    smoothing: float,
+    costs: CrossEntropy | None = None,
 ) -> Tensor:
     """The same, estimated from a part of the vocabulary (Jean et al. 2015 section 3)."""
     vocabulary, places = output.out_features, target.numel()
     size = min(vocabulary, config.size + places)  # so that every word of the batch surely fits
     if size == vocabulary:
-        return full_loss(FullSoftmaxConfig(), hidden, target, output, smoothing)
+        return full_loss(FullSoftmaxConfig(), hidden, target, output, smoothing, costs)
     device = target.device
     present = torch.zeros(vocabulary, dtype=torch.bool, device=device)
     present[target.flatten()] = True
@@ -74,7 +98,25 @@ def sampled_loss(
     return losses * (target != PAD)
 
 
-LOSSES: dict[type, Callable[[Any, Tensor, Tensor, nn.Linear, float], Tensor]] = {
+LOSSES: dict[type, Callable[..., Tensor]] = {
     FullSoftmaxConfig: full_loss,
     SampledSoftmaxConfig: sampled_loss,
 }
+
+
+def summed_loss(
+    config: SoftmaxConfig,
+    hidden: Tensor,
+    target: Tensor,
+    output: nn.Linear,
+    smoothing: float,
+    costs: CrossEntropy,
+) -> Tensor:
+    """What LOSSES gives, summed; while training on a CPU in chunks, which is faster and needs less memory.
+
+    Only there: a GPU would have to wait to know how many tokens are real.
+    """
+    full = isinstance(config, FullSoftmaxConfig)
+    if full and torch.is_grad_enabled() and hidden.device.type == "cpu" and hidden.dtype == output.weight.dtype:
+        return total_loss(hidden, target, output.weight[: output.out_features], output.bias, smoothing, PAD)
+    return LOSSES[type(config)](config, hidden, target, output, smoothing, costs).sum()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.layers.attention import Cache, CrossAttention
 from dragoman.layers.blocks import NORMS, FeedForward, GatedFeedForward, Residual, TokenEmbedding, mean_over
+from dragoman.layers.dropout import Dropout
 from dragoman.layers.positions import RELATIONS, PositionsConfig, SinusoidalConfig, added_positions, relations
 from dragoman.layers.relations import Relation
 from dragoman.layers.self_attention import (
@@ -86,11 +87,13 @@ class TransformerConfig:
 class TransformerInput(nn.Module):
     """Scaled embedding plus positions, then dropout (section 3.4 and 3.5)."""
 
+    region = True  # worth compiling for training
+
     def __init__(self, config: TransformerConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
         self.positions = added_positions(config.positions, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, start: Tensor | int) -> Tensor:
         """(N, T) → (N, T, D)."""
@@ -136,6 +139,8 @@ def last_norm(config: TransformerConfig) -> nn.Module:
 class EncoderBlock(nn.Module):
     """Self-attention, then feed-forward."""
 
+    region = True  # worth compiling for training
+
     def __init__(self, config: TransformerConfig, relation: Relation) -> None:
         super().__init__()
         self.attention = self_attention(config, relation)
@@ -172,6 +177,8 @@ class TransformerEncoder(nn.Module):
 
 class DecoderBlock(nn.Module):
     """Self-attention over the past, attention over the memory, feed-forward."""
+
+    region = True  # worth compiling for training
 
     def __init__(self, config: TransformerConfig, relation: Relation, memory_width: int) -> None:
         super().__init__()

@@ -116,7 +116,7 @@ def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Pat
 
 
 def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title: str = "") -> Path:
-    """One panel a system: how often tokens were right against how sure the model was, and how many there are."""
+    """One panel a system: how often tokens or outputs were right, how sure the model was, and how many there are."""
     drawing, _ = figure(4.2 * len(panels), 5.2)
     if title:
         drawing.suptitle(title, color=INK)
@@ -124,14 +124,14 @@ def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title:
     for place, (name, found) in enumerate(panels.items()):
         above, below = grid[0][place], grid[1][place]
         width = 1 / len(found.bins)
-        shown = [(number * width, one) for number, one in enumerate(found.bins) if one.tokens]
+        shown = [(number * width, one) for number, one in enumerate(found.bins) if one.size]
         starts = [start for start, _ in shown]
         above.bar(starts, [one.accuracy for _, one in shown], width, align="edge", color="#9fb3c8", edgecolor=PAPER)
         above.plot((0, 1), (0, 1), color=INK, linewidth=1, linestyle="--", label="as sure as right")
         above.plot(*zip(*((one.confidence, one.accuracy) for _, one in shown), strict=True), "o", color="#0b69a3",
                    markersize=4, label="mean of each group", clip_on=False)  # fmt: skip
         above.set_title(f"{name}: error {100 * found.error:.2f} %", fontsize=10, color=INK)
-        below.bar(starts, [one.tokens / found.count for _, one in shown], width, align="edge", color="#0b69a3")
+        below.bar(starts, [one.size / found.count for _, one in shown], width, align="edge", color="#0b69a3")
         below.set_xlabel("confidence")
         below.set_xlim(0, 1)
         above.set_ylim(0, 1)
@@ -140,6 +140,6 @@ def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title:
             axes.grid(alpha=0.25)
             axes.set_axisbelow(True)
     grid[0][0].set_ylabel("share that was right")
-    grid[1][0].set_ylabel("share of tokens")
+    grid[1][0].set_ylabel("share of all")
     grid[0][0].legend(frameon=False, fontsize=8)
     return save(drawing, path)

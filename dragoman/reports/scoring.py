@@ -17,7 +17,7 @@ from dragoman.scoring.core import Metric
 from dragoman.scoring.cuts import Group, by_frequency, by_length, by_tag, cut
 from dragoman.scoring.errors import alignments
 from dragoman.scoring.files import read_beside, read_references
-from dragoman.scoring.significance import Standing, bootstrap, interval
+from dragoman.scoring.significance import TIMES, Standing, intervals
 from dragoman.scoring.significance import compare as compare_systems
 from dragoman.scoring.table import Units, chosen, statistics
 
@@ -42,7 +42,7 @@ class ScoreRequest:
     table: bool = False
     substitution: int = 1
     plot: str | None = None
-    draws: int = 1000
+    draws: int = TIMES
     seed: int = 1
     as_json: bool = False
 
@@ -57,7 +57,10 @@ class ScoreRequest:
         idle += ["substitution"] if self.substitution != 1 else []
         if idle and not self.alignment:
             raise DataError(f"--{idle[0]} needs --alignment")
-        if self.plot:
+        if (self.draws != TIMES or self.seed != 1) and not (cuts or self.intervals):
+            name = "draws" if self.draws != TIMES else "seed"
+            raise DataError(f"--{name} needs --intervals, --by-length, --by-frequency or --by-tag")
+        if self.plot is not None:
             if len(cuts) + self.alignment != 1:
                 found = ", ".join(f"--{name.replace('_', '-')}" for name in [*cuts, *(["alignment"] * self.alignment)])
                 expected = "--by-length, --by-frequency, --by-tag or --alignment"
@@ -83,7 +86,7 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
         lines += [*alignment_lines(found, unit, table=request.table), ""]
         kinds = ("substitutions", "insertions", "deletions", "matches", "cost")
         scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in found]
-        if request.plot:
+        if request.plot is not None:
             draw_edit_table(found[0], request.plot)
     for key, (along, groups) in _groups(request, written, references).items():
         scores[key] = {}
@@ -94,10 +97,7 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
             if request.plot and name == next(iter(metrics)):
                 draw_cut({Path(request.hypotheses).name: parts}, metric, request.plot, along, joined=key != "by_tag")
     if request.intervals:
-        scores["intervals"] = {
-            name: list(interval(bootstrap(metric, counts[name], request.draws, request.seed)))
-            for name, metric in metrics.items()
-        }
+        scores["intervals"] = intervals(metrics, counts, request.draws, request.seed)
     scores["signatures"] = {name: counted.signature for name, counted in counts.items()}
     return scores, lines
 
@@ -140,12 +140,12 @@ def compare_files(
     if doubled := next((path for path in systems if systems.count(path) > 1), None):
         raise DataError(f"{doubled}: found twice, expected each system once")
     metrics = chosen(names, units)
-    if plot:
+    if plot is not None:
         check_picture(plot)
     first = list(read_lines(systems[0]))
     outputs = {path: first if path == systems[0] else read_beside(path, systems[0], len(first)) for path in systems}
     texts = read_references([references], systems[0], len(first))
     standings = compare_systems(outputs, texts, metrics, times=times, seed=seed)
-    if plot:
+    if plot is not None:
         draw_comparison(standings, metrics, plot)
     return metrics, standings

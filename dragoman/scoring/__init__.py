@@ -10,6 +10,7 @@ from dragoman.scoring.metrics import (
     TextScores,
     character_error_rate,
     exact_matches,
+    score_table,
     score_text,
     word_error_rate,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "compare",
     "edit_distance",
     "exact_matches",
+    "score_table",
     "score_text",
     "word_error_rate",
 ]

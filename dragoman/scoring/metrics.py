@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dragoman.scoring.core import References
 from dragoman.scoring.errors import ErrorRate, character_error_rate, exact_matches, word_error_rate
+from dragoman.scoring.significance import intervals
 from dragoman.scoring.table import Units, chosen, statistics
 
-__all__ = ["ErrorRate", "TextScores", "character_error_rate", "exact_matches", "score_text", "word_error_rate"]
+__all__ = [
+    "ErrorRate",
+    "TextScores",
+    "character_error_rate",
+    "exact_matches",
+    "score_table",
+    "score_text",
+    "word_error_rate",
+]
 
-REPORTED = ("bleu", "chrf", "wer", "cer", "exact_match")
+# What a run reports when nothing is asked for.
+REPORTED: dict[Units, tuple[str, ...]] = {
+    "words": ("bleu", "chrf", "wer", "cer", "exact_match"),
+    "phonemes": ("bleu", "chrf", "wer", "cer", "exact_match", "per"),
+}
 
 
 @dataclass(frozen=True)
@@ -43,11 +56,23 @@ def score_text(hypotheses: Sequence[str], references: References, *, units: Unit
     phonemes the edit rate over whitespace tokens is `per`, and `wer` becomes the share of inputs that match
     no reference exactly, as the literature on grapheme-to-phoneme conversion reports it.
     """
-    metrics = chosen((*REPORTED, "per") if units == "phonemes" else REPORTED, units)
+    return TextScores(**{"per": None} | score_table(hypotheses, references, units=units))
+
+
+def score_table(
+    hypotheses: Sequence[str],
+    references: References,
+    names: Iterable[str] = (),
+    *,
+    units: Units = "words",
+    draws: int = 0,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """The scores of these names, or those a run reports, as JSON takes them; with `draws`, 95 % intervals too."""
+    metrics = chosen(tuple(names) or REPORTED[units], units)
     counts = statistics(hypotheses, references, metrics)
-    scores: dict[str, Any] = {"per": None} | {name: metric.score(counts[name]) for name, metric in metrics.items()}
-    return TextScores(
-        segments=len(hypotheses),
-        signatures={name: counted.signature for name, counted in counts.items()},
-        **scores,
-    )
+    table: dict[str, Any] = {"segments": len(hypotheses)}
+    table |= {name: metric.score(counts[name]) for name, metric in metrics.items()}
+    if draws:
+        table["intervals"] = intervals(metrics, counts, draws, seed)
+    return table | {"signatures": {name: counted.signature for name, counted in counts.items()}}

@@ -68,6 +68,13 @@ def interval(scores: Numbers, confidence: float = 0.95) -> Interval:
     return Interval(float(low), float(high))
 
 
+def intervals(
+    metrics: Mapping[str, Metric], counts: Mapping[str, Statistics], times: int = TIMES, seed: int = 1
+) -> dict[str, list[float]]:
+    """The 95 % interval of every metric, as JSON takes it."""
+    return {name: list(interval(bootstrap(metric, counts[name], times, seed))) for name, metric in metrics.items()}
+
+
 def _p_value(differences: Numbers, observed: float) -> float:
     """The share of draws at least as far apart as what was seen, which itself counts as one of them."""
     scale = ROUNDING * max(1.0, abs(observed))

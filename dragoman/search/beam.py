@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.search.best import best as best_of
 from dragoman.search.core import Hypothesis, Step, allowed, divisor
 from dragoman.search.coverage import Coverage, without_repeats
+from dragoman.search.groups import Groups
 from dragoman.search.guides import Guides
 from dragoman.search.rules import Rules
 from dragoman.search.trace import Trace
@@ -57,6 +59,28 @@ class Finished:
         return found
 
 
+@dataclass(frozen=True)
+class Look:
+    """How the best continuations of some sources are found."""
+
+    looked: int
+    width: int
+    guides: Guides
+    left: list[int]  # tokens that may still follow the next one, of every source
+
+    def __call__(
+        self, candidates: Tensor, unwished: Tensor | None, rows: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores and flat places (B, C) of the best, and which may become complete; rows (B,): of these sources."""
+        if self.guides:
+            guides, left = self.guides, self.left
+            if rows is not None:
+                guides, left = guides.of(rows.tolist()), [left[row] for row in rows.tolist()]
+            return guides.choose(candidates, unwished, self.looked, left)
+        best, index = best_of(candidates.flatten(1), self.looked)
+        return best, index, (torch.arange(self.looked, device=best.device) < self.width).expand_as(best)
+
+
 @torch.no_grad()
 def beam(
     step: Step,
@@ -74,6 +98,7 @@ def beam(
     rules: Sequence[Rules | None] | None = None,
     coverage: Coverage | None = None,
     trace: Trace | None = None,
+    groups: Groups | None = None,
 ) -> list[list[Hypothesis]]:
     """The `most` best outputs of every source, best first.
 
@@ -87,7 +112,18 @@ def beam(
     (one a source) only continuations that can be completed in time are ranked; where phrases are required the places
     are shared out as `Guides` says, and half as many complete ones are enough. Rules go before `shortest` and
     `no_repeat` where both cannot be kept.
+
+    With `groups` every source is searched by several beams of `width` that keep away from each other, and has `most`
+    outputs of all of them.
     """
+    whole = trace
+    if groups:
+        rows = groups.rows(len(limits), limits.device)
+        trace = None if whole is None else Trace(len(rows))
+        limits, state = limits[rows], state.select(rows)
+        rules = None if rules is None else [rules[source] for source in rows.tolist()]
+        if coverage:
+            coverage.select(rows)
     device, sources = limits.device, limits.shape[0]
     complete = complete or width
     finished = Finished(sources, max(width, most), int(limits.max()) if sources else 0, device)
@@ -118,20 +154,22 @@ def beam(
         if length <= shortest:
             early = (torch.arange(vocabulary, device=device) == EOS) & ~ending.view(live, width, 1)
             wished = wished.masked_fill(early, NOTHING)
-        candidates = (totals[:, :, None] + wished).flatten(1)  # (B, k·V)
-        looked = min(2 * width, candidates.shape[1])
-        ahead = torch.arange(looked, device=device) < width
-        if guides:
-            left = (limits[place] - length - 1).tolist()
-            unwished = None if wished is options else totals[:, :, None] + options
-            best, index, ahead = guides.choose(candidates.view(live, width, -1), unwished, looked, left)
+        candidates = totals[:, :, None] + wished  # (B, k, V)
+        looked = min(2 * width, width * vocabulary)
+        look = Look(looked, width, guides, (limits[place] - length - 1).tolist() if guides else [])
+        unwished = None if wished is options or not guides else totals[:, :, None] + options
+        if groups:
+            ranked, index, ahead = groups.choose(place, candidates, unwished, look, width)
         else:
-            best, index = best_of(candidates, looked)
+            ranked, index, ahead = look(candidates, unwished)
         origin, token = index // vocabulary, index % vocabulary
 
         deep = origin[:, :, None].expand(-1, -1, length - 1)
         new_tokens = torch.cat([tokens.gather(1, deep), token[:, :, None]], 2)  # (B, 2k, t)
         part = options.flatten(1).gather(1, index)
+        best = ranked
+        if groups:  # what a group was ranked by is not what it is worth
+            best = (totals.gather(1, origin) + part).masked_fill(ranked == NOTHING, NOTHING)
         new_scores = torch.cat([scores.gather(1, deep), part[:, :, None]], 2)
 
         ends = token == EOS
@@ -141,8 +179,8 @@ def beam(
         ranks = torch.where(ends & ahead, worth, NOTHING)
         finished.add(place, ranks, new_tokens, new_scores)
 
-        totals, kept = best.masked_fill(ends, NOTHING).sort(dim=1, descending=True, stable=True)
-        totals, kept = totals[:, :width], kept[:, :width]
+        kept = ranked.masked_fill(ends, NOTHING).sort(dim=1, descending=True, stable=True).indices[:, :width]
+        totals = best.masked_fill(ends, NOTHING).gather(1, kept)
         if trace is not None:
             trace.add(place, origin, token, part, best, worth, ends & ahead, kept)
         deep = kept[:, :, None].expand(-1, -1, length)
@@ -157,7 +195,7 @@ def beam(
         if certain:
             longest = limits[place].tolist()
             divided = totals.new_tensor([divisor(limit, length_penalty, normalisation) for limit in longest])
-            done = finished.ranks[place, most - 1] >= totals[:, 0] / divided
+            done = finished.ranks[place, most - 1] >= totals.amax(1) / divided
         else:
             done = finished.count[place] >= enough[place]
         # At the limit nothing goes on, except from a broken model: NaN is never −∞, and the search would never end.
@@ -175,4 +213,9 @@ def beam(
                 if coverage:
                     coverage.select(going)
         last = last.flatten()
-    return finished.hypotheses(most)
+    found = finished.hypotheses(most)
+    if not groups:
+        return found
+    if whole is not None and trace is not None:
+        whole.join(trace, groups.count)
+    return groups.together(found, most)

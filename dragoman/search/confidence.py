@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,21 +14,36 @@ from dragoman.data.batches import batch_of
 from dragoman.errors import RunError
 from dragoman.files import digest
 from dragoman.models.softmax import full_precision
+from dragoman.scoring.calibration import Scale
 
 CALIBRATION = "calibration.json"
 
 
-def calibrated_temperature(folder: Path, weights: Path) -> float | None:
-    """The temperature of a run; None if it was never calibrated, or if its weights have changed since."""
+class Calibrated(NamedTuple):
+    """What makes a run's probabilities honest."""
+
+    temperature: float  # of tokens
+    scale: Scale  # of whole outputs
+
+
+def calibrated(folder: Path, weights: Path) -> Calibrated | None:
+    """How a run is calibrated; None if it never was, or if its weights have changed since."""
     path = folder / CALIBRATION
     if not path.exists():
         return None
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         temperature, known = float(table["temperature"]), table["weights"]
+        scale = Scale(float(table["outputs"]["slope"]), float(table["outputs"]["offset"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path}: damaged ({error}); write it anew with: dragoman calibrate {folder}") from None
-    return temperature if known == digest(weights) else None
+        reason = f"damaged or of an earlier version ({type(error).__name__}: {error})"
+        raise RunError(f"{path}: {reason}; write it anew with: dragoman calibrate {folder}") from None
+    return Calibrated(temperature, scale) if known == digest(weights) else None
+
+
+def log_probability(confidences: Sequence[float]) -> float:
+    """log of the product, for an output with these confidences of its tokens."""
+    return sum(math.log(max(one, 1e-30)) for one in confidences)
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dragoman.data.readers import read_lines
 from dragoman.data.tokenizers import UNK, Tokenizer
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.search.grammar import Grammar
@@ -100,6 +101,7 @@ def controls(
     For `forbid`, `require` and `allow`, a list of texts is for all inputs and a list of lists has one for each.
     """
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    alike = True
     for name, value in {"prefix": prefix, "pattern": pattern, **lists}.items():
         single = name in ("prefix", "pattern")
         several = isinstance(value, list | tuple) and (
@@ -107,8 +109,11 @@ def controls(
         )
         if several and len(value or ()) != count:
             raise ConfigError(f"{name}: found {len(value or ())} entries, expected one for each of the {count} inputs")
+        alike = alike and not several
         for place, row in enumerate(rows):
             row[name] = value[place] if several and value is not None else value
+    if alike and rows:  # a long list of allowed outputs is looked at once, not once an input
+        return [control_of(rows[0], "input 1")] * count
     return [control_of(row, f"input {number}") for number, row in enumerate(rows, 1)]
 
 
@@ -184,8 +189,9 @@ class Ruler:
 
 
 def _shown(control: Control) -> str:
-    names = ("prefix", "forbid", "require", "allow", "pattern")
-    parts = [f"{name} {getattr(control, name)!r}" for name in names if getattr(control, name)]
+    parts = [f"{name} {getattr(control, name)!r}" for name in ("prefix", "pattern") if getattr(control, name)]
+    parts += [f"{name} {one!r}" for name in ("forbid", "allow") for one in getattr(control, name)]
+    parts += [f"require {' or '.join(map(repr, phrases))}" for phrases in control.require]
     return ", ".join(parts + [f"the placeholder {text!r}" for text, _ in control.kept])[:300]
 
 
@@ -235,11 +241,7 @@ class Terminology:
     def read(cls, path: str | Path) -> Terminology:
         """From a file with a source term and a target term a line, tab-separated; empty lines are skipped."""
         terms: dict[str, tuple[str, ...]] = {}
-        try:
-            lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: terminology cannot be read ({error})") from error
-        for number, line in enumerate(lines, 1):
+        for number, line in enumerate(read_lines(path), 1):
             if not line.strip():
                 continue
             columns = [column.strip() for column in line.split("\t")]

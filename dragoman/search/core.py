@@ -35,6 +35,12 @@ class SearchConfig:
     no_repeat: Annotated[int, Range(0, None)] = setting(
         0, help="no n tokens in a row are written twice; 0: they may be"
     )
+    groups: Annotated[int, Range(1, None)] = setting(
+        1, help="parts of the beam that keep away from each other's tokens, for diverse outputs; divides the beam"
+    )
+    diversity: Annotated[float, Range(0.0, None)] = setting(
+        0.5, help="with groups: what each use of a token by an earlier group costs (Vijayakumar et al. 2016)"
+    )
     longest: Annotated[int, Range(0, None)] = setting(
         0, help="most tokens written; 0 follows the source's length and the ratio seen in training"
     )

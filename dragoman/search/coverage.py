@@ -56,9 +56,10 @@ class Coverage:
         self.read = total.gather(1, origin[:, :, None].expand(-1, -1, total.shape[2]))
 
     def select(self, sources: Tensor) -> None:
-        """Keep some sources."""
-        assert self.read is not None
-        self.mask, self.read = self.mask.index_select(0, sources), self.read.index_select(0, sources)
+        """Keep or repeat some sources."""
+        self.mask = self.mask.index_select(0, sources)
+        if self.read is not None:
+            self.read = self.read.index_select(0, sources)
 
 
 def repeated(tokens: Tensor, size: int) -> tuple[Tensor, Tensor]:

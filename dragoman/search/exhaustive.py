@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dragoman.data.tokenizers import EOS, SOS
 from dragoman.errors import ConfigError
-from dragoman.search.core import NEVER_WRITTEN, Hypothesis, Step
+from dragoman.search.core import NEVER_WRITTEN, Hypothesis, Step, divisor
 from dragoman.search.methods import Request
 from dragoman.settings import Range, setting
 
@@ -43,6 +43,7 @@ class Exhaustive:
                     start.select(source[None]),
                     limit,
                     length_penalty=request.config.length_penalty,
+                    normalisation=request.config.normalisation,
                     most=request.most,
                     device=sources.device,
                 )
@@ -63,7 +64,14 @@ def check_size(words: int, limit: int) -> None:
 
 @torch.no_grad()
 def every_output(
-    step: Step, state: Any, limit: int, *, length_penalty: float, most: int, device: torch.device
+    step: Step,
+    state: Any,
+    limit: int,
+    *,
+    length_penalty: float,
+    most: int,
+    device: torch.device,
+    normalisation: str = "power",
 ) -> list[Hypothesis]:
     """The best outputs of one source among all that are possible; limit counts <eos>.
 
@@ -88,7 +96,7 @@ def every_output(
         for text, parts in zip(tokens.tolist(), ended.tolist(), strict=True):
             total = sum(parts)
             if total != float("-inf"):
-                found.append((total / size**length_penalty, (*text, EOS), tuple(parts)))
+                found.append((total / divisor(size, length_penalty, normalisation), (*text, EOS), tuple(parts)))
         if len(found) > 2 * most + ROWS:
             found = best(found, most)
         if size >= limit:

@@ -92,17 +92,38 @@ class Guides:
         if unwished is not None and (lost := (best[:, 0] == NOTHING) & self._guided(best)).any():
             candidates, best, index = self._possible(torch.where(lost[:, None, None], unwished, wished), looked, left)
         ahead = (torch.arange(looked, device=best.device) < self.width).expand_as(best)
-        if any(self.required):
-            ahead, two = ahead.clone(), candidates.topk(min(2, candidates.shape[2]), 2).indices.tolist()
-            for source, required in enumerate(self.required):
-                if required:
-                    chosen = self._shared(source, candidates[source], index[source].tolist(), two[source], left[source])
-                    places = torch.tensor(chosen, dtype=torch.long, device=best.device)
-                    ahead[source] = True  # what does not end among the first was left out already
-                    best[source], index[source] = NOTHING, 0
-                    best[source, : len(chosen)] = candidates[source].reshape(-1)[places]
-                    index[source, : len(chosen)] = places
+        sources = [source for source, required in enumerate(self.required) if required]
+        if sources:
+            ahead, best, index = ahead.clone(), best.clone(), index.clone()
+            rows = torch.tensor(sources, device=best.device)
+            ahead[rows] = True  # what does not end among the first was left out already
+            best[rows], index[rows] = self._shared_out(sources, candidates, index, left)
         return best, index, ahead
+
+    def _shared_out(
+        self, sources: Sequence[int], candidates: Tensor, index: Tensor, left: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Scores and flat places (n, 2k) of what is looked at of sources with required phrases.
+
+        All sources are read and written at once: a GPU waits for every single question.
+        """
+        looked, size = index.shape[1], candidates[0].numel()
+        two = candidates.topk(min(2, candidates.shape[2]), 2).indices.tolist()
+        found = index.tolist()
+        asked = [self._looked_at(source, found[source], two[source], candidates.shape[2]) for source in sources]
+        places = [source * size + place for source, mine in zip(sources, asked, strict=True) for place in mine]
+        scores = iter(candidates.view(-1)[torch.tensor(places, device=candidates.device)].tolist())
+        best, index_rows = [], []
+        for source, mine in zip(sources, asked, strict=True):
+            scored = {place: next(scores) for place in mine}
+            chosen = self._shared(source, scored, candidates.shape[2], left[source])
+            rest = looked - len(chosen)
+            best.append([*(scored[place] for place in chosen), *([NOTHING] * rest)])
+            index_rows.append([*chosen, *([0] * rest)])
+        return (
+            torch.tensor(best, dtype=candidates.dtype, device=candidates.device),
+            torch.tensor(index_rows, dtype=torch.long, device=candidates.device),
+        )
 
     def _guided(self, like: Tensor) -> Tensor:
         return torch.tensor([one is not None for one in self.rules], device=like.device)
@@ -133,24 +154,27 @@ class Guides:
                     found.append(source * self.width * vocabulary + place)
         return found
 
-    def _shared(self, source: int, candidates: Tensor, index: list[int], two: list[list[int]], left: int) -> list[int]:
-        """Places shared out among hypotheses that have come equally far (dynamic beam allocation, Post & Vilar 2018).
-
-        Beside the best continuations of all hypotheses those are looked at that write what is required, and the best
-        two of each hypothesis. How far one has come is its distance from the end. Of every such group the best takes
-        a place, then the second best and so on; where places are fewer than groups, the farthest comes first.
-        """
+    def _looked_at(self, source: int, index: list[int], two: list[list[int]], vocabulary: int) -> list[int]:
+        """The best continuations of all hypotheses, the best two of each, and those that write what is required."""
         rules, standing = self.rules[source], self.standing[source]
         assert rules is not None
-        vocabulary = candidates.shape[1]
         places = dict.fromkeys(index)
         for row, tokens in enumerate(two):
             if standing[row] is not None:
                 more = [*tokens, *rules.wanted(standing[row])]
                 places |= dict.fromkeys(row * vocabulary + token for token in more)
-        order = torch.tensor(list(places), dtype=torch.long, device=candidates.device)
+        return list(places)
+
+    def _shared(self, source: int, scored: dict[int, float], vocabulary: int, left: int) -> list[int]:
+        """Places shared out among hypotheses that have come equally far (dynamic beam allocation, Post & Vilar 2018).
+
+        How far one has come is its distance from the end. Of every such group the best takes a place, then the second
+        best and so on; where places are fewer than groups, the farthest comes first.
+        """
+        rules, standing = self.rules[source], self.standing[source]
+        assert rules is not None
         groups: dict[float, list[tuple[float, int]]] = defaultdict(list)
-        for place, score in zip(places, candidates.reshape(-1)[order].tolist(), strict=True):
+        for place, score in scored.items():
             if score > NOTHING:
                 state, token = standing[place // vocabulary], place % vocabulary
                 if token == EOS:
@@ -182,6 +206,13 @@ class Guides:
                     rules.after(standing[parent], symbol) if score > NOTHING else None
                     for score, parent, symbol in zip(scores, origins, tokens, strict=True)
                 ]
+
+    def of(self, sources: Sequence[int]) -> Guides:
+        """Those of some sources alone, to choose by."""
+        part = Guides([], self.width)
+        part.rules = [self.rules[source] for source in sources]
+        part.standing = [self.standing[source] for source in sources]
+        return part
 
     def select(self, sources: Sequence[int]) -> None:
         """Keep some sources."""

@@ -17,10 +17,12 @@ from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.coverage import Coverage
 from dragoman.search.follow import follow
+from dragoman.search.groups import Groups
 from dragoman.search.methods import Method, Request, Writer
 from dragoman.search.rules import Rules
 from dragoman.search.trace import Trace
 
+BEAM_ALONE = {"groups": 1, "coverage_penalty": 0.0, "shortest": 0, "no_repeat": 0}
 # How to read what a model writes at once.
 READERS: dict[type, Any] = {
     Emissions: ctc.read,
@@ -67,6 +69,9 @@ def search(
     if method is not None:
         if any(rules or ()) or trace is not None:
             raise ConfigError("prefixes, phrases and other rules, and a trace, go with beam search alone")
+        for name, usual in BEAM_ALONE.items():
+            if (value := getattr(config, name)) != usual:
+                raise ConfigError(f"search.{name}: found {value}, which goes with beam search alone; expected {usual}")
         found = method.search(Request(model, batch, limits, config, most, text))
     elif isinstance(model, AtOnce):
         check_at_once(config, rules, trace)
@@ -92,6 +97,7 @@ def check_at_once(config: SearchConfig, rules: Sequence[Rules | None] | None, tr
         "coverage_penalty": config.coverage_penalty > 0,
         "shortest": config.shortest > 0,
         "no_repeat": config.no_repeat > 0,
+        "groups": config.groups > 1,
     }
     if wrong := [name for name, given in asked.items() if given]:
         raise ConfigError(f"found {', '.join(wrong)}, but this model writes all tokens at once, not one by one")
@@ -126,6 +132,8 @@ def in_steps(
     """What a model writes token by token."""
     with torch.no_grad():
         state = model.start(batch)
+    groups = Groups(config.groups, config.diversity) if config.groups > 1 else None
+    width = groups.width(config.beam) if groups else max(config.beam, most)
     plain = trace is None and not (any(rules or ()) or config.coverage_penalty or config.shortest or config.no_repeat)
     if config.beam == 1 and most == 1 and plain:
         penalty, normalisation = config.length_penalty, config.normalisation
@@ -136,7 +144,7 @@ def in_steps(
         model.step,
         state,
         limits,
-        width=max(config.beam, most),
+        width=width,
         length_penalty=config.length_penalty,
         normalisation=config.normalisation,
         most=most,
@@ -146,6 +154,7 @@ def in_steps(
         rules=rules,
         coverage=Coverage(model.step, penalty, batch.source_mask) if penalty else None,
         trace=trace,
+        groups=groups,
     )
 
 

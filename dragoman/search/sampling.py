@@ -68,6 +68,7 @@ def draw(request: Request, sampling: Sampling, count: int, method: str) -> list[
             request.limits[rows],
             choose=roulette(keys, sampling),
             length_penalty=request.config.length_penalty,
+            normalisation=request.config.normalisation,
         )
         for row, hypothesis in zip(rows.tolist(), drawn, strict=True):
             found[row].append(hypothesis)

@@ -17,7 +17,7 @@ from dragoman.data.batches import Batch
 from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.errors import ConfigError
 from dragoman.models.core import AtOnce
-from dragoman.search.core import Hypothesis, allowed
+from dragoman.search.core import Hypothesis, allowed, divisor
 from dragoman.search.methods import Request, Writer
 
 SETTLED = 16  # tokens that are certain for all rows before their states are brought up to them
@@ -95,12 +95,18 @@ class Speculative:
         if request.most > 1:
             raise ConfigError(f"found {request.most} outputs asked for; a draft serves greedy search, which has one")
         model = request.stepwise("a draft")
-        found = self.decode(model, request.batch, request.limits.tolist(), request.config.length_penalty)
+        config = request.config
+        found = self.decode(model, request.batch, request.limits.tolist(), config.length_penalty, config.normalisation)
         return [[one] for one in found]
 
     @torch.no_grad()
     def decode(
-        self, model: Writer, batch: Batch, limits: Sequence[int], length_penalty: float = 1.0
+        self,
+        model: Writer,
+        batch: Batch,
+        limits: Sequence[int],
+        length_penalty: float = 1.0,
+        normalisation: str = "power",
     ) -> list[Hypothesis]:
         """Rounds of proposing and reading; rows accept each as many as they like, and leave when they end."""
         large, small = Reader(model, batch), Reader(self.draft, batch)
@@ -131,7 +137,12 @@ class Speculative:
         self.saved.calls += large.calls
         self.saved.greedy_calls += max((len(row) - 1 for row in rows), default=0)
         return [
-            Hypothesis(tuple(row[1:]), tuple(parts), sum(parts), sum(parts) / len(parts) ** length_penalty)
+            Hypothesis(
+                tuple(row[1:]),
+                tuple(parts),
+                sum(parts),
+                sum(parts) / divisor(len(parts), length_penalty, normalisation),
+            )
             for row, parts in zip(rows, scores, strict=True)
         ]
 

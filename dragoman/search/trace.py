@@ -25,6 +25,7 @@ class Node(NamedTuple):
     score: float  # the sum from the start
     normalised: float  # what it would be ranked by if it were complete here
     fate: str  # kept, complete, or why it was not
+    group: int = 1  # which group of a diverse beam looked at it
 
     @property
     def kept(self) -> bool:
@@ -70,6 +71,20 @@ class Trace:
                     Node(len(nodes) + 1, before, self._steps, symbol, log_probability, score, normalised, fate)
                 )
             self._live[source] = [numbers[one] for one in lives]
+
+    def join(self, groups: Trace, count: int) -> None:
+        """Take over the nodes of a search in which every source stood so many times, once for each group."""
+        for source in range(len(self.nodes)):
+            joined: list[Node] = []
+            for group in range(count):
+                before = len(joined)
+                joined += [
+                    node._replace(
+                        number=before + node.number, parent=node.parent and before + node.parent, group=group + 1
+                    )
+                    for node in groups.nodes[source * count + group]
+                ]
+            self.nodes[source] = joined
 
     def of(self, source: int) -> Trace:
         """The trace of one source alone."""

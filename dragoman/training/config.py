@@ -43,6 +43,11 @@ class TrainConfig:
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", help="bfloat16 runs matrix products in half precision; auto does so on GPUs that can"
     )
+    compile: Literal["auto", "off", "graphs", "kernels"] = setting(
+        "auto",
+        help="graphs: a GPU repeats the step that was captured for each batch shape, to the same weights; kernels: "
+        "also compile the model's blocks, which takes a minute; auto: on a GPU, what a run of train.steps gains by",
+    )
     tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")
 
     def problems(self) -> Iterator[str]:

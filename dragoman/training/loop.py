@@ -7,12 +7,11 @@ that exact resume needs.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch, BatchPlan, EpochPlan, gather
+from dragoman.data.batches import BatchPlan, EpochPlan, gather
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError, MissingExtraError, RunError
 from dragoman.files import write_text
@@ -44,15 +43,10 @@ from dragoman.training.optimizer import (
 )
 from dragoman.training.ranks import Ranks
 from dragoman.training.signals import Signals, Stopped
+from dragoman.training.step import build_step
 from dragoman.training.validation import Validation, Validator
 
 LOWER_IS_BETTER = {"loss", "wer", "cer", "per"}
-
-
-def step_seed(seed: int, step: int, batch: int) -> int:
-    """The seed of one batch's dropout; the same wherever that batch is computed."""
-    text = f"{seed}/{step}/{batch}".encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
 
 
 class Trainer:
@@ -76,7 +70,6 @@ class Trainer:
         self.optimizer = build_optimizer(config.optimizer, model)
         self.average = MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
         self.kept = config.average.count if isinstance(config.average, BestAverageConfig) else 1
-        self.objective = OBJECTIVES[type(config.objective)](config.objective, corpus)
         self.validator = Validator(corpus, search, config.decode, device, units)
         self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed)
         self.checkpoints = Checkpoints(run)
@@ -84,18 +77,27 @@ class Trainer:
         self._restore()
         self._saved = self.progress.step
         self._epoch: tuple[int, EpochPlan] | None = None
-        before = self.progress.loss_total if ranks.first else 0.0  # a sum over all processes
-        self._loss = torch.tensor(before, dtype=torch.float64, device=device)
         self._logged_at: tuple[float, int] | None = None
-        self._norm: Tensor | None = None
-        self.wrapped: Any = model
+        wrapped: Any = model
         if not ranks.alone:
-            self.wrapped = nn.parallel.DistributedDataParallel(
+            wrapped = nn.parallel.DistributedDataParallel(
                 model,
                 device_ids=[device.index] if device.type == "cuda" else None,
                 find_unused_parameters=self.model.partly_used,
             )
-        self.half = use_half_precision(config.precision, device)
+        self.learn = build_step(
+            config,
+            model,
+            wrapped,
+            OBJECTIVES[type(config.objective)](config.objective, corpus),
+            self.optimizer,
+            self.average,
+            ranks,
+            device,
+            use_half_precision(config.precision, device),
+            display.say,
+        )
+        self.learn.loss += self.progress.loss_total if ranks.first else 0.0  # a sum over all processes
         self.board = self._tensorboard()
 
     # ------------------------------------------------------------------ the loop
@@ -104,7 +106,7 @@ class Trainer:
         """Train until the last step, early stop or a signal; a signal raises Stopped after saving."""
         progress, config = self.progress, self.config
         self.display.begin(progress.step, config.steps)
-        with Signals() as signals:
+        with Signals() as signals, own_stream(self.device):
             while True:
                 if (self._validation_due() and self._validate(signals)) or (
                     progress.step % config.save_every == 0 and progress.step > self._saved
@@ -130,49 +132,22 @@ class Trainer:
     def _step(self) -> None:
         progress, config, ranks = self.progress, self.config, self.ranks
         started = time.perf_counter()
-        self.model.train()
+        if not self.model.training:  # it walks through all modules
+            self.model.train()
         step = progress.step + 1
         self.model.at_step(progress.step)
         together = [self._next_rows() for _ in range(config.accumulate * ranks.world)]
         count = sum(self.plan.tokens(rows) for rows in together)
         mine = [(place, rows) for place, rows in enumerate(together) if place % ranks.world == ranks.rank]
-        for place, rows in mine:
-            batch = self._batch(rows)
-            torch.manual_seed(step_seed(config.seed, step, place))
-            waiting = not ranks.alone and place != mine[-1][0]
-            with self.wrapped.no_sync() if waiting else nullcontext():
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
-                    loss = self._forward(self.objective.prepare(self.model, batch))
-                # DDP takes the mean over processes; we want the sum over all tokens of the step.
-                torch.autograd.backward(loss * (ranks.world / count))
-            self._loss += loss.detach()
-        parameters = [part for part in self.model.parameters() if part.grad is not None]
-        self._norm = nn.utils.clip_grad_norm_(parameters, config.clip or math.inf, foreach=True)
-        rate = rate_at(config.optimizer, step, config.steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.average is not None:
-            self.average.update(self.model, step)
+        batches = ((place, gather(self.corpus.train, rows, self.plan)) for place, rows in mine)
+        self.learn(batches, mine[-1][0], step, count)
         progress.step = step
         progress.tokens += count
         progress.loss_count += count
         progress.seconds += time.perf_counter() - started
         self.display.moved(step)
         if step % config.log_every == 0 or step == 1 or step == config.steps:
-            self._log(rate)
-
-    def _forward(self, batch: Batch) -> Tensor:
-        try:
-            total: Tensor = self.wrapped(batch).total
-        except torch.OutOfMemoryError:
-            shape = f"{batch.source.shape[0]} rows × {batch.source.shape[1]} and {batch.target.shape[1]} tokens"
-            raise DragomanError(
-                f"out of memory at a batch of {shape}; lower train.batch_tokens (now {self.config.batch_tokens}) "
-                "and raise train.accumulate to keep the same step"
-            ) from None
-        return total
+            self._log()
 
     def _next_rows(self) -> NDArray[np.int64]:
         progress = self.progress
@@ -185,15 +160,12 @@ class Trainer:
             progress.epoch, progress.batch = progress.epoch + 1, 0
         return rows
 
-    def _batch(self, rows: NDArray[np.int64]) -> Batch:
-        batch = gather(self.corpus.train, rows, self.plan)
-        return batch.pin().to(self.device) if self.device.type == "cuda" else batch
-
     # ------------------------------------------------------------------ what is written
 
-    def _log(self, rate: float) -> None:
+    def _log(self) -> None:
         progress, config = self.progress, self.config
-        loss = self.ranks.sum([float(self._loss)])[0] / max(1, progress.loss_count)
+        rate = rate_at(config.optimizer, progress.step, config.steps)
+        loss = self.ranks.sum([float(self.learn.loss)])[0] / max(1, progress.loss_count)
         self._refuse_nonsense(loss)
         now = time.perf_counter()
         if self._logged_at is None:
@@ -208,13 +180,13 @@ class Trainer:
             "epoch": progress.epoch,
             "loss": loss,
             "learning_rate": rate,
-            "gradient_norm": float(self._norm) if self._norm is not None else None,
+            "gradient_norm": float(self.learn.norm),
             "tokens": progress.tokens,
             "tokens_per_second": round(speed, 1),
             "seconds": round(progress.seconds, 2),
         }
         self._record(row)
-        self._loss.zero_()
+        self.learn.loss.zero_()
         progress.loss_total, progress.loss_count = 0.0, 0
 
     def _refuse_nonsense(self, loss: float = 0.0) -> None:
@@ -239,7 +211,7 @@ class Trainer:
                     self.board.add_scalar(f"{prefix}/{name}", value, row["step"])
 
     def _save(self) -> None:
-        self.progress.loss_total = self.ranks.sum([float(self._loss)])[0]
+        self.progress.loss_total = self.ranks.sum([float(self.learn.loss)])[0]
         self._refuse_nonsense(self.progress.loss_total)
         self._saved = self.progress.step
         if self.ranks.first:
@@ -375,6 +347,15 @@ class Trainer:
         if not (self.config.tensorboard and self.ranks.first):
             return None
         return summary_writer()(str(self.run / "tensorboard"), purge_step=self.progress.step + 1)
+
+
+def own_stream(device: torch.device) -> AbstractContextManager[Any]:
+    """All work of a GPU in one stream beside the default one, in which nothing can be captured."""
+    if device.type != "cuda":
+        return nullcontext()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
 
 
 def summary_writer() -> Any:

@@ -50,13 +50,18 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Ad
         {"params": [part for part in parameters if part.dim() >= 2], "weight_decay": config.weight_decay},
         {"params": [part for part in parameters if part.dim() < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
+    on_gpu = any(part.is_cuda for part in parameters)
+    optimizer = torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.epsilon,
         fused=True,
+        capturable=on_gpu,
     )
+    # Captured or plain, step by step as it suits: torch need not warn of the latter.
+    optimizer._warned_capturable_if_run_uncaptured = True
+    return optimizer
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
@@ -112,12 +117,20 @@ class MovingAverage:
         self.decay = config.decay
         self.parts = {name: part.detach().clone() for name, part in model.named_parameters()}
 
+    def share(self, step: int) -> float:
+        """How far the average moves at a step; early on farther, to forget the start."""
+        return 1 - min(self.decay, (1 + step) / (10 + step))
+
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Move towards the weights after a step; early on the memory is shorter, to forget the start."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        current = [part.detach() for _, part in model.named_parameters()]
-        torch._foreach_lerp_(list(self.parts.values()), current, 1 - decay)
+    def update(self, model: nn.Module, share: Tensor | float) -> None:
+        """Move towards the weights after a step."""
+        parts, current = list(self.parts.values()), [part.detach() for _, part in model.named_parameters()]
+        if isinstance(share, Tensor):  # lerp over lists wants a plain number
+            way = torch._foreach_sub(current, parts)
+            torch._foreach_mul_(way, share)
+            torch._foreach_add_(parts, way)
+        else:
+            torch._foreach_lerp_(parts, current, share)
 
 
 def mean_weights(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:

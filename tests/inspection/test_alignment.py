@@ -312,3 +312,53 @@ def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: 
         failed = call("align", run, *arguments)
         assert failed.code == 2
         assert message in failed.err
+
+
+def exchanged_pairs(count: int, seed: int) -> list[tuple[str, str, Links]]:
+    """A dictionary translation in which neighbours change places two by two."""
+    draw, rows = random.Random(seed), []
+    for _ in range(count):
+        source = [draw.choice(list(LEXICON)) for _ in range(draw.randint(2, 5))]
+        order = [place ^ 1 if place ^ 1 < len(source) else place for place in range(len(source))]
+        links = frozenset((place, number) for number, place in enumerate(order))
+        rows.append((" ".join(source), " ".join(LEXICON[source[place]] for place in order), links))
+    return rows
+
+
+def test_the_layer_chosen_on_few_pairs_is_the_one_that_aligns(tmp_path: Path) -> None:
+    """A Transformer of two layers and heads learns to exchange neighbours; which of them tells who came from whom?"""
+    (tmp_path / "pairs.tsv").write_text(
+        "".join(f"{source}\t{target}\n" for source, target, _ in exchanged_pairs(600, 1))
+    )
+    side = {"kind": "transformer", "layers": 2, "width": 32, "heads": 2, "feedforward": 64, "dropout": 0.0}
+    words = {"kind": "words", "split": "spaces"}
+    steps = {"steps": 300, "validate_every": 300, "save_every": 300}
+    table = {
+        "data": {"train": str(tmp_path / "pairs.tsv")},
+        "tokenizer": {"source": words, "target": words},
+        "model": {
+            "tie": "none",
+            "label_smoothing": 0.0,
+            "encoder": side | {"positions": "learned"},
+            "decoder": side | {"positions": "learned"},
+        },
+        "train": steps
+        | {"batch_tokens": 512, "decode": 5, "average": "none", "device": "cpu"}
+        | {"optimizer": {"learning_rate": 5e-3, "warmup": 30}},
+    }
+    with quiet_machine(tmp_path / "cache"):
+        run = dragoman.train(table, run=tmp_path / "run", quiet=True)
+    few, many = exchanged_pairs(15, 2), exchanged_pairs(80, 3)
+
+    def golden(rows: list[tuple[str, str, Links]]) -> list[Gold]:
+        return [Gold(row[2], row[2]) for row in rows]
+
+    for heads in (False, True):
+        view = choose_view(run, [row[:2] for row in few], golden(few), heads=heads)[0][0]
+        rates = dict(choose_view(run, [row[:2] for row in many], golden(many), heads=heads))
+        assert rates[view] < 0.1
+        assert rates[view] <= min(rates.values()) + 0.03
+        assert (
+            max(rate for other, rate in rates.items() if other.layer != view.layer and not other.shifted)
+            > rates[view] + 0.05
+        )

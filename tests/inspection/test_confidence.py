@@ -16,8 +16,10 @@ import dragoman
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import DataError, RunError
-from dragoman.inspection.confidence import best_temperature, calibrate, fit_at, save_calibration
+from dragoman.inspection import confidence
+from dragoman.inspection.confidence import best_temperature, calibrate, fit_at, save_calibration, validation_rows
 from dragoman.predictor import Predictor
+from dragoman.scoring.calibration import reliability
 from tests.conftest import Workshop, call
 
 
@@ -80,8 +82,31 @@ def test_calibration_lowers_the_loss_and_is_the_same_every_time(run: Path) -> No
     valid = [json.loads(line)["valid"] for line in (run / "metrics.jsonl").read_text().splitlines() if "valid" in line]
     assert found.before.loss == pytest.approx(min(row["loss"] for row in valid), rel=1e-3)
     bins = found.before.reliability.bins
-    accuracy = sum(one.tokens * one.accuracy for one in bins) / found.before.reliability.count
+    accuracy = sum(one.size * one.accuracy for one in bins) / found.before.reliability.count
     assert accuracy == pytest.approx(max(row["token_accuracy"] for row in valid), abs=0.05)
+
+
+def test_confidence_of_outputs_is_that_of_being_right(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted anew through the front door: what share of outputs is right, and how far from it confidences are."""
+    predictor = dragoman.load(run)
+    rows = validation_rows(predictor)
+    found = calibrate(predictor)
+    decode = predictor.target_tokenizer.decode
+    texts = [predictor.source_tokenizer.decode(source) for source, _ in rows]
+    save_calibration(predictor, found)
+    sure = predictor.predict(texts)
+    right = [one.text == decode(target) for one, (_, target) in zip(sure, rows, strict=True)]
+    outputs = found.outputs.as_dict()
+    assert (outputs["count"], outputs["right"]) == (len(rows), sum(right))
+    assert 0 < sum(right) < len(rows)
+    confidences = [one.confidence or 0.0 for one in sure]
+    assert sum(confidences) / len(rows) == pytest.approx(sum(right) / len(rows), abs=0.1)
+    products = [math.prod(one.token_confidences) for one in sure]
+    assert found.outputs.before.error == pytest.approx(reliability(products, right).error, abs=1e-4)
+    order = sorted(range(len(rows)), key=lambda place: products[place])
+    assert [confidences[place] for place in order] == sorted(confidences)  # the order stays
+    monkeypatch.setattr(confidence, "OUTPUTS", 7)
+    assert calibrate(predictor).outputs.before.count == 7
 
 
 def slow_confidences(predictor: Predictor, source: str, output: str, temperature: float) -> list[float]:
@@ -113,8 +138,10 @@ def test_predictions_of_a_calibrated_run_tell_how_sure_they_are(run: Path) -> No
             for one in (best, *best.alternatives) if text else ():
                 expected = slow_confidences(predictor, text, one.text, 2.0)
                 assert one.token_confidences == pytest.approx(expected, abs=1e-5)
-                mean = math.exp(sum(map(math.log, expected)) / len(expected))
-                assert one.confidence == pytest.approx(mean, abs=1e-5)
+                product = math.prod(expected)
+                odds = product / (1 - product)
+                slope, offset = asked.scale
+                assert one.confidence == pytest.approx(1 / (1 + math.exp(-offset) * odds**-slope), abs=1e-4)
     save_calibration(predictor, replace(calibrate(predictor), temperature=1.0))
     for one in predictor.predict(["abc", "jig"]):  # at temperature 1 they are the scores of the search
         assert one.token_confidences == pytest.approx([math.exp(score) for score in one.token_scores], abs=1e-5)
@@ -128,6 +155,8 @@ def test_the_command_writes_draws_and_predict_tells(run: Path, tmp_path: Path) -
     table = json.loads((run / "calibration.json").read_text())
     assert said.lines[0].split() == ["temperature", f"{table['temperature']:.4f}"]
     assert table["after"]["loss"] < table["before"]["loss"]
+    assert f"{100 * table['outputs']['after']['calibration_error']:.2f} %   of outputs being the reference" in said.out
+    assert {"slope", "offset", "count", "right", "before", "after"} == set(table["outputs"])
     assert json.loads(call("calibrate", run, "--json").out) | {"weights": table["weights"]} == table
     rows = [json.loads(line) for line in call("predict", run, "--json", stdin=b"abc\n\n").lines]
     assert len(rows[0]["token_confidences"]) == len(rows[0]["token_scores"])
@@ -165,7 +194,7 @@ def test_other_weights_are_not_calibrated_and_damage_is_told(run: Path) -> None:
     kept = weights.read_bytes()
     weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
     assert dragoman.load(run).temperature is None
-    (run / "calibration.json").write_text("{}")
+    (run / "calibration.json").write_text('{"temperature": 1.0, "weights": ""}')
     with pytest.raises(RunError, match="damaged"):
         dragoman.load(run)
     with pytest.raises(DataError, match="no pair"):

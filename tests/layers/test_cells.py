@@ -66,6 +66,17 @@ def start_of(cell: Cell, rows: int = ROWS) -> CellState:
     return tuple(torch.randn(rows, cell.width).requires_grad_() for _ in range(cell.parts))
 
 
+def looped(cell: Cell, x: Tensor, starts: CellState) -> tuple[Tensor, CellState]:
+    """The sequence by plain steps."""
+    states = cell.loop(x, starts)
+    return states[0], tuple(part[:, -1] for part in states)
+
+
+def by_torch(cell: Cell, x: Tensor, starts: CellState) -> list[tuple[Tensor, CellState]]:
+    """The sequence by torch's own kernel, where it has one."""
+    return [cell.torchs(x, starts)] if cell.by_torch else []
+
+
 def same_with_gradients(ways: list[tuple[Tensor, CellState]], leaves: list[Tensor]) -> None:
     """Every way gives the outputs, last states and gradients of the first."""
     (out, state), *others = ways
@@ -196,7 +207,12 @@ def test_a_sequence_is_step_by_step(name: str) -> None:
         outputs.append(out)
         assert out is state[0]
         assert len(state) == cell.parts
-    ways = [(torch.stack(outputs, 1), state), cell.sequence(x, starts), Cell.sequence(cell, x, starts)]
+    ways = [
+        (torch.stack(outputs, 1), state),
+        cell.sequence(x, starts),
+        looped(cell, x, starts),
+        *by_torch(cell, x, starts),
+    ]
     same_with_gradients(ways, [x, *starts, *cell.parameters()])
 
 

@@ -1,11 +1,13 @@
-"""Calibration error (FIELD I) against numbers made by hand."""
+"""Calibration error (FIELD I) against numbers made by hand, and the scale of whole outputs against its own truth."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 
-from dragoman.scoring.calibration import Bin, reliability
+from dragoman.scoring.calibration import Bin, Scale, fit_scale, held_out, reliability
 
 
 def test_groups_made_by_hand() -> None:
@@ -20,7 +22,7 @@ def test_groups_made_by_hand() -> None:
 
 def test_ends_belong_to_the_first_and_last_group() -> None:
     found = reliability([0.0, 1.0, 1.0 + 1e-9], [False, True, True], bins=4)
-    assert [one.tokens for one in found.bins] == [1, 0, 0, 2]
+    assert [one.size for one in found.bins] == [1, 0, 0, 2]
     assert found.error == pytest.approx(0.0, abs=1e-8)
 
 
@@ -35,3 +37,44 @@ def test_honest_confidences_have_a_small_error_and_boasts_a_large_one() -> None:
     right = draw.uniform(0, 1, 20_000) < sure
     assert reliability(sure, right).error < 0.02
     assert reliability(np.sqrt(sure), right).error == pytest.approx(np.mean(np.sqrt(sure) - sure), abs=0.01)
+
+
+# --- whole outputs
+
+
+def test_the_scale_of_the_truth_is_found() -> None:
+    """Outputs whose product says p are right with σ(0.4 · log-odds − 0.5): the fit gives that back, and p is no lie."""
+    draw = np.random.default_rng(2)
+    chances = draw.uniform(0.01, 0.99, 20_000)
+    truth = Scale(0.4, -0.5)
+    honest = np.array([truth(math.log(one)) for one in chances])
+    right = draw.uniform(0, 1, 20_000) < honest
+    found = fit_scale(np.log(chances), right)
+    assert found == pytest.approx(truth, abs=0.05)
+    assert reliability(chances, right).error > 0.1
+    assert reliability(held_out(np.log(chances), right), right).error < 0.02
+
+
+def test_the_scale_is_the_best_of_a_fine_grid() -> None:
+    draw = np.random.default_rng(3)
+    chances = draw.uniform(0.05, 0.95, 60)
+    right = draw.uniform(0, 1, 60) < chances**2
+    odds = np.log(chances / (1 - chances))
+    slopes, offsets = np.meshgrid(np.linspace(-1, 3, 401), np.linspace(-3, 3, 601), indexing="ij")
+    heights = slopes[..., None] * odds + offsets[..., None]
+    losses = (np.logaddexp(0, heights) - right * heights).sum(-1) + ((slopes - 1) ** 2 + offsets**2) / 2
+    place = np.unravel_index(losses.argmin(), losses.shape)
+    assert fit_scale(np.log(chances), right) == pytest.approx((slopes[place], offsets[place]), abs=0.011)
+
+
+def test_scales_stay_sane_at_the_ends() -> None:
+    assert Scale()(math.log(0.3)) == pytest.approx(0.3)
+    assert Scale()(0.0) == pytest.approx(1.0)
+    assert Scale()(-2000.0) == pytest.approx(0.0, abs=1e-300)
+    for right in (True, False):  # nothing runs away where all is right, or all is wrong
+        found = fit_scale([-0.1, -3.0, -50.0, -900.0], [right] * 4)
+        assert all(math.isfinite(part) for part in found)
+    turned = fit_scale(np.log([0.9] * 50 + [0.1] * 50), [False] * 50 + [True] * 50)
+    assert turned.slope == 0.0  # what was likelier is never made less likely
+    assert turned(math.log(0.9)) == pytest.approx(0.5, abs=0.01)
+    assert fit_scale([], []) == (1.0, 0.0)

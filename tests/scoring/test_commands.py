@@ -1,4 +1,4 @@
-"""`dragoman score` and `dragoman compare` as they are typed."""
+"""`dragoman score` and `dragoman compare` as they are typed (FIELD I1, I2, I3, I4, I6)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.cli import FRACTIONS, NAMES
+from dragoman.commands.printing import FRACTIONS, NAMES
 from dragoman.scoring.table import METRICS, USUAL
 from tests.conftest import call
 from tests.scoring.test_significance import systems
@@ -121,6 +121,8 @@ def test_compare(folder: Path) -> None:
         ("score base refs --source refs", "--source is read for --by-length and --by-frequency: found neither"),
         ("score base refs --table", "--table needs --alignment"),
         ("score base refs --substitution 2", "--substitution needs --alignment"),
+        ("score base refs --draws 50", "--draws needs --intervals, --by-length, --by-frequency or --by-tag"),
+        ("score base refs --draws-seed 5", "--seed needs --intervals, --by-length, --by-frequency or --by-tag"),
         ("score base refs --plot x.png", "--plot draws one thing: found nothing to draw, expected one of --by-length"),
         ("score base refs --plot x.png --alignment --by-length", "found --by-length, --alignment, expected one of"),
         ("score base refs --plot x.jpg --by-length", "x.jpg: found ending '.jpg', expected .png, .svg or .pdf"),

@@ -1,3 +1,5 @@
+"""Edit distance by dynamic programming and its alignment (FIELD I1), with the worked cases."""
+
 from __future__ import annotations
 
 import random

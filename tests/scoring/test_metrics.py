@@ -1,3 +1,5 @@
+"""Error rates, exact match, BLEU and chrF of texts (FIELD I2, I3) against jiwer and sacreBLEU."""
+
 from __future__ import annotations
 
 import json

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
 from dragoman.errors import DataError
@@ -205,3 +207,49 @@ def test_p_values_are_near_those_of_sacrebleu(kind: str) -> None:
     assert np.mean(apart - apart.mean() > versus.difference) == pytest.approx(expected, abs=0.05)
     assert expected < versus.bootstrap < 3.5 * expected
     assert versus.bootstrap == pytest.approx(versus.randomisation, abs=0.05)
+
+
+def test_several_systems_and_metrics_stand_as_sacrebleu_has_them() -> None:
+    """Four systems by two metrics (FIELD I6): p from 0.02 to 0.8; both of ours are two-sided and agree with its one."""
+    base, references = corpus(21, segments=120, references=1)
+    others = {}
+    for seed in range(22, 26):
+        draw = random.Random(seed)
+        other = [corrupted(draw, output) if draw.random() < 0.5 else output for output in base]
+        others[str(seed)] = [
+            texts[0] if draw.random() < 0.25 else output for output, texts in zip(other, references, strict=True)
+        ]
+    streams, metrics = [[texts[0] for texts in references]], {"BLEU": BLEU(force=True), "chrF2": CHRF()}
+    named = [("base", base), *others.items()]
+    theirs = {kind: PairedTest(named, metrics, streams, kind, n_samples=2000)()[1] for kind in ("bs", "ar")}
+    seen = []
+    for standing in compare({"base": base, **others}, references, chosen(["bleu", "chrf"]), times=4000):
+        if standing.versus is None:
+            continue
+        place = 1 + list(others).index(standing.system)
+        one_tail, two_tails = (
+            theirs[kind][{"bleu": "BLEU", "chrf": "chrF2"}[standing.metric]][place] for kind in theirs
+        )
+        assert standing.score == pytest.approx(two_tails.score, abs=1e-9)
+        assert standing.versus.randomisation == pytest.approx(two_tails.p_value, abs=0.04)
+        assert standing.versus.bootstrap == pytest.approx(two_tails.p_value, abs=0.04)
+        assert 1.2 < standing.versus.bootstrap / one_tail.p_value < 3.5  # absolute differences, centred: about one tail
+        seen.append(two_tails.p_value)
+    assert len(seen) == 8
+    assert min(seen) < 0.05 < 0.5 < max(seen)
+
+
+def test_the_bootstrap_looks_at_both_tails() -> None:
+    """Which system is named first changes nothing, and p of a share is that of the two-sided normal test."""
+    draw = np.random.default_rng(5)
+    metric = METRICS["exact_match"]
+    one, other = (
+        Statistics(np.stack([draw.random(300) < share, np.ones(300)], 1).astype(float), "") for share in (0.55, 0.5)
+    )
+    drawn = [bootstrap(metric, counts, 20_000) for counts in (one, other)]
+    difference = metric.score(one) - metric.score(other)
+    found = paired_bootstrap(*drawn, difference)
+    assert found == paired_bootstrap(*drawn[::-1], -difference)
+    spread = (one.rows[:, 0] - other.rows[:, 0]).std() / 300**0.5
+    assert found == pytest.approx(math.erfc(abs(difference) / spread / 2**0.5), abs=0.01)
+    assert 0.05 < found < 0.9

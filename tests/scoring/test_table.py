@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rapidfuzz.distance import Levenshtein
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from dragoman.errors import DataError
 from dragoman.scoring.edit import align
+from dragoman.scoring.errors import alignments
 from dragoman.scoring.meteor import match, words
 from dragoman.scoring.rouge import common_subsequence
 from dragoman.scoring.stemming import stem
@@ -46,17 +48,31 @@ def test_scores_equal_sacrebleu(name: str, references: int) -> None:
     assert counted.signature == str(oracle.get_signature())
 
 
-@pytest.mark.parametrize(("name", "pairs"), [("bleu", 2000), ("chrf", 1000), ("chrf++", 1000), ("ter", 1000)])
-def test_every_pair_alone_equals_sacrebleu(name: str, pairs: int) -> None:
-    """Single pairs reach the corners: orders that do not occur, nothing matched, nothing written."""
-    draw = random.Random(pairs)
-    texts = [[" ".join(draw.choices("abc,.", k=draw.randint(0, 6))) for _ in range(pairs)] for _ in range(2)]
-    oracle = ORACLES[name]()
-    counted = METRICS[name].statistics(texts[0], [[text] for text in texts[1]])
-    found = METRICS[name].combine(counted.rows)  # (pairs,)
-    expected = [oracle.corpus_score([one], [[other]]).score for one, other in zip(*texts, strict=True)]
-    assert found == pytest.approx(np.array(expected), abs=1e-9)
+@pytest.mark.parametrize("name", ORACLES)
+def test_ten_thousand_pairs_alone_and_together_equal_sacrebleu(name: str) -> None:
+    """Single pairs reach the corners: orders that do not occur, nothing matched, nothing written. A third have more
+    than one reference."""
+    draw = random.Random(7)
+
+    def text() -> str:
+        return " ".join(draw.choices(["a", "b", "c", ",", ".", "dog", "cat"], k=draw.randint(0, 6)))
+
+    outputs = [text() for _ in range(10_000)]
+    references = [[text() for _ in range(draw.choice([1, 1, 1, 1, 2, 3]))] for _ in outputs]
+    oracle, metric = ORACLES[name](), METRICS[name]
+    counted = metric.statistics(outputs, references)
+    found = metric.combine(counted.rows)  # (pairs,)
+    expected = [
+        oracle.corpus_score([one], [[other] for other in others]).score
+        for one, others in zip(outputs, references, strict=True)
+    ]
+    assert np.abs(found - np.array(expected)).max() <= 1e-9
     assert len(set(np.round(found, 6))) > 20
+    single = metric.statistics(outputs, [others[:1] for others in references])
+    whole = oracle.corpus_score(outputs, [[others[0] for others in references]]).score
+    assert metric.score(single) == pytest.approx(whole, abs=1e-9)
+    streams = [[others[rank] if rank < len(others) else None for others in references] for rank in range(3)]
+    assert metric.score(counted) == pytest.approx(oracle.corpus_score(outputs, streams).score, abs=1e-9)
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -113,13 +129,35 @@ def test_metrics_are_chosen_by_name() -> None:
     assert {name: len(counted.rows) for name, counted in counts.items()} == {"wer": 1, "rouge-1": 1}
 
 
-def test_word_errors_equal_jiwer_on_ten_thousand_pairs() -> None:
-    draw = random.Random(8)
-    texts = [[" ".join(draw.choices("abcd", k=draw.randint(1, 9))) for _ in range(10_000)] for _ in range(2)]
-    rows = METRICS["wer"].statistics(texts[0], [[text] for text in texts[1]]).rows
-    measured = jiwer.process_words(texts[1], texts[0])
-    assert rows[:, 0].sum() == measured.substitutions + measured.insertions + measured.deletions
-    assert rows[:, 0].sum() / rows[:, 1].sum() == pytest.approx(measured.wer, abs=1e-12)
+@pytest.mark.parametrize("name", ["wer", "cer"])
+def test_errors_equal_jiwer_on_ten_thousand_pairs(name: str) -> None:
+    """The rates, each pair's edits, and their kinds (FIELD I2) wherever the cheapest alignments agree in kinds."""
+    draw, characters = random.Random(8), name == "cer"
+    pool = ["a", "b", "cc", "d", "ef", "g"]
+    texts = [[" ".join(draw.choices(pool, k=draw.randint(1, 8))) for _ in range(10_000)] for _ in range(2)]
+    rows = METRICS[name].statistics(texts[0], [[text] for text in texts[1]]).rows
+    process = jiwer.process_characters if characters else jiwer.process_words
+    measured = process(texts[1], texts[0])
+    assert rows[:, 0].sum() / rows[:, 1].sum() == pytest.approx(getattr(measured, name), abs=1e-12)
+    aligned = alignments(texts[0], [[text] for text in texts[1]], units="characters" if characters else "words")
+    sure = 0
+    for row, mine, chunks, left, right in zip(rows, aligned, measured.alignments, texts[1], texts[0], strict=True):
+        kinds = dict.fromkeys(("substitute", "insert", "delete"), 0)
+        for chunk in chunks:
+            if chunk.type != "equal":
+                size = max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
+                kinds[chunk.type] += size
+        assert row[0] == mine.edits == sum(kinds.values())
+        assert mine.insertions - mine.deletions == kinds["insert"] - kinds["delete"]
+        one, other = (left, right) if characters else (left.split(), right.split())
+        # Of equally cheap ways one may have two substitutions where another inserts and deletes: fewest = most?
+        fewest = Levenshtein.distance(one, other, weights=(1000, 1000, 1001)) - 1000 * mine.edits
+        most = 1000 * mine.edits - Levenshtein.distance(one, other, weights=(1000, 1000, 999))
+        assert fewest <= mine.substitutions <= most
+        if fewest == most:
+            sure += 1
+            assert (mine.substitutions, mine.insertions, mine.deletions) == tuple(kinds.values())
+    assert sure > 5000
 
 
 # --- METEOR

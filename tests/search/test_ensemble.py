@@ -1,4 +1,4 @@
-"""Several models as one: the averages by hand, and every search over them; minimum Bayes risk against a plain loop."""
+"""Several models as one (FIELD H1 to H4): averages by hand, every search over them, minimum Bayes risk by a loop."""
 
 from __future__ import annotations
 

@@ -173,6 +173,35 @@ def test_a_thousand_searches_under_rules() -> None:
     assert possible > CASES / 2
 
 
+def test_required_words_are_in_all_of_a_thousand_outputs() -> None:
+    """Where any output within the limit holds them all; several a sentence, each sentence of a batch with its own."""
+    solvable = tight = several = 0
+    for seed in range(200):
+        chance = random.Random(seed)
+        table = Table(seed, SIZE, chance.choice([0.5, 1.5]), chance.choice([-1.0, 2.0]), 0.0)
+        texts = [[any_text(chance, 3) for _ in range(chance.randint(1, 3))] for _ in range(8)]
+        limits = [chance.randint(3, 6) for _ in texts]
+        rules = [Rules([Require([SURFACES.cuts(text) for text in own])], SIZE) for own in texts]
+        found = found_by(table, range(8), limits, chance.randint(1, 4), rules, most=1)
+        for own, limit, row in zip(texts, limits, found, strict=True):
+            needed = [SURFACES.cuts(text) for text in own]
+            fits = [
+                size
+                for size in range(limit)
+                if any(all(holds(text, cuts) for cuts in needed) for text in product(range(4, SIZE), repeat=size))
+            ]
+            if fits:
+                solvable += 1
+                tight += len(fits) == 1
+                several += len(set(own)) > 1
+                assert all(text in text_of(row[0].tokens) for text in own)
+                assert all(holds(row[0].tokens, cuts) for cuts in needed)
+            else:
+                assert not row
+    assert solvable >= CASES
+    assert min(tight, several) > 200
+
+
 def test_a_wide_beam_under_rules_finds_the_best_of_all() -> None:
     for seed in range(60):
         chance = random.Random(seed)

@@ -18,12 +18,13 @@ from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.runs import Run, train
 from dragoman.search.core import SearchConfig
 from dragoman.tasks import build_model
-from dragoman.training import loop
+from dragoman.training import step as stepping
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.display import Display
-from dragoman.training.loop import Trainer, step_seed
+from dragoman.training.loop import Trainer
 from dragoman.training.optimizer import mean_weights, rate_at
 from dragoman.training.ranks import Ranks
+from dragoman.training.step import step_seed
 from dragoman.training.validation import Validation, Validator
 from tests.training.conftest import Configure
 from tests.training.kill_driver import result, sha256, write_pairs
@@ -96,10 +97,10 @@ def test_dropout_is_seeded_by_the_place_of_a_batch_in_its_step(
         asked.append(rest)  # type: ignore[arg-type]
         return step_seed(*rest)
 
-    monkeypatch.setattr(loop, "step_seed", seed)
+    monkeypatch.setattr(stepping, "step_seed", seed)
     training = trainer(configure("train.seed=7"), tmp_path / "run")
-    forward = training.wrapped.forward
-    monkeypatch.setattr(training.wrapped, "forward", lambda batch: given.append(torch.initial_seed()) or forward(batch))
+    forward = training.model.forward
+    monkeypatch.setattr(training.model, "forward", lambda batch: given.append(torch.initial_seed()) or forward(batch))
     training._step()
     training._step()
     assert asked == [(7, 1, 0), (7, 1, 1), (7, 2, 0), (7, 2, 1)]
@@ -130,10 +131,9 @@ def test_a_step_is_the_mean_over_all_tokens_of_its_batches(configure: Configure,
         sum(float(part.grad.double().square().sum()) for part in model.parameters() if part.grad is not None)
     )
     training._step()
-    assert training._norm is not None
-    assert float(training._norm) == pytest.approx(expected, rel=1e-4)
+    assert float(training.learn.norm) == pytest.approx(expected, rel=1e-4)
     assert training.progress.tokens == int(loss.tokens)
-    assert float(training._loss) == 0.0, "the first step is logged"
+    assert float(training.learn.loss) == 0.0, "the first step is logged"
     assert metrics(tmp_path / "run")[0]["loss"] == pytest.approx(float(loss.total.detach() / loss.tokens), rel=1e-5)
 
 
@@ -427,7 +427,7 @@ def test_memory_that_runs_out_says_what_to_lower(
     def full(batch: object) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    training.wrapped = full
+    training.learn.wrapped = full
     with pytest.raises(
         DragomanError, match=r"out of memory at a batch of \d+ rows × .* lower train\.batch_tokens \(now 128\)"
     ):

@@ -168,7 +168,7 @@ def test_the_moving_average_follows_its_formula() -> None:
         with torch.no_grad():
             for part in model.parameters():
                 part.add_(torch.randn_like(part))
-        average.update(model, step)
+        average.update(model, average.share(step))
         decay = min(0.5, (1 + step) / (10 + step))
         for name, part in weights(model).items():
             expected[name] = decay * expected[name] + (1 - decay) * part.double()

@@ -1,0 +1,337 @@
+"""Train a Transformer on the CPU, side by side with Hugging Face Marian and torch.nn.Transformer.
+
+    OMP_NUM_THREADS=2 python benchmarks/cpu_training.py --data FOLDER_OF_MULTI30K [--dropout everywhere]
+
+All three have 3+3 post-norm layers of 256, 1024 inside the feed-forward layers, one table of 8,000 sub-words for
+source, target and output, label smoothing 0.1, clipping at 1 and fused AdamW. They take the same batches in turn, with
+dropout at the same places: in the stream alone (`stream`), or on attention weights and inside the feed-forward layers
+too (`everywhere`). A step of ours is the trainer's own, reading the batch included; the peers are handed theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from dragoman import config as configuration  # noqa: E402
+from dragoman.data.batches import Batch, BatchPlan, gather  # noqa: E402
+from dragoman.data.corpus import Corpus, prepare  # noqa: E402
+from dragoman.data.tokenizers import EOS, PAD, SOS  # noqa: E402
+from dragoman.layers.positions import sinusoids  # noqa: E402
+from dragoman.tasks import model_for  # noqa: E402
+from dragoman.training.display import Display  # noqa: E402
+from dragoman.training.loop import Trainer  # noqa: E402
+from dragoman.training.ranks import Ranks  # noqa: E402
+
+WIDTH, LAYERS, HEADS, INNER, SMOOTHING, RATE = 256, 3, 8, 1024, 0.1, 3e-4
+BUDGET = 2240  # tokens a side, padding included: about 2,000 real target tokens a step
+BAR = 1.35
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+Step = Callable[[Batch], None]
+
+
+def settings(data: Path, dropout: float, inside: float) -> Any:
+    """The run as a user would configure it."""
+    stack = {
+        "kind": "transformer",
+        "layers": LAYERS,
+        "width": WIDTH,
+        "heads": HEADS,
+        "feedforward": INNER,
+        "norm": "post",
+        "dropout": dropout,
+        "attention_dropout": inside,
+        "feedforward_dropout": inside,
+    }
+    files = {side: str(data / f"train.{ending}.gz") for side, ending in (("source", "en"), ("target", "de"))}
+    table = {
+        "data": {"train": files},
+        "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+        "model": {
+            "kind": "encoder-decoder",
+            "tie": "all",
+            "label_smoothing": SMOOTHING,
+            "encoder": stack,
+            "decoder": stack,
+        },
+        "train": {
+            "batch_tokens": BUDGET,
+            "device": "cpu",
+            "log_every": 10**9,
+            "optimizer": {"learning_rate": RATE, "schedule": "constant", "warmup": 0},
+        },
+    }
+    return configuration.build(table)
+
+
+def ours(config: Any, corpus: Corpus) -> Step:
+    """A step of the trainer; it takes the batches of its plan one after another, as everyone here does."""
+    torch.manual_seed(1)
+    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
+    folder = Path(tempfile.mkdtemp())
+    trainer = Trainer(
+        config.train, config.search, model, corpus, folder, torch.device("cpu"), Ranks(), Display(quiet=True)
+    )
+    trainer.progress.step = 1  # the first step logs
+    return lambda batch: trainer._step()
+
+
+class TorchTransformer(nn.Module):
+    """torch.nn.Transformer with embeddings, positions and an output layer."""
+
+    positions: Tensor
+
+    def __init__(self, vocabulary: int, dropout: float, inside: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, WIDTH, padding_idx=PAD)
+        nn.init.normal_(self.embedding.weight, std=WIDTH**-0.5)
+        self.register_buffer("positions", sinusoids(512, WIDTH))
+        self.dropout = nn.Dropout(dropout)
+        self.stack = nn.Transformer(WIDTH, HEADS, LAYERS, LAYERS, INNER, dropout, batch_first=True)
+        for layer in (*self.stack.encoder.layers, *self.stack.decoder.layers):
+            layer.dropout.p = inside
+            for attention in (layer.self_attn, getattr(layer, "multihead_attn", layer.self_attn)):
+                attention.dropout = inside
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        embedded: Tensor = self.dropout(self.embedding(tokens) * WIDTH**0.5 + self.positions[: tokens.shape[1]])
+        return embedded
+
+    def forward(self, batch: Batch, inputs: Tensor) -> Tensor:
+        hidden = self.stack(
+            self.embed(batch.source),
+            self.embed(inputs),
+            tgt_mask=nn.Transformer.generate_square_subsequent_mask(inputs.shape[1]),
+            src_key_padding_mask=(~batch.source_mask).float().masked_fill(~batch.source_mask, -math.inf),
+            memory_key_padding_mask=(~batch.source_mask).float().masked_fill(~batch.source_mask, -math.inf),
+            tgt_is_causal=True,
+        )
+        return F.linear(hidden, self.embedding.weight)
+
+
+def marian(vocabulary: int, dropout: float, inside: float) -> nn.Module:
+    """Hugging Face's Marian of these sizes; its attention is torch's fused one wherever that can be."""
+    from transformers import MarianConfig, MarianMTModel
+
+    return MarianMTModel(
+        MarianConfig(
+            vocab_size=vocabulary,
+            d_model=WIDTH,
+            encoder_layers=LAYERS,
+            decoder_layers=LAYERS,
+            encoder_attention_heads=HEADS,
+            decoder_attention_heads=HEADS,
+            encoder_ffn_dim=INNER,
+            decoder_ffn_dim=INNER,
+            activation_function="relu",
+            dropout=dropout,
+            attention_dropout=inside,
+            activation_dropout=inside,
+            scale_embedding=True,
+            max_position_embeddings=512,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            decoder_start_token_id=SOS,
+            use_cache=False,
+        )
+    )
+
+
+def peer(model: nn.Module, logits: Callable[[Batch, Tensor], Tensor]) -> Step:
+    """A usual training step."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), eps=1e-9, weight_decay=0, fused=True)
+
+    def step(batch: Batch) -> None:
+        target = batch.target
+        inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
+        scores = logits(batch, inputs).flatten(0, 1)
+        loss = F.cross_entropy(scores, target.flatten(), ignore_index=PAD, label_smoothing=SMOOTHING)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def peers(vocabulary: int, dropout: float, inside: float) -> dict[str, Step]:
+    """Everyone we are compared with."""
+    theirs: Any = marian(vocabulary, dropout, inside)
+    plain = TorchTransformer(vocabulary, dropout, inside)
+
+    def marian_logits(batch: Batch, inputs: Tensor) -> Tensor:
+        scores: Tensor = theirs(
+            input_ids=batch.source, attention_mask=batch.source_mask.long(), decoder_input_ids=inputs
+        ).logits
+        return scores
+
+    return {"Hugging Face Marian": peer(theirs, marian_logits), "torch.nn.Transformer": peer(plain, plain.forward)}
+
+
+def operations(batch: Batch, vocabulary: int) -> float:
+    """Floating-point operations that a step cannot do without: matrix products over real tokens, three times forward.
+
+    Padding counts nothing, nor do norms, softmax, dropout and the optimiser.
+    """
+    sources, targets = batch.source_mask.sum(1), (batch.target != PAD).sum(1)
+    square, inner = WIDTH * WIDTH, 2 * WIDTH * INNER
+    encoder = LAYERS * (sources.sum() * (4 * square + inner) + 2 * WIDTH * (sources * sources).sum())
+    seen = targets * (targets + 1) // 2 + targets * sources
+    decoder = LAYERS * (targets.sum() * (6 * square + inner) + sources.sum() * 2 * square + 2 * WIDTH * seen.sum())
+    return 3.0 * 2.0 * float(encoder + decoder + targets.sum() * WIDTH * vocabulary)
+
+
+def matrix_peak(clock: Callable[[], float]) -> float:
+    """The most operations a second that a large float32 matrix product reaches here."""
+    a = torch.randn(2048, 2048)
+    fastest = math.inf
+    for _ in range(6):
+        begin = clock()
+        a @ a
+        fastest = min(fastest, clock() - begin)
+    return 2 * 2048**3 / fastest
+
+
+def commit() -> str:
+    """What was measured; + says that files were changed since."""
+
+    def git(*command: str) -> str:
+        return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+    return git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+
+
+def processor() -> str:
+    """The name of the CPU."""
+    found = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout.splitlines()
+    names = [line.partition(":")[2].strip() for line in found if line.startswith("Model name")]
+    return f"{platform.machine()} {' '.join(names)}".strip()
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Rounds of a few batches, everyone in turn with the same ones."""
+    inside = arguments.rate if arguments.dropout == "everywhere" else 0.0
+    config = settings(arguments.data, arguments.rate, inside)
+    corpus = prepare(config.data, config.tokenizer)
+    vocabulary = len(corpus.target_tokenizer)
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
+    epoch = plan.epoch(0)
+    steps = {"Dragoman": ours(config, corpus), **peers(vocabulary, arguments.rate, inside)}
+    steps = {name: step for name, step in steps.items() if not arguments.only or arguments.only in name}
+    rates: dict[str, list[float]] = {name: [] for name in steps}
+    peaks, tokens, places, needed = [], 0, 0, []
+    clock = CLOCKS[arguments.clock]
+    for number in range(arguments.rounds + 1):  # the first one warms up
+        first = number * arguments.batches
+        batches = [gather(corpus.train, epoch[place], plan) for place in range(first, first + arguments.batches)]
+        real = sum(int((batch.target != PAD).sum()) for batch in batches)
+        tokens, places = tokens + real, places + sum(batch.target.numel() for batch in batches)
+        needed.append(sum(operations(batch, vocabulary) for batch in batches) / real)
+        peaks.append(matrix_peak(clock))
+        turns = list(steps.items())
+        for name, step in turns[number % len(turns) :] + turns[: number % len(turns)]:
+            begin = clock()
+            for batch in batches:
+                step(batch)
+            if number:
+                rates[name].append(real / (clock() - begin))
+    medians = {name: statistics.median(found) for name, found in rates.items()}
+    peak = max(peaks)
+    best = max((found for name, found in medians.items() if name != "Dragoman"), default=math.nan)
+    return {
+        "commit": commit(),
+        "machine": processor(),
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0],
+        "versions": {"torch": torch.__version__, "python": platform.python_version(), **transformers_version()},
+        "settings": {
+            **{key: getattr(arguments, key) for key in ("dropout", "rate", "rounds", "batches", "clock")},
+            "vocabulary": vocabulary,
+            "tokens_a_step": round(tokens / (arguments.rounds + 1) / arguments.batches),
+            "padding": round(1 - tokens / places, 3),
+        },
+        "matrix_peak": peak,
+        "operations_per_token": statistics.median(needed),
+        "tokens_per_second": medians,
+        "spread": {name: [min(found), max(found)] for name, found in rates.items()},
+        "share_of_peak": {name: found * statistics.median(needed) / peak for name, found in medians.items()},
+        "ratio_to_best_peer": medians.get("Dragoman", math.nan) / best,
+    }
+
+
+def transformers_version() -> dict[str, str]:
+    """Of the peer."""
+    import transformers
+
+    return {"transformers": transformers.__version__}
+
+
+def table(facts: dict[str, Any]) -> str:
+    """The same for people."""
+    told = facts["settings"]
+    lines = [
+        f"{facts['machine']}, {facts['threads']} threads, torch {facts['versions']['torch']}, "
+        f"commit {facts['commit']}, {'CPU time' if told['clock'] == 'cpu' else 'wall time'}, load {facts['load']:.1f}; "
+        f"{told['tokens_a_step']:,} target tokens a step, {told['padding']:.1%} padding, dropout {told['rate']} "
+        f"{'in the stream' if told['dropout'] == 'stream' else 'everywhere'}; median of {told['rounds']} rounds of "
+        f"{told['batches']} steps; matrix peak {facts['matrix_peak'] / 1e9:.1f} GFLOP/s",
+        "",
+        "| training, float32 | target tokens/s | least to most | of the matrix peak |",
+        "|---|---|---|---|",
+    ]
+    for name, rate in facts["tokens_per_second"].items():
+        low, high = facts["spread"][name]
+        lines.append(f"| {name} | {rate:,.0f} | {low:,.0f} to {high:,.0f} | {facts['share_of_peak'][name]:.0%} |")
+    lines += ["", f"{facts['ratio_to_best_peer']:.2f} × the best peer (bar: {BAR})"]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--data", type=Path, required=True, help="the folder with Multi30k's train.en.gz and train.de.gz"
+    )
+    parser.add_argument("--dropout", choices=("stream", "everywhere"), default="everywhere", help="where")
+    parser.add_argument("--rate", type=float, default=0.1, help="of dropout")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=2, help="steps of everyone in a round")
+    parser.add_argument(
+        "--clock", choices=tuple(CLOCKS), default="wall", help="cpu: for one thread on a machine with other work"
+    )
+    parser.add_argument("--only", help="run nobody but those with this in their name")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "benchmarks" / "results", help="folder for JSON and table"
+    )
+    arguments = parser.parse_args()
+    facts = measure(arguments)
+    text = table(facts)
+    print(text)
+    if not arguments.only:
+        arguments.results.mkdir(parents=True, exist_ok=True)
+        path = arguments.results / f"cpu-training-{arguments.dropout}"
+        path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        path.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
+    return 0 if arguments.only or facts["ratio_to_best_peer"] >= BAR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

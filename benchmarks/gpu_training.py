@@ -1,0 +1,225 @@
+"""Whole training steps on one GPU, side by side with Hugging Face Marian and torch.nn.Transformer of the same sizes.
+
+    python benchmarks/gpu_training.py [--rows 128 1024] [--json FILE]
+
+Forward, backward, clipping and a fused AdamW update under bfloat16 autocast; the same dropout everywhere. Our steps
+take their batch from the memory of the host, as in training; the peers' batches lie on the GPU already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+WIDTH, LAYERS, HEADS, INNER, VOCABULARY, LENGTH, DROPOUT, SMOOTHING = 512, 6, 8, 1024, 10112, 32, 0.1, 0.1
+Step = Callable[[], None]
+
+
+def batch(rows: int) -> Any:
+    from dragoman.data.batches import Batch
+
+    draw = torch.Generator().manual_seed(1)
+    source, target = (torch.randint(4, VOCABULARY, (rows, LENGTH), generator=draw) for _ in range(2))
+    return Batch(source, source != 0, target)
+
+
+def ours(rows: int, way: str) -> Step:
+    """A training step as the loop makes it."""
+    from dragoman import config as configuration
+    from dragoman.tasks import build_model
+    from dragoman.training.objectives import Likelihood
+    from dragoman.training.optimizer import build_optimizer
+    from dragoman.training.ranks import Ranks
+    from dragoman.training.step import build_step
+
+    stack = {
+        "kind": "transformer", "width": WIDTH, "layers": LAYERS, "heads": HEADS, "feedforward": INNER,
+        "dropout": DROPOUT, "attention_dropout": DROPOUT, "feedforward_dropout": DROPOUT,
+    }  # fmt: skip
+    model = {"tie": "all", "label_smoothing": SMOOTHING, "encoder": stack, "decoder": stack}
+    config = configuration.build({"data": {"train": "none.tsv"}, "model": model, "train": {"compile": way}})
+    torch.manual_seed(1)
+    built = build_model(config, VOCABULARY, VOCABULARY).cuda().train()
+    optimizer, device = build_optimizer(config.train.optimizer, built), torch.device("cuda")
+    parts = (built, built, Likelihood(config.train.objective, None), optimizer, None, Ranks(), device, True)  # type: ignore[arg-type]
+    learn = build_step(config.train, *parts, print)
+    host, number = batch(rows), 0
+    count = host.target.numel()
+
+    def step() -> None:
+        nonlocal number
+        number += 1
+        learn([(0, host)], 0, number, count)
+
+    return step
+
+
+def peer(rows: int, build: Callable[[], nn.Module], loss: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Step:
+    """The usual loop around a peer's model."""
+    model = build().cuda().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    host = batch(rows)
+    source, target = host.source.cuda(), host.target.cuda()
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            total = loss(model, source, target)
+        total.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def marian() -> nn.Module:
+    from transformers import MarianConfig, MarianMTModel
+
+    return MarianMTModel(
+        MarianConfig(
+            vocab_size=VOCABULARY, d_model=WIDTH, encoder_layers=LAYERS, decoder_layers=LAYERS,
+            encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=INNER, decoder_ffn_dim=INNER,
+            dropout=DROPOUT, attention_dropout=DROPOUT, activation_dropout=DROPOUT, max_position_embeddings=512,
+            pad_token_id=0, eos_token_id=3, decoder_start_token_id=2, forced_eos_token_id=None,
+        )
+    )  # fmt: skip
+
+
+def smoothed(logits: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(logits.flatten(0, 1).float(), target.flatten(), label_smoothing=SMOOTHING)
+
+
+def marian_loss(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+    inputs = torch.cat([target.new_full((target.shape[0], 1), 2), target[:, :-1]], 1)
+    mask = source != 0
+    return smoothed(model(input_ids=source, attention_mask=mask, decoder_input_ids=inputs).logits, target)
+
+
+class TorchTransformer(nn.Module):
+    """torch.nn.Transformer between embeddings and an output layer that share one table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Parameter(torch.randn(512, WIDTH) * 0.02)
+        self.core = nn.Transformer(
+            WIDTH, HEADS, LAYERS, LAYERS, INNER, DROPOUT, batch_first=True, norm_first=True
+        )  # fmt: skip
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        return nn.functional.dropout(self.table(tokens) * WIDTH**0.5 + self.positions[: tokens.shape[1]], DROPOUT)
+
+    def forward(self, source: Tensor, inputs: Tensor) -> Tensor:
+        causal = nn.Transformer.generate_square_subsequent_mask(inputs.shape[1], device=inputs.device)
+        padding = source == 0
+        x = self.core(
+            self.embedded(source), self.embedded(inputs), tgt_mask=causal, tgt_is_causal=True,
+            src_key_padding_mask=padding, memory_key_padding_mask=padding,
+        )  # fmt: skip
+        return nn.functional.linear(x, self.table.weight)
+
+
+def torch_loss(model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+    inputs = torch.cat([target.new_full((target.shape[0], 1), 2), target[:, :-1]], 1)
+    return smoothed(model(source, inputs), target)
+
+
+def operations(rows: int) -> float:
+    """Of the matrix products of one step, three times those of the forward pass."""
+    tokens = rows * LENGTH
+    encoder = LAYERS * (4 * WIDTH**2 + 2 * WIDTH * INNER)
+    decoder = LAYERS * (8 * WIDTH**2 + 2 * WIDTH * INNER) + WIDTH * VOCABULARY
+    attention = LAYERS * 3 * 2 * LENGTH * WIDTH  # products with keys and with values
+    return 3 * 2 * tokens * (encoder + decoder + attention)
+
+
+def peak() -> float:
+    """Operations a second of a large bfloat16 product."""
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    times = [milliseconds(lambda: a @ b, 20) for _ in range(3)]
+    return float(2 * 8192**3 / (min(times) / 1000))
+
+
+def milliseconds(step: Callable[[], Any], count: int) -> float:
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in range(count):
+        step()
+    torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - started) / count
+
+
+def measured(rows: int, ways: list[str], rounds: int, most: float) -> dict[str, dict[str, float]]:
+    """Milliseconds a step of everybody, in turns."""
+    contenders: dict[str, Callable[[], Step]] = {
+        "Hugging Face Marian": lambda: peer(rows, marian, marian_loss),
+        "torch.nn.Transformer": lambda: peer(rows, TorchTransformer, torch_loss),
+        **{f"dragoman, {way}": lambda way=way: ours(rows, way) for way in ways},  # type: ignore[misc]
+    }
+    steps, first = {}, {}
+    for name, build in contenders.items():
+        started = time.perf_counter()
+        step = build()
+        for _ in range(6):
+            step()
+        torch.cuda.synchronize()
+        first[name] = time.perf_counter() - started
+        steps[name] = step
+        print(f"{rows} rows: {name} ready after {first[name]:.1f} s", flush=True)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(rounds):
+        for name, step in steps.items():
+            once = milliseconds(step, 3)
+            times[name].append(milliseconds(step, max(3, min(30, int(most / max(once, 0.1))))))
+    return {
+        name: {"median": statistics.median(some), "least": min(some), "most": max(some), "ready_seconds": first[name]}
+        for name, some in times.items()
+    }
+
+
+def main() -> None:
+    """Measure, print, write down."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[128, 1024])
+    parser.add_argument("--ways", nargs="+", default=["off", "graphs", "kernels"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--most", type=float, default=400, help="milliseconds of one timing")
+    parser.add_argument("--json", type=Path, default=ROOT / "benchmarks" / "results" / "gpu_training.json")
+    options = parser.parse_args()
+    found: dict[str, Any] = {"machine": torch.cuda.get_device_name(), "torch": torch.__version__, "peak": peak()}
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    found["commit"] = commit.stdout.strip()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for rows in options.rows:
+            times = measured(rows, options.ways, options.rounds, options.most)
+            best = min(one["median"] for name, one in times.items() if not name.startswith("dragoman"))
+            print(f"| {rows} × {LENGTH} | ms a step | least to most | times the best peer | of the matrix peak |")
+            print("|---|---|---|---|---|")
+            for name, one in times.items():
+                one["ratio"] = best / one["median"]
+                one["share_of_peak"] = operations(rows) / (one["median"] / 1000) / found["peak"]
+                print(
+                    f"| {name} | {one['median']:.2f} | {one['least']:.2f} to {one['most']:.2f} | {one['ratio']:.2f} "
+                    f"| {100 * one['share_of_peak']:.1f} % |"
+                )
+            found[f"{rows}x{LENGTH}"] = times
+            torch.cuda.empty_cache()
+    options.json.parent.mkdir(exist_ok=True)
+    options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

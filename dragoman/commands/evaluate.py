@@ -1,0 +1,131 @@
+"""`dragoman evaluate`: a run scored on pairs."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import click
+
+from dragoman.commands.options import (
+    CONTROL_OPTIONS,
+    INTERVAL_OPTIONS,
+    SEARCH_OPTIONS,
+    beam_option,
+    control_settings,
+    decoding_options,
+    device_option,
+    engine_options,
+    evaluation_metric_option,
+    interval_settings,
+    json_option,
+    length_penalty_option,
+    options,
+    search_settings,
+    tag_option,
+)
+from dragoman.commands.printing import print_scores, tell_saved
+from dragoman.commands.progress import progress_bar
+from dragoman.errors import DataError
+
+
+@click.command()
+@click.argument("run")
+@click.argument("file", required=False)
+@click.option("--source", help="Source lines of a pair of parallel files.")
+@click.option("--target", help="Reference lines, one for each source line.")
+@beam_option
+@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
+@length_penalty_option
+@options(SEARCH_OPTIONS.values())
+@options(CONTROL_OPTIONS)
+@evaluation_metric_option
+@options(INTERVAL_OPTIONS)
+@tag_option
+@json_option
+@click.option("--output", help="Also write the outputs to this file, one a line.")
+@device_option
+@engine_options
+@decoding_options
+def evaluate(
+    run: str,
+    file: str | None,
+    source: str | None,
+    target: str | None,
+    beam: int | None,
+    batch_size: int,
+    length_penalty: float | None,
+    metrics: tuple[str, ...],
+    tag: str | None,
+    as_json: bool,
+    output: str | None,
+    device: str,
+    engine: str,
+    precision: str,
+    how: dict[str, Any],
+    **given: Any,
+) -> None:
+    """Score a run on pairs: BLEU, chrF, WER, CER, exact match, loss and perplexity.
+
+    \b
+    dragoman evaluate runs/my test.tsv
+    dragoman evaluate runs/my --source test.en --target test.de --output out.de
+    dragoman evaluate runs/my test.tsv --metric bleu --metric ter --intervals
+    dragoman evaluate runs/my test.tsv --beam 1 --terminology terms.tsv
+    dragoman evaluate runs/my test.tsv --mbr 32 --seed 2 --intervals --draws 2000 --draws-seed 3
+
+    FILE has a source and one or more references a line, tab-separated (or .jsonl, .parquet). wer, cer and exact_match
+    are fractions. Where the target is phonemes (data.units), per is the error rate over phonemes and wer the share of
+    inputs that match no reference. Loss, perplexity and token accuracy are those of the first references, however
+    outputs are made and whatever is asked of them. dragoman compare says whether two --output files differ.
+    """
+    from dragoman.companions import asked_how
+    from dragoman.data.corpus import fault_message, read_all
+    from dragoman.data.readers import Example, Fault, Pairs
+    from dragoman.files import check_writable, written_whole
+    from dragoman.scoring.table import chosen
+
+    if (file is None) == (source is None) or (source is None) != (target is None):
+        raise DataError("name either FILE or both --source and --target")
+    files = Pairs(source, target) if source is not None and target is not None else file
+    assert files is not None
+    asked, drawn = control_settings(given), interval_settings(given)
+    chosen(metrics)
+    if output is not None:
+        check_writable(output)
+    predictor, decoding = asked_how(run, device, how, beam, engine, precision)
+    examples: list[Example] = []
+    faults: list[Fault] = []
+    for item in read_all(predictor.config.data, files, several_references=True):
+        if isinstance(item, Fault):
+            faults.append(item)
+        else:
+            examples.append(item)
+    if faults:
+        # Scores of a part would be compared with scores of the whole: never leave out a line silently.
+        raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
+    if not examples:
+        raise DataError(f"{file or source}: nothing to evaluate: no pair was read")
+    predictor.temperature = None  # scores ask for no confidences
+    predictor.tells_scores = False
+    with progress_bar("pairs", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
+        scores, predictions = predictor.evaluate(
+            examples,
+            tag=tag,
+            beam=beam,
+            length_penalty=length_penalty,
+            batch_size=batch_size,
+            search=search_settings(given),
+            metrics=metrics,
+            progress=progress,
+            **decoding,
+            **asked,
+            **drawn,
+        )
+    tell_saved(decoding)
+    if output is not None:
+        with written_whole(output) as beside:
+            texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
+            beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
+    print_scores(scores, as_json)

@@ -1,0 +1,139 @@
+"""`dragoman predict`: one output line for every input line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dragoman.commands.options import (
+    CONTROL_OPTIONS,
+    SEARCH_OPTIONS,
+    beam_option,
+    control_settings,
+    decoding_options,
+    device_option,
+    engine_options,
+    length_penalty_option,
+    options,
+    search_settings,
+    tag_option,
+)
+from dragoman.commands.printing import as_utf8, tell_saved
+from dragoman.commands.progress import count_lines, progress_bar
+from dragoman.errors import DataError
+
+
+@click.command()
+@click.argument("run")
+@click.argument("file", required=False)
+@beam_option
+@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
+@length_penalty_option
+@options(SEARCH_OPTIONS.values())
+@options(CONTROL_OPTIONS)
+@click.option("--beam-trace", metavar="FILE", help="Write all that the search looked at: one JSON object an input.")
+@tag_option
+@click.option("--json", "as_json", is_flag=True, help="One object a line: text, score, tokens, token_scores.")
+@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json.")
+@device_option
+@engine_options
+@decoding_options
+def predict(
+    run: str,
+    file: str | None,
+    beam: int | None,
+    batch_size: int,
+    length_penalty: float | None,
+    tag: str | None,
+    as_json: bool,
+    n_best: int,
+    device: str,
+    engine: str,
+    precision: str,
+    beam_trace: str | None,
+    how: dict[str, Any],
+    **given: Any,
+) -> None:
+    """Predict one output line for every input line.
+
+    \b
+    dragoman predict runs/my input.txt > output.txt
+    echo "a line" | dragoman predict runs/my --beam 1                the fastest way
+    dragoman predict runs/my input.txt --json --n-best 3             with scores and runners-up
+    dragoman predict runs/my input.txt --require ship --forbid boat  what outputs must and must not hold
+    dragoman predict runs/my input.txt --terminology terms.tsv --placeholders
+    dragoman predict runs/my input.txt --sample --temperature 0.7 --seed 2
+    dragoman predict runs/my input.txt --with runs/other --with runs/third
+
+    Reads FILE (also .gz and .zst) or standard input. Empty lines stay empty. The output does not depend on the
+    batch size or on the order of the lines.
+
+    The lines of a FILE.jsonl are objects with "source" and, for this line alone, "prefix", "forbid", "require",
+    "allow" or "pattern"; they go before the options of these names.
+    """
+    if n_best > 1 and not as_json:
+        raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
+    typed = file in (None, "-")
+    if typed and sys.stdin is None:
+        raise DataError("standard input is closed: name a FILE, or send lines")
+    from dragoman.companions import asked_how
+    from dragoman.data.readers import read_lines
+    from dragoman.predictor import WINDOW
+    from dragoman.search.control import Asked, asked_from_json, control_of
+
+    lines = read_lines(file)
+    asked = control_settings(given)
+    control = control_of(asked, "options")
+    if beam_trace is not None:
+        from dragoman.files import check_writable
+
+        check_writable(beam_trace)
+    predictor, decoding = asked_how(run, device, how, beam, engine, precision)
+    as_utf8()
+    if not as_json:
+        predictor.temperature = None  # plain output has no room for confidences: do not work them out
+        predictor.tells_scores = False
+    objects = file is not None and file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
+    texts = (
+        asked_from_json(line, f"{file}:{number}", control) if objects and line.strip() else Asked(line, control)
+        for number, line in enumerate(lines, 1)
+    )
+    conversation = typed and sys.stdin.isatty()  # a person waits for an answer to every line
+    with contextlib.ExitStack() as stack:
+        traced = None if beam_trace is None else stack.enter_context(Path(beam_trace).open("w", encoding="utf-8"))
+        progress = None
+        if sys.stderr.isatty() and not sys.stdout.isatty() and not conversation:
+            progress = stack.enter_context(progress_bar("lines", None if typed else count_lines(file)))
+
+        def tell_nodes(text: str, nodes: list[dict[str, Any]]) -> None:
+            print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=traced)
+
+        for prediction in predictor.stream(
+            texts,
+            tag=tag,
+            beam=beam,
+            length_penalty=length_penalty,
+            batch_size=batch_size,
+            most=n_best,
+            window=1 if conversation else WINDOW,
+            search=search_settings(given),
+            terminology=asked["terminology"],
+            placeholders=asked["placeholders"],
+            tell=None if traced is None else tell_nodes,
+            progress=progress,
+            **decoding,
+        ):
+            if as_json:
+                text = prediction.as_json(probability=how["exhaustive"] is not None)
+            else:  # a sub-word model can spell any byte; a line must stay a line
+                text = prediction.text.replace("\n", " ").replace("\r", " ")
+            sys.stdout.write(text + "\n")
+            if conversation:
+                sys.stdout.flush()
+        sys.stdout.flush()
+    tell_saved(decoding)

@@ -1,0 +1,58 @@
+"""What several commands print, and how."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+
+def as_utf8() -> None:
+    """Write UTF-8 with bare line feeds whatever the locale: the output is data, not a message."""
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+
+
+def tell_saved(decoding: dict[str, Any]) -> None:
+    """Say what a draft was good for."""
+    saved = getattr(decoding["method"], "saved", None)
+    if saved is not None:
+        click.echo(f"draft: {saved}", err=True)
+
+
+NAMES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "chrf++": "chrF++",
+    "ter": "TER",
+    "meteor": "METEOR",
+    "rouge-1": "ROUGE-1",
+    "rouge-2": "ROUGE-2",
+    "rouge-l": "ROUGE-L",
+    "wer": "WER",
+    "cer": "CER",
+    "per": "PER",
+    "exact_match": "exact match",
+    "loss": "loss",
+    "perplexity": "perplexity",
+    "token_accuracy": "token accuracy",
+}
+FRACTIONS = {"meteor", "rouge-1", "rouge-2", "rouge-l", "wer", "cer", "per", "exact_match", "token_accuracy"}
+
+
+def print_scores(scores: dict[str, Any], as_json: bool) -> None:
+    """Scores for a person, or as one JSON object."""
+    if as_json:
+        click.echo(json.dumps(scores))
+        return
+    signatures = scores["signatures"]
+    for key, name in NAMES.items():
+        if key in scores:
+            value = scores[key]
+            shown = f"{100 * value:.2f} %" if key in FRACTIONS else f"{value:.3f}" if key == "loss" else f"{value:.2f}"
+            if key in scores.get("intervals", {}):
+                low, high = ((100 if key in FRACTIONS else 1) * bound for bound in scores["intervals"][key])
+                shown = f"{shown:>10}  {low:>6.2f} to {high:>6.2f}"
+            click.echo(f"{name:<15}{shown:>10}   {signatures.get(key, '')}".rstrip())
+    click.echo(f"{'segments':<15}{scores['segments']:>10,}")

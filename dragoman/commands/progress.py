@@ -1,0 +1,46 @@
+"""A bar on standard error for what takes long, where a person looks on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+BLOCK = 1 << 20
+
+
+@contextmanager
+def progress_bar(unit: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Gives a function that is told how many more are done; without a total there is a count but no percentage."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    state = TextColumn("{task.fields[state]}")
+    columns = (state,) if total is None else (BarColumn(), TaskProgressColumn(), state, TimeRemainingColumn())
+    whole = "" if total is None else f" of {total:,}"
+    started, count = time.monotonic(), 0
+    # Standard output is data: rich must not lead it through its own hands.
+    bar = Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False)
+    with bar:
+        task = bar.add_task("", total=total, state=f"0{whole} {unit}")
+
+        def done(more: int) -> None:
+            nonlocal count
+            count += more
+            rate = count / max(time.monotonic() - started, 1e-9)
+            bar.update(task, advance=more, state=f"{count:,}{whole} {unit}, {rate:,.0f} a second")
+
+        yield done
+
+
+def count_lines(path: str | Path | None) -> int | None:
+    """How many lines a plain file has; None for a stream, and for compressed files, which would be read twice."""
+    if path is None or not Path(path).is_file() or Path(path).suffix.lower() in (".gz", ".zst"):
+        return None
+    count, last = 0, b"\n"
+    with Path(path).open("rb") as file:
+        while block := file.read(BLOCK):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")

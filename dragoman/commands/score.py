@@ -1,0 +1,90 @@
+"""`dragoman score` and `dragoman compare`: text scored without a model."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from dragoman.commands.options import draws_option, json_option, metric_option, seed_option, units_option
+from dragoman.commands.printing import as_utf8, print_scores
+
+
+@click.command()
+@click.argument("hypotheses")
+@click.argument("references", nargs=-1, required=True)
+@metric_option
+@units_option
+@click.option("--intervals", is_flag=True, help="Add 95 % confidence intervals, by bootstrap over segments.")
+@click.option("--source", help="Source lines, for the cuts below.")
+@click.option("--by-length", is_flag=True, help="Also by words of the source, or of the reference without --source.")
+@click.option("--by-frequency", metavar="FILE", help="Also by how often the rarest source word is in this text.")
+@click.option("--by-tag", metavar="FILE", help="Also by the label on each line of FILE; of '<2de> text' it is de.")
+@click.option("--alignment", is_flag=True, help="Show every line aligned with its reference, S, I and D counted.")
+@click.option("--characters", is_flag=True, help="Align characters instead of words.")
+@click.option("--table", is_flag=True, help="With --alignment, also print the table of edit costs.")
+@click.option("--substitution", type=click.IntRange(0), default=1, show_default=True, help="Cost of a replacement.")
+@click.option("--plot", metavar="FILE", help="Draw the cut by the first metric, or the edit table of the first line.")
+@draws_option
+@seed_option
+@json_option
+def score(hypotheses: str, references: tuple[str, ...], **options: Any) -> None:
+    """Score text without a model: HYPOTHESES and one or more REFERENCES files, line by line.
+
+    A reference line may hold several references, tab-separated.
+
+    \b
+    dragoman score out.txt ref.txt --intervals
+    dragoman score out.txt ref.txt --source src.txt --by-length --metric bleu --plot lengths.png
+    dragoman score out.txt ref.txt --alignment --characters --substitution 2
+    """
+    from dragoman.reports.scoring import ScoreRequest, score_report
+
+    request = ScoreRequest(hypotheses, references, **options)
+    scores, lines = score_report(request)
+    as_utf8()
+    if not request.as_json:
+        for line in lines:
+            click.echo(line)
+    print_scores(scores, request.as_json)
+
+
+@click.command()
+@click.argument("references")
+@click.argument("systems", nargs=-1, required=True, metavar="BASELINE SYSTEM...")
+@metric_option
+@units_option
+@click.option("--plot", metavar="FILE", help="Also draw scores and intervals to this .png, .svg or .pdf file.")
+@draws_option
+@seed_option
+@json_option
+def compare(
+    references: str,
+    systems: tuple[str, ...],
+    metrics: tuple[str, ...],
+    units: Any,
+    plot: str | None,
+    draws: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Say whether systems differ: each SYSTEM's outputs against those of the BASELINE, on the same REFERENCES.
+
+    Every score has a 95 % interval; every difference has p-values by paired bootstrap and by approximate
+    randomisation. A line of REFERENCES may hold several references, tab-separated.
+
+    \b
+    dragoman compare ref.txt greedy.txt beam5.txt
+    dragoman compare ref.txt base.txt one.txt two.txt --metric bleu --metric chrf --plot scores.png
+    """
+    from dragoman.reports.lines import comparison_lines
+    from dragoman.reports.scoring import compare_files
+
+    table, standings = compare_files(references, systems, metrics, units, draws, seed, plot)
+    as_utf8()
+    if as_json:
+        click.echo(json.dumps([standing.as_dict() for standing in standings], ensure_ascii=False))
+    else:
+        for line in comparison_lines(standings, table):
+            click.echo(line)

@@ -1,0 +1,126 @@
+"""`dragoman train` and `dragoman check`: what to train, found from files, configurations and runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dragoman.errors import DataError
+
+if TYPE_CHECKING:
+    from dragoman.config import Config
+    from dragoman.training.display import Display
+
+
+def resolve(
+    what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...], say: Any
+) -> tuple[Config, str]:
+    """The configuration meant by a config file, a data file, a run folder or two parallel files, and a run folder."""
+    from dragoman import config as configuration
+    from dragoman.files import run_name
+
+    if what is not None and "=" in what and not Path(what).exists():
+        overrides = (what, *overrides)
+        what = None
+    if (source is None) != (target is None):
+        raise DataError("--source and --target go together: found one, expected both")
+    if what is None and source is None:
+        raise DataError("nothing to train on: name a data file, a configuration (.toml) or a run folder")
+    if what is not None and source is not None:
+        raise DataError(f"found both '{what}' and --source/--target, expected one of them")
+    if what is not None and Path(what).is_dir():
+        from dragoman.runs import resumed
+
+        return resumed(what, overrides), what
+    if what is not None and what.lower().endswith(".toml"):
+        return configuration.load(what, overrides), str(Path("runs") / run_name(what))
+
+    from dragoman import automatic
+    from dragoman.data.readers import Pairs
+
+    files = Pairs(source, target) if source is not None and target is not None else what
+    assert files is not None
+    folder = Path("runs") / run_name(what or source or "")
+    config, reasons = automatic.configured(files, overrides)
+    for reason in reasons:
+        say(reason)
+    if overrides:
+        say(f"on top of that: {', '.join(overrides)}")
+    return config, str(folder)
+
+
+def what_to_train(function: Any) -> Any:
+    """The arguments that name data or a configuration."""
+    function = click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")(function)
+    function = click.argument("what", required=False, metavar="[FILE|CONFIG|RUN]")(function)
+    function = click.option("--target", help="Target lines, one for each source line.")(function)
+    return click.option("--source", help="Source lines of a pair of parallel files.")(function)
+
+
+@click.command()
+@what_to_train
+@click.option("--run", "--run-folder", "run_folder", help="The run folder to make or go on with. [default: runs/NAME]")
+@click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
+def train(
+    what: str | None,
+    overrides: tuple[str, ...],
+    source: str | None,
+    target: str | None,
+    run_folder: str | None,
+    quiet: bool,
+) -> None:
+    """Train a model, or go on with one.
+
+    \b
+    dragoman train pairs.tsv                      choose everything from the data, and say why
+    dragoman train --source a.en --target a.de    the same from two parallel files
+    dragoman train my.toml train.steps=2000       from a configuration, one setting changed
+    dragoman train runs/my                        go on where a run stopped
+    torchrun --nproc-per-node 2 -m dragoman train my.toml --run-folder runs/my    on several processes
+
+    Data may be .tsv, .jsonl or .parquet, plain, .gz or .zst. Ctrl-C and SIGTERM save before they stop; the same
+    command goes on from there, to the same bits. (torchrun takes --run for one of its own options; --run-folder it
+    leaves alone.)
+    """
+    from dragoman.runs import train as train_run
+    from dragoman.training.display import Display
+    from dragoman.training.ranks import Ranks
+
+    display = Display(quiet=quiet or not Ranks().first)
+    config, folder = resolve(what, source, target, overrides, display.say)
+    folder = run_folder or folder
+    progress = train_run(config, folder, display)
+    if Ranks().first:
+        report_trained(folder, config, progress, display)
+
+
+def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
+    """The last words of a training run."""
+    score, step = progress.best[0] if progress.best else (float("nan"), progress.step)
+    early = " (stopped early)" if progress.step < config.train.steps else ""
+    display.say(
+        f"done: {progress.step:,} steps{early}, best {config.train.metric} {abs(score):.4g} at step {step:,}\n"
+        f"run folder: {folder}\nuse it: dragoman predict {folder} FILE"
+    )
+
+
+@click.command()
+@what_to_train
+@click.option("--show", type=click.IntRange(0), default=1000, show_default=True, help="Faulty lines to name.")
+def check(what: str | None, overrides: tuple[str, ...], source: str | None, target: str | None, show: int) -> None:
+    """Prove a run before it starts.
+
+    Reads the configuration, then every data line (each fault is named as file:line), measures lengths, padding and
+    the memory of the largest batch, and runs one train-validate-save-reload-decode cycle on a few pairs.
+
+    \b
+    dragoman check pairs.tsv
+    dragoman check my.toml train.batch_tokens=8192 --show 20
+    """
+    from dragoman.checking import check as prove
+
+    config, _ = resolve(what, source, target, overrides, click.echo)
+    prove(config, click.echo, show)
+    click.echo("all is well")

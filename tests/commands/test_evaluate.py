@@ -1,0 +1,149 @@
+"""`dragoman evaluate` says what predict and score say, and what `Predictor.evaluate` does."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman.commands.options import DECODING
+from dragoman.commands.root import cli
+from dragoman.data.readers import read_lines
+from dragoman.errors import ConfigError, DataError
+from dragoman.predictor import Predictor
+from dragoman.search.core import SearchConfig
+from tests.conftest import Workshop, call
+
+
+@pytest.fixture
+def rows(inside: Workshop) -> list[list[str]]:
+    """The test pairs; their sources and references also stand in files."""
+    found = [line.split("\t") for line in read_lines(inside.folder / "test.tsv")]
+    inside.write("sources.txt", "".join(f"{row[0]}\n" for row in found))
+    inside.write("references.txt", "".join("\t".join(row[1:]) + "\n" for row in found))
+    inside.write("terms.tsv", "a\tJJ\nb\tHI\n")
+    inside.write("allowed.txt", "ABC\nJIH\nDD\n")
+    return found
+
+
+def evaluated(*options: str) -> dict[str, Any]:
+    said = call("evaluate", "runs/pairs", "test.tsv", "--json", *options)
+    assert said.code == 0, said.err
+    scores: dict[str, Any] = json.loads(said.out)
+    return scores
+
+
+def test_metrics_and_intervals_are_those_of_score(rows: list[list[str]], tmp_path: Path) -> None:
+    output = str(tmp_path / "out.txt")
+    asked = ("--metric", "ter", "--metric", "chrf++", "--intervals", "--draws", "60", "--draws-seed", "5")
+    scores = evaluated(*asked, "--output", output)
+    alone = json.loads(call("score", output, "references.txt", "--json", *asked).out)
+    assert set(alone) == {"ter", "chrf++", "segments", "signatures", "intervals"}
+    assert {name: scores[name] for name in alone} == alone
+    assert set(scores) - set(alone) == {"loss", "perplexity", "token_accuracy"}
+    low, high = scores["intervals"]["ter"]
+    assert low < scores["ter"] < high
+    other = evaluated(*asked[:-1], "6")
+    assert other["ter"] == scores["ter"]
+    assert other["intervals"] != scores["intervals"]
+    shown = call("evaluate", "runs/pairs", "test.tsv", *asked)
+    assert re.search(rf"^TER +{scores['ter']:.2f} +{low:.2f} to +{high:.2f}   nrefs:2", shown.out, re.MULTILINE)
+    assert evaluated()["bleu"] == evaluated("--metric", "bleu")["bleu"]
+    assert set(evaluated("--metric", "all")) > {"meteor", "rouge-l", "ter", "cer"}
+
+
+# Options, the same in Python, and what every output then is.
+CONTROLS: dict[str, tuple[list[str], dict[str, Any], str]] = {
+    "prefix": (["--prefix", "BA"], {"prefix": "BA"}, "BA.*"),
+    "forbid": (["--forbid", "A", "--forbid", "B"], {"forbid": ["A", "B"]}, "[^AB]*"),
+    "require": (["--require", "HG", "--require", "J"], {"require": ["HG", "J"]}, "(?=.*HG)(?=.*J).*"),
+    "pattern": (["--pattern", "[CD]{3}"], {"pattern": "[CD]{3}"}, "[CD]{3}"),
+    "allow": (["--allow", "allowed.txt"], {"allow": ["ABC", "JIH", "DD"]}, "ABC|JIH|DD"),
+    "terminology": (["--terminology", "terms.tsv"], {"terminology": "terms.tsv"}, ".*"),
+    "placeholders": (["--placeholders"], {"placeholders": True}, ".*"),
+}
+
+
+@pytest.mark.parametrize("kind", CONTROLS)
+def test_what_is_asked_of_outputs(inside: Workshop, rows: list[list[str]], kind: str, tmp_path: Path) -> None:
+    options, arguments, expected = CONTROLS[kind]
+    if kind in ("terminology", "placeholders"):
+        rows = [["a <1> b", "AB", "BA"], ["a", "A"]]
+        inside.write("sources.txt", "".join(f"{row[0]}\n" for row in rows))
+    pairs = [(row[0], row[1:]) for row in rows]
+    inside.write("asked.tsv", "".join("\t".join(row) + "\n" for row in rows))
+    output = tmp_path / "out.txt"
+    said = call("evaluate", inside.run, "asked.tsv", *options, "--output", output, "--json")
+    (inside.folder / "asked.tsv").unlink()
+    assert said.code == 0, said.err
+    written = output.read_text(encoding="utf-8")
+    assert written == call("predict", inside.run, "sources.txt", *options).out
+    assert all(re.fullmatch(expected, line) for line in written.splitlines())
+    scores, predictions = dragoman.load(inside.run).evaluate(pairs, **arguments)
+    assert "".join(f"{one.text}\n" for one in predictions) == written
+    assert json.loads(said.out) == scores
+    if kind == "terminology":
+        assert "JJ" in written.splitlines()[0]
+        assert "HI" in written.splitlines()[0]
+        assert "HI" not in written.splitlines()[1]
+    if kind == "placeholders":
+        assert written.splitlines()[0].count("<1>") == 1
+
+
+def test_outputs_may_be_asked_for_one_by_one(inside: Workshop, rows: list[list[str]]) -> None:
+    pairs = [(row[0], row[1]) for row in rows[:3]]
+    _, found = dragoman.load(inside.run).evaluate(pairs, require=[["HH"], [], ["GG"]], prefix=[None, "C", None])
+    assert "HH" in found[0].text
+    assert found[1].text.startswith("C")
+    assert "GG" in found[2].text
+
+
+def test_the_seed_of_outputs_and_that_of_draws_are_two(rows: list[list[str]]) -> None:
+    drawn = ("--sample", "--temperature", "3", "--intervals", "--draws", "20", "--metric", "cer")
+    one = evaluated(*drawn, "--seed", "1", "--draws-seed", "1", "--output", "one.txt")
+    assert evaluated(*drawn, "--seed", "1", "--draws-seed", "1") == one
+    again = evaluated(*drawn, "--seed", "1", "--draws-seed", "2")
+    assert again["cer"] == one["cer"]
+    assert again["intervals"] != one["intervals"]
+    evaluated(*drawn, "--seed", "2", "--draws-seed", "1", "--output", "other.txt")
+    assert Path("other.txt").read_text() != Path("one.txt").read_text()
+
+
+def test_options_and_arguments_have_one_name() -> None:
+    arguments = set(inspect.signature(Predictor.evaluate).parameters)
+    opened = set(inspect.signature(dragoman.load).parameters)
+    files = {"run", "file", "source", "target", "as_json", "output"}  # what the command line alone has
+    search = set(SearchConfig.__dataclass_fields__)
+    for option in cli.commands["evaluate"].params:
+        assert option.name in arguments | opened | files | search | set(DECODING), option.name
+    told = {option.name for option in cli.commands["evaluate"].params}
+    assert arguments - told == {"self", "pairs", "search", "method", "progress"}  # Python's own
+
+
+def test_progress_counts_outputs(inside: Workshop, rows: list[list[str]]) -> None:
+    counts: list[int] = []
+    run = dragoman.load(inside.run)
+    run.evaluate([(row[0], row[1]) for row in rows], beam=1, batch_size=7, progress=counts.append)
+    assert sum(counts) == len(rows)
+    seen: list[int] = []
+    first = next(run.stream(["ab", "", "cd"], beam=1, progress=seen.append))
+    assert first.text == run.predict(["ab"], beam=1)[0].text
+    assert sum(seen) == 3  # the window is done, whatever has been taken out of it
+
+
+def test_mistakes_come_before_the_search(
+    inside: Workshop, rows: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = dragoman.load(inside.run)
+    monkeypatch.setattr(run, "stream", None)
+    with pytest.raises(DataError, match=r"found 'blue', which is no metric\. Did you mean 'bleu'"):
+        run.evaluate([("a", "A")], metrics="blue")
+    with pytest.raises(ConfigError, match="draws: found 3, expected at least 10"):
+        run.evaluate([("a", "A")], intervals=True, draws=3)
+    with pytest.raises(DataError, match="input 1: require: found"):
+        run.evaluate([("a", "A")], require=[" "])

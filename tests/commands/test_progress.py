@@ -1,0 +1,107 @@
+"""The bar that a person at a terminal sees, and nobody else."""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import os
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from dragoman.commands.progress import count_lines, progress_bar
+from tests.conftest import Workshop, call
+
+
+def at_a_terminal(*arguments: str | Path, stdout: Path | None = None, stdin: bytes = b"") -> tuple[int, str]:
+    """Exit code and what a terminal shows of standard error, or of both streams."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    try:
+        with Path(stdout or os.devnull).open("wb") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dragoman", *map(str, arguments)],
+                stdin=subprocess.PIPE,
+                stdout=theirs if stdout is None else file,
+                stderr=theirs,
+                env={**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1"},
+            )
+            assert process.stdin is not None
+            process.stdin.write(stdin)
+            process.stdin.close()
+            os.close(theirs)
+            shown = b""
+            while True:
+                try:
+                    some = os.read(ours, 1 << 16)
+                except OSError:  # Linux's way to say that the other end is closed
+                    break
+                if not some:
+                    break
+                shown += some
+            code = process.wait(60)
+    finally:
+        os.close(ours)
+    return code, re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+
+
+def test_predict_and_evaluate_show_a_bar(inside: Workshop, tmp_path: Path) -> None:
+    lines = "abc\n\njih\n" * 50
+    path = inside.write("many.txt", lines)
+    expected = call("predict", inside.run, path, "--beam", "1").out
+    out = tmp_path / "out.txt"
+    code, shown = at_a_terminal("predict", inside.run, path, "--beam", "1", stdout=out)
+    assert (code, out.read_text()) == (0, expected)
+    assert re.search(r"100% 150 of 150 lines, [\d,]+ a second", shown)
+    code, shown = at_a_terminal("predict", inside.run, "--beam", "1", stdout=out, stdin=lines.encode())
+    assert (code, out.read_text()) == (0, expected)
+    assert re.search(r"\b150 lines, [\d,]+ a second", shown)
+    assert "%" not in shown
+    code, shown = at_a_terminal("evaluate", inside.run, inside.folder / "test.tsv", "--beam", "1", stdout=out)
+    assert code == 0
+    assert "100% 30 of 30 pairs" in shown
+    assert out.read_text() == call("evaluate", inside.run, "test.tsv", "--beam", "1").out
+
+
+def test_no_bar_among_the_outputs(inside: Workshop) -> None:
+    code, shown = at_a_terminal("predict", inside.run, "--beam", "1", stdin=b"abc\n")
+    assert code == 0
+    assert shown.replace("\r\n", "\n") == call("predict", inside.run, "--beam", "1", stdin=b"abc\n").out
+
+
+def test_an_error_stands_on_a_line_of_its_own(inside: Workshop, tmp_path: Path) -> None:
+    path = inside.write("bad.txt", b"abc\n\xe9\n")
+    code, shown = at_a_terminal("predict", inside.run, path, stdout=tmp_path / "out.txt")
+    path.unlink()
+    assert code == 2
+    assert shown.split("\r\n")[-2].startswith(f"dragoman: {path}:2: found byte 0xe9")
+
+
+@pytest.mark.parametrize("content", [b"", b"a", b"a\n", b"a\nb", b"\n\n", b"x\n" * 700_000 + b"y"])
+def test_lines_are_counted_as_they_are_read(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.txt"
+    path.write_bytes(content)
+    assert count_lines(path) == len(content.decode().splitlines())
+
+
+def test_only_plain_files_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "x.gz").write_bytes(gzip.compress(b"a\n"))
+    os.mkfifo(tmp_path / "pipe")
+    assert [count_lines(tmp_path / name) for name in ("x.gz", "pipe")] == [None, None]
+    assert count_lines(None) is None
+
+
+def test_standard_output_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.stdout
+    with progress_bar("lines", 3) as done:
+        assert sys.stdout is before
+        done(3)
+        print("data")
+    said = capsys.readouterr()
+    assert said.out == "data\n"
+    assert "3 of 3 lines" in said.err

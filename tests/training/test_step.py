@@ -1,0 +1,63 @@
+"""Captured and compiled training steps against plain ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.runs import train
+from dragoman.training.checkpoints import read_tensors
+from dragoman.training.display import Display
+from tests.training.conftest import Configure
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+STEPS = ("train.steps=40", "train.validate_every=20", "train.save_every=40", "train.device=cuda")
+
+
+@on_gpu
+@pytest.mark.parametrize("case", ["ema", "recurrent"])
+def test_captured_steps_give_the_same_weights(configure: Configure, tmp_path: Path, case: str) -> None:
+    """Bit for bit, dropout, clipping and average included, and with every shape first plain and then captured."""
+    weights = {}
+    for way in ("off", "graphs"):
+        train(configure(*STEPS, f"train.compile={way}", "train.accumulate=1", case=case), tmp_path / way)
+        weights[way] = read_tensors(tmp_path / way / "checkpoints" / "00000040" / "weights.safetensors")
+    for name, part in weights["off"].items():
+        assert torch.equal(part, weights["graphs"][name]), name
+
+
+@on_gpu
+def test_compiled_kernels_learn_what_plain_ones_learn(configure: Configure, tmp_path: Path) -> None:
+    still = ("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "model.word_dropout=0.0")
+    plain = (*STEPS, *still, "train.accumulate=1", "train.precision=float32")
+    weights = {}
+    for way in ("off", "kernels"):
+        train(configure(*plain, f"train.compile={way}"), tmp_path / way)
+        weights[way] = read_tensors(tmp_path / way / "checkpoints" / "00000040" / "weights.safetensors")
+    for name, part in weights["off"].items():
+        torch.testing.assert_close(part, weights["kernels"][name], rtol=1e-3, atol=1e-4)
+
+
+class Listening(Display):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.said: list[str] = []
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        self.said.append(line)
+
+
+def test_what_stands_in_the_way_of_graphs_is_told(configure: Configure, tmp_path: Path) -> None:
+    display = Listening()
+    config = configure("train.compile=graphs", "train.steps=2", "train.accumulate=2", "train.device=cpu")
+    train(config, tmp_path / "run", display)
+    told = [line for line in display.said if "CUDA graphs" in line]
+    assert told == ["plain training steps, without CUDA graphs: there is no GPU; train.accumulate is 2"]
+    silent = Listening()
+    train(configure("train.steps=2", "train.device=cpu"), tmp_path / "other", silent)
+    assert not [line for line in silent.said if "CUDA graphs" in line]
