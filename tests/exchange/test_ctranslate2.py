@@ -179,6 +179,7 @@ def test_searches_it_does_not_do_alike_are_known() -> None:
         SearchConfig(normalisation="gnmt"): "search.normalisation = 'gnmt'",
         SearchConfig(normalisation="none"): None,
         SearchConfig(no_repeat=2): "search.no_repeat = 2",
+        SearchConfig(beam=4, groups=2): "search.groups = 2",
         SearchConfig(beam=30): "a beam of 30 over a vocabulary of 50",
     }.items():
         assert refusal(config, 1, 50) == found
