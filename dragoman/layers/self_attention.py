@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,14 @@ class FullConfig:
     """Every position sees every other; in a decoder, every earlier one."""
 
     kind: ClassVar[str] = "full"
+
+
+class Shared(NamedTuple):
+    """A cache that the k hypotheses of a source write side by side, so that nothing moves when they change places."""
+
+    keys: Tensor  # (B, K, C·k, d): for each of C positions one entry a hypothesis
+    values: Tensor
+    seen: Tensor  # (N, C·k) which entries a hypothesis descends from, its own new one included
 
 
 class SelfAttention(nn.Module):
@@ -97,6 +105,8 @@ class SelfAttention(nn.Module):
         new = x.shape[1]
         places = length + torch.arange(new, device=x.device)
         query, key, value = self.parts(x, places)
+        if isinstance(past, Shared):
+            return self.output(join_heads(self._extend_shared(query, key, value, past, places))), past
         if isinstance(length, Tensor):
             key, value = (cache.index_copy_(2, places, part) for cache, part in zip(past, (key, value), strict=True))
             spots = torch.arange(key.shape[2], device=x.device)
@@ -115,6 +125,17 @@ class SelfAttention(nn.Module):
             out = self.look(query, key, value, places, spots, mask, causal=causal, dropped=begin)
         keep = self.first(length + new) - begin
         return self.output(join_heads(out)), (key[:, :, keep:], value[:, :, keep:])
+
+    def _extend_shared(self, query: Tensor, key: Tensor, value: Tensor, past: Shared, places: Tensor) -> Tensor:
+        """One new position of every hypothesis, written into the cache of its source in place."""
+        sources = past.keys.shape[0]
+        width = query.shape[0] // sources
+        new = places * width + torch.arange(width, device=places.device)
+        for cache, part in zip(past[:2], (key, value), strict=True):
+            cache.index_copy_(2, new, part.view(sources, width, *part.shape[1:])[:, :, :, 0].transpose(1, 2))
+        spots = torch.arange(past.keys.shape[2], device=places.device) // width
+        seen = past.seen.view(sources, 1, width, -1)
+        return self.look(query, past.keys, past.values, places, spots, seen)
 
     def empty(self, rows: int, capacity: int | None, like: Tensor) -> Cache:
         """A cache with nothing in it: growing, or with room for `capacity` positions."""

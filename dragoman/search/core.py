@@ -11,7 +11,8 @@ from torch import Tensor
 from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
 from dragoman.settings import Range, setting
 
-NEVER_WRITTEN = (PAD, SOS, UNK)  # a model may give these probability, but they are no text
+NEVER_WRITTEN = (PAD, UNK, SOS)  # a model may give these probability, but they are no text
+assert sorted(NEVER_WRITTEN) == list(range(len(NEVER_WRITTEN)))  # the first columns: `allowed` cuts them as a block
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ Step = Callable[[Tensor, Any], tuple[Tensor, Any]]  # tokens (N,), state → log
 def allowed(log_probabilities: Tensor, last: Tensor) -> Tensor:
     """Log-probabilities with what may not be written at −∞; rows where `last` is True may only end."""
     out = log_probabilities.clone()
-    out[:, list(NEVER_WRITTEN)] = float("-inf")
+    out[:, : len(NEVER_WRITTEN)] = float("-inf")
     if last.device.type == "cpu" and not last.any():  # there a look is cheaper than another walk through all numbers
         return out
     end = out[:, EOS].clone()

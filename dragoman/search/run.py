@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.data.batches import Batch, batch_of
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.models.core import AtOnce, Emissions, Slots
-from dragoman.search import ctc, slots
+from dragoman.search import captured, ctc, slots
 from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.coverage import Coverage
@@ -130,32 +130,30 @@ def in_steps(
     trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
     """What a model writes token by token."""
-    with torch.no_grad():
-        state = model.start(batch)
     groups = Groups(config.groups, config.diversity) if config.groups > 1 else None
     width = groups.width(config.beam) if groups else max(config.beam, most)
     plain = trace is None and not (any(rules or ()) or config.coverage_penalty or config.shortest or config.no_repeat)
-    if config.beam == 1 and most == 1 and plain:
-        penalty, normalisation = config.length_penalty, config.normalisation
-        found = follow(model.step, state, limits, length_penalty=penalty, normalisation=normalisation)
-        return [[one] for one in found]
     penalty = config.coverage_penalty
-    return beam(
-        model.step,
-        state,
-        limits,
-        width=width,
-        length_penalty=config.length_penalty,
-        normalisation=config.normalisation,
-        most=most,
-        certain=config.stop == "certain",
-        shortest=config.shortest,
-        no_repeat=config.no_repeat,
-        rules=rules,
-        coverage=Coverage(model.step, penalty, batch.source_mask) if penalty else None,
-        trace=trace,
-        groups=groups,
-    )
+    with torch.no_grad(), captured.start(model, batch, limits, width, able=not (groups or penalty)) as (writer, state):
+        if config.beam == 1 and most == 1 and plain:
+            ranked = {"length_penalty": config.length_penalty, "normalisation": config.normalisation}
+            return [[one] for one in follow(writer.step, state, limits, **ranked)]  # type: ignore[arg-type]
+        return beam(
+            writer.step,
+            state,
+            limits,
+            width=width,
+            length_penalty=config.length_penalty,
+            normalisation=config.normalisation,
+            most=most,
+            certain=config.stop == "certain",
+            shortest=config.shortest,
+            no_repeat=config.no_repeat,
+            rules=rules,
+            coverage=Coverage(model.step, penalty, batch.source_mask) if penalty else None,
+            trace=trace,
+            groups=groups,
+        )
 
 
 def search_all(

@@ -1,0 +1,77 @@
+"""Decoding on buffers that stay where they are, against decoding with states that grow."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dragoman.data.batches import Batch, batch_of
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.search import captured
+from dragoman.search.beam import beam
+from dragoman.search.captured import Captured, Shape, on_grid
+from dragoman.search.core import Hypothesis, SearchConfig
+from dragoman.search.follow import follow
+from dragoman.search.run import search
+from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
+
+SOURCES = [[5, 6, 7, 8, 9, 4], [4], [9, 8, 7], [5, 5, 5, 5], [6, 4, 9]]
+VOCABULARY = 12
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def model_of(decoder: str, device: str = "cpu") -> EncoderDecoder:
+    torch.manual_seed(3)
+    config = EncoderDecoderConfig(tie="none", encoder=ENCODER_CASES["transformer-pre"], decoder=DECODER_CASES[decoder])
+    model = EncoderDecoder(config, VOCABULARY, VOCABULARY).double().to(device).eval()
+    with torch.no_grad():
+        for part in model.parameters():
+            part.mul_(2.0)  # far from even chances, so that no two hypotheses are worth the same
+    return model
+
+
+def as_rows(found: list[list[Hypothesis]]) -> list[list[tuple[tuple[int, ...], float]]]:
+    return [[(one.tokens, pytest.approx(one.normalised, abs=1e-9)) for one in some] for some in found]
+
+
+def shape_for(batch: Batch, width: int, limit: int) -> Shape:
+    return Shape(on_grid(len(batch.source)) + 1, width, on_grid(batch.source.shape[1]) + 2, on_grid(limit, 8))
+
+
+@pytest.mark.parametrize("decoder", list(DECODER_CASES))
+@torch.no_grad()
+def test_a_stage_gives_what_growing_states_give(decoder: str) -> None:
+    """Beam search and greedy search, sources that finish at different times, padding in every direction."""
+    model, batch = model_of(decoder), batch_of(SOURCES)
+    limits = torch.tensor([9, 3, 6, 7, 5])
+    writer = Captured(model)
+    shape = shape_for(batch, 3, 9)
+    for _ in range(2):  # the second time on buffers that were used before
+        found = beam(writer.step, writer.start(batch, shape), limits, width=3, most=3)
+        writer.stages[shape].lock.release()
+        assert as_rows(found) == as_rows(beam(model.step, model.start(batch), limits, width=3, most=3))
+    shape = shape_for(batch, 1, 9)
+    greedy = follow(writer.step, writer.start(batch, shape), limits)
+    assert as_rows([greedy]) == as_rows([follow(model.step, model.start(batch), limits)])
+
+
+def test_shapes_are_few() -> None:
+    assert [on_grid(number) for number in (1, 7, 8, 9, 17, 31, 100)] == [1, 7, 8, 10, 20, 32, 112]
+    assert on_grid(9, 8) == 16
+
+
+@needs_gpu
+@pytest.mark.parametrize("decoder", list(DECODER_CASES))
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_gpu_repeats_captured_steps_with_the_same_result(decoder: str, width: int) -> None:
+    """Every batch from the third on is searched by a graph."""
+    model = model_of(decoder, "cuda")
+    batch = batch_of(SOURCES).to(torch.device("cuda"))
+    config = SearchConfig(beam=width, longest=9)
+    first = search(model, batch, config, 1.0)
+    again = [search(model, batch, config, 1.0) for _ in range(4)]
+    known = captured._KNOWN[model]
+    assert known.working
+    assert known.stages, "nothing was captured"
+    for found in again:
+        assert as_rows(found) == as_rows(first)
