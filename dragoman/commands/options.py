@@ -80,8 +80,8 @@ def engine_options(function: Any) -> Any:
         "gives the same text.",
     )  # fmt: skip
     precision = click.option(
-        "--precision", type=click.Choice(["float32", "int8"]), default="float32", show_default=True,
-        help="Numbers of the engine ctranslate2: int8 is faster, and its text may differ a little.",
+        "--precision", type=click.Choice(["float32", "bfloat16", "int8"]), default="float32", show_default=True,
+        help="Of the numbers: bfloat16 on a GPU and int8 with ctranslate2 are faster, and the text may differ a little.",
     )  # fmt: skip
     return engine(precision(function))
 

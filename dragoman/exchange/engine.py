@@ -34,9 +34,17 @@ ALMOST_NO_PENALTY = 1e-30
 
 def chosen(engine: str, precision: str, model: Any, device: torch.device) -> str:
     """The engine to use for a model's configuration: "torch" or "ctranslate2"; an error if the one named cannot."""
-    for name, value, expected in (("engine", engine, ENGINES), ("precision", precision, exchange.PRECISIONS)):
+    precisions = (*exchange.PRECISIONS, "bfloat16")
+    for name, value, expected in (("engine", engine, ENGINES), ("precision", precision, precisions)):
         if value not in expected:
             raise ConfigError(f"{name}: found {value!r}, expected one of {', '.join(expected)}")
+    if precision == "bfloat16":
+        if engine == "ctranslate2" or device.type != "cuda":
+            raise ConfigError(
+                f"precision: found 'bfloat16' with engine {engine!r} on device {str(device)!r}, expected engine torch on "
+                "a GPU; float32 goes everywhere"
+            )
+        return "torch"
     if engine == "torch" or (engine == "auto" and precision == "float32"):
         if precision != "float32":
             raise ConfigError(

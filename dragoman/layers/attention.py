@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.layers import short_attention
 from dragoman.layers.affine import Linear
 from dragoman.layers.blocks import glorot
 from dragoman.layers.deferred import DIRECT, Products
@@ -81,6 +82,9 @@ def attend(
         mask, causal = torch.ones(length, key.shape[2], dtype=torch.bool, device=query.device).tril(), False
     if not watched() and bias is None and suits(query, key, value, dropout):
         out = attend_small(query, key, value, mask, causal, dropout, depth**-0.5 if scale is None else scale)
+    elif not watched() and bias is None and short_attention.suits(query, key, mask):
+        scale = depth**-0.5 if scale is None else scale
+        out = short_attention.attend_short(query, key, value, mask, causal, dropout, scale)
     elif not watched():
         something = None
         if mask is not None:

@@ -27,7 +27,6 @@ from dragoman.layers.self_attention import SelfAttention, Shared
 from dragoman.models.core import State, map_tensors
 
 USES = 2  # how often a shape must be asked for before it is captured
-FEWEST = 8  # sources below which a stage is not made smaller any more
 
 
 def on_grid(number: int, step: int = 1) -> int:
@@ -79,19 +78,6 @@ class Stage:
         else:
             copy_tensors(self.moving, state.branch(self.shape.width).moving)
         self.length.zero_()
-        self.origins.copy_(self.identity)
-
-    def take_over(self, other: Stage, sources: Tensor) -> None:
-        """Go on where a larger stage stands, with some of its sources."""
-        rows = (sources[:, None] * self.shape.width + torch.arange(self.shape.width, device=sources.device)).flatten()
-        copy_tensors(self.fixed, map_tensors(other.fixed, lambda part: part.index_select(0, sources)))
-        if self.seen is not None and other.seen is not None:
-            self.seen.copy_(other.seen.index_select(0, rows))
-            for mine, theirs in zip(self.moving, other.moving, strict=True):
-                copy_tensors(tuple(mine[:2]), tuple(part.index_select(0, sources) for part in theirs[:2]))
-        else:
-            copy_tensors(self.moving, map_tensors(other.moving, lambda part: part.index_select(0, rows)))
-        self.length.copy_(other.length)
         self.origins.copy_(self.identity)
 
     def body(self) -> None:

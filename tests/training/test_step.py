@@ -17,6 +17,7 @@ STEPS = ("train.steps=40", "train.validate_every=20", "train.save_every=40", "tr
 
 
 @on_gpu
+@pytest.mark.filterwarnings("ignore:RNN module weights")
 @pytest.mark.parametrize("case", ["ema", "recurrent"])
 def test_captured_steps_give_the_same_weights(configure: Configure, tmp_path: Path, case: str) -> None:
     """Bit for bit, dropout, clipping and average included, and with every shape first plain and then captured."""
@@ -29,6 +30,7 @@ def test_captured_steps_give_the_same_weights(configure: Configure, tmp_path: Pa
 
 
 @on_gpu
+@pytest.mark.filterwarnings("ignore")
 def test_compiled_kernels_learn_what_plain_ones_learn(configure: Configure, tmp_path: Path) -> None:
     still = ("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "model.word_dropout=0.0")
     plain = (*STEPS, *still, "train.accumulate=1", "train.precision=float32")

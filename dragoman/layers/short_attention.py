@@ -1,0 +1,131 @@
+"""Softmax attention over short sequences on a GPU, in half precision, with dropout of its weights.
+
+The kernels that torch chooses are made for long sequences: over 32 positions they take five times as long as reading
+and writing does, and cuDNN plans each new shape for a tenth of a second. Ours need one program a source and head. They
+are an operator of torch, so that compiled code may hold them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+LONGEST = 64  # positions on either side that fit into registers
+DEPTHS = (16, 32, 64, 128)
+HALF = (torch.bfloat16, torch.float16)
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def half_of(x: Tensor) -> torch.dtype | None:
+    """The half precision in which attention over x would be computed; None: in none."""
+    if x.dtype in HALF:
+        return x.dtype
+    if x.is_cuda and x.dtype == torch.float32 and torch.is_autocast_enabled("cuda"):
+        return torch.get_autocast_dtype("cuda")
+    return None
+
+
+def suits(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
+    """Whether these kernels serve: queries (B, H, T, d) over keys (B, K, S, d), masked by source or not at all."""
+    return (
+        query.is_cuda
+        and half_of(query) in HALF
+        and max(query.shape[2], key.shape[2]) <= LONGEST
+        and query.shape[3] in DEPTHS
+        and query.shape[0] == key.shape[0]
+        and (mask is None or (mask.dim() == 4 and mask.shape[:3] == (key.shape[0], 1, 1)))
+        and _has_triton()
+    )
+
+
+def attend_short(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float
+) -> Tensor:
+    """As `attend`; → (B, H, T, d)."""
+    half = half_of(query)
+    assert half is not None
+    query, key, value = (_rows_apart(part.to(half)) for part in (query, key, value))
+    seed = torch.randint(2**31, (1,), device=query.device) if dropout else query.new_zeros(1, dtype=torch.long)
+    flat = None if mask is None else mask[:, 0, 0]
+    out: Tensor = _attention(query, key, value, flat, seed, scale, dropout, causal)
+    return out
+
+
+def _rows_apart(x: Tensor) -> Tensor:
+    """With numbers of one vector side by side."""
+    return x if x.stride(3) == 1 else x.contiguous()
+
+
+@torch.library.custom_op("dragoman::short_attention", mutates_args=())
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    seed: Tensor,
+    scale: float,
+    rate: float,
+    causal: bool,
+) -> Tensor:
+    from dragoman.layers import short_kernels
+
+    out = _beside(query)
+    short_kernels.forward(query, key, value, mask, seed, out, scale, rate, causal)
+    return out
+
+
+@torch.library.custom_op("dragoman::short_attention_backward", mutates_args=())
+def _gradients(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    seed: Tensor,
+    gradient: Tensor,
+    scale: float,
+    rate: float,
+    causal: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    from dragoman.layers import short_kernels
+
+    found = (_beside(query), _beside(key), _beside(value))
+    gradient = _rows_apart(gradient)
+    short_kernels.backward(query, key, value, mask, seed, gradient, found, scale, rate, causal)
+    return found
+
+
+def _beside(like: Tensor) -> Tensor:
+    """Room for something like (B, H, T, d) whose heads lie side by side, so that joining them copies nothing."""
+    rows, heads, length, depth = like.shape
+    return like.new_empty(rows, length, heads, depth).transpose(1, 2)
+
+
+@_attention.register_fake
+def _(query: Tensor, *others: Any) -> Tensor:
+    return _beside(query)
+
+
+@_gradients.register_fake
+def _(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return _beside(query), _beside(key), _beside(value)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    query, key, value, mask, seed, *ctx.numbers = inputs
+    ctx.save_for_backward(query, key, value, mask, seed)
+
+
+def _back(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    query, key, value, mask, seed = ctx.saved_tensors
+    return (*_gradients(query, key, value, mask, seed, gradient, *ctx.numbers), None, None, None, None, None)
+
+
+_attention.register_autograd(_back, setup_context=_keep)

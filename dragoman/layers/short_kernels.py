@@ -1,0 +1,141 @@
+"""Triton kernels for softmax attention over short sequences: one program a source and key head, all of it in registers.
+
+Imported on GPUs alone. The way back computes the weights again instead of keeping them.
+"""
+
+# ruff: noqa: N803  constants of a kernel are spelled as constants
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator, misc, import-not-found"
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def _weights(query, key, seen, scale, rate, seed, first, DROPS: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr):
+    """Softmax of the scores (BT, BS), the same with some dropped, and which are kept."""
+    scores = tl.where(seen, tl.dot(query, tl.trans(key)) * scale, -1.0e30)
+    weights = tl.where(seen, tl.exp(scores - tl.max(scores, 1)[:, None]), 0.0)
+    total = tl.sum(weights, 1)
+    weights = weights / tl.where(total > 0.0, total, 1.0)[:, None]  # a query with nothing to look at reads zeros
+    kept = seen
+    dropped = weights
+    if DROPS:
+        places = first + tl.arange(0, BT)[:, None] * BS + tl.arange(0, BS)[None, :]
+        kept = tl.rand(seed, places) >= rate
+        dropped = tl.where(kept, weights / (1.0 - rate), 0.0)
+    return weights, dropped, kept
+
+
+@triton.jit
+def _forward(
+    query, key, value, mask, out, seeds, scale, rate,
+    length, read, key_heads, groups,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, o0, o1, o2, m0,
+    D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    row, head = (pid // key_heads).to(tl.int64), pid % key_heads
+    t, s, d = tl.arange(0, BT), tl.arange(0, BS), tl.arange(0, D)
+    keys = tl.load(key + row * k0 + head * k1 + s[:, None] * k2 + d[None, :], mask=s[:, None] < read, other=0.0)
+    values = tl.load(value + row * v0 + head * v1 + s[:, None] * v2 + d[None, :], mask=s[:, None] < read, other=0.0)
+    real = s < read
+    if MASKED:
+        real = real & (tl.load(mask + row * m0 + s, mask=s < read, other=0) != 0)
+    seen = real[None, :] & (t[:, None] < length)
+    if CAUSAL:
+        seen = seen & (s[None, :] <= t[:, None])
+    seed = tl.load(seeds)
+    for group in range(groups):
+        number = head * groups + group
+        queries = tl.load(
+            query + row * q0 + number * q1 + t[:, None] * q2 + d[None, :], mask=t[:, None] < length, other=0.0
+        )
+        first = (pid * groups + group) * (BT * BS)
+        _, dropped, _ = _weights(queries, keys, seen, scale, rate, seed, first, DROPS, BT, BS)
+        found = tl.dot(dropped.to(values.dtype), values)
+        place = out + row * o0 + number * o1 + t[:, None] * o2 + d[None, :]
+        tl.store(place, found.to(values.dtype), mask=t[:, None] < length)
+
+
+@triton.jit
+def _backward(
+    query, key, value, mask, gradient, of_query, of_key, of_value, seeds, scale, rate,
+    length, read, key_heads, groups,
+    q0, q1, q2, k0, k1, k2, v0, v1, v2, g0, g1, g2, a0, a1, a2, b0, b1, b2, c0, c1, c2, m0,
+    D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
+    CAUSAL: tl.constexpr, MASKED: tl.constexpr, DROPS: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    row, head = (pid // key_heads).to(tl.int64), pid % key_heads
+    t, s, d = tl.arange(0, BT), tl.arange(0, BS), tl.arange(0, D)
+    keys = tl.load(key + row * k0 + head * k1 + s[:, None] * k2 + d[None, :], mask=s[:, None] < read, other=0.0)
+    values = tl.load(value + row * v0 + head * v1 + s[:, None] * v2 + d[None, :], mask=s[:, None] < read, other=0.0)
+    real = s < read
+    if MASKED:
+        real = real & (tl.load(mask + row * m0 + s, mask=s < read, other=0) != 0)
+    seen = real[None, :] & (t[:, None] < length)
+    if CAUSAL:
+        seen = seen & (s[None, :] <= t[:, None])
+    seed = tl.load(seeds)
+    sum_key = tl.zeros((BS, D), dtype=tl.float32)
+    sum_value = tl.zeros((BS, D), dtype=tl.float32)
+    for group in range(groups):
+        number = head * groups + group
+        inside = t[:, None] < length
+        queries = tl.load(query + row * q0 + number * q1 + t[:, None] * q2 + d[None, :], mask=inside, other=0.0)
+        above = tl.load(gradient + row * g0 + number * g1 + t[:, None] * g2 + d[None, :], mask=inside, other=0.0)
+        first = (pid * groups + group) * (BT * BS)
+        weights, dropped, kept = _weights(queries, keys, seen, scale, rate, seed, first, DROPS, BT, BS)
+        sum_value += tl.dot(tl.trans(dropped.to(above.dtype)), above)
+        of_weights = tl.dot(above, tl.trans(values))
+        if DROPS:
+            of_weights = tl.where(kept, of_weights / (1.0 - rate), 0.0)
+        of_scores = weights * (of_weights - tl.sum(weights * of_weights, 1)[:, None]) * scale
+        of_scores = of_scores.to(keys.dtype)
+        sum_key += tl.dot(tl.trans(of_scores), queries)
+        found = tl.dot(of_scores, keys)
+        tl.store(of_query + row * a0 + number * a1 + t[:, None] * a2 + d[None, :], found.to(keys.dtype), mask=inside)
+    inside = s[:, None] < read
+    tl.store(of_key + row * b0 + head * b1 + s[:, None] * b2 + d[None, :], sum_key.to(keys.dtype), mask=inside)
+    tl.store(of_value + row * c0 + head * c1 + s[:, None] * c2 + d[None, :], sum_value.to(keys.dtype), mask=inside)
+
+
+def _sizes(query: Tensor, key: Tensor, mask: Tensor | None, rate: float, causal: bool) -> dict[str, Any]:
+    block = {name: max(16, triton.next_power_of_2(part.shape[2])) for name, part in (("BT", query), ("BS", key))}
+    flags = {"D": query.shape[3], "CAUSAL": causal, "MASKED": mask is not None, "DROPS": rate > 0.0}
+    return {**block, **flags, "num_warps": 4 if max(block.values()) > 32 else 2}
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor, out: Tensor,
+    scale: float, rate: float, causal: bool,
+) -> None:  # fmt: skip
+    """Write attention of (B, H, T, d) over (B, K, S, d) to `out`; mask (B, S)."""
+    rows, heads, length, _ = query.shape
+    key_heads, read = key.shape[1:3]
+    strides = [step for part in (query, key, value, out) for step in part.stride()[:3]]
+    _forward[(rows * key_heads,)](
+        query, key, value, query if mask is None else mask, out, seed, scale, rate, length, read, key_heads,
+        heads // key_heads, *strides, 0 if mask is None else mask.stride(0), **_sizes(query, key, mask, rate, causal),
+    )  # fmt: skip
+
+
+def backward(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, seed: Tensor, gradient: Tensor,
+    found: tuple[Tensor, Tensor, Tensor], scale: float, rate: float, causal: bool,
+) -> None:  # fmt: skip
+    """Write the gradients of queries, keys and values to `found`."""
+    rows, heads, length, _ = query.shape
+    key_heads, read = key.shape[1:3]
+    strides = [step for part in (query, key, value, gradient, *found) for step in part.stride()[:3]]
+    sizes = _sizes(query, key, mask, rate, causal) | {"num_warps": 4}
+    _backward[(rows * key_heads,)](
+        query, key, value, query if mask is None else mask, gradient, *found, seed, scale, rate, length, read,
+        key_heads, heads // key_heads, *strides, 0 if mask is None else mask.stride(0), **sizes,
+    )  # fmt: skip
