@@ -81,7 +81,7 @@ def engine_options(function: Any) -> Any:
     )  # fmt: skip
     precision = click.option(
         "--precision", type=click.Choice(["float32", "bfloat16", "int8"]), default="float32", show_default=True,
-        help="Of the numbers: bfloat16 on a GPU and int8 with ctranslate2 are faster, and the text may differ a little.",
+        help="Of the numbers: bfloat16 on a GPU and int8 with ctranslate2 are faster; the text may differ a little.",
     )  # fmt: skip
     return engine(precision(function))
 

@@ -41,8 +41,8 @@ def chosen(engine: str, precision: str, model: Any, device: torch.device) -> str
     if precision == "bfloat16":
         if engine == "ctranslate2" or device.type != "cuda":
             raise ConfigError(
-                f"precision: found 'bfloat16' with engine {engine!r} on device {str(device)!r}, expected engine torch on "
-                "a GPU; float32 goes everywhere"
+                f"precision: found 'bfloat16' with engine {engine!r} on device {str(device)!r}, expected engine torch "
+                "on a GPU; float32 goes everywhere"
             )
         return "torch"
     if engine == "torch" or (engine == "auto" and precision == "float32"):
