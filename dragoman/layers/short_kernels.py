@@ -31,7 +31,7 @@ def _weights(query, key, seen, scale, rate, seed, first, DROPS: tl.constexpr, BT
     return weights, dropped, kept
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["length", "read", "m0"])
 def _forward(
     query, key, value, mask, out, seeds, scale, rate,
     length, read, key_heads, groups,
@@ -63,7 +63,7 @@ def _forward(
         tl.store(place, found.to(values.dtype), mask=t[:, None] < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["length", "read", "m0"])
 def _backward(
     query, key, value, mask, gradient, of_query, of_key, of_value, seeds, scale, rate,
     length, read, key_heads, groups,
