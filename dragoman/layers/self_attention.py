@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dragoman.layers import short_attention
 from dragoman.layers.affine import Linear
 from dragoman.layers.attention import Cache, attend, join_heads, split_heads, watched
 from dragoman.layers.blocks import glorot
@@ -134,6 +135,10 @@ class SelfAttention(nn.Module):
         for cache, part in zip(past[:2], (key, value), strict=True):
             cache.index_copy_(2, new, part.view(sources, width, *part.shape[1:])[:, :, :, 0].transpose(1, 2))
         spots = torch.arange(past.keys.shape[2], device=places.device) // width
+        unbiased = type(self.relation).bias is Relation.bias
+        if unbiased and short_attention.shares(query, past.keys) and not watched():
+            scale = query.shape[3] ** -0.5 if self.score.scale is None else self.score.scale
+            return short_attention.attend_shared(query, past.keys, past.values, past.seen, places, scale)
         seen = past.seen.view(sources, 1, width, -1)
         return self.look(query, past.keys, past.values, places, spots, seen)
 

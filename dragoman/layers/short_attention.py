@@ -59,6 +59,22 @@ def attend_short(
     return out
 
 
+def shares(query: Tensor, key: Tensor) -> bool:
+    """Whether `attend_shared` serves: hypotheses (N, H, 1, d) over what those of their source wrote (B, K, C·k, d)."""
+    rows = query.shape[0] // key.shape[0] * (query.shape[1] // key.shape[1])
+    half = query.dtype in HALF and query.dtype == key.dtype
+    return query.is_cuda and half and query.shape[3] in DEPTHS and rows <= LONGEST and _has_triton()
+
+
+def attend_shared(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, length: Tensor, scale: float) -> Tensor:
+    """Without gradients; seen (N, C·k), of which the first `length` + 1 positions count; → (N, H, 1, d)."""
+    from dragoman.layers import short_kernels
+
+    out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    short_kernels.shared(_rows_apart(query), key, value, seen, length, out, scale)
+    return out
+
+
 def _rows_apart(x: Tensor) -> Tensor:
     """With numbers of one vector side by side."""
     return x if x.stride(3) == 1 else x.contiguous()

@@ -106,6 +106,56 @@ def _backward(
     tl.store(of_value + row * c0 + head * c1 + s[:, None] * c2 + d[None, :], sum_value.to(keys.dtype), mask=inside)
 
 
+@triton.jit(do_not_specialize=["width"])
+def _shared(
+    query, key, value, seen, out, lengths, scale, key_heads, groups, width,
+    q0, q1, k0, k1, k2, v0, v1, v2, s0, o0, o1,
+    D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
+):  # fmt: skip
+    pid = tl.program_id(0)
+    row, head = (pid // key_heads).to(tl.int64), pid % key_heads
+    r, d = tl.arange(0, BT), tl.arange(0, D)
+    inside = r < groups * width
+    mine = row * width + r % width  # hypotheses, all heads of a group one after another
+    number = head * groups + r // width
+    queries = tl.load(query + mine[:, None] * q0 + number[:, None] * q1 + d[None, :], mask=inside[:, None], other=0.0)
+    last = (tl.load(lengths) + 1) * width
+    highest = tl.full((BT,), -1.0e30, dtype=tl.float32)
+    total = tl.zeros((BT,), dtype=tl.float32)
+    sums = tl.zeros((BT, D), dtype=tl.float32)
+    for first in range(0, last, BS):
+        s = first + tl.arange(0, BS)
+        real = s < last
+        keys = tl.load(key + row * k0 + head * k1 + s[:, None] * k2 + d[None, :], mask=real[:, None], other=0.0)
+        values = tl.load(value + row * v0 + head * v1 + s[:, None] * v2 + d[None, :], mask=real[:, None], other=0.0)
+        sees = tl.load(seen + mine[:, None] * s0 + s[None, :], mask=inside[:, None] & real[None, :], other=0) != 0
+        scores = tl.where(sees, tl.dot(queries, tl.trans(keys)) * scale, -1.0e30)
+        new = tl.maximum(highest, tl.max(scores, 1))
+        weights = tl.where(sees, tl.exp(scores - new[:, None]), 0.0)
+        shrunk = tl.exp(highest - new)
+        total = total * shrunk + tl.sum(weights, 1)
+        sums = sums * shrunk[:, None] + tl.dot(weights.to(values.dtype), values)
+        highest = new
+    found = sums / tl.where(total > 0.0, total, 1.0)[:, None]
+    place = out + mine[:, None] * o0 + number[:, None] * o1 + d[None, :]
+    tl.store(place, found.to(out.dtype.element_ty), mask=inside[:, None])
+
+
+def shared(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, length: Tensor, out: Tensor, scale: float) -> None:
+    """Write attention of hypotheses (N, H, 1, d) over what those of a source wrote (B, K, C·k, d) to `out`.
+
+    seen (N, C·k); only the first `length` + 1 positions are looked at.
+    """
+    rows, heads = query.shape[:2]
+    sources, key_heads = key.shape[:2]
+    width, groups = rows // sources, heads // key_heads
+    strides = [*query.stride()[:2], *key.stride()[:3], *value.stride()[:3], seen.stride(0), *out.stride()[:2]]
+    _shared[(sources * key_heads,)](
+        query, key, value, seen, out, length, scale, key_heads, groups, width, *strides,
+        D=query.shape[3], BT=max(16, triton.next_power_of_2(width * groups)), BS=64, num_warps=2,
+    )  # fmt: skip
+
+
 def _sizes(query: Tensor, key: Tensor, mask: Tensor | None, rate: float, causal: bool) -> dict[str, Any]:
     block = {name: max(16, triton.next_power_of_2(part.shape[2])) for name, part in (("BT", query), ("BS", key))}
     flags = {"D": query.shape[3], "CAUSAL": causal, "MASKED": mask is not None, "DROPS": rate > 0.0}

@@ -32,6 +32,7 @@ from dragoman.models.softmax import (
     FullSoftmaxConfig,
     SoftmaxConfig,
     full_precision,
+    log_probabilities,
     summed_loss,
 )
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder
@@ -309,12 +310,12 @@ class EncoderDecoder(nn.Module):
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""
         hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
-        return full_precision(self.output(hidden[:, -1])).log_softmax(-1), state
+        return log_probabilities(self.output(hidden[:, -1])), state
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N, P); give log-probabilities (N, P, V) of what follows each of them."""
         hidden, state = self.decoder(tokens, state)
-        return full_precision(self.output(hidden)).log_softmax(-1), state
+        return log_probabilities(self.output(hidden)), state
 
     def score(self, batch: Batch) -> TokenScores:
         """Log-probability of every target token, and whether it was the first choice."""

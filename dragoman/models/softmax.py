@@ -20,6 +20,12 @@ def full_precision(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Log-softmax over the last axis in at least float32, read from half precision in one go."""
+    precise = torch.float32 if logits.dtype in (torch.bfloat16, torch.float16) else logits.dtype
+    return logits.log_softmax(-1, dtype=precise)
+
+
 @dataclass(frozen=True)
 class FullSoftmaxConfig:
     """Every word of the vocabulary at every place."""

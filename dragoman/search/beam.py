@@ -81,6 +81,18 @@ class Look:
         return best, index, (torch.arange(self.looked, device=best.device) < self.width).expand_as(best)
 
 
+def best_continuations(totals: Tensor, options: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Of sums so far (B, k) and log-probabilities (B, k, V) the `count` best new sums and their flat places (B, C).
+
+    They are among the best of each hypothesis, which are found without adding anything.
+    """
+    live, width, vocabulary = options.shape
+    each = min(count, vocabulary)
+    values, tokens = (part.view(live, width, each) for part in best_of(options.view(-1, vocabulary), each))
+    best, index = (totals[:, :, None] + values).flatten(1).topk(count, 1)
+    return best, (index // each) * vocabulary + tokens.flatten(1).gather(1, index)
+
+
 @torch.no_grad()
 def beam(
     step: Step,
@@ -126,7 +138,8 @@ def beam(
             coverage.select(rows)
     device, sources = limits.device, limits.shape[0]
     complete = complete or width
-    finished = Finished(sources, max(width, most), int(limits.max()) if sources else 0, device)
+    soonest, latest = (int(limits.min()), int(limits.max())) if sources else (0, 0)
+    finished = Finished(sources, max(width, most), latest, device)
     place = torch.arange(sources, device=device)  # which source each live block of `width` rows is
     guides = Guides(rules or [None] * sources, width)
     half = torch.tensor(guides.required, dtype=torch.bool, device=device)
@@ -143,7 +156,7 @@ def beam(
         log_probabilities, state = step(last, state)
         length += 1
         live, vocabulary = len(place), log_probabilities.shape[1]
-        ending = (limits[place] <= length).repeat_interleave(width)
+        ending = (limits[place] <= length).repeat_interleave(width) if length >= soonest else None
         options = allowed(log_probabilities, ending).view(live, width, vocabulary)
         if totals.dtype != options.dtype:
             totals, scores = totals.to(options), scores.to(options)
@@ -152,16 +165,20 @@ def beam(
         if no_repeat:
             wished = without_repeats(wished, tokens, no_repeat)
         if length <= shortest:
-            early = (torch.arange(vocabulary, device=device) == EOS) & ~ending.view(live, width, 1)
-            wished = wished.masked_fill(early, NOTHING)
-        candidates = totals[:, :, None] + wished  # (B, k, V)
+            early = (torch.arange(vocabulary, device=device) == EOS).expand(live, width, -1)
+            wished = wished.masked_fill(early if ending is None else early & ~ending.view(live, width, 1), NOTHING)
         looked = min(2 * width, width * vocabulary)
-        look = Look(looked, width, guides, (limits[place] - length - 1).tolist() if guides else [])
-        unwished = None if wished is options or not guides else totals[:, :, None] + options
-        if groups:
-            ranked, index, ahead = groups.choose(place, candidates, unwished, look, width)
+        if groups or guides:
+            candidates = totals[:, :, None] + wished  # (B, k, V)
+            look = Look(looked, width, guides, (limits[place] - length - 1).tolist() if guides else [])
+            unwished = None if wished is options or not guides else totals[:, :, None] + options
+            if groups:
+                ranked, index, ahead = groups.choose(place, candidates, unwished, look, width)
+            else:
+                ranked, index, ahead = look(candidates, unwished)
         else:
-            ranked, index, ahead = look(candidates, unwished)
+            ranked, index = best_continuations(totals, wished, looked)
+            ahead = torch.arange(looked, device=device) < width
         origin, token = index // vocabulary, index % vocabulary
 
         deep = origin[:, :, None].expand(-1, -1, length - 1)

@@ -80,16 +80,15 @@ class Searchable(Protocol):
         """Copies of every source's one hypothesis."""
 
 
-Step = Callable[[Tensor, Any], tuple[Tensor, Any]]  # tokens (N,), state → log-probabilities (N, V), state
+# tokens (N,), state → log-probabilities (N, V), which a search may change, state
+Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
-def allowed(log_probabilities: Tensor, last: Tensor) -> Tensor:
-    """Log-probabilities with what may not be written at −∞; rows where `last` is True may only end."""
-    out = log_probabilities.clone()
-    out[:, : len(NEVER_WRITTEN)] = float("-inf")
-    if last.device.type == "cpu" and not last.any():  # there a look is cheaper than another walk through all numbers
-        return out
-    end = out[:, EOS].clone()
-    out.masked_fill_(last[:, None], float("-inf"))
-    out[:, EOS] = end
-    return out
+def allowed(log_probabilities: Tensor, last: Tensor | None) -> Tensor:
+    """Log-probabilities with what may not be written at −∞, in place; rows where `last` is True may only end."""
+    log_probabilities[:, : len(NEVER_WRITTEN)] = float("-inf")
+    if last is not None:
+        end = log_probabilities[:, EOS].clone()
+        log_probabilities.masked_fill_(last[:, None], float("-inf"))
+        log_probabilities[:, EOS] = end
+    return log_probabilities

@@ -37,11 +37,14 @@ def follow(
     tokens = torch.full_like(limits, SOS)
     written: list[list[int]] = [[] for _ in range(rows)]
     scores: list[list[float]] = [[] for _ in range(rows)]
+    soonest = int(limits.min()) if rows else 0
     length = 0
     while len(place):
         log_probabilities, state = step(tokens, state)
         length += 1
-        tokens = choose(allowed(log_probabilities, limits[place] <= length), place, length)
+        tokens = choose(
+            allowed(log_probabilities, limits[place] <= length if length >= soonest else None), place, length
+        )
         chosen = log_probabilities.gather(1, tokens[:, None])[:, 0]
         for row, token, score in zip(place.tolist(), tokens.tolist(), chosen.tolist(), strict=True):
             written[row].append(token)

@@ -164,7 +164,7 @@ class Speculative:
             log_probabilities = small.ahead([row[:most] for row, most in zip(whole, longest, strict=True)])
             spots = [min(len(row), most) - 1 - small.behind for row, most in zip(whole, longest, strict=True)]
             after = log_probabilities[torch.arange(len(spots)), torch.tensor(spots)]
-            tokens = allowed(after, torch.zeros(len(spots), dtype=torch.bool, device=after.device)).argmax(-1).tolist()
+            tokens = allowed(after.clone(), None).argmax(-1).tolist()
             for place in sorted(open_rows):
                 if tokens[place] == EOS:
                     open_rows.discard(place)
@@ -184,7 +184,7 @@ def chosen(
     ]
     index = torch.tensor(where, device=device)
     flat = log_probabilities[index[:, 0], index[:, 1]]  # (spots, V)
-    tokens = allowed(flat, torch.tensor(last, device=device)).argmax(-1)
+    tokens = allowed(flat.clone(), torch.tensor(last, device=device)).argmax(-1)
     pairs = list(zip(tokens.tolist(), flat.gather(1, tokens[:, None])[:, 0].tolist(), strict=True))
     out, begin = [], 0
     for _, count in spans:
