@@ -178,8 +178,8 @@ def main() -> None:
     options = parser.parse_args()
     from dragoman.predictor import load
 
-    predictors = [load(run) for run in options.runs]
-    other, reverse = (load(run) if run else None for run in (options.other, options.reverse))
+    predictors = [load(run, engine="torch") for run in options.runs]
+    other, reverse = (load(run, engine="torch") if run else None for run in (options.other, options.reverse))
     options.work.mkdir(parents=True, exist_ok=True)
     texts = test_set(options.data, options.most)
     result = {
