@@ -29,7 +29,7 @@ ROAD = [
     {"companions"},
     {"inspection"},
     {"reports"},
-    {"automatic", "starter", "checking", "information", "demo"},
+    {"automatic", "starter", "checking", "benching", "information", "demo"},
     {"commands"},
     {"cli"},
     {"__main__", "__init__"},

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from dragoman.commands.align import align, score_alignment
+from dragoman.commands.bench import bench
 from dragoman.commands.evaluate import evaluate
 from dragoman.commands.look import attention, calibrate, info, probe
 from dragoman.commands.predict import predict
@@ -73,6 +74,7 @@ for command in (
     attention,
     probe,
     calibrate,
+    bench,
     new,
     presets,
     demo,

@@ -9,6 +9,7 @@ from typing import Any
 
 from dragoman.errors import DataError, MissingExtraError
 from dragoman.files import written_whole
+from dragoman.inspection.cost import Cost, Exponents
 from dragoman.inspection.watch import Alignment
 from dragoman.scoring.calibration import Reliability
 from dragoman.scoring.lengths import LengthScore
@@ -50,6 +51,29 @@ def save(drawing: Any, path: str | Path) -> Path:
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         drawing.savefig(beside, dpi=150)
     return path
+
+
+def draw_costs(costs: Sequence[Cost], fits: Sequence[Exponents], path: str | Path, title: str = "") -> Path:
+    """Time and memory of layers against the length of their sequence, both axes by powers of two."""
+    drawing, _ = figure(11, 4.6)
+    panels = drawing.subplots(1, 2)
+    for axes, key, label, scale in (
+        (panels[0], "seconds", "milliseconds, forward and backward", 1e3),
+        (panels[1], "kept", "MiB kept for the backward pass", 2.0**-20),
+    ):
+        for fit in fits:
+            mine = [cost for cost in costs if cost.layer == fit.layer]
+            power = f"{fit.layer} (n^{getattr(fit, key):.1f})"
+            axes.plot([c.length for c in mine], [scale * getattr(c, key) for c in mine], marker="o", ms=3, label=power)
+        axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel=label)
+        axes.set_xticks(sorted({cost.length for cost in costs}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7, frameon=False)
+    if title:
+        drawing.suptitle(title)
+    return save(drawing, path)
 
 
 def draw_attention(alignments: Sequence[Alignment], path: str | Path, title: str = "") -> Path:

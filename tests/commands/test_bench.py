@@ -1,0 +1,49 @@
+"""`dragoman bench`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Workshop, call
+
+
+def test_a_run_is_measured_and_stays_as_it_is(inside: Workshop) -> None:
+    weights = (Path(inside.run) / "weights.safetensors").read_bytes()
+    found = json.loads(call("bench", inside.run, "--pairs", "6", "--rounds", "1", "--json").out)
+    names = [one["what"] for one in found["speeds"]]
+    assert names[:3] == ["training", "greedy, torch float32", "beam 5, torch float32"]
+    assert all(one["tokens"] > 0 and one["sentences"] > 0 for one in found["speeds"])
+    assert found["pairs"] == 6
+    assert (Path(inside.run) / "weights.safetensors").read_bytes() == weights
+    said = call("bench", inside.run, "--pairs", "2", "--rounds", "1").out
+    assert "tokens/s" in said
+    assert "beam 5" in said
+
+
+def test_layers_are_measured_against_length(inside: Workshop) -> None:
+    found = json.loads(call("bench", "--lengths", "--longest", "64", "--json", "--plot", "cost.png").out)
+    assert {one["length"] for one in found["costs"]} == {16, 32, 64}
+    assert {one["layer"] for one in found["exponents"]} >= {"self-attention", "LSTM", "convolution"}
+    assert Path("cost.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "name a RUN, or ask for --lengths: found neither"),
+        (("runs/none",), "runs/none"),
+        (("--lengths", "--longest", "16"), "16"),
+        (("--lengths", "--source", "a.txt"), "--source goes with a RUN"),
+        (("RUN", "--plot", "a.png"), "--plot goes with --lengths"),
+        (("RUN", "--source", "a.txt"), "name FILE, or both --source and --target"),
+        (("RUN", "none.tsv"), "none.tsv: no such file"),
+    ],
+)
+def test_mistakes_are_one_line(inside: Workshop, words: tuple[str, ...], expected: str) -> None:
+    said = call("bench", *(inside.run if word == "RUN" else word for word in words))
+    assert said.code == 2
+    assert expected in said.err
+    assert len(said.err.strip().splitlines()) == 1
