@@ -37,7 +37,7 @@ def table(folder: Path) -> dict[str, Any]:
         "tokenizer": {"source": {"kind": "characters"}},
         "model": {"tie": "all", "label_smoothing": 0.0, "encoder": side, "decoder": side},
         "train": {
-            "steps": 350,
+            "steps": 525,
             "batch_tokens": 512,
             "validate_every": 175,
             "save_every": 175,

@@ -18,8 +18,9 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) → (…, O)."""
-        here = x.device.type == "cpu" and x.dtype == self.weight.dtype and not torch.compiler.is_compiling()
-        if here and self.bias is not None and torch.is_grad_enabled() and self.weight.requires_grad:
+        here = x.device.type == "cpu" and x.dtype == self.weight.dtype and not torch.is_autocast_enabled("cpu")
+        learning = torch.is_grad_enabled() and self.weight.requires_grad and not torch.compiler.is_compiling()
+        if here and self.bias is not None and learning:
             out: Tensor = _Affine.apply(x.reshape(-1, x.shape[-1]), self.weight, self.bias)  # type: ignore[no-untyped-call]
             return out.view(*x.shape[:-1], self.out_features)
         return super().forward(x)

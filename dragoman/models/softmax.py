@@ -116,7 +116,7 @@ def summed_loss(
     target: Tensor,
     output: nn.Linear,
     smoothing: float,
-    costs: CrossEntropy,
+    costs: CrossEntropy | None = None,
 ) -> Tensor:
     """What LOSSES gives, summed; while training on a CPU in chunks, which is faster and needs less memory.
 

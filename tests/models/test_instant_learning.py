@@ -59,13 +59,13 @@ class Lesson(NamedTuple):
 
 THREE, TWO = (9, 3), (16, 2)
 LESSONS = [
-    Lesson("transformer", "dense", "ctc", *THREE, 120, 400),
+    Lesson("transformer", "dense", "ctc", *THREE, 120, 700),
     Lesson("transformer", "dense", "length", *THREE, 120, 200),
-    Lesson("transformer", "transformer", "ctc", *TWO, 150, 300),
+    Lesson("transformer", "transformer", "ctc", *TWO, 150, 600),
     Lesson("transformer", "transformer", "length", *THREE, 120, 200),
     Lesson("transformer", "lstm", "ctc", *TWO, 250, 300),
     Lesson("transformer", "lstm", "length", *TWO, 150, 250),
-    Lesson("lstm", "dense", "ctc", *TWO, 150, 400),
+    Lesson("lstm", "dense", "ctc", *TWO, 150, 700),
     Lesson("lstm", "dense", "length", *TWO, 150, 250),
 ]
 
