@@ -1,4 +1,4 @@
-"""Recordings and pictures (FIELD A4, A7): log-mel features against plain numpy and Hugging Face, images, archives, faults."""
+"""Recordings and pictures (FIELD A4, A7): features against plain numpy and Hugging Face, images, archives, faults."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_picture_is_a_square_of_rows_of_colours() -> None:
 def test_faults_of_images_name_the_file() -> None:
     whole = picture(np.zeros((30, 30), np.uint8), "PNG")
     for data in (b"", b"nothing of the kind", whole[: len(whole) // 2], whole[:20]):
-        with pytest.raises(MediaError, match="^pages/7.png: cannot be read as an image") as caught:
+        with pytest.raises(MediaError, match=r"^pages/7\.png: cannot be read as an image") as caught:
             LineImageConfig().decode(data, "pages/7.png")
         assert caught.value.kind == "unreadable-file"
 
@@ -268,7 +268,7 @@ def test_many_are_read_once_each_and_nothing_is_lost(tmp_path: Path, monkeypatch
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
     path = archive(tmp_path / "all.tar.gz", {"1": np.random.default_rng(0).bytes(5000)})
     path.write_bytes(path.read_bytes()[:2000])
-    with pytest.raises(DataError, match="all.tar.gz: the archive is damaged or cut short"):
+    with pytest.raises(DataError, match=r"all\.tar\.gz: the archive is damaged or cut short"):
         list(read_many([f"{path}::1"]))
     with pytest.raises(DataError, match=r"none\.tar: cannot be read \(No such file"):
         list(read_many([f"{tmp_path}/none.tar::1"]))
