@@ -38,7 +38,9 @@ class AudioConfig:
         "htk", help="htk: 2595 log10(1 + f/700), peaks of 1; slaney: linear to 1 kHz, then log, areas of 1"
     )
     normalise: Literal["recording", "none"] = setting(
-        "recording", help="every feature of a recording to mean 0 and variance 1, or as it is"
+        "recording",
+        help="every feature of a recording to mean 0 and variance 1; none: as it is, for a model that knows the "
+        "training data's",
     )
 
     def problems(self) -> Iterator[str]:

@@ -100,6 +100,17 @@ class FeatureColumn:
         return out
 
 
+def feature_statistics(column: FeatureColumn) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (F,) of every feature over all frames, as batches have them; one row in memory at a time."""
+    count, total, squares = 0, np.zeros(column.features), np.zeros(column.features)
+    for number in range(len(column)):
+        row = column.rows([number])[0].astype(np.float64) * column.step
+        count, total, squares = count + len(row), total + row.sum(0), squares + (row**2).sum(0)
+    mean = total / max(count, 1)
+    deviation = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0.0))
+    return torch.from_numpy(mean).float(), torch.from_numpy(deviation).float()
+
+
 def padded_features(rows: Sequence[NDArray[Any]], step: float = 1.0, width: int | None = None) -> tuple[Tensor, Tensor]:
     """Rows (T, F) as numbers (B, T', F) in float32, zero beyond their ends, and the mask (B, T')."""
     width = width or max(len(row) for row in rows)

@@ -15,7 +15,7 @@ from dragoman.layers.attention import observing
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAugmentationConfig
 from dragoman.models.core import Encoder, Loss, Memory, State, TokenScores
 from dragoman.models.encoder_decoder import DecoderConfig
-from dragoman.models.frames import FramesConfig, FramesEncoder
+from dragoman.models.frames import FramesConfig, FramesEncoder, Standard
 from dragoman.models.pictures import PatchesConfig, PatchesEncoder, PictureEncoder, PictureEncoderConfig
 from dragoman.models.recurrent import FixedContextDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.writer import Writer
@@ -96,6 +96,7 @@ class Captioner(nn.Module):
     def __init__(self, config: CaptionerConfig, features: int, target_vocabulary: int) -> None:
         super().__init__()
         self.config = config
+        self.standard = Standard(features)
         self.augment = Augmentation(config.augment)
         self.encoder = FEATURE_ENCODERS[type(config.encoder)](config.encoder, features)
         self.writer = Writer(config.decoder, self.encoder.width, target_vocabulary, tie=config.tie)
@@ -120,7 +121,7 @@ class Captioner(nn.Module):
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read pictures (B, H, W·3), mask (B, H)."""
-        return self.encoder(self.augment(source, mask), mask)
+        return self.encoder(self.augment(self.standard(source), mask), mask)
 
     def forward(self, batch: Batch) -> Loss:
         """Summed cross-entropy, and λ times the unevenness of the attention while training; how many tokens."""

@@ -83,6 +83,32 @@ class FramesConfig:
         return self.inner.width
 
 
+class Standard(nn.Module):
+    """Every feature with the mean 0 and the deviation 1 that it has over the training data; saved with the weights.
+
+    Until `learn` is told of them features pass as they are. Unlike the normalisation of each recording by itself it
+    does not depend on what is said in one.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("deviation", torch.ones(features))
+
+    @torch.no_grad()
+    def learn(self, mean: Tensor, deviation: Tensor) -> None:
+        """Take over the statistics (F,) of the training data; a feature that never changes becomes 0."""
+        self.mean.copy_(mean)
+        self.deviation.copy_(deviation.clamp(min=1e-5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, F) → (B, T, F)."""
+        return (x - self.mean) / self.deviation
+
+
 class Front(Protocol):
     """What stands between features and a row encoder."""
 

@@ -13,7 +13,7 @@ from dragoman.data.tokenizers import PAD
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAugmentationConfig
 from dragoman.models.core import Emissions, Loss, Memory, State, TokenScores
 from dragoman.models.encoder_decoder import DecoderConfig
-from dragoman.models.frames import FramesConfig, FramesEncoder
+from dragoman.models.frames import FramesConfig, FramesEncoder, Standard
 from dragoman.models.instant import CTC, CTCConfig
 from dragoman.models.recurrent import RecurrentDecoderConfig
 from dragoman.models.softmax import full_precision
@@ -75,6 +75,7 @@ class Transcriber(nn.Module):
     def __init__(self, config: TranscriberConfig, features: int, target_vocabulary: int) -> None:
         super().__init__()
         self.config = config
+        self.standard = Standard(features)
         self.augment = Augmentation(config.augment)
         self.encoder = FramesEncoder(config.encoder, features)
         self.ctc = CTC(CTCConfig(config.upsample), self.encoder.width, target_vocabulary)
@@ -105,7 +106,7 @@ class Transcriber(nn.Module):
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read features (B, T, F), mask (B, T)."""
-        memory: Memory = self.encoder(self.augment(source, mask), mask)
+        memory: Memory = self.encoder(self.augment(self.standard(source), mask), mask)
         return memory
 
     def forward(self, batch: Batch) -> Loss:

@@ -17,6 +17,7 @@ from dragoman.data.features import (
     FeatureStore,
     FramePlan,
     feature_batch,
+    feature_statistics,
     gather_features,
     write_features,
 )
@@ -126,6 +127,13 @@ def test_rows_of_one_size_are_not_padded(tmp_path: Path) -> None:
     batch = gather_features(store, plan.epoch(0)[0], plan)
     assert batch.source.shape[1] == 81
     assert batch.source_mask.all()
+
+
+def test_statistics_are_those_of_all_frames(store: FeatureStore) -> None:
+    mean, deviation = feature_statistics(store.source)
+    frames = np.concatenate(store.source.rows(range(len(store)))) * 0.5
+    np.testing.assert_allclose(mean.numpy(), frames.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(deviation.numpy(), frames.std(0), rtol=1e-5)
 
 
 def test_a_batch_from_memory() -> None:

@@ -15,7 +15,14 @@ from dragoman.models.convolutional import ConvolutionalEncoderConfig
 from dragoman.models.core import Memory
 from dragoman.models.dense import DenseEncoderConfig
 from dragoman.models.encoders import ROW_ENCODERS
-from dragoman.models.frames import Convolutions, ConvolutionsConfig, FramesConfig, FramesEncoder, StackedConfig
+from dragoman.models.frames import (
+    Convolutions,
+    ConvolutionsConfig,
+    FramesConfig,
+    FramesEncoder,
+    StackedConfig,
+    Standard,
+)
 from dragoman.models.multi_kernel import MultiKernelConfig
 from dragoman.models.pictures import PatchesConfig, PatchesEncoder, PictureEncoder, PictureEncoderConfig
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
@@ -185,6 +192,19 @@ def test_patches_are_squares() -> None:
     for place, square in enumerate(squares):
         expected = matrix @ ((square.flatten() - 0.5) * 4) + encoder.cut.bias
         torch.testing.assert_close(seen[0][0, place], expected)
+
+
+def test_features_are_standardised_by_what_was_learned_and_saved() -> None:
+    data = torch.randn(50, 3) * torch.tensor([2.0, 5.0, 0.0]) + torch.tensor([1.0, -4.0, 7.0])
+    standard = Standard(3)
+    torch.testing.assert_close(standard(data), data)
+    standard.learn(data.mean(0), data.std(0, correction=0))
+    out = standard(data)
+    torch.testing.assert_close(out.mean(0), torch.zeros(3), atol=1e-8, rtol=0)
+    torch.testing.assert_close(out.std(0, correction=0), torch.tensor([1.0, 1.0, 0.0]), atol=1e-8, rtol=0)
+    other = Standard(3)
+    other.load_state_dict(standard.state_dict())
+    torch.testing.assert_close(other(data), out)
 
 
 def test_settings_that_cannot_be() -> None:

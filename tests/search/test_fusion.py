@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -36,7 +37,7 @@ def truth_of(frames: Tensor, table: Tensor, weight: float, bonus: float) -> dict
     found = {}
     for text, score in all_texts(frames).items():
         tokens = [EOS, *text, EOS]
-        added = sum(float(table[left, right]) for left, right in zip(tokens, tokens[1:], strict=False))
+        added = sum(float(table[left, right]) for left, right in itertools.pairwise(tokens))
         found[text] = score + weight * added + bonus * len(text)
     return found
 
