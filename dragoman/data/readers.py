@@ -29,6 +29,10 @@ FaultKind = Literal[
     "missing-field",
     "not-text",
     "unpaired-line",
+    "missing-file",
+    "unreadable-file",
+    "wrong-rate",
+    "empty-file",
 ]
 FAULTS: tuple[str, ...] = get_args(FaultKind)
 

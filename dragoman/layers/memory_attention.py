@@ -108,6 +108,7 @@ class _OneHead:
     window: WindowConfig = setting(WholeConfig(), help="which places of the source can be seen")
     keys: SizeOrNone = setting(0, help="compare with keys W h of this size; 0: with the memory itself (FIELD C5)")
     values: SizeOrNone = setting(0, help="read values W h of this size; 0: the memory itself (FIELD C5)")
+    gate: bool = setting(False, help="the query says how much of what was read counts: σ(w · s) (Xu et al. 2015)")
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,7 @@ class OneHeadAttention(nn.Module):
         self.values = nn.Linear(memory_width, self.width, bias=False) if config.values else nn.Identity()
         self.score = SCORES[type(config)](config, query_width, key_width)
         self.window = WINDOWS[type(config.window)](config.window, query_width)
+        self.gate = nn.Linear(query_width, 1) if config.gate else None
 
     def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
         """Keys ready to be compared and values ready to be read, and what else the score wants, each (B, S, …)."""
@@ -282,7 +284,8 @@ class OneHeadAttention(nn.Module):
         if factors is not None:
             weights = weights * factors
         show(self, weights.reshape(rows, 1, length, -1))
-        return products.read(weights.flatten(1, 2), values).view(rows, length, -1)
+        context = products.read(weights.flatten(1, 2), values).view(rows, length, -1)
+        return context if self.gate is None else torch.sigmoid(products.map(self.gate, query)) * context
 
 
 class MultiHeadMemoryAttention(CrossAttention):

@@ -3,10 +3,15 @@
 A hypothesis scores the log-probability of its text, summed over all its paths whatever the search saw of them. No
 token has a share of its own in it: `token_scores` spread it evenly over the tokens, <eos> included, which itself
 costs nothing since the positions end by themselves.
+
+A language model may help to choose: a `Fusion` adds λ log p(text) + γ · tokens to what texts are ranked by (shallow
+fusion, Hannun et al. 2014); the score of a hypothesis stays that of CTC alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -20,20 +25,73 @@ from dragoman.search.core import NEVER_WRITTEN, Hypothesis, SearchConfig, diviso
 BLANK = PAD
 SILENT = tuple({*NEVER_WRITTEN, EOS} - {BLANK})  # symbols that no path may have
 
+Scorer = Callable[[tuple[int, ...]], Tensor]  # a text → log-probabilities (V,) of what follows it, <eos> too
+
+
+@dataclass
+class Fusion:
+    """What a language model adds to the rank of a text: weight · log p(text) + bonus · tokens.
+
+    The scorer may be anything that tells what follows a text, an n-gram table or a neural model; each text is asked
+    for once.
+    """
+
+    scorer: Scorer
+    weight: float  # above 0
+    bonus: float = 0.0  # makes up for the language model's liking of short texts
+    known: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        assert self.weight > 0
+
+    def after(self, text: tuple[int, ...]) -> Tensor:
+        """What each token after a text adds (V,); <eos>, which is no token of it, has no bonus."""
+        if text not in self.known:
+            added = self.weight * self.scorer(text) + self.bonus
+            added[EOS] -= self.bonus
+            self.known[text] = added
+        return self.known[text]
+
+    def following(self, texts: Tensor, sizes: Tensor, like: Tensor) -> Tensor:
+        """The same for texts (B, k, L): (B, k, V)."""
+        found = [
+            torch.stack([self.after(tuple(text[:size])) for text, size in zip(row, lengths, strict=True)])
+            for row, lengths in zip(texts.tolist(), sizes.tolist(), strict=True)
+        ]
+        return torch.stack(found).to(like)
+
+    def total(self, text: list[int]) -> float:
+        """What it adds to a whole text, <eos> included."""
+        tokens = [*text, EOS]
+        return sum(float(self.after(tuple(tokens[:place]))[token]) for place, token in enumerate(tokens))
+
 
 @torch.no_grad()
-def read(emissions: Emissions, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
-    """The best texts of every source, best first; limits (B,) count <eos>. A beam of one takes the best path."""
+def read(
+    emissions: Emissions, limits: Tensor, config: SearchConfig, most: int, fusion: Fusion | None = None
+) -> list[list[Hypothesis]]:
+    """The best texts of every source, best first; limits (B,) count <eos>. A beam of one takes the best path.
+
+    With `fusion` even a beam of one searches, since the best path knows nothing of it.
+    """
     log_probabilities = emissions.log_probabilities.clone()
     log_probabilities[:, :, list(SILENT)] = NOTHING
     emissions = emissions._replace(log_probabilities=log_probabilities)
     width = max(config.beam, most)
-    texts, sizes, real = best_path(emissions, limits - 1) if width == 1 else prefix_beam(emissions, limits - 1, width)
+    if width == 1 and fusion is None:
+        texts, sizes, real = best_path(emissions, limits - 1)
+    else:
+        texts, sizes, real = prefix_beam(emissions, limits - 1, width, fusion)
     scores = text_log_probability(log_probabilities, emissions.lengths, texts, sizes, BLANK).masked_fill(~real, NOTHING)
     found = []
     for row, lengths, totals in zip(texts.tolist(), sizes.tolist(), scores.tolist(), strict=True):
         hypotheses = [
-            hypothesis(text[:length], total, divisor(length + 1, config.length_penalty, config.normalisation))
+            hypothesis(
+                text[:length],
+                total,
+                divisor(length + 1, config.length_penalty, config.normalisation),
+                fusion.total(text[:length]) if fusion else 0.0,
+            )
             for text, length, total in zip(row, lengths, totals, strict=True)
             if total != NOTHING
         ]
@@ -41,10 +99,10 @@ def read(emissions: Emissions, limits: Tensor, config: SearchConfig, most: int) 
     return found
 
 
-def hypothesis(text: list[int], score: float, divided: float) -> Hypothesis:
-    """A text with its score spread over its tokens."""
+def hypothesis(text: list[int], score: float, divided: float, more: float = 0.0) -> Hypothesis:
+    """A text with its score spread over its tokens; `more` counts for its rank alone."""
     size = len(text) + 1
-    return Hypothesis((*text, EOS), (score / size,) * size, score, score / divided)
+    return Hypothesis((*text, EOS), (score / size,) * size, score, (score + more) / divided)
 
 
 Texts = tuple[Tensor, Tensor, Tensor]  # (B, k, L) filled up with the blank, sizes (B, k), and which are real (B, k)
@@ -69,6 +127,7 @@ class Prefixes(NamedTuple):
     sizes: Tensor  # (B, k)
     parted: Tensor  # (B, k) log-probability of paths that end in the blank
     lasting: Tensor  # (B, k) of those that end in the last symbol
+    prior: Tensor  # (B, k) what a language model adds to the rank
 
     @property
     def totals(self) -> Tensor:
@@ -77,7 +136,7 @@ class Prefixes(NamedTuple):
 
 
 @torch.no_grad()
-def prefix_beam(emissions: Emissions, limits: Tensor, width: int) -> Texts:
+def prefix_beam(emissions: Emissions, limits: Tensor, width: int, fusion: Fusion | None = None) -> Texts:
     """The `width` texts of every source that were found most probable, all different; rows do not see each other."""
     frames, lengths = emissions
     rows, positions, _ = frames.shape
@@ -86,10 +145,11 @@ def prefix_beam(emissions: Emissions, limits: Tensor, width: int) -> Texts:
     start = nothing.clone()
     start[:, 0] = 0.0
     blanks = torch.full((rows, width, longest), BLANK, dtype=torch.long, device=frames.device)
-    prefixes = Prefixes(blanks, blanks.new_zeros(rows, width), start, nothing)
+    prefixes = Prefixes(blanks, blanks.new_zeros(rows, width), start, nothing, torch.zeros_like(nothing))
     for place in range(positions):
         going = place < lengths
-        later = extended(prefixes, frames[:, place], limits)
+        following = fusion.following(prefixes.texts, prefixes.sizes, frames) if fusion else None
+        later = extended(prefixes, frames[:, place], limits, following)
         prefixes = Prefixes(
             *(
                 torch.where(going.view(-1, *[1] * (old.dim() - 1)), new, old)
@@ -99,9 +159,9 @@ def prefix_beam(emissions: Emissions, limits: Tensor, width: int) -> Texts:
     return prefixes.texts, prefixes.sizes, prefixes.totals != NOTHING
 
 
-def extended(prefixes: Prefixes, frame: Tensor, limits: Tensor) -> Prefixes:
-    """The best texts after one more position, frame (B, V)."""
-    texts, sizes, parted, lasting = prefixes
+def extended(prefixes: Prefixes, frame: Tensor, limits: Tensor, following: Tensor | None = None) -> Prefixes:
+    """The best texts after one more position, frame (B, V); following (B, k, V): what a next token adds to the rank."""
+    texts, sizes, parted, lasting, prior = prefixes
     width, longest, vocabulary = *texts.shape[1:], frame.shape[1]
     totals = prefixes.totals
     end = (sizes - 1).clamp(min=0)[:, :, None]
@@ -127,8 +187,15 @@ def extended(prefixes: Prefixes, frame: Tensor, limits: Tensor) -> Prefixes:
     grown.scatter_reduce_(2, step, into.masked_fill(child, NOTHING), "amin")  # two texts may end in one symbol
 
     stay = torch.logaddexp(stay_parted, stay_lasting)
-    best, index = torch.cat([stay, grown.flatten(1)], 1).topk(width, 1)
-    nothing = best == NOTHING  # fewer texts than places: those stay empty
+    scores = torch.cat([stay, grown.flatten(1)], 1)
+    if following is None:
+        best, index = scores.topk(width, 1)
+        nothing, priors = best == NOTHING, prior
+    else:
+        added = torch.cat([prior, (prior[:, :, None] + following).flatten(1)], 1)
+        ranks, index = (scores + added).topk(width, 1)
+        best, priors, nothing = scores.gather(1, index), added.gather(1, index), ranks == NOTHING
+    # Where there are fewer texts than places those stay empty.
     stays = (index < width) | nothing
     grows = (index - width).clamp(min=0)
     origin = torch.where(index < width, index, grows // vocabulary)
@@ -141,4 +208,5 @@ def extended(prefixes: Prefixes, frame: Tensor, limits: Tensor) -> Prefixes:
         new_sizes + ~stays,
         torch.where(stays, stay_parted.gather(1, origin), NOTHING).masked_fill(nothing, NOTHING),
         torch.where(stays, stay_lasting.gather(1, origin), best).masked_fill(nothing, NOTHING),
+        priors.masked_fill(nothing, 0.0),
     )

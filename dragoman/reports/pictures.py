@@ -1,0 +1,61 @@
+"""Where a caption's words look in their picture (FIELD A4, I1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from dragoman.reports.drawing import INK, figure, save
+
+ACROSS = 6  # panels in a row
+
+
+def draw_attention_over_picture(
+    image: NDArray[Any] | Tensor, words: Sequence[str], weights: Tensor, path: str | Path, title: str = ""
+) -> Path:
+    """The picture, then one panel a word: the brighter a place, the more the word looked at it.
+
+    image (H, W, 3), numbers from 0 to 1 or bytes; weights (T, h, w), one grid a word, which is stretched over the
+    picture. Every panel has a scale of its own, and says its largest weight.
+    """
+    pixels = np.asarray(image)
+    assert pixels.ndim == 3, "a picture has height, width and colours"
+    assert weights.dim() == 3, "weights are (words, height, width)"
+    assert len(words) == len(weights), "one grid of weights a word"
+    height, width = pixels.shape[:2]
+    stretched = F.interpolate(
+        weights.detach()[:, None].float().cpu(), size=(height, width), mode="bicubic", align_corners=False
+    )[:, 0].clamp(min=0)
+    panels = len(words) + 1
+    columns = min(panels, ACROSS)
+    rows = -(-panels // columns)
+    drawing, _ = figure(1.9 * columns, 2.15 * rows)
+    if title:
+        drawing.suptitle(title, fontsize=11, color=INK)
+    grid = drawing.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid:
+        axes.axis("off")
+    grid[0].imshow(pixels)
+    for axes, word, shades, own in zip(grid[1:], words, stretched, weights, strict=False):
+        axes.imshow(pixels.mean(-1), cmap="gray")
+        axes.imshow(shades.numpy(), cmap="inferno", alpha=0.65, vmin=0.0, vmax=max(float(shades.max()), 1e-9))
+        axes.set_title(f"{word}  {float(own.max()):.2f}", fontsize=9, color=INK)
+    return save(drawing, path)
+
+
+def over_grid(weights: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Attention (T, S) over a spatial memory as one grid a word: (T, h, w)."""
+    assert weights.shape[1] == grid[0] * grid[1], "the memory has one entry a place of the grid"
+    return weights.reshape(-1, *grid)
+
+
+def looked(layers: dict[str, Tensor], row: int, grid: tuple[int, int]) -> Tensor:
+    """What `inspection.watch.memory_attention` saw of one row, the mean over layers and heads: (T, h, w)."""
+    return over_grid(torch.stack([weights[row].mean(0) for weights in layers.values()]).mean(0), grid)

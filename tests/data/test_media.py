@@ -1,0 +1,274 @@
+"""Recordings and pictures (FIELD A4, A7): features against plain numpy and Hugging Face, images, archives, faults."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from dragoman.data.audio import (
+    AudioConfig,
+    hertz_to_mel,
+    log_mel,
+    mel_filters,
+    mel_to_hertz,
+    read_samples,
+    resampled,
+    standardised,
+)
+from dragoman.data.images import LineImageConfig, PictureConfig
+from dragoman.data.media import MediaError, location, read_bytes, read_many
+from dragoman.data.readers import Fault
+from dragoman.errors import DataError, MissingExtraError
+
+soundfile = pytest.importorskip("soundfile")
+Image = pytest.importorskip("PIL.Image")
+
+SMALL = AudioConfig(rate=8000, features=20, window=0.032, hop=0.01, lowest=60.0, highest=3800.0, normalise="none")
+
+
+def recording(samples: NDArray[Any], rate: int = 8000, form: str = "WAV") -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=form, subtype="PCM_16")
+    return file.getvalue()
+
+
+def noise(count: int, seed: int = 0) -> NDArray[np.float32]:
+    return (0.1 * np.random.default_rng(seed).standard_normal(count)).astype(np.float32)
+
+
+# ---------------------------------------------------------------------- features
+
+
+def plain_mel(hertz: float, scale: str) -> float:
+    if scale == "htk":
+        return 2595 * math.log10(1 + hertz / 700)
+    return hertz * 3 / 200 if hertz < 1000 else 15 + 27 * math.log(hertz / 1000) / math.log(6.4)
+
+
+def plain_log_mel(samples: NDArray[Any], config: AudioConfig) -> NDArray[np.float64]:
+    """One loop a step of the definition: corners found by halving, Fourier sums written out."""
+    window, hop, size = config.window_samples, config.hop_samples, config.transform
+    low, high = plain_mel(config.lowest, config.scale), plain_mel(config.top, config.scale)
+    corners = []
+    for number in range(config.features + 2):
+        wanted, below, above = low + (high - low) * number / (config.features + 1), 0.0, 20_000.0
+        for _ in range(80):
+            middle = (below + above) / 2
+            below, above = (middle, above) if plain_mel(middle, config.scale) < wanted else (below, middle)
+        corners.append(below)
+    places = np.arange(window)
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * places / window)
+    bins = np.arange(size // 2 + 1)
+    waves = np.exp(-2j * np.pi * np.outer(places, bins) / size)
+    rows = []
+    for start in range(0, len(samples) - window + 1, hop):
+        power = np.abs((samples[start : start + window] * hann) @ waves) ** 2
+        row = []
+        for left, peak, right in zip(corners, corners[1:], corners[2:], strict=False):
+            energy = 0.0
+            for number, amount in enumerate(power):
+                hertz = number * config.rate / size
+                height = min((hertz - left) / (peak - left), (right - hertz) / (right - peak))
+                area = 2 / (right - left) if config.scale == "slaney" else 1.0
+                energy += max(0.0, height) * area * amount
+            row.append(math.log(max(energy, 1e-10)))
+        rows.append(row)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("scale", ["htk", "slaney"])
+def test_log_mel_is_the_definition(scale: str) -> None:
+    config = AudioConfig(rate=8000, features=20, window=0.03, hop=0.01, lowest=60.0, scale=scale, normalise="none")  # type: ignore[arg-type]
+    samples = noise(1000)
+    found = log_mel(torch.from_numpy(samples), config)
+    assert found.shape == (1 + (1000 - 240) // 80, 20)
+    np.testing.assert_allclose(found.numpy(), plain_log_mel(samples.astype(np.float64), config), atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["htk", "slaney"])
+def test_filters_are_those_of_hugging_face(scale: str) -> None:
+    from transformers.audio_utils import mel_filter_bank
+
+    config = AudioConfig(rate=16_000, features=40, scale=scale)  # type: ignore[arg-type]
+    norm = "slaney" if scale == "slaney" else None
+    theirs = mel_filter_bank(config.transform // 2 + 1, 40, 20.0, 8000.0, 16_000, norm=norm, mel_scale=scale)
+    np.testing.assert_allclose(mel_filters(config).numpy(), theirs, atol=1e-9)
+    hertz = torch.tensor([0.0, 100.0, 999.0, 1000.0, 1001.0, 7000.0], dtype=torch.float64)
+    torch.testing.assert_close(mel_to_hertz(hertz_to_mel(hertz, scale), scale), hertz)
+
+
+def test_a_tone_is_where_its_filter_is_and_silence_is_finite() -> None:
+    time = torch.arange(8000) / 8000
+    centres = mel_filters(SMALL).argmax(0) * 8000 / SMALL.transform
+    for number in (3, 10, 17):
+        tone = torch.sin(2 * math.pi * float(centres[number]) * time)
+        assert int(log_mel(tone, SMALL).mean(0).argmax()) == number
+    silence = log_mel(torch.zeros(8000), SMALL)
+    assert torch.equal(silence, torch.full_like(silence, math.log(1e-10)))
+    assert torch.equal(standardised(silence), torch.zeros_like(silence))
+
+
+def test_normalised_features_have_mean_zero_and_variance_one() -> None:
+    config = AudioConfig(rate=8000, features=20)
+    found = config.decode(recording(noise(8000)), "a.wav")
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(found.var(0), 1, atol=1e-3)
+
+
+@pytest.mark.parametrize(("found", "rate"), [(16_000, 8000), (8000, 16_000), (44_100, 16_000)])
+def test_resampling_gives_the_same_tone_and_nothing_above_the_limit(found: int, rate: int) -> None:
+    here, there = (torch.arange(one, dtype=torch.float64) / one for one in (found, rate))
+    tone = resampled(torch.sin(2 * math.pi * 700 * here), found, rate)
+    assert len(tone) == rate
+    inside = slice(rate // 20, -rate // 20)
+    torch.testing.assert_close(tone[inside], torch.sin(2 * math.pi * 700 * there)[inside], atol=2e-3, rtol=0)
+    if rate < found:
+        high = resampled(torch.sin(2 * math.pi * 0.6 * rate * here), found, rate)
+        assert high[inside].abs().max() < 5e-3
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC"])
+def test_channels_become_their_mean(form: str) -> None:
+    both = np.stack([noise(400, 1), noise(400, 2)], 1)
+    found = read_samples(recording(both, form=form), "a", 8000)
+    np.testing.assert_allclose(found.numpy(), both.mean(1), atol=1e-4)
+
+
+# ---------------------------------------------------------------------- faults
+
+
+def test_faults_of_recordings_name_the_file() -> None:
+    whole = recording(noise(8000))
+    cases = {
+        "wrong-rate": (recording(noise(8000), 16_000), "found 16000 samples a second, expected 8000"),
+        "empty-file": (recording(noise(0)), "without samples"),
+        "unreadable-file": (b"not a recording at all", "cannot be read as a recording"),
+    }
+    for kind, (data, words) in cases.items():
+        with pytest.raises(MediaError, match=words) as caught:
+            SMALL.decode(data, "sounds.tar::x.wav")
+        assert caught.value.kind == kind
+        assert str(caught.value).startswith("sounds.tar::x.wav: ")
+    with pytest.raises(MediaError, match=r"found 0\.013 s, expected at least one window, 0\.032 s"):
+        SMALL.decode(recording(noise(100)), "x.wav")
+    with pytest.raises(MediaError, match="the file is empty"):
+        SMALL.decode(b"", "x.wav")
+    assert len(AudioConfig(rate=16_000, features=20, resample=True).decode(whole, "x")) == 1 + (16_000 - 400) // 160
+
+
+def test_settings_that_cannot_be() -> None:
+    assert list(SMALL.problems()) == []
+    assert any("half the rate" in text for text in AudioConfig(rate=8000, highest=5000.0).problems())
+    assert any("less than the highest" in text for text in AudioConfig(rate=8000, lowest=4000.0).problems())
+    assert any("some filters see none" in text for text in AudioConfig(rate=8000, features=200).problems())
+
+
+def picture(pixels: NDArray[Any], form: str = "PNG", mode: str | None = None) -> bytes:
+    file = io.BytesIO()
+    image = Image.fromarray(pixels)
+    (image.convert(mode) if mode else image).save(file, form)
+    return file.getvalue()
+
+
+def test_a_line_is_a_row_of_columns_with_ink_one() -> None:
+    pixels = np.full((48, 7), 255, np.uint8)
+    pixels[10:20, 3] = 0
+    found = LineImageConfig(height=48).decode(picture(pixels), "line.png")
+    assert found.shape == (7, 48)
+    np.testing.assert_array_equal(found, 255 - pixels.T)
+    np.testing.assert_array_equal(LineImageConfig(height=48, paper="dark").decode(picture(pixels), ""), pixels.T)
+    assert LineImageConfig(height=24).decode(picture(pixels), "").shape == (4, 24)
+    clear = np.zeros((48, 7, 4), np.uint8)  # black, but wholly transparent: paper
+    assert LineImageConfig(height=48).decode(picture(clear), "").max() == 0
+
+
+def test_a_picture_is_a_square_of_rows_of_colours() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
+    found = PictureConfig(size=8).decode(picture(pixels), "a.png")
+    np.testing.assert_array_equal(found.reshape(8, 8, 3), pixels)
+    grey = PictureConfig(size=4).decode(picture(np.full((9, 5), 77, np.uint8), "JPEG"), "a.jpg")
+    assert grey.shape == (4, 12)
+    assert set(grey.ravel().tolist()) == {77}
+    deep = PictureConfig(size=4).decode(picture(np.full((4, 4), 77 << 8, np.uint16)), "a.png")
+    assert set(deep.ravel().tolist()) == {77}
+
+
+def test_faults_of_images_name_the_file() -> None:
+    whole = picture(np.zeros((30, 30), np.uint8), "PNG")
+    for data in (b"", b"nothing of the kind", whole[: len(whole) // 2], whole[:20]):
+        with pytest.raises(MediaError, match=r"^pages/7\.png: cannot be read as an image") as caught:
+            LineImageConfig().decode(data, "pages/7.png")
+        assert caught.value.kind == "unreadable-file"
+
+
+@pytest.mark.parametrize(("module", "package"), [("soundfile", "soundfile"), ("PIL", "pillow")])
+def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, module: str, package: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"'{package}'.*dragoman\[media\]"):
+        (SMALL if module == "soundfile" else PictureConfig()).decode(b"x", "x")
+
+
+# ---------------------------------------------------------------------- archives
+
+
+def archive(path: Path, files: dict[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz" if path.name.endswith("gz") else "w") as tar:
+        tar.addfile(tarfile.TarInfo("empty-folder/"))
+        for name, data in files.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(data)
+            tar.addfile(about, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("name", ["all.tar", "all.tar.gz", "all.tgz"])
+def test_members_are_found_by_name_or_end(tmp_path: Path, name: str) -> None:
+    path = archive(tmp_path / name, {"a/1.wav": b"one", "./b/2.wav": b"two", "c/1.wav": b"three", "2.wav": b"four"})
+    assert read_bytes(f"{path}::a/1.wav") == b"one"
+    assert read_bytes(f"{path}::b/2.wav") == b"two"
+    assert read_bytes(location(path, "2.wav")) == b"four"  # the whole name goes first
+    with pytest.raises(MediaError, match="several members end so") as caught:
+        read_bytes(location(path, "1.wav"))
+    assert str(caught.value).startswith(f"{path}::1.wav: ")
+    with pytest.raises(MediaError, match=r"no such member.*Did you mean '2\.wav'"):
+        read_bytes(location(path, "22.wav"))
+    assert location(tmp_path, "1.wav") == str(tmp_path / "1.wav")
+
+
+def test_many_are_read_once_each_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = archive(tmp_path / "all.tar.gz", {f"x/{number}": bytes([number]) * 5 for number in range(6)})
+    (tmp_path / "alone").write_bytes(b"alone")
+    places = [location(packed, name) for name in ("5", "0", "gone", "5", "3")]
+    places += [str(tmp_path / "alone"), str(tmp_path / "missing"), str(tmp_path)]
+    opened: list[str] = []
+    usual = tarfile.open
+    monkeypatch.setattr(tarfile, "open", lambda path, *rest: (opened.append(str(path)), usual(path, *rest))[1])
+    found = dict(read_many(places))
+    assert sorted(found) == list(range(8))
+    assert [found[0], found[1], found[3], found[4], found[5]] == [
+        bytes([5]) * 5, bytes(5), bytes([5]) * 5, bytes([3]) * 5, b"alone",
+    ]  # fmt: skip
+    for number, kind in ((2, "missing-file"), (6, "missing-file"), (7, "unreadable-file")):
+        fault = found[number]
+        assert isinstance(fault, Fault)
+        assert (fault.kind, fault.place) == (kind, places[number])
+    assert opened == [str(packed)] * 2  # one walk for the names, one for the bytes, however many members
+
+
+def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    path = archive(tmp_path / "all.tar.gz", {"1": np.random.default_rng(0).bytes(5000)})
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(DataError, match=r"all\.tar\.gz: the archive is damaged or cut short"):
+        list(read_many([f"{path}::1"]))
+    with pytest.raises(DataError, match=r"none\.tar: cannot be read \(No such file"):
+        list(read_many([f"{tmp_path}/none.tar::1"]))

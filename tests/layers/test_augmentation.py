@@ -1,0 +1,123 @@
+"""Small changes to features: within their limits, different for every row, and repeated by torch's random state."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.layers.augmentation import (
+    AUGMENTATIONS,
+    Augmentation,
+    AugmentationConfig,
+    LineChangesConfig,
+    MaskingConfig,
+    NoAugmentationConfig,
+    PictureChangesConfig,
+    moved,
+    spans,
+)
+
+CASES: list[AugmentationConfig] = [
+    NoAugmentationConfig(),
+    MaskingConfig(times=2, time_share=0.3, bands=2, band_share=0.3),
+    LineChangesConfig(),
+    PictureChangesConfig(),
+]
+
+
+def test_every_kind_has_a_case() -> None:
+    assert {type(case) for case in CASES} == set(AUGMENTATIONS)
+
+
+@pytest.mark.parametrize("config", CASES, ids=lambda config: config.kind)
+def test_it_follows_from_the_random_state_and_only_while_training(config: AugmentationConfig) -> None:
+    change = Augmentation(config)
+    x, mask = torch.rand(6, 12, 30), torch.ones(6, 12, dtype=torch.bool)
+    before = x.clone()
+
+    def again(seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        out: Tensor = change(x, mask)
+        return out
+
+    assert torch.equal(again(1), again(1))
+    assert torch.equal(x, before)  # what it was given stays
+    assert again(1).shape == x.shape
+    assert torch.equal(again(1), again(2)) == isinstance(config, NoAugmentationConfig)
+    change.eval()
+    assert torch.equal(again(1), x)
+
+
+def test_spans_have_every_width_and_place_within_their_row() -> None:
+    torch.manual_seed(0)
+    lengths = torch.tensor([20] * 4000 + [5] * 4000)
+    found = spans(8000, lengths, 1, 0.2, 25)
+    assert not found[:, 20:].any()
+    assert not found[4000:, 5:].any()
+    widths = found.sum(1)
+    assert set(widths[:4000].tolist()) == {0, 1, 2, 3, 4}
+    assert set(widths[4000:].tolist()) == {0, 1}
+    for width in range(5):  # all as likely
+        assert abs(float((widths[:4000] == width).float().mean()) - 0.2) < 0.03
+    steps = (found[:, 1:] != found[:, :-1]).sum(1) + found[:, 0] + found[:, -1]
+    assert int(steps.max()) <= 2  # one stretch without a gap
+    assert found[:4000].any(0)[:20].all()
+    assert not spans(3, torch.tensor([4, 4, 4]), 0, 0.5, 4).any()
+
+
+def test_masking_silences_stretches_and_bands() -> None:
+    torch.manual_seed(3)
+    x = torch.rand(50, 20, 10) + 1
+    mask = torch.arange(20) < torch.randint(5, 21, (50, 1))
+    config = MaskingConfig(times=1, time_share=0.25, bands=1, band_share=0.3)
+    out = Augmentation(config)(x, mask)
+    silent = out == 0
+    assert torch.equal(out, torch.where(silent, 0.0, x))
+    times, bands = silent.all(2), silent.all(1)
+    assert torch.equal(silent, times[:, :, None] | bands[:, None])
+    assert int(bands.sum(1).max()) == 3
+    assert (times.sum(1) <= 0.25 * mask.sum(1)).all()
+    assert times.any()
+    assert not (times & ~mask).any()
+
+
+def test_lines_move_whole_and_by_few_pixels() -> None:
+    x = torch.zeros(200, 9, 7)
+    x[:, 4, 3] = 1.0
+    mask = torch.ones(200, 9, dtype=torch.bool)
+    torch.manual_seed(0)
+    out = Augmentation(LineChangesConfig(shift=2, contrast=0.0, noise=0.0))(x, mask)
+    assert torch.equal(out.sum((1, 2)), torch.ones(200))
+    places = out.flatten(1).argmax(1)
+    assert {(int(place) // 7 - 4, int(place) % 7 - 3) for place in places} == {
+        (along, down) for along in range(-2, 3) for down in range(-2, 3)
+    }
+    edge = moved(torch.arange(4.0).view(1, 4, 1), torch.tensor([1]), 1)
+    assert edge.flatten().tolist() == [0, 0, 1, 2]
+    noisy = Augmentation(LineChangesConfig(noise=0.1))(x, mask & (torch.arange(9) < 5))
+    assert not noisy[:, 5:].any()  # padding stays empty
+
+
+def test_pictures_move_mirror_and_change_their_light() -> None:
+    picture = torch.rand(1, 8, 8, 3).expand(300, -1, -1, -1)
+    x, mask = picture.reshape(300, 8, 24), torch.ones(300, 8, dtype=torch.bool)
+    torch.manual_seed(0)
+    config = PictureChangesConfig(shift=2, contrast=0.0, brightness=0.0, mirror=True)
+    out = Augmentation(config)(x, mask).view(300, 8, 8, 3)
+    seen = set()
+    for row in out:
+        for down in range(-2, 3):
+            for across in range(-2, 3):
+                for mirrored in (False, True):
+                    rows = (torch.arange(8) + down).clamp(0, 7)
+                    columns = (torch.arange(8) + across).clamp(0, 7)
+                    expected = picture[0][rows][:, columns.flip(0) if mirrored else columns]
+                    if torch.equal(row, expected):
+                        seen.add((down, across, mirrored))
+    assert len(seen) == 50  # every way occurs, and nothing else does (below)
+    assert len({tuple(row.flatten().tolist()) for row in out}) == 50
+    light = Augmentation(PictureChangesConfig(shift=0, contrast=0.2, brightness=0.1, mirror=False))(x, mask)
+    slope = (light - light.mean((1, 2), keepdim=True)).std((1, 2)) / x.std((1, 2))
+    assert 0.8 <= float(slope.min()) < 0.85
+    assert 1.15 < float(slope.max()) <= 1.2001

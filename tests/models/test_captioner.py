@@ -1,0 +1,244 @@
+"""Captions (FIELD A4): any decoder over a spatial memory, the doubly stochastic term, the gate, the picture of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dragoman.data.batches import Batch, padded
+from dragoman.data.tokenizers import PAD, SOS
+from dragoman.inspection.watch import memory_attention
+from dragoman.layers.augmentation import PictureChangesConfig
+from dragoman.layers.cells import GRUConfig
+from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, build_attention
+from dragoman.models.captioner import FEATURE_ENCODERS, Captioner, CaptionerConfig, attended, unevenness
+from dragoman.models.core import AtOnce
+from dragoman.models.frames import FramesConfig
+from dragoman.models.pictures import PatchesConfig, PictureEncoderConfig
+from dragoman.models.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.reports.pictures import draw_attention_over_picture, looked, over_grid
+from dragoman.search.core import SearchConfig
+from dragoman.search.run import search
+
+CLOSE = {"rtol": 0.0, "atol": 1e-10}
+VOCABULARY, SIZE = 9, 8
+ENCODERS = {
+    "picture": PictureEncoderConfig(channels=(8, 8), blocks=1, width=10, dropout=0.0),
+    "patches": PatchesConfig(size=4, inner=TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0)),
+    "frames": FramesConfig(dropout=0.0, inner=RecurrentEncoderConfig(embedding=6, width=8, dropout=0.0)),
+}
+DECODERS = {
+    "show-attend-tell": RecurrentDecoderConfig(
+        embedding=6, width=9, attention=AdditiveConfig(width=7, gate=True), dropout=0.0
+    ),
+    "luong": LuongDecoderConfig(embedding=6, width=7, dropout=0.0, attention=GeneralConfig(gate=True)),
+    "transformer": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
+}
+TARGETS = [[4, 5, 6], [7, 8], [4, 4, 5, 6, 7]]
+
+
+@pytest.fixture(autouse=True)
+def in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(4)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def build(encoder: str = "picture", decoder: str = "show-attend-tell", weight: float = 0.0) -> Captioner:
+    config = CaptionerConfig(encoder=ENCODERS[encoder], decoder=DECODERS[decoder], doubly_stochastic=weight)
+    assert list(config.problems()) == []
+    model = Captioner(config, 3 * SIZE, VOCABULARY)
+    with torch.no_grad():
+        for part in model.parameters():
+            part.add_(0.2 * torch.randn_like(part))
+    return model
+
+
+def pictures(count: int = 3) -> Tensor:
+    return torch.rand(count, SIZE, 3 * SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def batch() -> Batch:
+    return Batch(pictures(), torch.ones(3, SIZE, dtype=torch.bool), padded(TARGETS))
+
+
+def test_every_encoder_has_a_case() -> None:
+    assert {type(case) for case in ENCODERS.values()} == set(FEATURE_ENCODERS)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_every_decoder_writes_over_every_memory(encoder: str, decoder: str) -> None:
+    model = build(encoder, decoder).eval()
+    assert not isinstance(model, AtOnce)
+    whole = batch()
+    inputs = torch.cat([torch.full((3, 1), SOS), whole.target[:, :-1]], 1)
+    logs, _ = model.read(inputs, model.start(whole))
+    state, steps = model.start(whole), []
+    for token in inputs.unbind(1):  # one by one, as a search does
+        one, state = model.step(token, state)
+        steps.append(one)
+    torch.testing.assert_close(torch.stack(steps, 1), logs, **CLOSE)
+    truth = F.nll_loss(logs.flatten(0, 1), whole.target.flatten(), ignore_index=PAD, reduction="sum")
+    torch.testing.assert_close(model(whole).total, truth, **CLOSE)
+    assert int(model(whole).tokens) == 13
+    found = search(model, whole, SearchConfig(beam=3, longest=6), 1.0, 2)
+    for row, hypotheses in enumerate(found):
+        for one in hypotheses:
+            own = Batch(pictures()[row : row + 1], whole.source_mask[:1], padded([list(one.tokens[:-1])]))
+            assert float(model.score(own).log_probabilities.sum()) == pytest.approx(one.score, abs=1e-9)
+
+
+def test_unevenness_is_the_definition() -> None:
+    weights = torch.rand(2, 3, 4, 5)
+    target_mask = torch.tensor([[True] * 4, [True, True, False, False]])
+    memory_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    total = 0.0
+    for row in range(2):
+        for head in range(3):
+            for place in range(5):
+                if memory_mask[row, place]:
+                    seen = sum(float(weights[row, head, token, place]) for token in range(4) if target_mask[row, token])
+                    total += (1 - seen) ** 2 / 3
+    assert float(unevenness(weights, target_mask, memory_mask)) == pytest.approx(total)
+    even = torch.full((1, 1, 5, 5), 0.2)
+    assert float(unevenness(even, torch.ones(1, 5).bool(), torch.ones(1, 5).bool())) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_the_doubly_stochastic_term_is_added_and_trained(decoder: str) -> None:
+    plain, uneven = build(decoder=decoder), build(decoder=decoder, weight=0.7)
+    uneven.load_state_dict(plain.state_dict())
+    whole = batch()
+    memory = plain.encode(whole.source, whole.source_mask)
+    _, layers = attended(plain.writer, lambda: plain.writer.loss(memory, whole.target, 0.1))
+    assert len(layers) == (2 if decoder == "transformer" else 1)
+    for weights in layers:
+        assert weights.shape == (3, 2 if decoder == "transformer" else 1, 6, 4)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+    term = torch.stack([unevenness(one, whole.target != PAD, memory.mask) for one in layers]).mean()
+    torch.testing.assert_close(uneven(whole).total, plain(whole).total + 0.7 * term, **CLOSE)
+    assert uneven.eval()(whole).total.item() == pytest.approx(plain.eval()(whole).total.item())  # training alone
+    uneven.train()
+    gradients = []
+    for model in (plain, uneven):
+        model.zero_grad()
+        model(whole).total.backward()
+        gradients.append({name: part.grad for name, part in model.named_parameters() if part.grad is not None})
+    of_query = {"show-attend-tell": "score.query.weight", "luong": "attention.score.key.weight"}
+    name = next(name for name in gradients[0] if name.endswith(of_query.get(decoder, "cross.query.weight")))
+    assert (gradients[0][name] - gradients[1][name]).abs().max() > 1e-8
+    # By differences: the term's own gradient is right.
+    parameter = dict(uneven.named_parameters())[name]
+    with torch.no_grad():
+        step, flat = 1e-5, parameter.view(-1)
+        flat[0] += step
+        above = float(uneven(whole).total)
+        flat[0] -= 2 * step
+        below = float(uneven(whole).total)
+    assert float(gradients[1][name].view(-1)[0]) == pytest.approx((above - below) / (2 * step), rel=1e-4, abs=1e-6)
+
+
+def test_plain_training_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, whole = build(), batch()
+    monkeypatch.setattr("dragoman.models.captioner.observing", lambda observer: pytest.fail("watched"))
+    assert torch.isfinite(model(whole).total)
+    assert build(weight=1.0).obstacles
+    assert build().obstacles == []
+
+
+def test_the_gate_scales_what_is_read() -> None:
+    gated = build_attention(AdditiveConfig(width=7, gate=True), 9, 10)
+    query, memory, mask = torch.randn(2, 3, 9), torch.randn(2, 5, 10), torch.ones(2, 5, dtype=torch.bool)
+    out = gated(query, gated.read(memory, memory), mask, 0)
+    gate = gated.gate  # type: ignore[attr-defined]
+    beta = torch.sigmoid(query @ gate.weight[0] + gate.bias)
+    gated.gate = None  # type: ignore[attr-defined]
+    torch.testing.assert_close(out, beta[:, :, None] * gated(query, gated.read(memory, memory), mask, 0))
+    assert build_attention(AdditiveConfig(width=7), 9, 10).gate is None  # type: ignore[attr-defined]
+
+
+def test_settings_that_cannot_be() -> None:
+    fixed = CaptionerConfig(decoder=FixedContextDecoderConfig(), doubly_stochastic=1.0)
+    assert any("has no attention" in text for text in fixed.problems())
+    assert any(
+        "decoder.begin" in text for text in CaptionerConfig(decoder=RecurrentDecoderConfig(begin="copy")).problems()
+    )
+    assert any("tie" in text for text in CaptionerConfig(decoder=RecurrentDecoderConfig(embedding=0)).problems())
+
+
+def test_it_learns_which_corner_is_bright_and_looks_there(tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(0)
+    corners = {(0, 0): [4, 6], (0, 1): [4, 7], (1, 0): [5, 6], (1, 1): [5, 7]}
+
+    def examples(count: int) -> Batch:
+        source, targets = torch.rand(count, SIZE, SIZE, 3) * 0.2, []
+        for row in range(count):
+            down, across = int(torch.randint(2, ())), int(torch.randint(2, ()))
+            source[row, 4 * down : 4 * down + 4, 4 * across : 4 * across + 4] += 0.7
+            targets.append(corners[down, across])
+        return Batch(source.view(count, SIZE, -1), torch.ones(count, SIZE, dtype=torch.bool), padded(targets))
+
+    config = CaptionerConfig(
+        label_smoothing=0.0, doubly_stochastic=0.1,
+        augment=PictureChangesConfig(shift=1, mirror=False),
+        encoder=PictureEncoderConfig(channels=(8, 16), blocks=1, width=24, dropout=0.0),
+        decoder=RecurrentDecoderConfig(
+            cell=GRUConfig(), embedding=12, width=24, attention=AdditiveConfig(width=16, gate=True), dropout=0.0
+        ),
+    )  # fmt: skip
+    model = Captioner(config, 3 * SIZE, VOCABULARY)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(120):
+        loss = model(examples(16))
+        optimizer.zero_grad()
+        (loss.total / loss.tokens).backward()
+        optimizer.step()
+    model.eval()
+    test = examples(40)
+    found = search(model, test, SearchConfig(beam=2, longest=4), 1.0)
+    right = sum(one[0].tokens == tuple(row.tolist()) for one, row in zip(found, test.target, strict=True))
+    assert right >= 38
+    weights = looked(memory_attention(model, test), 0, (2, 2))
+    assert weights.shape == (3, 2, 2)
+    torch.testing.assert_close(weights.sum((1, 2)), torch.ones(3))
+    path = draw_attention_over_picture(
+        test.source[0].view(SIZE, SIZE, 3).clamp(0, 1).numpy(), ["top", "left", "."], weights, tmp_path / "look.png"
+    )
+    assert path.stat().st_size > 5000
+
+
+def test_weights_over_a_grid_stand_in_reading_order() -> None:
+    weights = torch.arange(12.0).view(2, 6)
+    assert over_grid(weights, (2, 3))[1].tolist() == [[6.0, 7.0, 8.0], [9.0, 10.0, 11.0]]
+
+
+def test_the_drawing_shows_where_each_word_looks(tmp_path: Path) -> None:
+    """Read back from the file: the panel of a word is brightest where its weight is."""
+    image = pytest.importorskip("matplotlib.image")
+    weights = torch.zeros(2, 4, 4)
+    weights[0, 0, 0] = weights[1, 3, 3] = 1.0
+    path = draw_attention_over_picture(torch.full((40, 40, 3), 0.5), ["one", "two"], weights, tmp_path / "a.png")
+    drawn = image.imread(path)[:, :, :3].sum(-1)
+    height, width = drawn.shape
+    thirds = [drawn[:, number * width // 3 : (number + 1) * width // 3] for number in range(3)]
+    for panel, (down, across) in zip(thirds[1:], ((0, 0), (1, 1)), strict=True):
+        inner = panel[height // 4 : -height // 12, panel.shape[1] // 8 : -panel.shape[1] // 8]
+        middle, centre = inner.shape[0] // 2, inner.shape[1] // 2
+        parts = {
+            (row, column): inner[row * middle : (row + 1) * middle, column * centre : (column + 1) * centre]
+            for row in (0, 1)
+            for column in (0, 1)
+        }
+        coloured = {place: float(part[part < 2.9].mean()) for place, part in parts.items()}
+        assert max(coloured, key=lambda place: coloured[place]) == (down, across)

@@ -1,0 +1,217 @@
+"""Encoders of features (FIELD A4, A7, D12): padding and neighbours change nothing, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dragoman.layers.cells import GRUConfig
+from dragoman.layers.positions import LearnedConfig
+from dragoman.models.convolutional import ConvolutionalEncoderConfig
+from dragoman.models.core import Memory
+from dragoman.models.dense import DenseEncoderConfig
+from dragoman.models.encoders import ROW_ENCODERS
+from dragoman.models.frames import (
+    Convolutions,
+    ConvolutionsConfig,
+    FramesConfig,
+    FramesEncoder,
+    StackedConfig,
+    Standard,
+)
+from dragoman.models.multi_kernel import MultiKernelConfig
+from dragoman.models.pictures import PatchesConfig, PatchesEncoder, PictureEncoder, PictureEncoderConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.sentence_convolution import SentenceConvolutionConfig
+from dragoman.models.transformer import TransformerConfig
+
+CLOSE = {"rtol": 0.0, "atol": 1e-10}
+LENGTHS = [13, 5, 1, 8, 16]
+FEATURES = 7
+FRONTS = {
+    "stacked": StackedConfig(frames=3),
+    "one by one": StackedConfig(frames=1),
+    "convolutions": ConvolutionsConfig(channels=(4, 6), time_steps=(2, 2), feature_steps=(2, 2)),
+    "no norm, other steps": ConvolutionsConfig(
+        channels=(3, 4, 5), time_steps=(1, 3, 1), feature_steps=(2, 1, 3), norm=False
+    ),
+}
+INNERS = {
+    "lstm": RecurrentEncoderConfig(layers=2, embedding=6, width=8, dropout=0.0),
+    "gru forward": RecurrentEncoderConfig(cell=GRUConfig(), embedding=6, width=8, direction="forward", dropout=0.0),
+    "transformer": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
+    "convolutional": ConvolutionalEncoderConfig(
+        layers=2, embedding=7, widths=(6, 5), kernels=(3, 4), dropout=0.0, positions=LearnedConfig(maximum=40)
+    ),
+    "sentence": SentenceConvolutionConfig(width=6, maximum=20, dropout=0.0),
+    "multi-kernel": MultiKernelConfig(kernels=(1, 3), layers=1, embedding=6, width=6, dropout=0.0),
+    "dense": DenseEncoderConfig(maximum=20, layers=2, embedding=4, hidden=9, width=5, dropout=0.0),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(5)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def rows() -> list[Tensor]:
+    return [torch.randn(length, FEATURES) for length in LENGTHS]
+
+
+def grid(rows: list[Tensor], width: int, fill: float = 0.0) -> tuple[Tensor, Tensor]:
+    out = torch.full((len(rows), width, FEATURES), fill)
+    for place, row in enumerate(rows):
+        out[place, : len(row)] = row
+    return out, torch.arange(width) < torch.tensor([len(row) for row in rows])[:, None]
+
+
+def perturbed(module: torch.nn.Module) -> None:
+    with torch.no_grad():  # away from the tidy start, so that biases and norms matter
+        for part in module.parameters():
+            part.add_(0.1 * torch.randn_like(part))
+
+
+def same(left: Memory, right: Memory, row: int) -> None:
+    seen, entries = left.mask[row], right.mask[0]
+    assert entries.any()
+    torch.testing.assert_close(left.keys[row, seen], right.keys[0, entries], **CLOSE)
+    torch.testing.assert_close(left.values[row, seen], right.values[0, entries], **CLOSE)
+    for one, other in zip(left.final, right.final, strict=True):
+        torch.testing.assert_close(one[row], other[0], **CLOSE)
+
+
+def test_every_row_encoder_has_a_case() -> None:
+    assert {type(case) for case in INNERS.values()} == set(ROW_ENCODERS)
+
+
+@pytest.mark.parametrize("inner", INNERS)
+@pytest.mark.parametrize("front", FRONTS)
+def test_padding_and_neighbours_change_nothing(front: str, inner: str) -> None:
+    encoder = FramesEncoder(FramesConfig(front=FRONTS[front], inner=INNERS[inner], dropout=0.0), FEATURES).eval()
+    perturbed(encoder)
+    data = rows()
+    for fill in (0.0, 1e3):  # what stands on padding is never looked at
+        memory = encoder(*grid(data, 22, fill))
+        assert memory.keys.shape[-1] == encoder.width
+        for place, row in enumerate(data):
+            same(memory, encoder(row[None], torch.ones(1, len(row), dtype=torch.bool)), place)
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_padding_changes_no_gradient(front: str) -> None:
+    encoder = FramesEncoder(FramesConfig(front=FRONTS[front], inner=INNERS["lstm"], dropout=0.0), FEATURES)
+    data = rows()
+    gradients = []
+    for width in (16, 25):
+        encoder.zero_grad()
+        memory = encoder(*grid(data, width))
+        weight = torch.randn(memory.keys.shape[2], generator=torch.Generator().manual_seed(1))
+        ((memory.keys * weight) * memory.mask[:, :, None]).sum().backward()
+        gradients.append([part.grad.clone() for part in encoder.parameters() if part.grad is not None])
+    for left, right in zip(*gradients, strict=True):
+        torch.testing.assert_close(left, right, **CLOSE)
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_lengths_are_as_foretold(front: str) -> None:
+    config = FRONTS[front]
+    encoder = FramesEncoder(FramesConfig(front=config, inner=INNERS["lstm"]), FEATURES)
+    mask = encoder(*grid(rows(), 22)).mask
+    assert mask.sum(1).tolist() == [config.shorter(length) for length in LENGTHS]
+
+
+def test_convolutions_of_one_row_are_torchs() -> None:
+    config = ConvolutionsConfig(channels=(4, 6), time_steps=(2, 2), feature_steps=(2, 2), norm=False)
+    front = Convolutions(config, FEATURES, 9)
+    perturbed(front)
+    x = torch.randn(1, 13, FEATURES)
+    y, mask = front(x, torch.ones(1, 13, dtype=torch.bool))
+    first, second = front.layers
+    truth = F.relu(second(F.relu(first(x[:, None]))))  # (1, 6, 4, 2)
+    torch.testing.assert_close(y, front.project(truth.permute(0, 2, 1, 3).flatten(2)))
+    assert mask.shape == (1, 4)
+    assert mask.all()
+
+
+def test_a_transformer_gets_vectors_of_the_size_of_the_front() -> None:
+    """It multiplies what it reads by √width, which frames must not feel."""
+    encoder = FramesEncoder(FramesConfig(front=StackedConfig(1), inner=INNERS["transformer"], dropout=0.0), FEATURES)
+    seen = []
+    encoder.inner.input.positions.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))  # type: ignore[attr-defined]
+    x = torch.randn(2, 5, FEATURES)
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    encoder(x, mask)
+    torch.testing.assert_close(seen[0], encoder.front(x, mask)[0])
+
+
+@pytest.mark.parametrize("non_local", [False, True])
+def test_a_picture_leaves_one_entry_a_place_and_rows_do_not_meet(non_local: bool) -> None:
+    config = PictureEncoderConfig(channels=(8, 16), blocks=2, width=12, dropout=0.0, non_local=non_local)
+    encoder = PictureEncoder(config, 3 * 10)
+    perturbed(encoder)
+    pictures = torch.rand(3, 10, 30)
+    mask = torch.ones(3, 10, dtype=torch.bool)
+    memory = encoder(pictures, mask)
+    assert memory.keys.shape == (3, 9, 12) == (3, config.grid(10) ** 2, 12)
+    assert memory.mask.all()
+    for place in range(3):
+        same(memory, encoder(pictures[place : place + 1], mask[:1]), place)
+
+
+def test_entries_stand_in_reading_order() -> None:
+    config = PictureEncoderConfig(channels=(8,), blocks=1, width=12, dropout=0.0)
+    encoder = PictureEncoder(config, 3 * 8)
+    perturbed(encoder)
+    plain = torch.full((1, 8, 24), 0.5)
+    spot = plain.clone().view(1, 8, 8, 3)
+    spot[:, 6, 1] = 1.0  # third row of the grid from the top would be 1·4, the last is 3·4; column 0
+    mask = torch.ones(1, 8, dtype=torch.bool)
+    # Norms spread a little of it everywhere; most of it stays near the spot.
+    change = (encoder(spot.view(1, 8, 24), mask).keys - encoder(plain, mask).keys).norm(dim=-1)[0]
+    assert int(change.argmax()) in (3 * 4 + 0, 3 * 4 + 1)
+
+
+def test_patches_are_squares() -> None:
+    config = PatchesConfig(size=4, inner=INNERS["transformer"])
+    encoder = PatchesEncoder(config, 3 * 8).eval()
+    perturbed(encoder)
+    picture = torch.rand(1, 8, 8, 3)
+    seen = []
+    encoder.inner.input.positions.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))  # type: ignore[attr-defined]
+    memory = encoder(picture.view(1, 8, 24), torch.ones(1, 8, dtype=torch.bool))
+    assert memory.keys.shape == (1, 4, 8)
+    squares = [picture[0, top : top + 4, left : left + 4] for top in (0, 4) for left in (0, 4)]
+    matrix = encoder.cut.weight.permute(0, 2, 3, 1).flatten(1)  # (E, 4·4·3)
+    for place, square in enumerate(squares):
+        expected = matrix @ ((square.flatten() - 0.5) * 4) + encoder.cut.bias
+        torch.testing.assert_close(seen[0][0, place], expected)
+
+
+def test_features_are_standardised_by_what_was_learned_and_saved() -> None:
+    data = torch.randn(50, 3) * torch.tensor([2.0, 5.0, 0.0]) + torch.tensor([1.0, -4.0, 7.0])
+    standard = Standard(3)
+    torch.testing.assert_close(standard(data), data)
+    standard.learn(data.mean(0), data.std(0, correction=0))
+    out = standard(data)
+    torch.testing.assert_close(out.mean(0), torch.zeros(3), atol=1e-8, rtol=0)
+    torch.testing.assert_close(out.std(0, correction=0), torch.tensor([1.0, 1.0, 0.0]), atol=1e-8, rtol=0)
+    other = Standard(3)
+    other.load_state_dict(standard.state_dict())
+    torch.testing.assert_close(other(data), out)
+
+
+def test_settings_that_cannot_be() -> None:
+    assert any("time_steps: found 1" in text for text in ConvolutionsConfig(time_steps=(2,)).problems())
+    assert any("multiples of 8" in text for text in PictureEncoderConfig(channels=(12,)).problems())
+    one_hot = RecurrentEncoderConfig(embedding=0)
+    assert any("inner.embedding" in text for text in FramesConfig(inner=one_hot).problems())
+    assert any("inner.embedding" in text for text in PatchesConfig(inner=one_hot).problems())
+    for config in (ConvolutionsConfig(), PictureEncoderConfig(), FramesConfig(), PatchesConfig()):
+        assert list(config.problems()) == []
