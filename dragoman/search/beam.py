@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.search.best import best as best_of
-from dragoman.search.core import Hypothesis, Step, allowed, divisor
+from dragoman.search.core import NEVER_WRITTEN, Hypothesis, Step, allowed, divisor
 from dragoman.search.coverage import Coverage, without_repeats
 from dragoman.search.groups import Groups
 from dragoman.search.guides import Guides
@@ -21,42 +21,156 @@ from dragoman.search.trace import Trace
 NOTHING = float("-inf")
 
 
-class Finished:
-    """The best complete hypotheses of every source so far."""
+class Live(NamedTuple):
+    """All that a search knows of its sources, in tensors whose shapes never change: so a GPU can repeat a step.
 
-    def __init__(self, sources: int, width: int, longest: int, device: torch.device) -> None:
-        self.ranks = torch.full((sources, width), NOTHING, device=device)  # normalised scores
-        self.tokens = torch.full((sources, width, longest), PAD, dtype=torch.long, device=device)
-        self.scores = torch.zeros(sources, width, longest, device=device)
-        self.count = torch.zeros(sources, dtype=torch.long, device=device)
+    B sources, k hypotheses of each that go on, W complete ones that are remembered, L tokens at most.
+    """
 
-    def add(self, sources: Tensor, ranks: Tensor, tokens: Tensor, scores: Tensor) -> None:
-        """Merge candidates (B', C) of some sources, −∞ where there is none; tokens and scores (B', C, t)."""
-        longest = self.tokens.shape[2]
-        missing = longest - tokens.shape[2]
-        tokens = torch.nn.functional.pad(tokens, (0, missing), value=PAD)
-        scores = torch.nn.functional.pad(scores, (0, missing))
-        self.count[sources] += (ranks > NOTHING).sum(1)
-        # Old ones stand first, so that on equal scores the earlier hypothesis stays ahead.
-        all_ranks = torch.cat([self.ranks[sources], ranks], 1)
-        width = self.ranks.shape[1]
-        order = all_ranks.sort(dim=1, descending=True, stable=True).indices[:, :width]
-        deep = order[:, :, None].expand(-1, -1, longest)
-        self.ranks[sources] = all_ranks.gather(1, order)
-        self.tokens[sources] = torch.cat([self.tokens[sources], tokens], 1).gather(1, deep)
-        self.scores[sources] = torch.cat([self.scores[sources], scores], 1).gather(1, deep)
+    limits: Tensor  # (B,) most tokens, <eos> included
+    enough: Tensor  # (B,) complete hypotheses after which a source is done
+    totals: Tensor  # (B, k) Σ log p; −∞ where there is no hypothesis
+    tokens: Tensor  # (B, k, L)
+    scores: Tensor  # (B, k, L) log-probability of each token
+    last: Tensor  # (B, k) the newest token
+    length: Tensor  # () tokens written
+    done: Tensor  # (B,)
+    ended: Tensor  # (B,) hypotheses that were complete so far
+    ranks: Tensor  # (B, W) what the best complete ones are worth, best first; −∞: there is none
+    complete: Tensor  # (B, W, L) their tokens
+    parts: Tensor  # (B, W, L) and log-probabilities
+    divisors: Tensor  # (L + 1,) of sums, by length
 
-    def hypotheses(self, most: int) -> list[list[Hypothesis]]:
-        """As plain values, best first."""
-        found = []
-        for ranks, tokens, scores in zip(self.ranks.tolist(), self.tokens.tolist(), self.scores.tolist(), strict=True):
-            rows = []
-            for rank, row, parts in zip(ranks[:most], tokens, scores, strict=False):
-                if rank > NOTHING:
-                    size = row.index(EOS) + 1
-                    rows.append(Hypothesis(tuple(row[:size]), tuple(parts[:size]), sum(parts[:size]), rank))
-            found.append(rows)
-        return found
+    def select(self, sources: Tensor) -> Live:
+        """Keep some sources."""
+        return self._replace(
+            **{
+                name: part.index_select(0, sources)
+                for name, part in self._asdict().items()
+                if name not in ("length", "divisors")
+            }
+        )
+
+
+def begin(
+    limits: Tensor, longest: int, width: int, kept: int, enough: Tensor, divisors: Sequence[float], dtype: torch.dtype
+) -> Live:
+    """Before the first token: one real hypothesis of every source; its copies wait."""
+    device, sources = limits.device, limits.shape[0]
+    totals = torch.full((sources, width), NOTHING, dtype=dtype, device=device)
+    totals[:, 0] = 0.0
+    return Live(
+        limits=limits,
+        enough=enough,
+        totals=totals,
+        tokens=torch.full((sources, width, longest), PAD, dtype=torch.long, device=device),
+        scores=torch.zeros(sources, width, longest, dtype=dtype, device=device),
+        last=torch.full((sources, width), SOS, dtype=torch.long, device=device),
+        length=torch.zeros((), dtype=torch.long, device=device),
+        done=torch.zeros(sources, dtype=torch.bool, device=device),
+        ended=torch.zeros(sources, dtype=torch.long, device=device),
+        ranks=torch.full((sources, kept), NOTHING, dtype=dtype, device=device),
+        complete=torch.full((sources, kept, longest), PAD, dtype=torch.long, device=device),
+        parts=torch.zeros(sources, kept, longest, dtype=dtype, device=device),
+        divisors=torch.tensor(divisors, dtype=dtype, device=device),
+    )
+
+
+class Choice(NamedTuple):
+    """The continuations of every source that a step looks at, best first: all (B, C)."""
+
+    ranked: Tensor  # what they were chosen by
+    best: Tensor  # Σ log p
+    origin: Tensor  # which hypothesis each comes from
+    token: Tensor
+    part: Tensor  # log-probability of the token
+    ahead: Tensor  # whether it may become complete
+
+
+def plain_choice(live: Live, log_probabilities: Tensor) -> Choice:
+    """Of log-probabilities (N, V), which are changed, the best 2k continuations of every source.
+
+    They are among the best of each hypothesis, which are found without adding anything. At its limit a source may only
+    end.
+    """
+    sources, width = live.totals.shape
+    vocabulary = log_probabilities.shape[1]
+    log_probabilities[:, : len(NEVER_WRITTEN)] = NOTHING
+    each = min(2 * width, vocabulary)
+    values, tokens = best_of(log_probabilities, each)
+    ending = (live.limits <= live.length + 1).repeat_interleave(width)[:, None]  # (N, 1)
+    end = torch.full_like(values, NOTHING)
+    end[:, :1] = log_probabilities[:, EOS : EOS + 1]
+    values = torch.where(ending, end, values).view(sources, width * each)
+    tokens = tokens.masked_fill(ending, EOS).view(sources, width * each)
+    looked = min(2 * width, width * vocabulary)
+    sums = live.totals.repeat_interleave(each, 1) + values
+    best, index = sums.topk(looked, 1)
+    ahead = (torch.arange(looked, device=best.device) < width).expand_as(best)
+    return Choice(best, best, index // each, tokens.gather(1, index), values.gather(1, index), ahead)
+
+
+def settle(live: Live, choice: Choice, *, most: int, certain: bool, costs: Tensor | None = None) -> tuple[Live, Tensor]:
+    """Set aside what is complete and go on with the best of the rest; also which continuations those are (B, k).
+
+    `costs` are added to what continuations would be worth if they were complete.
+    """
+    width, longest = live.totals.shape[1], live.tokens.shape[2]
+    length = live.length + 1
+    here = torch.arange(longest, device=length.device) == live.length
+    deep = choice.origin[:, :, None].expand(-1, -1, longest)
+    tokens = torch.where(here, choice.token[:, :, None], live.tokens.gather(1, deep))  # (B, C, L)
+    scores = torch.where(here, choice.part[:, :, None], live.scores.gather(1, deep))
+    ends = choice.token == EOS
+    worth = worth_of(live, choice, costs)
+    ranks = torch.where(ends & choice.ahead, worth, NOTHING)
+    # Old ones stand first, so that on equal scores the earlier hypothesis stays ahead.
+    every = torch.cat([live.ranks, ranks], 1)
+    order = every.sort(dim=1, descending=True, stable=True).indices[:, : live.ranks.shape[1]]
+    whole = order[:, :, None].expand(-1, -1, longest)
+    kept = choice.ranked.masked_fill(ends, NOTHING).sort(dim=1, descending=True, stable=True).indices[:, :width]
+    ranks = every.gather(1, order)
+    ended = live.ended + (every[:, live.ranks.shape[1] :] > NOTHING).sum(1)
+    totals = choice.best.masked_fill(ends, NOTHING).gather(1, kept)
+    if certain:
+        hope = totals.amax(1) / live.divisors.take(live.limits)
+        done = ranks[:, most - 1] >= hope
+    else:
+        done = ended >= live.enough
+    # At the limit nothing goes on, except from a broken model: NaN is never −∞, and the search would never end.
+    done = live.done | done | (totals[:, 0] == NOTHING) | (live.limits <= length)
+    deep = kept[:, :, None].expand(-1, -1, longest)
+    return live._replace(
+        totals=totals.masked_fill(done[:, None], NOTHING),
+        tokens=tokens.gather(1, deep),
+        scores=scores.gather(1, deep),
+        last=choice.token.gather(1, kept),
+        length=length,
+        done=done,
+        ended=ended,
+        ranks=ranks,
+        complete=torch.cat([live.complete, tokens], 1).gather(1, whole),
+        parts=torch.cat([live.parts, scores], 1).gather(1, whole),
+    ), kept
+
+
+def worth_of(live: Live, choice: Choice, costs: Tensor | None) -> Tensor:
+    """What continuations would be ranked by if they were complete."""
+    worth = choice.best / live.divisors.take(live.length + 1)
+    return worth if costs is None else worth + costs
+
+
+def hypotheses(live: Live, most: int) -> list[list[Hypothesis]]:
+    """The complete ones as plain values, best first."""
+    found = []
+    for ranks, tokens, scores in zip(live.ranks.tolist(), live.complete.tolist(), live.parts.tolist(), strict=True):
+        rows = []
+        for rank, row, parts in zip(ranks[:most], tokens, scores, strict=False):
+            if rank > NOTHING:
+                size = row.index(EOS) + 1
+                rows.append(Hypothesis(tuple(row[:size]), tuple(parts[:size]), sum(parts[:size]), rank))
+        found.append(rows)
+    return found
 
 
 @dataclass(frozen=True)
@@ -79,18 +193,6 @@ class Look:
             return guides.choose(candidates, unwished, self.looked, left)
         best, index = best_of(candidates.flatten(1), self.looked)
         return best, index, (torch.arange(self.looked, device=best.device) < self.width).expand_as(best)
-
-
-def best_continuations(totals: Tensor, options: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Of sums so far (B, k) and log-probabilities (B, k, V) the `count` best new sums and their flat places (B, C).
-
-    They are among the best of each hypothesis, which are found without adding anything.
-    """
-    live, width, vocabulary = options.shape
-    each = min(count, vocabulary)
-    values, tokens = (part.view(live, width, each) for part in best_of(options.view(-1, vocabulary), each))
-    best, index = (totals[:, :, None] + values).flatten(1).topk(count, 1)
-    return best, (index // each) * vocabulary + tokens.flatten(1).gather(1, index)
 
 
 @torch.no_grad()
@@ -136,103 +238,93 @@ def beam(
         rules = None if rules is None else [rules[source] for source in rows.tolist()]
         if coverage:
             coverage.select(rows)
-    device, sources = limits.device, limits.shape[0]
-    complete = complete or width
-    soonest, latest = (int(limits.min()), int(limits.max())) if sources else (0, 0)
-    finished = Finished(sources, max(width, most), latest, device)
-    place = torch.arange(sources, device=device)  # which source each live block of `width` rows is
+    sources, complete = limits.shape[0], complete or width
     guides = Guides(rules or [None] * sources, width)
-    half = torch.tensor(guides.required, dtype=torch.bool, device=device)
+    half = torch.tensor(guides.required, dtype=torch.bool, device=limits.device)
     enough = torch.where(half, max(1, complete // 2), complete)
-    step = coverage.step if coverage else step
-    state = state.branch(width)
-    totals = torch.full((sources, width), NOTHING, device=device)
-    totals[:, 0] = 0.0  # one real hypothesis at the start; its copies wait
-    tokens = torch.full((sources, width, 0), PAD, dtype=torch.long, device=device)
-    scores = torch.zeros(sources, width, 0, device=device)
-    last = torch.full((sources * width,), SOS, dtype=torch.long, device=device)
-    length = 0
+    longest = int(limits.max()) if sources else 0
+    divisors = [1.0, *(divisor(length, length_penalty, normalisation) for length in range(1, longest + 1))]
+    live: Live | None = None
+    step, state = coverage.step if coverage else step, state.branch(width)
+    place = torch.arange(sources, device=limits.device)  # which source each live one is
+    last = torch.full((sources * width,), SOS, dtype=torch.long, device=limits.device)
+    over: list[tuple[Tensor, Live]] = []
     while len(place):
         log_probabilities, state = step(last, state)
-        length += 1
-        live, vocabulary = len(place), log_probabilities.shape[1]
-        ending = (limits[place] <= length).repeat_interleave(width) if length >= soonest else None
-        options = allowed(log_probabilities, ending).view(live, width, vocabulary)
-        if totals.dtype != options.dtype:
-            totals, scores = totals.to(options), scores.to(options)
-            finished.ranks, finished.scores = finished.ranks.to(options), finished.scores.to(options)
-        wished = options
-        if no_repeat:
-            wished = without_repeats(wished, tokens, no_repeat)
-        if length <= shortest:
-            early = (torch.arange(vocabulary, device=device) == EOS).expand(live, width, -1)
-            wished = wished.masked_fill(early if ending is None else early & ~ending.view(live, width, 1), NOTHING)
-        looked = min(2 * width, width * vocabulary)
-        if groups or guides:
-            candidates = totals[:, :, None] + wished  # (B, k, V)
-            look = Look(looked, width, guides, (limits[place] - length - 1).tolist() if guides else [])
-            unwished = None if wished is options or not guides else totals[:, :, None] + options
-            if groups:
-                ranked, index, ahead = groups.choose(place, candidates, unwished, look, width)
-            else:
-                ranked, index, ahead = look(candidates, unwished)
+        if live is None:
+            dtype = torch.promote_types(log_probabilities.dtype, torch.float32)
+            live = begin(limits, longest, width, max(width, most), enough, divisors, dtype)
+        if groups or guides or no_repeat or shortest:
+            choice = ruled_choice(live, log_probabilities, place, guides, groups, shortest, no_repeat)
         else:
-            ranked, index = best_continuations(totals, wished, looked)
-            ahead = torch.arange(looked, device=device) < width
-        origin, token = index // vocabulary, index % vocabulary
-
-        deep = origin[:, :, None].expand(-1, -1, length - 1)
-        new_tokens = torch.cat([tokens.gather(1, deep), token[:, :, None]], 2)  # (B, 2k, t)
-        part = options.flatten(1).gather(1, index)
-        best = ranked
-        if groups:  # what a group was ranked by is not what it is worth
-            best = (totals.gather(1, origin) + part).masked_fill(ranked == NOTHING, NOTHING)
-        new_scores = torch.cat([scores.gather(1, deep), part[:, :, None]], 2)
-
-        ends = token == EOS
-        worth = best / divisor(length, length_penalty, normalisation)
-        if coverage:
-            worth = worth + coverage.costs(origin)
-        ranks = torch.where(ends & ahead, worth, NOTHING)
-        finished.add(place, ranks, new_tokens, new_scores)
-
-        kept = ranked.masked_fill(ends, NOTHING).sort(dim=1, descending=True, stable=True).indices[:, :width]
-        totals = best.masked_fill(ends, NOTHING).gather(1, kept)
+            choice = plain_choice(live, log_probabilities)
+        costs = coverage.costs(choice.origin) if coverage else None
+        before = live
+        live, kept = settle(before, choice, most=most, certain=certain, costs=costs)
         if trace is not None:
-            trace.add(place, origin, token, part, best, worth, ends & ahead, kept)
-        deep = kept[:, :, None].expand(-1, -1, length)
-        tokens, scores = new_tokens.gather(1, deep), new_scores.gather(1, deep)
-        last = token.gather(1, kept)
-        origin = origin.gather(1, kept)
+            complete_now = (choice.token == EOS) & choice.ahead
+            shown = (choice.origin, choice.token, choice.part, choice.best, worth_of(before, choice, costs))
+            trace.add(place, *shown, complete_now, kept)
+        origin = choice.origin.gather(1, kept)
         if guides:
-            guides.advance(totals, origin, last)
+            guides.advance(live.totals, origin, live.last)
         if coverage:
             coverage.advance(origin)
-
-        if certain:
-            longest = limits[place].tolist()
-            divided = totals.new_tensor([divisor(limit, length_penalty, normalisation) for limit in longest])
-            done = finished.ranks[place, most - 1] >= totals.amax(1) / divided
-        else:
-            done = finished.count[place] >= enough[place]
-        # At the limit nothing goes on, except from a broken model: NaN is never −∞, and the search would never end.
-        done |= (totals[:, 0] == NOTHING) | (limits[place] <= length)
-        rows = origin + torch.arange(live, device=device)[:, None] * width
+        rows = origin + torch.arange(len(place), device=place.device)[:, None] * width
         state = state.reorder(rows.flatten())
-        if done.any():
-            going = (~done).nonzero()[:, 0]
-            place, totals, tokens, scores, last = (
-                part.index_select(0, going) for part in (place, totals, tokens, scores, last)
-            )
+        if live.done.any():
+            going, gone = (~live.done).nonzero()[:, 0], live.done.nonzero()[:, 0]
+            over.append((place[gone], live.select(gone)))
+            place, live = place[going], live.select(going)
             guides.select(going.tolist())
             if len(going):
                 state = state.select(going)
                 if coverage:
                     coverage.select(going)
-        last = last.flatten()
-    found = finished.hypotheses(most)
+        last = live.last.flatten()
+    found: list[list[Hypothesis]] = [[] for _ in range(sources)]
+    for places, part in over:
+        for source, outputs in zip(places.tolist(), hypotheses(part, most), strict=True):
+            found[source] = outputs
     if not groups:
         return found
     if whole is not None and trace is not None:
         whole.join(trace, groups.count)
     return groups.together(found, most)
+
+
+def ruled_choice(
+    live: Live,
+    log_probabilities: Tensor,
+    place: Tensor,
+    guides: Guides,
+    groups: Groups | None,
+    shortest: int,
+    no_repeat: int,
+) -> Choice:
+    """The same as `plain_choice` where not every continuation may be chosen."""
+    sources, width = live.totals.shape
+    vocabulary = log_probabilities.shape[1]
+    length = int(live.length) + 1
+    ending = (live.limits <= length).repeat_interleave(width)
+    options = allowed(log_probabilities, ending).view(sources, width, vocabulary)
+    wished = options
+    if no_repeat:
+        wished = without_repeats(wished, live.tokens[:, :, : length - 1], no_repeat)
+    if length <= shortest:
+        early = (torch.arange(vocabulary, device=place.device) == EOS) & ~ending.view(sources, width, 1)
+        wished = wished.masked_fill(early, NOTHING)
+    candidates = live.totals[:, :, None] + wished  # (B, k, V)
+    look = Look(
+        min(2 * width, width * vocabulary), width, guides, (live.limits - length - 1).tolist() if guides else []
+    )
+    unwished = None if wished is options or not guides else live.totals[:, :, None] + options
+    if groups:
+        ranked, index, ahead = groups.choose(place, candidates, unwished, look, width)
+    else:
+        ranked, index, ahead = look(candidates, unwished)
+    origin, part = index // vocabulary, options.flatten(1).gather(1, index)
+    best = ranked
+    if groups:  # what a group was ranked by is not what it is worth
+        best = (live.totals.gather(1, origin) + part).masked_fill(ranked == NOTHING, NOTHING)
+    return Choice(ranked, best, origin, index % vocabulary, part, ahead)
