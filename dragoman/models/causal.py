@@ -192,9 +192,9 @@ def memory_problems(config: TransformerConfig, memory: int) -> Iterator[str]:
     if isinstance(attention, LinearConfig):
         yield f"memory: found {memory}, but linear attention keeps a sum of all positions, expected 0"
     elif isinstance(attention, SegmentsConfig) and memory != attention.length:
-        yield f"memory: found {memory}, expected decoder.attention.length = {attention.length}, or 0"
+        yield f"memory: found {memory}, expected stack.attention.length = {attention.length}, or 0"
     elif isinstance(attention, LocalConfig) and memory > attention.window:
-        yield f"memory: found {memory}, but decoder.attention.window = {attention.window} sees no more than that"
+        yield f"memory: found {memory}, but stack.attention.window = {attention.window} sees no more than that"
 
 
 class CausalBlock(nn.Module):
