@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.data.tokenizers import EOS, SOS
-from dragoman.errors import DataError
-from dragoman.layers.blocks import TokenEmbedding
+from dragoman.layers.blocks import TokenEmbedding, window
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.positions import NoPositionsConfig
 from dragoman.models.core import Memory
@@ -37,7 +36,7 @@ class BertEncoderConfig:
     attention_dropout: Share = setting(0.1, help="on attention weights; above 0 it leaves the fused kernel")
     norm: Literal["post", "pre"] = setting("post", help="norm after the sum as in the paper, or before each layer")
     activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = setting("gelu", help="inside the feed-forward layers")
-    maximum: Size = setting(512, help="most tokens of a row, [CLS] included")
+    maximum: Size = setting(511, help="most tokens of a row, every <eos> included; [CLS] has a place of its own")
     texts: Size = setting(2, help="texts of a row that are told apart")
 
     def problems(self) -> Iterator[str]:
@@ -75,7 +74,7 @@ class BertEncoder(nn.Module):
         self.width, self.maximum = config.width, config.maximum
         self.embedding = embedding
         # As the token table starts, N(0, 1/D): the norm that follows makes any common size one.
-        self.positions = nn.Parameter(torch.randn(config.maximum, config.width) * config.width**-0.5)
+        self.positions = nn.Parameter(torch.randn(config.maximum + 1, config.width) * config.width**-0.5)
         self.texts = nn.Parameter(torch.randn(config.texts, config.width) * config.width**-0.5)
         self.embedding_norm = nn.LayerNorm(config.width)
         self.dropout = Dropout(config.dropout)
@@ -86,16 +85,14 @@ class BertEncoder(nn.Module):
         self, source: Tensor, mask: Tensor, hidden: Tensor | None = None, instead: Tensor | None = None
     ) -> Memory:
         """source (B, S), mask (B, S); where `hidden` (B, S) the vector `instead` (D,) stands for the token."""
+        source, mask = window(source, mask, self.maximum)
         length = source.shape[1] + 1
-        if length > self.maximum:
-            raise DataError(
-                f"a row of {length} tokens with [CLS], but the model has learned {self.maximum} positions "
-                "(model's encoder.maximum)"
-            )
         embedded = self.embedding(F.pad(source, (1, 0), value=SOS))  # (B, 1+S, D)
         if hidden is not None:
             assert instead is not None
-            embedded = torch.where(F.pad(hidden, (1, 0))[:, :, None], instead.to(embedded.dtype), embedded)
+            embedded = torch.where(
+                F.pad(hidden[:, : length - 1], (1, 0))[:, :, None], instead.to(embedded.dtype), embedded
+            )
         real = F.pad(mask, (1, 0), value=True)
         x = embedded + self.positions[:length] + self.texts[self.text_of(source)]
         x = self.dropout(self.embedding_norm(x))

@@ -20,7 +20,7 @@ from dragoman.models.masked import MaskedModel, MaskedModelConfig, joined, told
 
 WORDS = 41
 MASK = 40  # of Hugging Face's table; we have no such word
-ENCODER = BertEncoderConfig(layers=3, width=16, heads=4, feedforward=24, maximum=24, dropout=0.0, attention_dropout=0.0)
+ENCODER = BertEncoderConfig(layers=3, width=16, heads=4, feedforward=24, maximum=23, dropout=0.0, attention_dropout=0.0)
 
 
 def shake(model: nn.Module) -> None:
@@ -278,30 +278,22 @@ def test_half_of_the_seconds_are_exchanged_and_told() -> None:
 def test_it_learns_what_follows_from_what() -> None:
     """Every word stands beside its double: a model that reads both sides tells the hidden one."""
     torch.manual_seed(0)
-    model = MaskedModel(
-        MaskedModelConfig(
-            encoder=BertEncoderConfig(
-                layers=2, width=32, heads=2, feedforward=64, maximum=12, dropout=0.0, attention_dropout=0.0
-            )
-        ),
-        14,
+    encoder = BertEncoderConfig(
+        layers=1, width=32, heads=2, feedforward=64, maximum=12, dropout=0.0, attention_dropout=0.0
     )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-
-    def some() -> Batch:
-        words = torch.randint(4, 14, (16, 4)).repeat_interleave(2, 1)
-        source = torch.cat([words, torch.full((16, 1), EOS)], 1)
-        return Batch(source, source != PAD, source.new_empty(16, 0))
-
+    model = MaskedModel(MaskedModelConfig(share=0.25, encoder=encoder), 14)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     losses = []
-    for _ in range(150):
-        loss = model(some())
+    for _ in range(120):
+        words = torch.randint(4, 14, (32, 4)).repeat_interleave(2, 1)
+        source = torch.cat([words, torch.full((32, 1), EOS)], 1)
+        loss = model(Batch(source, source != PAD, source.new_empty(32, 0)))
         (loss.total / loss.tokens).backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(float(loss.total.detach() / loss.tokens))
     assert np.mean(losses[:10]) > 2.2
-    assert np.mean(losses[-20:]) < 0.8
+    assert np.mean(losses[-20:]) < 0.8  # 0.4 is the best there is: sometimes both are hidden
 
 
 # --- settings
@@ -316,5 +308,5 @@ def test_settings_and_long_rows() -> None:
         settings.build(MaskedModelConfig, {"pairs": True, "encoder": {"texts": 1}})
     with pytest.raises(ConfigError, match=r"heads: found 5, expected a divisor of width = 16"):
         settings.build(MaskedModelConfig, {"encoder": {"heads": 5, "width": 16}})
-    with pytest.raises(DataError, match=r"a row of 25 tokens with \[CLS\], but the model has learned 24 positions"):
+    with pytest.raises(DataError, match=r"a source of 24 tokens \(<eos> counts\), but the model reads at most 23"):
         built()(batch_of([[5] * 23]))

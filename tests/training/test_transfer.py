@@ -90,10 +90,10 @@ def test_what_has_another_shape_is_left_and_explained() -> None:
     new = seeded(Classifier, 2)
     before = copies(new)
     found = transfer(new, every_name(old), ["encoder"], run="runs/bert")
-    assert ("encoder.positions", "found 20 × 8, expected 10 × 8") in found.left
+    assert ("encoder.positions", "found 21 × 8, expected 11 × 8") in found.left
     assert torch.equal(new.encoder.positions, before["encoder.positions"])
     assert torch.equal(new.encoder.texts, old.encoder.texts)
-    assert "left as they started: encoder.positions (found 20 × 8, expected 10 × 8)" in found.lines("runs/bert")
+    assert "left as they started: encoder.positions (found 21 × 8, expected 11 × 8)" in found.lines("runs/bert")
 
 
 def test_a_language_model_becomes_a_decoder_under_another_name() -> None:
