@@ -20,6 +20,8 @@ from dragoman.data.store import Column
 from dragoman.data.tokenizers import EOS, PAD
 from dragoman.errors import DataError
 
+MARKED = 64  # lines from one that is known in memory to the next
+
 
 class Segment(NamedTuple):
     """A piece of running text for every lane; `carried` is what the model remembers of the pieces before.
@@ -51,14 +53,15 @@ class Segment(NamedTuple):
 class RunningText:
     """A column of a store as one row of tokens, each line followed by <eos>; before the first line stands one too.
 
-    Nothing is kept in memory: a line is found by bisection in the file of offsets. Token 0 is the <eos> that ends
-    the line before the text, so that the first word is predicted too.
+    Token 0 is that <eos>, so that the first word is predicted too. Of the lines only every 64th is known in memory;
+    the others are found in the file of offsets.
     """
 
     def __init__(self, column: Column) -> None:
         self.column = column
         self.lines = len(column)
         self.length = column.offset(self.lines) + self.lines + 1
+        self._marks = np.array([self._begin(line) for line in range(0, self.lines + 1, MARKED)], np.int64)
 
     def __len__(self) -> int:
         return self.length
@@ -67,34 +70,21 @@ class RunningText:
         """The place of a line's first token; just before it stands the <eos> of the line before."""
         return self.column.offset(line) + line + 1
 
-    def _line_at(self, place: int) -> int:
-        """The line that holds a place, its <eos> included."""
-        low, high = 0, self.lines
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._begin(middle) <= place:
-                low = middle
-            else:
-                high = middle - 1
-        return low
-
     def span(self, start: int, end: int) -> NDArray[np.int64]:
         """The tokens at start … end−1."""
         assert 0 <= start <= end <= self.length
         out = np.full(end - start, EOS, np.int64)
         if start == end:
             return out
-        line = self._line_at(start)
-        offsets = self.column.offsets(line, min(self.lines, line + end - start + 1))  # no more lines than tokens
-        begins = offsets + np.arange(line, line + len(offsets)) + 1  # where each line begins in the running text
-        last = min(len(offsets) - 1, int(np.searchsorted(begins, end)))
-        low = int(offsets[0]) + max(0, start - int(begins[0]))
-        tokens = self.column.tokens(low, min(int(offsets[last]), low + end - start))
-        for number in range(last):
-            first, stop = max(start, int(begins[number])), min(end, int(begins[number + 1]) - 1)
-            if first < stop:
-                shift = int(offsets[number]) - low - int(begins[number])
-                out[first - start : stop - start] = tokens[first + shift : stop + shift]
+        line = max(0, int(np.searchsorted(self._marks, start, "right")) - 1) * MARKED  # begins before, or is the first
+        offsets = self.column.offsets(line, min(self.lines, line + MARKED + end - start))  # no more lines than tokens
+        begins = offsets + np.arange(line + 1, line + 1 + len(offsets))
+        first = max(0, int(np.searchsorted(begins, start, "right")) - 1)
+        ends = begins[first:] - 1  # of the lines before: there stands <eos>
+        text = np.ones(end - start, np.bool_)
+        text[ends[(ends >= start) & (ends < end)] - start] = False
+        low = int(offsets[first]) + max(0, start - int(begins[first]))
+        out[text] = self.column.tokens(low, low + int(text.sum()))
         return out
 
 
