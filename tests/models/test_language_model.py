@@ -17,7 +17,7 @@ from dragoman.data.batches import Batch, batch_of
 from dragoman.data.running import Segment
 from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.errors import ConfigError, DataError
-from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.cells import BY_TORCH, GRUConfig, LSTMConfig
 from dragoman.layers.dropout import drop
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.layers.relations import RelativeBiasConfig, RelativeConfig, RotaryConfig
@@ -197,7 +197,12 @@ def test_full_attention_carries_its_last_positions(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(torch.cat(found, 1), expected, **CLOSE)
 
 
-def test_gradients_stop_where_a_segment_begins_and_the_history_is_left_alone() -> None:
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_gradients_stop_where_a_segment_begins_and_the_history_is_left_alone(
+    by_torch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by_torch:  # its kernel reads the state again for the gradient, as on a GPU
+        monkeypatch.setitem(BY_TORCH, "cpu", frozenset({"lstm"}))
     model = build(CASES["lstm"])
     text, carried = tokens_of(2, 9), model.carry(2)
     model(Segment(text[:, :4], text[:, 1:5], carried))
@@ -430,8 +435,11 @@ def test_transformer_is_llama(dtype: torch.dtype, tolerance: float) -> None:
 # --- AWD-LSTM's regularisers
 
 
-def test_weight_drop_is_an_lstm_with_fewer_weights() -> None:
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_weight_drop_is_an_lstm_with_fewer_weights(by_torch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The weights it used are those of torch's LSTM with some of W_hh zero and the others doubled."""
+    if by_torch:
+        monkeypatch.setitem(BY_TORCH, "cpu", frozenset({"lstm"}))
     layer = WeightDropped(build(CASES["lstm"]).stack.layers[0].cell, 0.5).train()
     x = torch.randn(2, 7, 6)
     torch.manual_seed(11)
