@@ -60,6 +60,19 @@ class Column:
             part[:] = np.diff(np.fromfile(self._offsets_path, np.int64, len(part) + 1, offset=8 * start))
         return out
 
+    def offset(self, row: int) -> int:
+        """How many tokens stand before a row."""
+        return int(self.offsets(row, row)[0])
+
+    def offsets(self, first: int, last: int) -> NDArray[np.int64]:
+        """The same for rows first … last, of which `last` may be one past the end."""
+        return np.frombuffer(read_at(self._offsets, 8 * (last - first + 1), 8 * first), np.int64)
+
+    def tokens(self, start: int, end: int) -> NDArray[Any]:
+        """All rows in a line: their tokens from one place to another."""
+        width = self.dtype.itemsize
+        return np.frombuffer(read_at(self._tokens, (end - start) * width, start * width), self.dtype)
+
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
         """The rows asked for."""
         width, out = self.dtype.itemsize, []

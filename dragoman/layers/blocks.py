@@ -158,7 +158,7 @@ def mean_over(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def window(x: Tensor, mask: Tensor, maximum: int) -> tuple[Tensor, Tensor]:
-    """At most `maximum` columns of x (B, S, D) and mask (B, S); an error if a row is longer than that."""
+    """At most `maximum` columns of x (B, S, …) and mask (B, S); an error if a row is longer than that."""
     if x.shape[1] > maximum:  # a shorter batch is never counted, which would wait for the GPU
         longest = int(mask.sum(1).max())
         if longest > maximum:

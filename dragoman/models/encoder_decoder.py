@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dragoman.data.batches import Batch, Candidates
 from dragoman.data.tokenizers import PAD, SOS, UNK
 from dragoman.layers.blocks import Embedding, FirstRows, TokenEmbedding, build_embedding, drop_words
+from dragoman.models.bert import BertEncoder, BertEncoderConfig
 from dragoman.models.characters import CharacterWordsConfig, CharacterWordsEncoder
 from dragoman.models.convolutional import ConvolutionalDecoder, ConvolutionalDecoderConfig
 from dragoman.models.core import Decoder, Encoder, Loss, Memory, State, TokenScores
@@ -36,9 +37,10 @@ from dragoman.models.softmax import (
     summed_loss,
 )
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder
+from dragoman.models.two_way import TwoWayEncoder, TwoWayEncoderConfig
 from dragoman.settings import Range, Share, setting
 
-EncoderConfig = RowEncoderConfig | CharacterWordsConfig
+EncoderConfig = RowEncoderConfig | CharacterWordsConfig | BertEncoderConfig | TwoWayEncoderConfig
 DecoderConfig = (
     TransformerConfig
     | RecurrentDecoderConfig
@@ -50,6 +52,8 @@ DecoderConfig = (
 ENCODERS: dict[type, Any] = {
     **ROW_ENCODERS,
     CharacterWordsConfig: CharacterWordsEncoder,
+    BertEncoderConfig: BertEncoder,
+    TwoWayEncoderConfig: TwoWayEncoder,
 }
 DECODERS: dict[type, Any] = {
     TransformerConfig: TransformerDecoder,

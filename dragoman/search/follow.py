@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from dragoman.search.core import Hypothesis, Step, allowed, divisor
 
 # log-probabilities (B, V), which sources they are of (B,), how many tokens then stand → tokens (B,)
 Choose = Callable[[Tensor, Tensor, int], Tensor]
+End = Literal["eos", "cut", "limit"]
 
 
 def most_probable(log_probabilities: Tensor, place: Tensor, length: int) -> Tensor:
@@ -30,8 +31,13 @@ def follow(
     choose: Choose = most_probable,
     length_penalty: float = 1.0,
     normalisation: str = "power",
+    end: End = "eos",
 ) -> list[Hypothesis]:
-    """Write until <eos>; finished sources leave the batch."""
+    """Write until the end; finished sources leave the batch.
+
+    The end is <eos>, which at the limit is the only choice; or <eos> or the limit, whatever comes first ("cut"); or
+    the limit alone ("limit"), for running text goes on after a line.
+    """
     rows = limits.shape[0]
     place = torch.arange(rows, device=limits.device)  # which source each live row is
     tokens = torch.full_like(limits, SOS)
@@ -42,14 +48,15 @@ def follow(
     while len(place):
         log_probabilities, state = step(tokens, state)
         length += 1
-        tokens = choose(
-            allowed(log_probabilities, limits[place] <= length if length >= soonest else None), place, length
-        )
+        last = limits[place] <= length if length >= soonest else None
+        tokens = choose(allowed(log_probabilities, last if end == "eos" else None), place, length)
         chosen = log_probabilities.gather(1, tokens[:, None])[:, 0]
         for row, token, score in zip(place.tolist(), tokens.tolist(), chosen.tolist(), strict=True):
             written[row].append(token)
             scores[row].append(score)
-        going = tokens != EOS
+        going = torch.ones_like(tokens, dtype=torch.bool) if last is None else ~last
+        if end != "limit":
+            going &= tokens != EOS
         if not going.all():
             kept = going.nonzero()[:, 0]
             place, tokens = place[kept], tokens[kept]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -43,16 +43,23 @@ def rate_at(config: OptimizerConfig, step: int, steps: int) -> float:
     return config.learning_rate * math.sqrt(max(1, config.warmup) / step)
 
 
-def build_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.AdamW:
-    """AdamW over a model; vectors (biases, norms) are not decayed."""
-    parameters = [part for part in model.parameters() if part.requires_grad]
-    groups = [
-        {"params": [part for part in parameters if part.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [part for part in parameters if part.dim() < 2], "weight_decay": 0.0},
-    ]
-    on_gpu = any(part.is_cuda for part in parameters)
+def build_optimizer(
+    config: OptimizerConfig, model: nn.Module, factors: Mapping[str, float] | None = None
+) -> torch.optim.AdamW:
+    """AdamW over a model; vectors (biases, norms) are not decayed.
+
+    `factors` of the learning rate by name; a group keeps its own, for whoever sets the rate of a step.
+    """
+    groups: dict[tuple[bool, float], dict[str, Any]] = {}
+    for name, part in model.named_parameters():
+        if part.requires_grad:
+            factor, decayed = (factors or {}).get(name, 1.0), part.dim() >= 2
+            decay = config.weight_decay if decayed else 0.0
+            group = {"params": [], "weight_decay": decay, "factor": factor}
+            groups.setdefault((not decayed, factor), group)["params"].append(part)
+    on_gpu = any(part.is_cuda for part in model.parameters())
     optimizer = torch.optim.AdamW(
-        [group for group in groups if group["params"]],
+        [groups[key] for key in sorted(groups)],
         lr=config.learning_rate,
         betas=(config.beta1, config.beta2),
         eps=config.epsilon,

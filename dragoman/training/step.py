@@ -112,7 +112,8 @@ class Step:
         parameters = [part for part in self.model.parameters() if part.grad is not None]
         self.norm.copy_(nn.utils.clip_grad_norm_(parameters, self.config.clip or math.inf, foreach=True))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.numbers.rate
+            factor = group.get("factor", 1.0)
+            group["lr"] = self.numbers.rate if factor == 1.0 else self.numbers.rate * factor
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if self.average is not None:

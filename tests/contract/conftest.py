@@ -22,6 +22,7 @@ from dragoman.layers.memory_attention import (
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.layers.relations import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
+from dragoman.models.bert import BertEncoderConfig
 from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.convolutional import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
 from dragoman.models.dense import DenseEncoderConfig
@@ -36,6 +37,7 @@ from dragoman.models.recurrent import (
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.sentence_convolution import SentenceConvolutionConfig
 from dragoman.models.transformer import TransformerConfig
+from dragoman.models.two_way import TwoWayEncoderConfig
 
 VOCABULARY = 11
 SPACE = 7  # parts words, for encoders that read characters
@@ -91,6 +93,10 @@ ENCODER_CASES = {
         embedding=4, kernels=(1, 3), filters=(3, 4), longest_word=3,
         inner=RecurrentEncoderConfig(cell=GRUConfig(), embedding=5, width=6, dropout=0.0),
     ),
+    "bert": BertEncoderConfig(
+        layers=2, width=8, heads=2, feedforward=12, maximum=9, dropout=0.0, attention_dropout=0.0
+    ),
+    "two-way": TwoWayEncoderConfig(layers=2, width=5, dropout=0.0),
     **RELATIVES,
 }  # fmt: skip
 DECODER_CASES = {

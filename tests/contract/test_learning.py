@@ -16,6 +16,7 @@ from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relations import RotaryConfig
 from dragoman.layers.self_attention import LinearConfig
+from dragoman.models.bert import BertEncoderConfig
 from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.convolutional import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
 from dragoman.models.dense import DenseEncoderConfig
@@ -27,6 +28,7 @@ from dragoman.models.recurrent import FixedContextDecoderConfig, LuongDecoderCon
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
 from dragoman.models.sentence_convolution import SentenceConvolutionConfig
 from dragoman.models.transformer import TransformerConfig
+from dragoman.models.two_way import TwoWayEncoderConfig
 from dragoman.search.core import SearchConfig
 from dragoman.search.run import search
 
@@ -57,6 +59,10 @@ ENCODERS: dict[str, EncoderConfig] = {
     ),
     "dense": DenseEncoderConfig(maximum=5, layers=1, embedding=16, hidden=96, width=32, dropout=0.0),
     "character-words": CharacterWordsConfig(embedding=16, kernels=(1, 2), filters=(8, 40), inner=GRU),
+    "bert": BertEncoderConfig(
+        layers=1, width=32, heads=4, feedforward=64, maximum=8, dropout=0.0, attention_dropout=0.0
+    ),
+    "two-way": TwoWayEncoderConfig(layers=1, width=32, dropout=0.0),
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TRANSFORMER,
@@ -114,6 +120,8 @@ LESSONS = [
     Lesson("dense", "lstm", 8e-3, 250, 128),
     Lesson("character-words", "gru", 1.2e-2, 180, 64),
     Lesson("modern transformer", "linear transformer", 7e-3, 180, 64),
+    Lesson("bert", "gru", 8e-3, 150, 32),
+    Lesson("two-way", "gru", 1.2e-2, 180, 64),
 ]
 
 

@@ -1,0 +1,217 @@
+"""Masked language models (FIELD A6, K2; Devlin et al. 2019): what stood where a token was hidden.
+
+A row shows 85 % of its tokens as they are. Of the others, 80 % are hidden behind [MASK], 10 % are exchanged for any
+token and 10 % left, and all of them are to be told. How many follows from the row's length alone, and the places are
+drawn from torch's generator: shapes are the same in every step, and a GPU never has to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.data.batches import Batch
+from dragoman.data.running import Segment
+from dragoman.data.tokenizers import EOS, PAD, SPECIALS
+from dragoman.layers.affine import Linear
+from dragoman.layers.blocks import ACTIVATIONS, FirstRows, TokenEmbedding, glorot
+from dragoman.models.bert import BertEncoder, BertEncoderConfig
+from dragoman.models.core import Loss, Memory, TokenScores
+from dragoman.models.softmax import CrossEntropy, full_precision
+from dragoman.settings import Range, Share, setting
+
+
+@dataclass(frozen=True)
+class MaskedModelConfig:
+    """An encoder that learns to tell hidden tokens, for others to start from."""
+
+    kind: ClassVar[str] = "masked"
+    share: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True)] = setting(
+        0.15, help="share of the tokens that are to be told, at least one of a row"
+    )
+    masked: Annotated[float, Range(0.0, 1.0)] = setting(0.8, help="of these, the share hidden behind [MASK]")
+    exchanged: Annotated[float, Range(0.0, 1.0)] = setting(0.1, help="and the share exchanged for any token")
+    label_smoothing: Share = setting(0.0, help="share of the target probability spread over the vocabulary")
+    pairs: bool = setting(
+        False, help="rows are a text and the one after it; half the seconds are exchanged, and that is to be told too"
+    )
+    encoder: BertEncoderConfig = setting(BertEncoderConfig(), help="what reads the rows")
+
+    def problems(self) -> Iterator[str]:
+        """What the fields cannot say one by one."""
+        if self.masked + self.exchanged > 1.0:
+            most = 1 - self.masked
+            yield f"exchanged: found {self.exchanged}, expected at most {most:g} beside masked = {self.masked}"
+        if self.pairs and self.encoder.texts < 2:
+            yield f"pairs: found true with encoder.texts = {self.encoder.texts}, expected at least 2"
+
+
+class Masking(NamedTuple):
+    """A batch with some of its tokens hidden."""
+
+    source: Tensor  # (B, S) what is shown
+    hidden: Tensor  # (B, S) where [MASK] is shown in place of it
+    places: Tensor  # (B, K) what is to be told
+    target: Tensor  # (B, K) what stood there; <pad>: no such place
+
+
+def told(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+    """How many tokens of rows with so many of text, without <eos>, are to be told."""
+    wanted: NDArray[np.int64] = np.floor(lengths * share + 0.5).astype(np.int64)
+    return np.minimum(np.maximum(wanted, 1), lengths)
+
+
+class MaskedModel(nn.Module):
+    """Reads rows with hidden tokens and tells what stood there."""
+
+    def __init__(self, config: MaskedModelConfig, vocabulary: int) -> None:
+        super().__init__()
+        self.config, self.vocabulary = config, vocabulary
+        width = config.encoder.width
+        embedding = TokenEmbedding(vocabulary, width, PAD)
+        self.encoder = BertEncoder(config.encoder, embedding)
+        # Beside the table, which then fits tasks that know no [MASK].
+        self.mask_vector = nn.Parameter(torch.randn(width) * width**-0.5)
+        self.transform = Linear(width, width)
+        self.activation = ACTIVATIONS[config.encoder.activation]
+        self.transform_norm = nn.LayerNorm(width)
+        self.output = FirstRows(width, vocabulary)
+        self.output.weight = embedding.weight
+        self.costs = CrossEntropy()
+        nn.init.zeros_(self.output.bias)
+        glorot(self.transform)
+        self.pool = Linear(width, width) if config.pairs else None
+        self.related = Linear(width, 2) if config.pairs else None
+        for linear in (self.pool, self.related):
+            if linear is not None:
+                glorot(linear)
+
+    # ------------------------------------------------------------------ what every whole has
+
+    @property
+    def maximum(self) -> int | None:
+        """It writes nothing."""
+        return None
+
+    @property
+    def partly_used(self) -> bool:
+        """Every step uses all parameters."""
+        return False
+
+    @property
+    def obstacles(self) -> list[str]:
+        """Why a training step cannot be captured and repeated by the GPU; nothing stands in the way."""
+        return []
+
+    def at_step(self, step: int) -> None:
+        """Nothing here follows a schedule."""
+
+    # ------------------------------------------------------------------ hiding
+
+    def hide(self, source: Tensor, mask: Tensor, generator: torch.Generator | None = None) -> Masking:
+        """Draw what is to be told; of every row as many as `told` says."""
+        config, device = self.config, source.device
+        text = mask & (source != EOS)  # padding and the end of a text are never hidden
+        count = text.sum(1)
+        wanted = torch.minimum((count.double() * config.share + 0.5).floor().long().clamp(min=1), count)
+        slots = max(1, int(source.shape[1] * config.share + 0.5))
+
+        def draw(*shape: int) -> Tensor:
+            return torch.rand(shape, device=device, generator=generator)
+
+        drawn = draw(*source.shape).masked_fill(~text, 2.0)
+        places = drawn.topk(slots, largest=False, sorted=True).indices  # (B, K), sorted: what is no text comes last
+        real = torch.arange(slots, device=device) < wanted[:, None]
+        target = source.gather(1, places).masked_fill(~real, PAD)
+        fate = draw(*places.shape)
+        masked = real & (fate < config.masked)
+        exchanged = real & (fate >= config.masked) & (fate < config.masked + config.exchanged)
+        first = len(SPECIALS)
+        others = first + (draw(*places.shape) * max(1, self.vocabulary - first)).long()
+        others = others.clamp(max=self.vocabulary - 1)
+        shown = source.scatter(1, places, torch.where(exchanged, others, source.gather(1, places)))
+        return Masking(shown, torch.zeros_like(mask).scatter(1, places, masked), places, target)
+
+    def _generator(self, device: torch.device) -> torch.Generator | None:
+        """While training torch's own, which every step seeds; else a new one, so that validations compare."""
+        return None if self.training else torch.Generator(device).manual_seed(0)
+
+    # ------------------------------------------------------------------ training
+
+    def logits(self, memory: Memory, places: Tensor) -> Tensor:
+        """Scores of what stands at places (B, K) of a memory: (B, K, V)."""
+        seen = memory.values.gather(1, places[:, :, None].expand(-1, -1, memory.values.shape[2]))
+        out: Tensor = self.output(self.transform_norm(self.activation(self.transform(seen))))
+        return out
+
+    def _rows(self, batch: Batch | Segment, generator: torch.Generator | None) -> tuple[Tensor, Tensor | None]:
+        """What is read (B, S), and for pairs whether the second text is the one that follows (B,)."""
+        if not self.config.pairs:
+            return batch.source, None
+        rows = batch.source.shape[0]
+        drawn = torch.rand(rows, device=batch.source.device, generator=generator) < 0.5
+        follows = drawn | torch.full_like(drawn, rows == 1)  # a single row has nothing to exchange
+        second = torch.where(follows[:, None], batch.target, batch.target.roll(1, 0))
+        return joined(batch.source, second), follows
+
+    def _told(self, batch: Batch | Segment) -> tuple[Masking, Tensor, Tensor | None, Tensor | None]:
+        """What was hidden, the scores for it, and for pairs what is thought of them and what is true."""
+        generator = self._generator(batch.source.device)
+        source, follows = self._rows(batch, generator)
+        mask = source != PAD
+        masking = self.hide(source, mask, generator)
+        memory = self.encoder(masking.source, mask, masking.hidden, self.mask_vector)
+        related = None
+        if self.pool is not None and self.related is not None:
+            related = self.related(torch.tanh(self.pool(memory.final[0])))  # (B, 2)
+        return masking, self.logits(memory, masking.places), related, follows
+
+    def forward(self, batch: Batch | Segment) -> Loss:
+        """Summed cross-entropy of what was to be told, and how much that was.
+
+        The loss of a pair is weighed with the tokens to be told of its row: the sum stays one over tokens.
+        """
+        masking, logits, related, follows = self._told(batch)
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        total = self.costs(logits, masking.target, smoothing).sum()
+        if related is not None and follows is not None:
+            losses = F.cross_entropy(full_precision(related), follows.long(), reduction="none")
+            total = total + (losses * (masking.target != PAD).sum(1)).sum()
+        return Loss(total, (masking.target != PAD).sum())
+
+    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """What `Loss.tokens` will be for rows of one text of so many tokens, <eos> included, before they are read."""
+        return told(lengths - 1, self.config.share)
+
+    # ------------------------------------------------------------------ asking
+
+    def score(self, batch: Batch | Segment) -> TokenScores:
+        """Of the tokens to be told, in any order; the same ones whenever the same batch is scored."""
+        masking, logits, _, _ = self._told(batch)
+        mask = masking.target != PAD
+        chosen = full_precision(logits).log_softmax(-1).gather(-1, masking.target[:, :, None])[:, :, 0]
+        return TokenScores(chosen * mask, (logits.argmax(-1) == masking.target) & mask, mask)
+
+    def fill(self, source: Tensor, mask: Tensor, hidden: Tensor) -> Tensor:
+        """Log-probabilities (B, S, V) of every place where those marked in `hidden` (B, S) are not shown."""
+        memory = self.encoder(source, mask, hidden, self.mask_vector)
+        places = torch.arange(source.shape[1], device=source.device).expand_as(source)
+        return full_precision(self.logits(memory, places)).log_softmax(-1)
+
+
+def joined(first: Tensor, second: Tensor) -> Tensor:
+    """Rows of two sides as one, without padding between: (B, S), (B, T) → (B, S+T)."""
+    lengths = (first != PAD).sum(1, keepdim=True)
+    width = first.shape[1] + second.shape[1]
+    places = torch.arange(width, device=first.device).expand(first.shape[0], -1)
+    left = F.pad(first, (0, width - first.shape[1]), value=PAD)
+    later = (places - lengths).clamp(min=0, max=second.shape[1] - 1)
+    right = second.gather(1, later).masked_fill(places - lengths >= second.shape[1], PAD)
+    return torch.where(places < lengths, left, right)

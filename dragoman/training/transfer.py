@@ -1,0 +1,218 @@
+"""Training that begins with what another run has learned (FIELD G7): parts of its weights, freezing, rates by name.
+
+Weights are known by name. A part is what stands below a name: "encoder" of one run becomes "encoder" of another, and
+"stack:decoder" lets a language model's stack become a decoder. What was loaded, what was left as it started and what of
+the other run was not used is told in words; nothing is left out silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Annotated, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.errors import ConfigError, RunError, hint
+from dragoman.settings import Range, setting
+
+ALL, EMBEDDINGS = "all", "embeddings"
+TABLES = ("*embedding.weight", "output.weight", "output.bias")  # one row a token
+SHOWN = 6  # names that are told one by one
+
+
+@dataclass(frozen=True)
+class StartConfig:
+    """A run whose weights, or some of them, this one starts with."""
+
+    run: str = setting(help="its folder")
+    parts: tuple[str, ...] = setting(
+        (ALL,),
+        help='what is taken: "all", "encoder", "decoder", "embeddings" or any other beginning of names; '
+        '"stack:decoder" where it has another name here',
+    )
+
+
+@dataclass(frozen=True)
+class RateConfig:
+    """A learning rate of their own for some weights."""
+
+    names: str = setting(help='which weights: the beginning of their names, or a pattern such as "*.attention.*"')
+    factor: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
+        0.1, help="times the rate of the schedule"
+    )
+
+
+class Vocabularies(NamedTuple):
+    """The tokens of another run's vocabulary and of this one's, where they differ: rows are matched by token."""
+
+    theirs: Sequence[str]
+    ours: Sequence[str]
+    tables: tuple[str, ...] = TABLES
+
+    def hold(self, name: str, theirs: Tensor, ours: Tensor) -> bool:
+        """Whether a weight has a row for every token."""
+        return (
+            any(fnmatchcase(name, table) for table in self.tables)
+            and (theirs.shape[0], ours.shape[0]) == (len(self.theirs), len(self.ours))
+            and theirs.shape[1:] == ours.shape[1:]
+        )
+
+    def rows(self) -> tuple[list[int], list[int]]:
+        """The rows of tokens that both have: there and here."""
+        known = {token: row for row, token in enumerate(self.theirs)}
+        here = [row for row, token in enumerate(self.ours) if token in known]
+        return [known[self.ours[row]] for row in here], here
+
+
+class Transferred(NamedTuple):
+    """What came of it, by name."""
+
+    loaded: tuple[str, ...]
+    partly: tuple[tuple[str, str], ...]  # with how much of it
+    left: tuple[tuple[str, str], ...]  # as they started, with the reason
+    unused: tuple[str, ...]  # of the other run's, in the parts that were asked for or not
+    numbers: int  # single numbers that were loaded
+
+    def lines(self, run: str) -> list[str]:
+        """The same in words."""
+        count = len(self.loaded) + len(self.partly)
+        out = [f"from {run}: {count} of {count + len(self.left)} weights loaded, {self.numbers:,} numbers"]
+        out += [f"loaded in part: {name} ({how})" for name, how in self.partly]
+        for reason in dict.fromkeys(reason for _, reason in self.left):
+            names = [name for name, why in self.left if why == reason]
+            out.append(f"left as they started: {some(names)} ({reason})")
+        if self.unused:
+            out.append(f"not used of {run}: {some(self.unused)}")
+        return out
+
+
+def some(names: Sequence[str]) -> str:
+    """Names in a row, the first few of many."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def every_name(model: nn.Module) -> dict[str, Tensor]:
+    """All weights of a model; one that is shared stands under each of its names."""
+    return {name: part.detach() for name, part in model.named_parameters(remove_duplicate=False)}
+
+
+def below(name: str, beginning: str) -> bool:
+    """Whether a name is another, stands below it, or fits it as a pattern."""
+    return not beginning or name == beginning or name.startswith(f"{beginning}.") or fnmatchcase(name, beginning)
+
+
+def renamed(name: str, part: str) -> str | None:
+    """What a weight of the other run is called here if a part holds it."""
+    theirs, _, ours = part.partition(":")
+    ours = ours or theirs
+    if part == ALL:
+        return name
+    if part == EMBEDDINGS:
+        return name if fnmatchcase(name, "*embedding.weight") else None
+    if name == theirs or name.startswith(f"{theirs}."):
+        return ours + name[len(theirs) :]
+    return None
+
+
+@torch.no_grad()
+def transfer(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],  # of the other run: `every_name` of its model
+    parts: Sequence[str] = (ALL,),
+    vocabularies: Sequence[Vocabularies] = (),
+    run: str = "the run",
+) -> Transferred:
+    """Copy the weights of some parts into a model where names and shapes fit, and tell the rest."""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    offered: dict[str, Tensor] = {}
+    used: dict[str, str] = {}
+    for part in parts:
+        found = {new: name for name in weights if (new := renamed(name, part)) is not None}
+        check_part(part, weights, own, found, run)
+        offered |= {new: weights[name] for new, name in found.items()}
+        used |= {name: new for new, name in found.items()}
+    loaded, partly, left, numbers = [], [], [], 0
+    for name, weight in model.named_parameters():
+        aliases = [other for other, same in own.items() if same is weight]
+        given = next((alias for alias in aliases if alias in offered), None)
+        if given is None:
+            left.append((name, f"not among what is taken from {run}"))
+            continue
+        theirs, ours = offered[given], own[given]
+        change = next((one for one in vocabularies if one.hold(given, theirs, ours)), None)
+        if change is not None:
+            there, here = change.rows()
+            ours[here] = theirs[there].to(ours)
+            partly.append((name, f"{len(here):,} of {len(ours):,} tokens, those that both vocabularies have"))
+            numbers += len(here) * (ours.numel() // len(ours))
+        elif theirs.shape != ours.shape:
+            left.append((name, f"found {shape(theirs)}, expected {shape(ours)}"))
+        else:
+            ours.copy_(theirs)
+            loaded.append(name)
+            numbers += ours.numel()
+    if not loaded and not partly:
+        reasons = "; ".join(dict.fromkeys(why for _, why in left))
+        raise RunError(f"train.start_from: nothing of {run} fits this model: {reasons}")
+    unused = tuple(name for name in weights if used.get(name) not in own)
+    return Transferred(tuple(loaded), tuple(partly), tuple(left), unused, numbers)
+
+
+def shape(part: Tensor) -> str:
+    """Sizes as a person writes them."""
+    return " × ".join(map(str, part.shape)) or "a number"
+
+
+def check_part(
+    part: str, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], found: Mapping[str, str], run: str
+) -> None:
+    """Refuse a part that one of both sides does not have."""
+    first = part.partition(":")[0]
+    if not found:
+        names = beginnings(theirs)
+        raise ConfigError(f"train.start_from.parts: {run} has no weights of {first!r}. {hint(first, names)}")
+    if not found.keys() & ours.keys():
+        named = part.partition(":")[2] or first
+        names = beginnings(ours)
+        raise ConfigError(f"train.start_from.parts: this model has no weights of {named!r}. {hint(named, names)}")
+
+
+def beginnings(names: Iterable[str]) -> list[str]:
+    """What names begin with, each once."""
+    return list(dict.fromkeys(name.partition(".")[0] for name in names))
+
+
+# What is trained, and how fast
+
+
+def matching(model: nn.Module, pattern: str, place: str) -> list[nn.Parameter]:
+    """The weights with these names; a ConfigError where there are none."""
+    names = dict(model.named_parameters(remove_duplicate=False))
+    found = [part for name, part in names.items() if below(name, pattern)]
+    if not found:
+        near = [*beginnings(names), *dict.fromkeys(name.rpartition(".")[0] for name in names)]
+        raise ConfigError(f"{place}: no weight is called {pattern!r}. {hint(pattern, near)}")
+    return found
+
+
+def freeze(model: nn.Module, patterns: Sequence[str], place: str = "train.freeze") -> list[str]:
+    """Take weights out of training; the names of all that are out, a shared one by its first."""
+    for pattern in patterns:
+        for part in matching(model, pattern, place):
+            part.requires_grad_(False)
+    frozen = [name for name, part in model.named_parameters() if not part.requires_grad]
+    if len(frozen) == len(list(model.parameters())):
+        raise ConfigError(f"{place}: found {list(patterns)}, which leaves nothing to train")
+    return frozen
+
+
+def rate_factors(model: nn.Module, rates: Sequence[RateConfig], place: str = "train.rates") -> dict[str, float]:
+    """Of every weight the factor of its learning rate, by its first name; of several that fit the last one holds."""
+    factors: dict[int, float] = {}
+    for number, rate in enumerate(rates):
+        factors |= {id(part): rate.factor for part in matching(model, rate.names, f"{place}[{number}].names")}
+    return {name: factors.get(id(part), 1.0) for name, part in model.named_parameters()}

@@ -1,0 +1,213 @@
+"""Parts of another run's weights, freezing and rates by name, on models of the house."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dragoman import settings
+from dragoman.data.batches import batch_of
+from dragoman.errors import ConfigError, RunError
+from dragoman.layers.relations import RotaryConfig
+from dragoman.models.bert import BertEncoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.models.masked import MaskedModel, MaskedModelConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.training.optimizer import OptimizerConfig, build_optimizer
+from dragoman.training.transfer import (
+    RateConfig,
+    StartConfig,
+    Vocabularies,
+    every_name,
+    freeze,
+    rate_factors,
+    transfer,
+)
+
+WORDS = 17
+BERT = BertEncoderConfig(layers=1, width=8, heads=2, feedforward=12, maximum=10, dropout=0.0, attention_dropout=0.0)
+STACK = TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=RotaryConfig())
+
+
+def seeded(kind: Any, seed: int, *arguments: Any, **options: Any) -> Any:
+    torch.manual_seed(seed)
+    model = kind(*arguments, **options)
+    with torch.no_grad():
+        for part in model.parameters():
+            part.add_(torch.randn_like(part))
+    return model
+
+
+class Classifier(nn.Module):
+    """As a task that starts from a masked model: its encoder, and a layer of its own."""
+
+    def __init__(self, words: int = WORDS, config: BertEncoderConfig = BERT) -> None:
+        super().__init__()
+        self.encoder = MaskedModel(MaskedModelConfig(encoder=config), words).encoder
+        self.output = nn.Linear(config.width, 3)
+
+
+def copies(model: nn.Module) -> dict[str, Tensor]:
+    return {name: part.detach().clone() for name, part in model.named_parameters()}
+
+
+def test_an_encoder_goes_into_another_task_and_the_rest_is_told() -> None:
+    old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=BERT), WORDS)
+    new = seeded(Classifier, 2)
+    before = copies(new)
+    found = transfer(new, every_name(old), ["encoder"], run="runs/bert")
+    batch = batch_of([[5, 6, 7], [8]])
+    ours, theirs = (one.eval().encoder(batch.source, batch.source_mask) for one in (new, old))
+    assert torch.equal(ours.values, theirs.values)
+    assert torch.equal(new.output.weight, before["output.weight"])
+    assert {name for name, _ in found.left} == {"output.weight", "output.bias"}
+    assert "mask_vector" in found.unused
+    assert not any(name.startswith("encoder.") for name in found.unused)
+    assert found.numbers == sum(part.numel() for part in new.encoder.parameters())
+    text = found.lines("runs/bert")
+    total = len(before)
+    assert text[0] == f"from runs/bert: {total - 2} of {total} weights loaded, {found.numbers:,} numbers"
+    assert text[1] == "left as they started: output.weight, output.bias (not among what is taken from runs/bert)"
+    assert text[2].startswith("not used of runs/bert: mask_vector, transform.weight")
+
+
+def test_all_of_a_run_gives_the_same_model() -> None:
+    old, new = (seeded(LanguageModel, seed, LanguageModelConfig(stack=STACK), WORDS) for seed in (1, 2))
+    found = transfer(new, every_name(old))
+    assert found.left == found.unused == found.partly == ()
+    batch = batch_of([[]], [[5, 6, 7]])
+    assert torch.equal(new.eval()(batch).total, old.eval()(batch).total)
+
+
+def test_what_has_another_shape_is_left_and_explained() -> None:
+    longer = replace(BERT, maximum=20)
+    old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=longer), WORDS)
+    new = seeded(Classifier, 2)
+    before = copies(new)
+    found = transfer(new, every_name(old), ["encoder"], run="runs/bert")
+    assert ("encoder.positions", "found 21 × 8, expected 11 × 8") in found.left
+    assert torch.equal(new.encoder.positions, before["encoder.positions"])
+    assert torch.equal(new.encoder.texts, old.encoder.texts)
+    assert "left as they started: encoder.positions (found 21 × 8, expected 11 × 8)" in found.lines("runs/bert")
+
+
+def test_a_language_model_becomes_a_decoder_under_another_name() -> None:
+    old = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK, output_bias=False), WORDS)
+    config = EncoderDecoderConfig(tie="target", encoder=STACK, decoder=STACK)
+    new = seeded(EncoderDecoder, 2, config, WORDS, WORDS)
+    before = copies(new)
+    found = transfer(new, every_name(old), ["stack:decoder"])
+    assert torch.equal(new.decoder.blocks[1].attention.project.weight, old.stack.blocks[1].attention.project.weight)
+    assert torch.equal(new.output.weight, old.output.weight)  # tied here as there
+    assert torch.equal(new.decoder.blocks[0].cross.query.weight, before["decoder.blocks.0.cross.query.weight"])
+    left = {name for name, _ in found.left}
+    assert all(".cross." in name or ".around_cross." in name or name.startswith("encoder.") for name in left)
+    assert found.unused == ("output.weight",)
+
+
+def test_tied_tables_are_found_by_any_of_their_names() -> None:
+    """The old model has one table for all, under the encoder's name; the new one has three."""
+    old = seeded(EncoderDecoder, 1, EncoderDecoderConfig(tie="all", encoder=STACK, decoder=STACK), WORDS, WORDS)
+    new = seeded(EncoderDecoder, 2, EncoderDecoderConfig(tie="none", encoder=STACK, decoder=STACK), WORDS, WORDS)
+    found = transfer(new, every_name(old), ["embeddings"])
+    assert found.loaded == ("encoder.input.embedding.weight", "decoder.input.embedding.weight")
+    table = old.encoder.input.embedding.weight
+    assert torch.equal(new.encoder.input.embedding.weight, table)
+    assert torch.equal(new.decoder.input.embedding.weight, table)
+    assert not torch.equal(new.output.weight, table)
+    back = transfer(old, every_name(new), ["decoder"])
+    assert "encoder.input.embedding.weight" in back.loaded
+    assert torch.equal(old.output.weight, new.decoder.input.embedding.weight)
+
+
+def test_rows_of_other_vocabularies_are_matched_by_token() -> None:
+    theirs = [f"t{number}" for number in range(WORDS)]
+    ours = ["t3", "new", "t0", "t16", "t1"]
+    old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=BERT), WORDS)
+    new = seeded(Classifier, 2, len(ours))
+    before = copies(new)
+    found = transfer(new, every_name(old), ["encoder"], [Vocabularies(theirs, ours)])
+    table, other = new.encoder.embedding.weight, old.encoder.embedding.weight
+    assert torch.equal(table[[0, 2, 3, 4]], other[[3, 0, 16, 1]])
+    assert torch.equal(table[1], before["encoder.embedding.weight"][1])
+    assert found.partly == (("encoder.embedding.weight", "4 of 5 tokens, those that both vocabularies have"),)
+    assert torch.equal(new.encoder.positions, old.encoder.positions)
+
+
+def test_parts_that_are_not_there_are_refused() -> None:
+    old = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    new = seeded(Classifier, 2)
+    with pytest.raises(ConfigError, match=r"parts: runs/x has no weights of 'stck'. Did you mean 'stack'\?"):
+        transfer(new, every_name(old), ["stck"], run="runs/x")
+    with pytest.raises(
+        ConfigError, match=r"parts: this model has no weights of 'stack'. Expected one of: encoder, out"
+    ):
+        transfer(new, every_name(old), ["stack"], run="runs/x")
+    wide = BertEncoderConfig(layers=1, width=16, heads=2, feedforward=24, maximum=12, texts=3)
+    other = seeded(MaskedModel, 3, MaskedModelConfig(encoder=wide), WORDS + 1)
+    with pytest.raises(RunError, match=r"nothing of runs/y fits this model: .*found 18 × 16, expected 17 × 8"):
+        transfer(new, every_name(other), ["encoder"], run="runs/y")
+
+
+# --- freezing and rates
+
+
+def test_frozen_weights_stay_and_the_others_move() -> None:
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    frozen = freeze(model, ["stack.blocks.0", "*.norm.weight"])
+    assert frozen == [
+        name for name in copies(model) if name.startswith("stack.blocks.0.") or name.endswith(".norm.weight")
+    ]
+    before = copies(model)
+    optimizer = build_optimizer(OptimizerConfig(weight_decay=0.1), model)
+    model(batch_of([[]], [[5, 6, 7]])).total.backward()
+    optimizer.step()
+    for name, part in model.named_parameters():
+        assert torch.equal(part, before[name]) == (name in frozen)
+
+
+def test_a_shared_weight_is_frozen_by_either_name() -> None:
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    assert freeze(model, ["output"]) == ["stack.input.embedding.weight", "output.bias"]
+
+
+def test_names_that_fit_nothing_are_refused() -> None:
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    with pytest.raises(ConfigError, match=r"train.freeze: no weight is called 'outptu'. Did you mean 'output'\?"):
+        freeze(model, ["outptu"])
+    with pytest.raises(ConfigError, match=r"train.rates\[1\].names: no weight is called 'stack.bloks.0'"):
+        rate_factors(model, [RateConfig("stack"), RateConfig("stack.bloks.0")])
+    with pytest.raises(ConfigError, match=r"leaves nothing to train"):
+        freeze(model, ["*"])
+
+
+def test_rates_by_name_are_steps_of_their_own_length() -> None:
+    """Adam's first step is as long as its rate, whatever the gradient."""
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    factors = rate_factors(model, [RateConfig("stack", 0.1), RateConfig("stack.blocks.1", 0.01)])
+    assert {factors[name] for name in factors if name.startswith("stack.blocks.1.")} == {0.01}
+    assert factors["stack.input.embedding.weight"] == 0.1
+    assert factors["output.bias"] == 1.0
+    optimizer = build_optimizer(OptimizerConfig(epsilon=1e-30), model, factors)
+    for group in optimizer.param_groups:
+        group["lr"] = 1e-3 * group["factor"]
+    before = copies(model)
+    model(batch_of([[]], [[5, 6, 7]])).total.backward()
+    optimizer.step()
+    for name, part in model.named_parameters():
+        assert part.grad is not None
+        moved = (part.detach() - before[name])[part.grad.abs() > 1e-6].abs()
+        if len(moved):
+            assert float((moved - 1e-3 * factors[name]).abs().max()) < 2e-6, name
+
+
+def test_settings() -> None:
+    table = {"run": "runs/x", "parts": ["encoder"]}
+    assert settings.build(StartConfig, table) == StartConfig("runs/x", ("encoder",))
+    with pytest.raises(ConfigError, match="factor"):
+        settings.build(RateConfig, {"names": "encoder", "factor": 0.0})
