@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dragoman.config import reach
@@ -94,7 +95,7 @@ class Answerer:
         bounds = [(f"model.encoder.{bound}", most)]
         steps = getattr(getattr(self.config.model, "pooling", None), "steps", 0)
         bounds.append(("model.pooling.steps", steps or None))
-        count = int(self.form.source.cells(torch.tensor([len(row)]).numpy())[0])
+        count = int(self.form.source.cells(np.array([len(row)], np.int32))[0])
         for place, limit in bounds:
             if limit is not None and count > limit:
                 raise DataError(f"input {number}: found a length of {count}, expected at most the {limit} of {place}")

@@ -26,6 +26,10 @@ class NumbersConfig:
     )
 
 
+class FewLabelsError(DataError):
+    """Training data with nothing to tell apart."""
+
+
 class UnknownLabelError(DataError):
     """A label that was not in the training data."""
 
@@ -46,7 +50,7 @@ class Labels:
         """All labels there are, sorted; one alone would leave nothing to learn."""
         names = sorted(Counter(labels))
         if len(names) < 2:
-            raise DataError(f"found {len(names)} label ({', '.join(names)}), expected at least two different ones")
+            raise FewLabelsError(f"found {len(names)} label ({', '.join(names)}), expected at least two different ones")
         return cls(names)
 
     def __len__(self) -> int:

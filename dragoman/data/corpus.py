@@ -19,7 +19,7 @@ import numpy as np
 
 from dragoman import settings
 from dragoman.data.batches import PAIRS, Form
-from dragoman.data.codecs import NumbersConfig, load_codec
+from dragoman.data.codecs import FewLabelsError, NumbersConfig, load_codec
 from dragoman.data.readers import Example, Fault, Pairs, read_pairs
 from dragoman.data.shapes import PAIRS_SHAPE, Shape
 from dragoman.data.store import StoreWriter, TokenStore
@@ -309,7 +309,10 @@ def length_ratio(store: TokenStore) -> float:
 
 def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note: Note, shape: Shape) -> None:
     selection = Selection(config, note, shape)
-    source, target = shape.learn(config, tokenizers, selection)
+    try:
+        source, target = shape.learn(config, tokenizers, selection)
+    except FewLabelsError as error:
+        raise DataError(f"{', '.join(paths_of(config.train))}: {error}") from None
     if selection.tags:
         source = Tagged(source, tags_of(config.train))
     (folder / "tokenizer").mkdir()

@@ -105,8 +105,8 @@ class Pooled(nn.Module):
         """(B, K), at least float32."""
         source, mask = batch.source, batch.source_mask
         if source.dim() == 3:  # (B, 2, S)
-            both = self.pooled(source.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, (-1, 2))
-            one, other = both[:, 0], both[:, 1]
+            both = self.pooled(source.flatten(0, 1), mask.flatten(0, 1))
+            one, other = both[0::2], both[1::2]
             vector = torch.cat([one, other, (one - other).abs(), one * other], 1)
         else:
             vector = self.pooled(source, mask)

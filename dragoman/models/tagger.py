@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dragoman.data.batches import Batch
 from dragoman.data.forms import NO_TAG
-from dragoman.data.tokenizers import EOS, UNK
+from dragoman.data.tokenizers import EOS, PAD, UNK
 from dragoman.layers.blocks import drop_words, glorot
 from dragoman.layers.crf import LinearChain
 from dragoman.models.characters import CharacterWordsConfig
@@ -95,13 +95,13 @@ class Tagger(nn.Module):
     def means(self, states: Tensor, source: Tensor, target: Tensor) -> Tensor:
         """The mean over the tokens of each word, spaces and <eos> left out."""
         tags, places = target[:, 0], target[:, 1]
+        source = source[:, : states.shape[1]]  # some encoders leave out columns of padding
         begins = torch.where(tags == NO_TAG, source.shape[1], places)  # beyond every token
         here = torch.arange(source.shape[1], device=source.device).expand_as(source).contiguous()
         word = torch.searchsorted(begins, here, right=True) - 1  # (B, S)
-        inside = (source != EOS) & (word >= 0)
+        inside = (source != EOS) & (source != PAD) & (word >= 0)
         if self.space is not None:
             inside = inside & (source != self.space)
-        inside = inside & (source != 0)
         share = inside.to(states.dtype)[:, :, None]
         index = word.clamp(min=0)[:, :, None]
         totals = states.new_zeros(*places.shape, states.shape[2])

@@ -40,7 +40,7 @@ def second_f1(found: Sequence[str], expected: Sequence[str]) -> float:
     scores = class_scores(found, expected)
     if len(scores) > 2:
         raise DataError(f"metric: found 'f1' with {len(scores)} labels, expected two; macro_f1 takes any number")
-    return scores[max(scores)].f1 if len(scores) == 2 else 0.0
+    return scores[max(scores, key=str)].f1 if len(scores) == 2 else 0.0
 
 
 def flat(score: Callable[[Sequence[str], Sequence[str]], float]) -> Callable[[Sequence[Any], Sequence[Any]], float]:
