@@ -17,14 +17,13 @@ from dragoman.version import __version__
 
 if TYPE_CHECKING:
     from dragoman.config import Config
-    from dragoman.predictor import Predictor
 
 __all__ = ["__version__", "load", "train"]
 
 
 def load(
     run: str | Path | Sequence[str | Path], device: str = "auto", *, engine: str = "auto", precision: str = "float32"
-) -> Predictor:
+) -> Any:  # a Predictor, or for labels, numbers and tags an Answerer
     """Open a trained run; `predict`, `stream` and `evaluate` of the result do the rest.
 
     On a CPU the engine is CTranslate2 where it is installed and gives the same text (`engine="auto"`); with
@@ -38,7 +37,7 @@ def load(
         if engine == "ctranslate2" or precision != "float32":
             raise ConfigError("engine: found ctranslate2, which cannot do an ensemble; expected auto or torch")
         return ensemble(run, device)
-    from dragoman.predictor import load as open_run
+    from dragoman.answerer import open_run
 
     return open_run(run, device, engine=engine, precision=precision)
 
@@ -48,7 +47,7 @@ def train(
     run: str | Path | None = None,
     *overrides: str,
     quiet: bool = False,
-) -> Predictor:
+) -> Any:
     """Train from a configuration (object, table or TOML file) or from a file of pairs alone, and open the result.
 
     An existing run folder goes on where it stopped. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.config import Config, build, preset_table, preset_text
+from dragoman.config import METRICS, Config, build, preset_table, preset_text
 from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
 from dragoman.data.readers import Fault, Pairs
+from dragoman.data.shapes import not_numbers
 from dragoman.errors import DataError
-from dragoman.settings import override
+from dragoman.settings import merge, override
+from dragoman.tasks import task_of
 
 FEW = 2000  # sentences, too few to learn sub-words from
 LOOKED_AT = 50_000  # pairs examined closely; the rest is only counted
@@ -178,12 +180,53 @@ def choose(files: Files, seen: Look, preset: str | None = None) -> tuple[dict[st
 
 def configured(files: Files, overrides: Sequence[str] = ()) -> tuple[Config, list[str]]:
     """A whole configuration for these files with `place=value` settings on top, and the reasons for the rest."""
-    preset = override({}, list(overrides)).get("preset")  # a slip of the pen is told before a long file is read
+    asked = override({}, list(overrides))
+    if asked.get("task", "translate") != "translate":
+        return configured_directly(files, str(asked["task"]), overrides)
+    preset = asked.get("preset")  # a slip of the pen is told before a long file is read
     if preset is not None:
         preset_text(str(preset))
     table, reasons = choose(files, look(files), None if preset is None else str(preset))
-    entry = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
-    table["data"]["train"] = entry
+    table["data"]["train"] = entry_of(files)
+    return build(override(table, list(overrides))), reasons
+
+
+def entry_of(files: Files) -> Any:
+    """What a configuration says of these files."""
+    return {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
+
+
+def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:
+    """The same for a task that is answered without a search."""
+    table: dict[str, Any] = {"task": task, "data": {"train": entry_of(files)}}
+    first = build(override(table, list(overrides)))  # also tells a slip of the pen before a long file is read
+    shape = task_of(first).shape_of(first)
+    count, length, series = 0, 0, True
+    faults: list[Fault] = []
+    for item in read_all(first.data, files, shape=shape):
+        if isinstance(item, Fault):
+            faults.append(item)
+            continue
+        count += 1
+        length += len(item.source)
+        series = series and not not_numbers(item.source)
+    if faults:
+        raise DataError(fault_message(faults[:3], len(faults)))
+    if count < 2:
+        raise DataError(f"{', '.join(paths_of(files))}: found {count} examples, expected at least 2")
+    chosen, reason = DIRECT["series" if series and task == "regress" else task]
+    table = merge(table, chosen)
+    tokens = length / count / CHARACTERS.get(chosen["tokenizer"]["source"]["kind"], 6)
+    steps_an_epoch = max(1.0, count * (tokens + 1) * 1.15 / 2048)
+    epochs = next(epochs for limit, epochs in EPOCHS if count <= limit)
+    steps = max(300, min(20_000, math.ceil(epochs * steps_an_epoch)))
+    every = max(20, min(1000, steps // 20))
+    metric = METRICS[task][1]
+    table["train"] = {
+        "steps": steps, "batch_tokens": 2048, "validate_every": every, "save_every": every, "metric": metric,
+        "optimizer": {"warmup": max(20, steps // 10), "schedule": "cosine", "learning_rate": 2e-3},
+    }  # fmt: skip
+    reasons = [reason, f"budget: {steps:,} steps of 2,048 tokens for {count:,} examples; the best {metric} is kept"]
     return build(override(table, list(overrides))), reasons
 
 
@@ -215,6 +258,47 @@ def units_reason(units: dict[str, Any], characters: float, spaces: float, seen: 
     return f"characters, because the texts are short ({characters:.0f} characters on average)"
 
 
+# What a task that needs no search begins with, and why.
+DIRECT: dict[str, tuple[dict[str, Any], str]] = {
+    "classify": (
+        {
+            "tokenizer": {"source": {"kind": "words"}},
+            "model": {"dropout": 0.4, "pooling": {"kind": "queries"}, "encoder": {"embedding": 128, "width": 256}},
+        },
+        "model: words read both ways by an LSTM of 256 and weighed by a learned query, as labels hang on few words",
+    ),
+    "regress": (
+        {
+            "tokenizer": {"source": {"kind": "words"}},
+            "model": {"dropout": 0.2, "encoder": {"embedding": 128, "width": 256}},
+        },
+        "model: words read both ways by an LSTM of 256, the mean of its states answers",
+    ),
+    "series": (
+        {
+            "tokenizer": {"source": {"kind": "numbers"}},
+            "model": {
+                "pooling": {"kind": "attention"},
+                "encoder": {"embedding": 1, "width": 32, "direction": "forward", "dropout": 0.0},
+            },
+        },
+        "model: an LSTM of 32 over the numbers with attention over time, as every source is a series",
+    ),
+    "tag": (
+        {
+            "data": {"max_length": 1000},
+            "tokenizer": {"source": {"kind": "characters"}},
+            "model": {
+                "encoder": {
+                    "kind": "character-words", "embedding": 32, "kernels": [2, 3, 4], "filters": [64, 64, 64],
+                    "longest_word": 24, "hashed": 50_000, "hashed_dropout": 0.3, "dropout": 0.3,
+                    "inner": {"embedding": 128, "width": 256, "dropout": 0.3},
+                },
+            },
+        },
+        "model: words made of their characters, read both ways by an LSTM of 256, as endings tell tags of unseen words",
+    ),
+}  # fmt: skip
 CHARACTERS = {"characters": 1, "subwords": 4}  # a token, roughly
 VOCABULARIES = ((20_000, 4000), (200_000, 8000), (2_000_000, 16_000))
 PRESETS = ((20_000, "transformer-tiny"), (300_000, "transformer-small"))

@@ -17,17 +17,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from dragoman.answerer import open_run
 from dragoman.config import Config
-from dragoman.data.batches import Batch, BatchPlan, gather, padded
-from dragoman.data.corpus import Corpus, Files, file_list, paths_of, prepare, read_all, tag_of, tags_of
+from dragoman.data.batches import PAIRS, BatchPlan, Form, gather
+from dragoman.data.corpus import Corpus, Files, file_list, paths_of, read_all, tag_of, tags_of
 from dragoman.data.readers import Example, Fault, Pairs
-from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.softmax import SampledSoftmaxConfig
-from dragoman.predictor import load
 from dragoman.runs import Run, device_of, start_from, train
-from dragoman.tasks import model_for
+from dragoman.tasks import model_for, task_of
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
 from dragoman.training.objectives import MinimumRiskConfig
@@ -48,7 +47,7 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
     faults = sum(check_lines(config, part, part is not config.data.train, say, show) for part in files)
     if faults and config.data.faults == "stop":
         raise DataError(f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"')
-    corpus = prepare(config.data, config.tokenizer)
+    corpus = task_of(config).prepare(config)
     if corpus.source_tokenizer.tags:
         counts = corpus.report["tags"].items()
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
@@ -67,7 +66,8 @@ def check_lines(config: Config, files: Files, several: bool, say: Say, show: int
     """Name every faulty line; gives how many there are."""
     counts: Counter[str] = Counter()
     pairs = 0
-    for item in read_all(config.data, files, several_references=several):
+    shape = task_of(config).shape_of(config)
+    for item in read_all(config.data, files, several_references=several, shape=shape):
         if isinstance(item, Fault):
             counts[item.kind] += 1
             if sum(counts.values()) <= show:
@@ -94,7 +94,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     too_long = corpus.report["train"]["too_long"]
     if too_long:
         say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")
-    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, form=corpus.form)
     epoch = plan.epoch(0)
     batches = [epoch[number] for number in range(len(epoch))]
     shapes = [
@@ -114,7 +114,7 @@ def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).eval()
     if not isinstance(model, AtOnce):
         return
-    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, form=corpus.form)
     epoch = plan.epoch(0)
     batches = [epoch[number] for number in range(min(LOOKED_AT, len(epoch)))]
     count = sum(len(rows) for rows in batches)
@@ -144,7 +144,7 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: tor
         lambda shape: shape[0] * (shape[1] ** 2 + shape[2] ** 2),
     ]
     candidates = {max(sorted(shapes), key=measure) for measure in measures}
-    activations, (rows, source, target) = max((batch_memory(model, shape), shape) for shape in candidates)
+    activations, (rows, source, target) = max((batch_memory(model, shape, corpus.form), shape) for shape in candidates)
     written = model.positions(source, target) if isinstance(model, AtOnce) else target
     words = sizes[1]
     softmax = getattr(config.model, "softmax", None)
@@ -168,14 +168,14 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: tor
         )
 
 
-def batch_memory(model: nn.Module, shape: Shape) -> int:
+def batch_memory(model: nn.Module, shape: Shape, form: Form = PAIRS) -> int:
     """Bytes that a batch of this shape keeps for the backward pass, measured on one and on two of its rows."""
     rows, source, target = shape
-    one, two = (saved_memory(model, (few, source, target)) for few in (1, 2))
+    one, two = (saved_memory(model, (few, source, target), form) for few in (1, 2))
     return one + (two - one) * (rows - 1)  # activations grow in step with rows
 
 
-def saved_memory(model: nn.Module, shape: Shape) -> int:
+def saved_memory(model: nn.Module, shape: Shape, form: Form = PAIRS) -> int:
     """Bytes that the forward pass keeps for the backward pass."""
     rows, source, target = shape
     kept: dict[int, int] = {}
@@ -185,9 +185,8 @@ def saved_memory(model: nn.Module, shape: Shape) -> int:
         kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    sources, targets = (padded([[4] * (length - 1)] * rows) for length in (source, target))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = model(Batch(sources, sources != PAD, targets)).total
+        loss = model(form.example(rows, source, target)).total
     own = {part.untyped_storage().data_ptr() for part in (*model.parameters(), *model.buffers())}
     del loss
     return sum(size for pointer, size in kept.items() if pointer not in own)
@@ -217,7 +216,8 @@ def trial_examples(config: Config) -> dict[str, list[Example]]:
     wanted = max(2, SLICE // max(1, len(tags_of(config.data.train))))
     found: dict[str, list[Example]] = {}
     for entry in file_list(config.data.train):
-        usable = (item for item in read_all(config.data, entry) if isinstance(item, Example))
+        items = read_all(config.data, entry, shape=task_of(config).shape_of(config))
+        usable = (item for item in items if isinstance(item, Example))
         same = found.setdefault(tag_of(entry) or "", [])
         same += islice(usable, wanted - len(same))
     return found
@@ -226,27 +226,30 @@ def trial_examples(config: Config) -> dict[str, list[Example]]:
 def check_cycle(config: Config, say: Say) -> None:
     """Train, validate, save, reload and decode with a few pairs in a throw-away folder."""
     examples = trial_examples(config)
+    shape = task_of(config).shape_of(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:
         parts: list[Pairs] = []
         for tag, chosen in examples.items():
             path = Path(folder) / f"slice{len(parts)}.jsonl"
-            rows = ({"source": example.source, "target": example.references[0]} for example in chosen)
+            rows = [shape.record(example) for example in chosen]
+            columns = tuple(rows[0]) if rows else ()
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             parts.append(Pairs(file=str(path), tag=tag or None))
-        data = replace(config.data, train=tuple(parts), valid=None, columns=(), cache=folder)
+        data = replace(config.data, train=tuple(parts), valid=None, columns=columns, header=False, cache=folder)
+        decode = config.train.decode if task_of(config).readout else 2  # without a search it has no meaning
         training = replace(
-            config.train, steps=2, save_every=1, validate_every=2, decode=2, log_every=1, batch_tokens=512,
+            config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1, batch_tokens=512,
             accumulate=1, tensorboard=False, start_from="",
         )  # fmt: skip
         run = Path(folder) / "run"
         train(replace(config, data=data, train=training), run, Display(quiet=True))
-        predictor = load(run, config.train.device)
+        predictor = open_run(run, config.train.device)
         short = (
             [one.tagged for one in chosen if len(predictor.source_tokenizer.encode(one.tagged)) <= data.max_length]
             for chosen in examples.values()
         )
         texts = [text for chosen in short for text in chosen[:2]]
-        first, second = predictor.predict(texts), load(run, config.train.device).predict(texts)
+        first, second = predictor.predict(texts), open_run(run, config.train.device).predict(texts)
         if first != second:
             raise RunError("the saved model does not give the same output when it is loaded again")
     say("cycle: trained 2 steps, validated, saved, reloaded and decoded")

@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dragoman import settings
-from dragoman.data.corpus import DataConfig, Files, TokenizersConfig
+from dragoman.data.codecs import NumbersConfig
+from dragoman.data.corpus import DataConfig, Files, TokenizersConfig, tags_of
 from dragoman.data.readers import Pairs
 from dragoman.data.tokenizers import CharactersConfig
 from dragoman.errors import ConfigError, hint
+from dragoman.layers.pooling import TimeAttentionConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.instant import InstantConfig
+from dragoman.models.pooled import PooledConfig
+from dragoman.models.tagger import TaggerConfig
+from dragoman.scoring.answers import LABEL_METRICS, NUMBER_METRICS, TAG_METRICS
 from dragoman.search.core import SearchConfig
 from dragoman.settings import setting
 from dragoman.training.config import TrainConfig
-from dragoman.training.objectives import MinimumRiskConfig
+from dragoman.training.objectives import LikelihoodConfig, MinimumRiskConfig
 
 
 @dataclass(frozen=True)
@@ -28,45 +33,129 @@ class Config:
     """Everything a run is a function of, besides the data itself."""
 
     data: DataConfig = setting(help="where the pairs are")
-    task: Literal["translate"] = setting("translate", help="the shape of the problem")
+    task: Literal["translate", "classify", "regress", "tag"] = setting("translate", help="the shape of the problem")
     tokenizer: TokenizersConfig = setting(TokenizersConfig(), help="how text becomes tokens")
-    model: EncoderDecoderConfig | InstantConfig = setting(EncoderDecoderConfig(), help="what is trained")
+    model: EncoderDecoderConfig | InstantConfig | PooledConfig | TaggerConfig = setting(
+        EncoderDecoderConfig(), help="what is trained; without a kind the usual one of the task"
+    )
     train: TrainConfig = setting(TrainConfig(), help="how it is trained")
     search: SearchConfig = setting(SearchConfig(), help="how its output is found")
 
     def problems(self) -> Iterator[str]:
         """What the tables cannot say one by one."""
-        if self.model.tie not in ("none", "target") and self.tokenizer.target is not None:
-            yield (
-                f"model.tie: {self.model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
-                f'or set model.tie = "{"none" if isinstance(self.model, InstantConfig) else "target"}"'
-            )
+        fitting = MODELS[self.task]
+        if not isinstance(self.model, fitting):
+            kinds = " or ".join(f'"{one.kind}"' for one in fitting)
+            yield f'model.kind: found "{self.model.kind}", but task = "{self.task}" needs {kinds}'
+            return
+        metrics = METRICS[self.task]
+        if self.train.metric not in metrics:
+            yield f'train.metric: found "{self.train.metric}", but task = "{self.task}" has {", ".join(metrics)}'
         encoder, source = self.model.encoder, self.tokenizer.source
         if isinstance(encoder, CharacterWordsConfig) and not isinstance(source, CharactersConfig):
             yield (
                 f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {source.kind!r}; "
                 'set tokenizer.source.kind = "characters"'
             )
-        if isinstance(self.model, InstantConfig) and isinstance(self.train.objective, MinimumRiskConfig):
-            yield 'train.objective: "minimum-risk" draws token by token, which model.kind = "instant" does not write'
-        sides: dict[str, Any] = {"encoder": encoder}
-        if isinstance(self.model, EncoderDecoderConfig):  # an instant model's decoder reads positions, not tokens
-            sides["decoder"] = self.model.decoder
-        for side, stack in sides.items():
-            place, most = reach(stack)
-            if most is not None and self.data.max_length >= most:
-                yield (
-                    f"data.max_length: found {self.data.max_length}, but model.{side}.{place} = {most} tokens, <eos> "
-                    f"included; expected at most {most - 1}"
-                )
-        if isinstance(self.train.objective, MinimumRiskConfig) and isinstance(self.model, EncoderDecoderConfig):
-            for name, chosen in (("forcing", self.model.forcing), ("softmax", self.model.softmax)):
-                if chosen.kind not in ("teacher", "full"):
-                    yield f"model.{name}: found {chosen.kind!r}, which minimum-risk training does not use; leave it out"
-            if self.train.objective.metric == "per" and self.data.units != "phonemes":
-                yield 'train.objective.metric: found "per", which needs data.units = "phonemes"'
-        if self.train.metric == "per" and self.data.units != "phonemes":
-            yield 'train.metric: found "per", which needs data.units = "phonemes"'
+        if isinstance(self.model, EncoderDecoderConfig | InstantConfig):
+            yield from searched_problems(self, self.model)
+        else:
+            yield from direct_problems(self, self.model)
+
+
+# Which models fit a task, the usual one first; and what can choose its best weights.
+MODELS: dict[str, tuple[Any, ...]] = {
+    "translate": (EncoderDecoderConfig, InstantConfig),
+    "classify": (PooledConfig,),
+    "regress": (PooledConfig,),
+    "tag": (TaggerConfig,),
+}
+METRICS: dict[str, tuple[str, ...]] = {
+    "translate": ("loss", "bleu", "chrf", "wer", "cer", "per", "exact_match"),
+    "classify": ("loss", *LABEL_METRICS),
+    "regress": ("loss", *NUMBER_METRICS),
+    "tag": ("loss", *TAG_METRICS),
+}
+
+
+def direct_problems(config: Config, model: PooledConfig | TaggerConfig) -> Iterator[str]:
+    """What settings of a task that is answered directly cannot say one by one."""
+    task = f'task = "{config.task}"'
+    numbers = isinstance(config.tokenizer.source, NumbersConfig)
+    if numbers and config.task != "regress":
+        yield f'tokenizer.source: found "numbers", which only task = "regress" reads; found {task}'
+    if config.tokenizer.target is not None and not (
+        config.task == "regress" and isinstance(config.tokenizer.target, NumbersConfig)
+    ):
+        wanted = 'kind = "numbers" or nothing' if config.task == "regress" else "nothing: labels need no units"
+        yield f"tokenizer.target: found {config.tokenizer.target.kind!r} with {task}, expected {wanted}"
+    if not isinstance(config.train.objective, LikelihoodConfig):
+        yield f'train.objective: found "{config.train.objective.kind}", which samples outputs; {task} has none'
+    # What has no meaning here must not be set; a default that is written out cannot be told from one that is not.
+    for place, found, usual in (
+        ("train.decode", config.train.decode, TrainConfig().decode),
+        ("data.units", config.data.units, "words"),
+        ("search", config.search, SearchConfig()),
+    ):
+        if found != usual:
+            yield f"{place}: goes with a search, and {task} is answered without one; leave it out"
+    if tags_of(config.data.train):
+        yield f'data.train: found a tag, which goes with task = "translate" alone; found {task}'
+    encoder = model.encoder
+    if numbers and (isinstance(encoder, CharacterWordsConfig) or encoder.embedding == 0):
+        yield "model.encoder: reads numbers, expected an embedding of at least 1 and no 'character-words'"
+    if numbers and model.word_dropout:
+        yield f"model.word_dropout: found {model.word_dropout}, expected 0: numbers are no words"
+    ends = 0 if numbers else 1  # <eos>
+    place, most = reach(encoder)
+    bounds = [(f"encoder.{place}", most)]
+    if isinstance(model, PooledConfig):
+        texts = max(1, len(config.data.columns) - 1)
+        if model.texts == "apart" and texts != 2:
+            yield 'model.texts: found "apart", expected two texts: name both in data.columns, and the target last'
+        if config.task == "regress" and model.label_smoothing:
+            yield f"model.label_smoothing: found {model.label_smoothing}, expected 0: a number is no label"
+        if isinstance(model.pooling, TimeAttentionConfig) and model.pooling.steps:
+            bounds.append(("pooling.steps", model.pooling.steps))
+    for place, most in bounds:
+        if most is not None and config.data.max_length + ends > most:
+            yield (
+                f"data.max_length: found {config.data.max_length}, but model.{place} = {most}"
+                f"{', <eos> included' if ends else ''}; expected at most {most - ends}"
+            )
+
+
+def searched_problems(config: Config, model: EncoderDecoderConfig | InstantConfig) -> Iterator[str]:
+    """What settings of a task that is answered by search cannot say one by one."""
+    for side, units in (("source", config.tokenizer.source), ("target", config.tokenizer.target)):
+        if isinstance(units, NumbersConfig):
+            yield f'tokenizer.{side}: found "numbers", which only task = "regress" reads'
+    encoder = model.encoder
+    if model.tie not in ("none", "target") and config.tokenizer.target is not None:
+        yield (
+            f"model.tie: {model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
+            f'or set model.tie = "{"none" if isinstance(model, InstantConfig) else "target"}"'
+        )
+    if isinstance(model, InstantConfig) and isinstance(config.train.objective, MinimumRiskConfig):
+        yield 'train.objective: "minimum-risk" draws token by token, which model.kind = "instant" does not write'
+    sides: dict[str, Any] = {"encoder": encoder}
+    if isinstance(model, EncoderDecoderConfig):  # an instant model's decoder reads positions, not tokens
+        sides["decoder"] = model.decoder
+    for side, stack in sides.items():
+        place, most = reach(stack)
+        if most is not None and config.data.max_length >= most:
+            yield (
+                f"data.max_length: found {config.data.max_length}, but model.{side}.{place} = {most} tokens, <eos> "
+                f"included; expected at most {most - 1}"
+            )
+    if isinstance(config.train.objective, MinimumRiskConfig) and isinstance(model, EncoderDecoderConfig):
+        for name, chosen in (("forcing", model.forcing), ("softmax", model.softmax)):
+            if chosen.kind not in ("teacher", "full"):
+                yield f"model.{name}: found {chosen.kind!r}, which minimum-risk training does not use; leave it out"
+        if config.train.objective.metric == "per" and config.data.units != "phonemes":
+            yield 'train.objective.metric: found "per", which needs data.units = "phonemes"'
+    if config.train.metric == "per" and config.data.units != "phonemes":
+        yield 'train.metric: found "per", which needs data.units = "phonemes"'
 
 
 def reach(stack: Any) -> tuple[str, int | None]:
@@ -118,6 +207,9 @@ def build(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
             raise ConfigError(f"preset: found {name!r}, expected the name of a preset")
         # Overrides may name the preset too, so the base is chosen after them and slid underneath.
         merged = settings.merge(preset_table(name), merged)
+    task, model = merged.get("task"), merged.get("model", {})
+    if isinstance(task, str) and task in MODELS and isinstance(model, Mapping) and "kind" not in model:
+        merged["model"] = {"kind": MODELS[task][0].kind, **model}
     return settings.build(Config, merged)
 
 

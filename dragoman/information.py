@@ -9,10 +9,9 @@ import torch
 
 from dragoman import settings
 from dragoman.config import reach
-from dragoman.data.batches import batch_of
+from dragoman.data.codecs import Labels
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.runs import Run
-from dragoman.tasks import model_for
 from dragoman.training.display import duration
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -22,10 +21,11 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     """Everything `info` shows, as plain values."""
     run = Run(folder)
     source, target = run.tokenizers()
-    model = model_for(run.config, source, target)
-    size = min(7, (reach(run.config.model.encoder)[1] or 8) - 1)  # a small window reads no more
-    rows = [[4] * size, [4] * min(4, size)]
-    layers = summary(model, batch_of(rows, [[4] * 6, [4] * 3]), depth)
+    model = run.task.model(run.config, source, target)
+    steps = getattr(getattr(run.config.model, "pooling", None), "steps", 0)
+    size = min(8, reach(run.config.model.encoder)[1] or 8, steps or 8)  # a small window reads no more
+    batch = run.task.form_of(run.config, source).example(2, size, 7)
+    layers = summary(model, batch, depth)
     metrics = run.metrics()
     trained = [row for row in metrics if "loss" in row]
     validated = [row for row in metrics if "valid" in row]
@@ -34,10 +34,11 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
         "task": run.config.task,
         "parameters": parameter_count(model),
         "layers": [layer._asdict() for layer in layers],
-        "example": f"2 sources of {size + 1} tokens, 2 targets of 7",
+        "example": f"2 sources of {size} tokens, 2 targets of {batch.target.shape[-1]}",
         "data": run.data,
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
         "tags": list(source.tags),
+        "labels": list(target.names) if isinstance(target, Labels) else [],
         "steps": [trained[-1]["step"] if trained else 0, run.config.train.steps],
         "seconds": trained[-1]["seconds"] if trained else 0.0,
         "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
@@ -85,6 +86,8 @@ def show(found: dict[str, Any]) -> None:
         )
     for side, (kind, size) in found["vocabulary"].items():
         console.print(f"{side} vocabulary: {size:,} {kind}")
+    if found["labels"]:
+        console.print(f"labels: {', '.join(found['labels'])}", markup=False)
     if found["tags"]:
         counts = data.get("tags", {})
         console.print("tags: " + ", ".join(f"{tag} ({counts.get(tag, 0):,} pairs)" for tag in found["tags"]))

@@ -100,6 +100,11 @@ class Predictor:
         "auto", which takes ctranslate2 where it is installed and gives what torch would give. On a GPU precision
         "bfloat16" is faster than "float32", and its outputs may differ a little.
         """
+        if run.task.readout is not None:
+            raise RunError(
+                f'{run.folder}: found task = "{run.task.name}", which is answered without a search; expected one '
+                'that searches (task = "translate")'
+            )
         self.run = run
         self.config = run.config
         self.device = device_of("cpu" if device == "auto" and engine == "ctranslate2" else device)

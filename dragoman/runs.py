@@ -14,11 +14,13 @@ from torch import nn
 
 from dragoman import settings
 from dragoman.config import Config, with_absolute_paths
-from dragoman.data.corpus import Corpus, prepare
-from dragoman.data.tokenizers import Tokenizer, load_tokenizer
+from dragoman.data.batches import PAIRS
+from dragoman.data.codecs import Labels, load_codec
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers import Tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import write_text
-from dragoman.tasks import model_for
+from dragoman.tasks import Task, task_of
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
 from dragoman.training.display import Display
 from dragoman.training.loop import Trainer, summary_writer, use_half_precision
@@ -53,6 +55,11 @@ class Run:
         self.config = settings.build(Config, settings.read_toml(self.folder / "config.toml"))
 
     @property
+    def task(self) -> Task:
+        """What kind of problem it learned."""
+        return task_of(self.config)
+
+    @property
     def data(self) -> dict[str, Any]:
         """What is known of the data: counts, faults, fingerprint."""
         try:
@@ -67,12 +74,12 @@ class Run:
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Source and target tokenizer."""
         folder = self.folder / "tokenizer"
-        return load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
+        return load_codec(folder, "source"), load_codec(folder, "target")
 
     def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
         """The trained model, ready to predict."""
         source, target = self.tokenizers()
-        model = model_for(self.config, source, target)
+        model = self.task.model(self.config, source, target)
         load_weights(model, read_tensors(weights or self.weights_path()))
         return model.to(device).eval()
 
@@ -196,10 +203,11 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             check_resumable(Run(folder), config)
         elif config.train.start_from:
             Run(config.train.start_from).weights_path()  # what is not there is said before anything is written
+        task = task_of(config)
         if ranks.first:
-            prepare(config.data, config.tokenizer, display.doing)
+            task.prepare(config, display.doing)
         ranks.wait()
-        corpus = prepare(config.data, config.tokenizer)
+        corpus = task.prepare(config)
         if state == "new":
             create(folder, config, corpus)
         elif state == "run":
@@ -209,10 +217,13 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         tell_data(display, corpus)
         torch.manual_seed(config.train.seed)
         source, target = corpus.source_tokenizer, corpus.target_tokenizer
-        model = model_for(config, source, target).to(device)
+        model = task.model(config, source, target).to(device)
         if config.train.start_from and not Checkpoints(folder).steps():
             start_from(Run(config.train.start_from), model, corpus)
-        trainer = Trainer(config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units)
+        validator = task.validator(config, corpus, device)
+        trainer = Trainer(
+            config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units, validator
+        )
         count = sum(part.numel() for part in model.parameters())
         place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"
         display.say(f"model: {count:,} parameters on {device} ({place})")
@@ -252,10 +263,14 @@ def tell_data(display: Display, corpus: Corpus) -> None:
     """What came of the files."""
     report = corpus.report
     train_part, valid_part = report["train"], report["valid"]
+    what = "pairs" if corpus.form == PAIRS else "examples"
     display.say(
-        f"data: {train_part['pairs']:,} pairs to learn from, {valid_part['pairs']:,} to validate; "
+        f"data: {train_part['pairs']:,} {what} to learn from, {valid_part['pairs']:,} to validate; "
         f"vocabulary {len(corpus.source_tokenizer):,} → {len(corpus.target_tokenizer):,}"
     )
+    if isinstance(corpus.target_tokenizer, Labels):
+        names = corpus.target_tokenizer.names
+        display.say(f"labels: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}")
     if report.get("tags"):
         display.say("tags: " + ", ".join(f"{tag} ({count:,} pairs)" for tag, count in report["tags"].items()))
     left_out = {kind: count for kind, count in report["faults"].items() if count}

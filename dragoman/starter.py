@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from dragoman import settings
 from dragoman.config import Config, build, preset_names
 from dragoman.errors import ConfigError, hint
+from dragoman.tasks import TASKS
 
 
 class Starter(NamedTuple):
@@ -27,7 +28,37 @@ STARTERS = {
             "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
             "train": {"steps": 10_000},
         },
-    )
+    ),
+    "classify": Starter(
+        "one or two texts with a label: sentiment, acceptability, paraphrase",
+        {
+            "task": "classify",
+            "data": {"train": "labelled.tsv"},
+            "tokenizer": {"source": {"kind": "words"}},
+            "model": {"kind": "pooled", "dropout": 0.4, "encoder": {"kind": "recurrent"}},
+            "train": {"steps": 3000, "metric": "accuracy"},
+        },
+    ),
+    "regress": Starter(
+        "texts or series of numbers with a number: similarity, the next value",
+        {
+            "task": "regress",
+            "data": {"train": "numbers.tsv"},
+            "tokenizer": {"source": {"kind": "numbers"}},
+            "model": {"kind": "pooled", "encoder": {"kind": "recurrent", "embedding": 1, "width": 32}},
+            "train": {"steps": 3000, "metric": "mse"},
+        },
+    ),
+    "tag": Starter(
+        "words with a tag each: parts of speech, names",
+        {
+            "task": "tag",
+            "data": {"train": "words.tsv", "max_length": 1000},
+            "tokenizer": {"source": {"kind": "characters"}},
+            "model": {"kind": "tagger", "crf": True, "encoder": {"kind": "character-words"}},
+            "train": {"steps": 3000, "metric": "accuracy"},
+        },
+    ),
 }
 
 
@@ -44,12 +75,16 @@ def starter(task: str) -> str:
         "# Train it:  dragoman train THIS_FILE [place=value ...]",
         "",
         f'task = "{task}"',
-        f'preset = "{table["preset"]}"  # or {", ".join(name for name in preset_names() if name != table["preset"])}',
     ]
+    if "preset" in table:
+        others = ", ".join(name for name in preset_names() if name != table["preset"])
+        lines.append(f'preset = "{table["preset"]}"  # or {others}')
     # TOML takes a table's header once, so a table's own settings come together, before those of its sub-tables.
     tables: dict[str, list[str]] = {}
     for item in settings.describe(Config):
         head, _, key = item.place.rpartition(".")
+        if head == "search" and TASKS[task].readout is not None:
+            continue  # nothing is searched for
         if not head or not holds(item.when, resolved) or at(resolved, head) is None:
             continue
         opened = at(table, item.place)

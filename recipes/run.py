@@ -13,6 +13,7 @@ import gzip
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -26,8 +27,29 @@ HERE = Path(__file__).parent
 Table = dict[str, Any]
 
 
-def data_table(data: Path, entry: Table) -> Table | str:
+def make_fibonacci(work: Path) -> None:
+    """Windows of 20 numbers of 1,200 Fibonacci numbers, scaled to 0 … 1 as a whole, and the next one; 70 % to train."""
+    series = [0.0, 1.0]
+    while len(series) < 1200:
+        series.append(series[-1] + series[-2])
+    scaled = [number / series[-1] for number in series]
+    lines = [
+        " ".join(f"{number:.9g}" for number in scaled[place : place + 20]) + f"\t{scaled[place + 20]:.9g}\n"
+        for place in range(len(scaled) - 20)
+    ]
+    random.Random(13).shuffle(lines)
+    cut = int(0.7 * len(lines))
+    for part, some in (("train", lines[:cut]), ("test", lines[cut:])):
+        (work / f"fibonacci.{part}.tsv").write_text("".join(some), encoding="utf-8")
+
+
+MAKERS = {"fibonacci": make_fibonacci}  # data that are computed: `make` in a recipe, `made` in its entries
+
+
+def data_table(data: Path, work: Path, entry: Table) -> Table | str:
     """A recipe's data entry as the `data.train` setting wants it."""
+    if "made" in entry:
+        return str((work / entry["made"]).absolute())
     if "file" in entry:
         return str(data / entry["file"])
     return {side: str(data / entry[side]) for side in ("source", "target")}
@@ -48,9 +70,9 @@ def write_config(name: str, recipe: Table, data: Path, work: Path) -> Path:
     from dragoman import settings
 
     table = dict(recipe["config"])
-    table["data"] = dict(table.get("data", {}), train=data_table(data, recipe["recipe"]["train"]))
+    table["data"] = dict(table.get("data", {}), train=data_table(data, work, recipe["recipe"]["train"]))
     if "valid" in recipe["recipe"]:
-        table["data"]["valid"] = data_table(data, recipe["recipe"]["valid"])
+        table["data"]["valid"] = data_table(data, work, recipe["recipe"]["valid"])
     path = work / f"{name}.toml"
     path.write_text(settings.dump(configuration.build(table)), encoding="utf-8")
     return path
@@ -74,11 +96,8 @@ def train_and_evaluate(
         "tests": {},
     }
     for test, entry in recipe["recipe"]["tests"].items():
-        files = (
-            [str(data / entry["file"])]
-            if "file" in entry
-            else ["--source", str(data / entry["source"]), "--target", str(data / entry["target"])]
-        )
+        table = data_table(data, work, entry)
+        files = [table] if isinstance(table, str) else ["--source", table["source"], "--target", table["target"]]
         output = work / f"{name}-{seed}.{test}.txt"
         started = time.time()
         evaluate = [*command, "evaluate", str(run), *files, "--json", "--output", str(output), "--batch-size", "256"]
@@ -198,6 +217,8 @@ def main() -> None:
     recipes = variants(options.name, recipe, options.only)
     if not recipes:
         parser.error(f"found none of {', '.join(options.only)}, expected some of {', '.join(recipe['variants'])}")
+    if "make" in recipe["recipe"]:
+        MAKERS[recipe["recipe"]["make"]](options.work)
     for each in recipes.values():
         each["recipe"]["seeds"] = options.seeds or each["recipe"]["seeds"]
     if not options.score_only:

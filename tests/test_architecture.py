@@ -26,6 +26,7 @@ ROAD = [
     {"runs"},
     {"exchange"},
     {"predictor"},
+    {"answerer"},
     {"companions"},
     {"inspection"},
     {"reports"},

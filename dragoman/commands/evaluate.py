@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dragoman.commands.direct import evaluate_directly
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
     INTERVAL_OPTIONS,
@@ -45,6 +46,7 @@ from dragoman.errors import DataError
 @tag_option
 @json_option
 @click.option("--output", help="Also write the outputs to this file, one a line.")
+@click.option("--skip-unknown", is_flag=True, help="Leave out and count examples whose labels training did not have.")
 @device_option
 @engine_options
 @decoding_options
@@ -60,6 +62,7 @@ def evaluate(
     tag: str | None,
     as_json: bool,
     output: str | None,
+    skip_unknown: bool,
     device: str,
     engine: str,
     precision: str,
@@ -79,17 +82,27 @@ def evaluate(
     are fractions. Where the target is phonemes (data.units), per is the error rate over phonemes and wer the share of
     inputs that match no reference. Loss, perplexity and token accuracy are those of the first references, however
     outputs are made and whatever is asked of them. dragoman compare says whether two --output files differ.
+
+    A run that classifies has accuracy, macro_f1, f1 and matthews, one that regresses mse, pearson and spearman, one
+    that tags accuracy, macro_f1, span_f1 and exact_match; labels and tags are also reported one by one.
     """
     from dragoman.companions import asked_how
     from dragoman.data.corpus import fault_message, read_all
     from dragoman.data.readers import Example, Fault, Pairs
     from dragoman.files import check_writable, written_whole
+    from dragoman.runs import Run
     from dragoman.scoring.table import chosen
 
     if (file is None) == (source is None) or (source is None) != (target is None):
         raise DataError("name either FILE or both --source and --target")
     files = Pairs(source, target) if source is not None and target is not None else file
     assert files is not None
+    opened = Run(run)
+    if opened.task.readout is not None:
+        evaluate_directly(opened, files, batch_size, metrics, skip_unknown, as_json, output, device)
+        return
+    if skip_unknown:
+        raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
     asked, drawn = control_settings(given), interval_settings(given)
     chosen(metrics)
     if output is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from dragoman.commands.direct import predict_directly
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
     SEARCH_OPTIONS,
@@ -75,12 +76,21 @@ def predict(
 
     The lines of a FILE.jsonl are objects with "source" and, for this line alone, "prefix", "forbid", "require",
     "allow" or "pattern"; they go before the options of these names.
+
+    A run that classifies, regresses or tags answers every line at once: two texts have a tab between them, words and
+    the numbers of a series spaces. --json adds probabilities; options of search are refused.
     """
-    if n_best > 1 and not as_json:
-        raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
     typed = file in (None, "-")
     if typed and sys.stdin is None:
         raise DataError("standard input is closed: name a FILE, or send lines")
+    from dragoman.runs import Run
+
+    opened = Run(run)
+    if opened.task.readout is not None:
+        predict_directly(opened, file, batch_size, as_json, device)
+        return
+    if n_best > 1 and not as_json:
+        raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
     from dragoman.companions import asked_how
     from dragoman.data.readers import read_lines
     from dragoman.predictor import WINDOW

@@ -10,10 +10,11 @@ from dragoman.commands.printing import as_utf8
 @click.command()
 @click.argument("task", required=False)
 def new(task: str | None) -> None:
-    """Print a commented starter configuration for a TASK (translate).
+    """Print a commented starter configuration for a TASK (translate, classify, regress, tag).
 
     \b
     dragoman new translate > my.toml
+    dragoman new            which tasks there are
     """
     from dragoman.starter import STARTERS, starter
 

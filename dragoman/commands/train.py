@@ -98,10 +98,13 @@ def train(
 
 def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
     """The last words of a training run."""
+    from dragoman.training.loop import LOWER_IS_BETTER
+
     score, step = progress.best[0] if progress.best else (float("nan"), progress.step)
+    score = -score if config.train.metric in LOWER_IS_BETTER else score
     early = " (stopped early)" if progress.step < config.train.steps else ""
     display.say(
-        f"done: {progress.step:,} steps{early}, best {config.train.metric} {abs(score):.4g} at step {step:,}\n"
+        f"done: {progress.step:,} steps{early}, best {config.train.metric} {score:.4g} at step {step:,}\n"
         f"run folder: {folder}\nuse it: dragoman predict {folder} FILE"
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,11 +23,11 @@ class Candidates(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Sources and targets as padded rows; both end in <eos>."""
+    """Sources and targets as padded rows; rows of tokens end in <eos>."""
 
-    source: Tensor  # (B, S)
-    source_mask: Tensor  # (B, S), True = real
-    target: Tensor  # (B, T); with candidates (B·k, T)
+    source: Tensor  # (B, S); two texts that are read apart (B, 2, S)
+    source_mask: Tensor  # the same shape, True = real
+    target: Tensor  # (B, T) or as the task's form says; with candidates (B·k, T)
     candidates: Candidates | None = None
 
     def to(self, device: torch.device) -> Batch:
@@ -48,6 +48,69 @@ def padded(rows: Sequence[Sequence[int] | NDArray[Any]], width: int | None = Non
         out[place, : len(row)] = row
         out[place, len(row)] = EOS
     return torch.from_numpy(out)
+
+
+def real(source: Tensor) -> Tensor:
+    """Which places of a source are no padding: tokens but <pad>, numbers but NaN."""
+    return ~source.isnan() if source.is_floating_point() else source != PAD
+
+
+Rows = Sequence[Sequence[Any] | NDArray[Any]]
+
+
+class Side(Protocol):
+    """How the rows of one column of a store become a tensor."""
+
+    def cells(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+        """How wide rows of these stored lengths are in a batch."""
+
+    def terms(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+        """How many terms of the loss rows of these stored lengths make, where they are targets."""
+
+    def pad(self, rows: Rows, width: int | None = None) -> Tensor:
+        """The rows, padded to a width."""
+
+    def example(self, rows: int, width: int) -> Tensor:
+        """A tensor as `pad` makes it, for so many rows of this width."""
+
+
+class TokenRows:
+    """Tokens, each row with <eos> added."""
+
+    def cells(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+        """One more than there are tokens."""
+        return lengths + 1
+
+    terms = cells
+
+    def pad(self, rows: Rows, width: int | None = None) -> Tensor:
+        """(B, S)."""
+        return padded(rows, width)
+
+    def example(self, rows: int, width: int) -> Tensor:
+        """The first token of the vocabulary over and over."""
+        return padded([[4] * (width - 1)] * rows)
+
+
+class Form(NamedTuple):
+    """How rows of a store become a batch."""
+
+    source: Side = TokenRows()
+    target: Side = TokenRows()
+
+    def batch(self, sources: Rows, targets: Rows | None = None) -> Batch:
+        """A batch of rows in memory; without targets for prediction."""
+        source = self.source.pad(sources)
+        target = torch.empty(len(sources), 0, dtype=torch.int64) if targets is None else self.target.pad(targets)
+        return Batch(source, real(source), target)
+
+    def example(self, rows: int, source: int, target: int) -> Batch:
+        """A batch of this shape, for measuring."""
+        sources = self.source.example(rows, source)
+        return Batch(sources, real(sources), self.target.example(rows, target))
+
+
+PAIRS = Form()
 
 
 def batch_of(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> Batch:
@@ -87,11 +150,15 @@ class BatchPlan:
     batch of an epoch is short. A row longer than the budget makes a batch of its own.
     """
 
-    def __init__(self, store: TokenStore, budget: int, seed: int, max_rows: int | None = None) -> None:
-        self.budget, self.seed, self.max_rows = budget, seed, max_rows
-        source, target = store.source.lengths() + 1, store.target.lengths() + 1  # <eos> counts
+    def __init__(
+        self, store: TokenStore, budget: int, seed: int, max_rows: int | None = None, form: Form = PAIRS
+    ) -> None:
+        self.budget, self.seed, self.max_rows, self.form = budget, seed, max_rows, form
+        stored = store.target.lengths()
+        source, target = form.source.cells(store.source.lengths()), form.target.cells(stored)  # <eos> counts
         grid = rounded(np.arange(1 + max(source.max(initial=1), target.max(initial=1)))).astype(np.int32)
-        self.source_lengths, self.target_lengths, self.target_tokens = grid[source], grid[target], target
+        self.source_lengths, self.target_lengths = grid[source], grid[target]
+        self.target_tokens = form.target.terms(stored)
         # Rounding up past the longest row would only pad, perhaps beyond what a model has positions for.
         self.longest = {"source": int(source.max(initial=1)), "target": int(target.max(initial=1))}
         # Longest first. The grid has so few steps that those of both sides fit into two bytes, which sort fast.
@@ -126,7 +193,7 @@ class BatchPlan:
         return EpochPlan(np.concatenate(pieces), bounds)
 
     def tokens(self, rows: NDArray[np.int64]) -> int:
-        """Real target tokens in these rows."""
+        """Real target tokens in these rows, or how many terms of the loss they make."""
         return int(self.target_tokens[rows].sum())
 
     def rows_for(self, source: int, target: int) -> int:
@@ -160,15 +227,17 @@ class BatchPlan:
         return pieces, rows[place:]
 
 
-def gather(store: TokenStore, rows: NDArray[np.int64], plan: BatchPlan | None = None) -> Batch:
-    """Read rows of a store as one batch, padded to the plan's grid if one is given."""
+def gather(store: TokenStore, rows: NDArray[np.int64], plan: BatchPlan | None = None, form: Form = PAIRS) -> Batch:
+    """Read rows of a store as one batch, padded to the plan's grid (and in its form) if one is given."""
+    form = form if plan is None else plan.form
 
     def side(column: str) -> Tensor:
-        tokens = getattr(store, column).rows(rows)
+        stored = getattr(store, column).rows(rows)
         width = None
         if plan is not None:
             width = min(int(getattr(plan, f"{column}_lengths")[rows].max()), plan.longest[column])
-        return padded(tokens, width)
+        padder: Side = getattr(form, column)
+        return padder.pad(stored, width)
 
     source, target = side("source"), side("target")
-    return Batch(source, source != PAD, target)
+    return Batch(source, real(source), target)

@@ -18,15 +18,16 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from dragoman import settings
+from dragoman.data.batches import PAIRS, Form
+from dragoman.data.codecs import FewLabelsError, NumbersConfig, load_codec
 from dragoman.data.readers import Example, Fault, Pairs, read_pairs
+from dragoman.data.shapes import PAIRS_SHAPE, Shape
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tags import Tagged
 from dragoman.data.tokenizers import (
     SubwordsConfig,
     Tokenizer,
     TokenizerConfig,
-    learn,
-    load_tokenizer,
 )
 from dragoman.errors import DataError, nearest
 from dragoman.files import digest, sync
@@ -47,7 +48,12 @@ class DataConfig:
         '.tsv, .jsonl or .parquet, also .gz or .zst; a table may have a tag, as in { file = "a.tsv", tag = "de" }'
     )
     valid: Files | None = setting(None, help="pairs for validation; without it a part of train is set aside")
-    columns: tuple[str, ...] = setting((), help='which columns, such as ["2", "3"] or ["en", "de"]')
+    columns: tuple[str, ...] = setting(
+        (),
+        help='which columns, such as ["2", "3"] or ["en", "de"]; before a label or number may stand two texts, '
+        'as in ["4", "5", "1"]',
+    )
+    header: bool = setting(False, help="the first line of every tab-separated file names its columns")
     holdout: Annotated[int, Range(1, None)] = setting(
         2000,
         help="without valid: about so many pairs are set aside by a hash of their source, at most a tenth",
@@ -81,9 +87,13 @@ class DataConfig:
 class TokenizersConfig:
     """How text becomes tokens on either side."""
 
-    source: TokenizerConfig = setting(SubwordsConfig(), help="units of the source")
-    target: TokenizerConfig | None = setting(
-        None, help="units of the target; without it one vocabulary is learned from both sides"
+    source: TokenizerConfig | NumbersConfig = setting(
+        SubwordsConfig(), help="units of the source; numbers: a series, for regress"
+    )
+    target: TokenizerConfig | NumbersConfig | None = setting(
+        None,
+        help="units of the target; without it one vocabulary (or scale of numbers) is learned from both sides; "
+        "labels and tags need none",
     )
 
 
@@ -97,6 +107,7 @@ class Corpus:
     valid: TokenStore
     valid_texts: Path  # JSON lines: source, references
     report: dict[str, Any]  # counts, faults, fingerprint
+    form: Form = PAIRS  # how rows of the stores become batches
 
 
 def file_list(files: Files) -> list[str | Pairs]:
@@ -119,15 +130,12 @@ def tags_of(files: Files) -> list[str]:
     return sorted({tag for entry in file_list(files) if (tag := tag_of(entry)) is not None})
 
 
-def read_all(config: DataConfig, files: Files, *, several_references: bool = False) -> Iterator[Example | Fault]:
+def read_all(
+    config: DataConfig, files: Files, *, several_references: bool = False, shape: Shape = PAIRS_SHAPE
+) -> Iterator[Example | Fault]:
     """Every example or fault of one or several files, in order."""
     for entry in file_list(files):
-        yield from read_pairs(
-            entry,
-            columns=config.columns,
-            several_references=several_references,
-            max_characters=config.max_characters,
-        )
+        yield from shape.read(config, entry, several_references)
 
 
 def file_digest(path: str) -> str:
@@ -141,13 +149,15 @@ def file_digest(path: str) -> str:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def fingerprint(config: DataConfig, tokenizers: TokenizersConfig) -> str:
+def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, shape: Shape = PAIRS_SHAPE) -> str:
     """What the stores depend on: the bytes of the files and the settings that shape tokens."""
     digests = [[file_digest(path) for path in paths_of(files)] for files in (config.train, config.valid or ())]
     table = settings.as_table(config)
     relevant = {key: table.get(key) for key in ("columns", "holdout", "faults", "max_length", "max_characters")}
     layout = [_layout(files) for files in (config.train, config.valid)]
-    content = [FORMAT, digests, layout, relevant, settings.as_table(tokenizers)]
+    content: list[object] = [FORMAT, digests, layout, relevant, settings.as_table(tokenizers)]
+    if shape.name != PAIRS_SHAPE.name or config.header:  # what older stores knew nothing of
+        content.append([shape.name, config.header])
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -180,8 +190,8 @@ def source_hash(example: Example) -> int:
 class Selection:
     """The usable examples of a corpus, split into training and validation."""
 
-    def __init__(self, config: DataConfig, note: Note) -> None:
-        self.config, self.note = config, note
+    def __init__(self, config: DataConfig, note: Note, shape: Shape = PAIRS_SHAPE) -> None:
+        self.config, self.note, self.shape = config, note, shape
         self._faults: dict[bool, Counter[str]] = {}
         self.examples = 0
         self.tags: Counter[str] = Counter()
@@ -217,7 +227,8 @@ class Selection:
     def _usable(self, files: Files, doing: str, *, several_references: bool = False) -> Iterator[Example]:
         faults: Counter[str] = Counter()
         first: list[Fault] = []
-        for count, item in enumerate(read_all(self.config, files, several_references=several_references)):
+        items = read_all(self.config, files, several_references=several_references, shape=self.shape)
+        for count, item in enumerate(items):
             if count % CHUNK == 0:
                 self.note(doing, count)
             if isinstance(item, Fault):
@@ -253,22 +264,6 @@ def fault_message(first: list[Fault], count: int) -> str:
     return f'{shown}{rest}. Mend the lines, or leave such lines out with data.faults="skip"'
 
 
-def learn_tokenizers(tokenizers: TokenizersConfig, selection: Selection) -> tuple[Tokenizer, Tokenizer]:
-    """Vocabularies from the training part only."""
-    if tokenizers.target is None:
-        texts = (
-            text
-            for example in selection.train("learning the vocabulary")
-            for text in (example.source, example.references[0])
-        )
-        joint = learn(tokenizers.source, texts)
-        return joint, joint
-    return (
-        learn(tokenizers.source, (example.source for example in selection.train("learning source units"))),
-        learn(tokenizers.target, (example.references[0] for example in selection.train("learning target units"))),
-    )
-
-
 def chunks(examples: Iterable[Example], size: int = CHUNK) -> Iterator[list[Example]]:
     """Lists of so many examples."""
     iterator = iter(examples)
@@ -277,25 +272,33 @@ def chunks(examples: Iterable[Example], size: int = CHUNK) -> Iterator[list[Exam
 
 
 def write_store(
-    folder: Path, examples: Iterable[Example], source: Tokenizer, target: Tokenizer, max_length: int
-) -> dict[str, int]:
-    """Tokenise examples into a store; gives counts of pairs, tokens and what was too long."""
+    folder: Path,
+    examples: Iterable[Example],
+    source: Tokenizer,
+    target: Tokenizer,
+    max_length: int,
+    shape: Shape = PAIRS_SHAPE,
+) -> tuple[dict[str, int], list[Fault]]:
+    """Tokenise examples into a store; gives counts of pairs, tokens and what was too long, and what was no target."""
     counts = dict.fromkeys(("pairs", "source_tokens", "target_tokens", "too_long"), 0)
-    with StoreWriter(folder, len(source), len(target)) as writer:
+    faults: list[Fault] = []
+    dtypes = shape.dtypes(source, target, max_length)
+    with StoreWriter(folder, len(source), len(target), dtypes) as writer:
         for chunk in chunks(examples):
-            sources = source.encode_batch([example.tagged for example in chunk])
-            targets = target.encode_batch([example.references[0] for example in chunk])
-            kept = [
-                (left, right)
-                for left, right in zip(sources, targets, strict=True)
-                if len(left) <= max_length and len(right) <= max_length
-            ]
+            rows = shape.rows(chunk, source, target)
+            kept = []
+            for row in rows:
+                if isinstance(row, Fault):
+                    faults.append(row)
+                elif shape.fits(row, max_length):
+                    kept.append(row)
+                else:
+                    counts["too_long"] += 1
             writer.add([left for left, _ in kept], [right for _, right in kept])
             counts["pairs"] += len(kept)
-            counts["too_long"] += len(chunk) - len(kept)
             counts["source_tokens"] += sum(len(left) for left, _ in kept)
-            counts["target_tokens"] += sum(len(right) for _, right in kept)
-    return counts
+            counts["target_tokens"] += sum(shape.terms(row) for row in kept)
+    return counts, faults
 
 
 def length_ratio(store: TokenStore) -> float:
@@ -304,9 +307,12 @@ def length_ratio(store: TokenStore) -> float:
     return round(max(1.0, 1.2 * float(np.quantile(ratios, 0.999))), 3)
 
 
-def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note: Note) -> None:
-    selection = Selection(config, note)
-    source, target = learn_tokenizers(tokenizers, selection)
+def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note: Note, shape: Shape) -> None:
+    selection = Selection(config, note, shape)
+    try:
+        source, target = shape.learn(config, tokenizers, selection)
+    except FewLabelsError as error:
+        raise DataError(f"{', '.join(paths_of(config.train))}: {error}") from None
     if selection.tags:
         source = Tagged(source, tags_of(config.train))
     (folder / "tokenizer").mkdir()
@@ -315,7 +321,8 @@ def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note:
     report: dict[str, Any] = {"examples": selection.examples}
     if selection.tags:
         report["tags"] = dict(sorted(selection.tags.items()))
-    report["train"] = write_store(folder / "train", selection.train("tokenising"), source, target, config.max_length)
+    bounds = (source, target, config.max_length, shape)
+    report["train"], _ = write_store(folder / "train", selection.train("tokenising"), *bounds)
 
     def kept_as_text(examples: Iterable[Example]) -> Iterator[Example]:
         with (folder / "valid.jsonl").open("w", encoding="utf-8") as file:
@@ -325,8 +332,10 @@ def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note:
                 yield example
 
     valid = kept_as_text(selection.valid("tokenising validation pairs"))
-    report["valid"] = write_store(folder / "valid", valid, source, target, config.max_length)
-    report["faults"] = dict(selection.faults)
+    report["valid"], unknown = write_store(folder / "valid", valid, *bounds)
+    if unknown and config.faults == "stop":
+        raise DataError(fault_message(unknown[:3], len(unknown)))
+    report["faults"] = dict(selection.faults + Counter(fault.kind for fault in unknown))
     for part in ("train", "valid"):
         if not report[part]["pairs"]:
             raise DataError(
@@ -342,8 +351,8 @@ def open_corpus(folder: Path, key: str) -> Corpus:
     """A corpus that was prepared before."""
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     return Corpus(
-        load_tokenizer(folder / "tokenizer", "source"),
-        load_tokenizer(folder / "tokenizer", "target"),
+        load_codec(folder / "tokenizer", "source"),
+        load_codec(folder / "tokenizer", "target"),
         TokenStore(folder / "train"),
         TokenStore(folder / "valid"),
         folder / "valid.jsonl",
@@ -390,15 +399,20 @@ def workplace(cache: Path, key: str) -> Iterator[Path]:
             shutil.rmtree(building, ignore_errors=True)
 
 
-def prepare(config: DataConfig, tokenizers: TokenizersConfig, note: Note = lambda doing, count: None) -> Corpus:
+def prepare(
+    config: DataConfig,
+    tokenizers: TokenizersConfig,
+    note: Note = lambda doing, count: None,
+    shape: Shape = PAIRS_SHAPE,
+) -> Corpus:
     """Tokenise what the configuration names, unless that was done before."""
     cache = cache_folder(config)
-    key = fingerprint(config, tokenizers)
+    key = fingerprint(config, tokenizers, shape)
     folder = cache / key
     if not (folder / "report.json").exists():
         try:
             with workplace(cache, key) as building:
-                _build(building, config, tokenizers, note)
+                _build(building, config, tokenizers, note, shape)
                 for path in (*building.rglob("*"), building):
                     sync(path)
                 try:

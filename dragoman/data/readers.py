@@ -33,6 +33,9 @@ FaultKind = Literal[
     "unreadable-file",
     "wrong-rate",
     "empty-file",
+    "not-a-number",
+    "unknown-label",
+    "wrong-tags",
 ]
 FAULTS: tuple[str, ...] = get_args(FaultKind)
 
@@ -111,20 +114,26 @@ def read_pairs(
     columns: tuple[str, ...] = (),
     several_references: bool = False,
     max_characters: int = 10_000,
+    header: bool = False,
+    numbers: bool = False,
 ) -> Iterator[Example | Fault]:
     """The examples and faults of a file, in order; its suffix says the format (.tsv, .jsonl.gz, …).
 
     `columns` are 1-based numbers for tab-separated files and field names otherwise: source, target and, with
-    `several_references`, more references. A missing file or a wrong setting raises at the call, not at the
-    first item.
+    `several_references`, more references. With a `header`, the first line of a tab-separated file names its columns,
+    and `columns` may be these names. `numbers` in JSON are taken as if they were text, lists of them as one text. A
+    missing file or a wrong setting raises at the call, not at the first item.
     """
     if isinstance(path, Pairs) and path.tag is not None:
         bare = replace(path, tag=None)
-        items = read_pairs(bare, columns=columns, several_references=several_references, max_characters=max_characters)
+        items = read_pairs(
+            bare, columns=columns, several_references=several_references, max_characters=max_characters, header=header
+        )
         return _with_tag(items, path.tag)
     if isinstance(path, Pairs) and path.file is None:
-        if columns:
-            raise ConfigError(f"columns: found {columns}, expected none for two line-parallel files")
+        for name, found in (("columns", columns), ("header", header)):
+            if found:
+                raise ConfigError(f"{name}: found {found}, expected none for two line-parallel files")
         source, target = map(Path, path.paths)
         _check_file(source)
         _check_file(target)
@@ -136,13 +145,44 @@ def read_pairs(
     _check_file(path)
     form, compression = _form(path)
     fields = columns or ("source", "target")
+    if header and form != "columns":
+        raise ConfigError(f"header: found true for {path}, expected false: only tab-separated files have one")
     if form == "parquet":
         if compression:
             raise DataError(f"{path}: found Parquet inside {compression}, expected a plain .parquet file")
         return _read_parquet(path, fields, several_references, max_characters)
     if form == "jsonl":
-        return _read_json(path, fields, several_references, max_characters)
+        return _read_json(path, fields, several_references, max_characters, numbers)
+    if header:
+        named = _named_columns(path, columns)
+        return _without_header(_read_columns(path, named, several_references, max_characters), path)
     return _read_columns(path, _column_numbers(path, columns), several_references, max_characters)
+
+
+def _named_columns(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
+    """The numbers of columns that the first line of a file names; numbers stay what they are."""
+    with _opened(path) as read:
+        first = next(_text_blocks(read, str(path)), None)
+    names = first.lines[0].split("\t") if first is not None else []
+    numbers = []
+    for column in columns:
+        if column in names:
+            numbers.append(names.index(column) + 1)
+        elif column.isdigit():
+            numbers += _column_numbers(path, (column,))
+        else:
+            match = nearest(column, names)
+            better = f" Did you mean '{match}'?" if match else ""
+            found = ", ".join(names) or "nothing"
+            raise ConfigError(f"columns: found '{column}', but the first line of {path} names {found}.{better}")
+    return tuple(numbers)
+
+
+def _without_header(items: Iterable[Example | Fault], path: Path) -> Iterator[Example | Fault]:
+    first = f"{path}:1"
+    for number, item in enumerate(items):
+        if number or item.place != first:
+            yield item
 
 
 def _with_tag(items: Iterable[Example | Fault], tag: str) -> Iterator[Example | Fault]:
@@ -425,7 +465,9 @@ def _numbered(read: Read, name: str) -> Iterator[str | Fault]:
             yield from block.lines
 
 
-def _read_json(path: Path, fields: tuple[str, ...], several: bool, limit: int) -> Iterator[Example | Fault]:
+def _read_json(
+    path: Path, fields: tuple[str, ...], several: bool, limit: int, numbers: bool
+) -> Iterator[Example | Fault]:
     name = str(path)
     with _opened(path) as read:
         for block in _text_blocks(read, name):
@@ -435,6 +477,8 @@ def _read_json(path: Path, fields: tuple[str, ...], several: bool, limit: int) -
                     continue
                 try:
                     values = _json_values(line, fields)
+                    if numbers:
+                        values = [_number_text(value) for value in values]
                     yield _from_values(values, fields, several, name, number, limit)
                 except _FaultyError as fault:
                     yield Fault(f"{name}:{number}", fault.kind, fault.detail)
@@ -454,6 +498,13 @@ def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:
         found = ", ".join(f"'{key}'" for key in record) or "none"
         detail = f"found the fields {found}, expected '{error.args[0]}'"
         raise _FaultyError("missing-field", detail) from None
+
+
+def _number_text(value: Any) -> Any:
+    """A number as text, a list of numbers as one text; anything else as it is."""
+    if isinstance(value, list) and value and all(isinstance(_number_text(item), str) for item in value):
+        return " ".join(_number_text(item) for item in value)
+    return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _kind(value: Any) -> str:

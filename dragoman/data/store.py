@@ -6,7 +6,7 @@ import json
 import os
 import struct
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -98,13 +98,16 @@ class TokenStore:
 class StoreWriter:
     """Writes a store row by row; nothing is held in memory."""
 
-    def __init__(self, folder: Path, source_vocabulary: int, target_vocabulary: int) -> None:
+    def __init__(
+        self, folder: Path, source_vocabulary: int, target_vocabulary: int, dtypes: Mapping[str, str] | None = None
+    ) -> None:
+        """`dtypes` of sides whose numbers the size of a vocabulary does not bound."""
         folder.mkdir(parents=True)
         self.folder = folder
         self.dtypes = {
             side: "uint16" if size <= 1 << 16 else "uint32"
             for side, size in zip(SIDES, (source_vocabulary, target_vocabulary), strict=True)
-        }
+        } | dict(dtypes or {})
         self.tokens = {side: (folder / f"{side}.tokens").open("wb") for side in SIDES}
         self.offsets = {side: (folder / f"{side}.offsets").open("wb") for side in SIDES}
         self.ends = dict.fromkeys(SIDES, 0)

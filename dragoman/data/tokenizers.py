@@ -19,6 +19,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 import sentencepiece
 
 from dragoman import settings
+from dragoman.data.joined import Joined
 from dragoman.data.tags import NAME, Tagged
 from dragoman.errors import ConfigError, DataError, RunError, hint
 from dragoman.settings import Range, setting
@@ -501,6 +502,7 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     try:
         table = json.loads(_read(path))
         kind, expected, tags = table["kind"], table.pop("fingerprint"), table.pop("tags", [])
+        separated = table.pop("separator", False)
         if not all(NAME.fullmatch(tag) for tag in tags):
             raise ValueError(f"tags: found {tags}")
         if kind not in _KINDS:
@@ -528,6 +530,8 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
         tokenizer = Words(config, tokens) if isinstance(config, WordsConfig) else Characters(config, tokens)
     if tags:
         tokenizer = Tagged(tokenizer, tags)
+    if separated:
+        tokenizer = Joined(tokenizer)
     if tokenizer.fingerprint() != expected:
         raise RunError(f"{content}: damaged tokenizer file (it is not the one that {path.name} was saved with)")
     return tokenizer

@@ -1,24 +1,137 @@
-"""Many states to one vector."""
+"""Many states to one vector (FIELD D10, D11)."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.layers.attention import masked_softmax, show
+from dragoman.layers.blocks import glorot, mean_over
+from dragoman.settings import Range, Size, setting
+
+
+@dataclass(frozen=True)
+class LastConfig:
+    """The encoder's final state: of a recurrent one the state after its last token, of the others their own summary."""
+
+    kind: ClassVar[str] = "last"
+
+
+@dataclass(frozen=True)
+class MeanConfig:
+    """The mean of all states."""
+
+    kind: ClassVar[str] = "mean"
+
+
+@dataclass(frozen=True)
+class MaxConfig:
+    """The largest of each feature."""
+
+    kind: ClassVar[str] = "max"
+
+
+@dataclass(frozen=True)
+class TimeAttentionConfig:
+    """Attention over time: states count by softmax(tanh(h·w + b_t)) (FIELD D11)."""
+
+    kind: ClassVar[str] = "attention"
+    steps: Annotated[int, Range(0)] = setting(
+        0, help="a learned number for each of so many steps, the most that can be read; 0: none, and any length"
+    )
+
+
+@dataclass(frozen=True)
+class QueriesConfig:
+    """Learned vectors that ask: each reads the states by scaled dot attention (FIELD D10)."""
+
+    kind: ClassVar[str] = "queries"
+    count: Size = setting(1, help="learned queries; what they read is laid side by side")
+
+
+PoolingConfig = LastConfig | MeanConfig | MaxConfig | TimeAttentionConfig | QueriesConfig
+
+
+class Last(nn.Module):
+    """What the encoder gave after its last step."""
+
+    def __init__(self, config: LastConfig, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
+        """states (B, T, D), mask (B, T), final (B, D) → (B, D)."""
+        return final
+
+
+class Mean(nn.Module):
+    """The mean of real states."""
+
+    def __init__(self, config: MeanConfig, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
+        """states (B, T, D), mask (B, T) → (B, D)."""
+        return mean_over(states, mask)
+
+
+class Max(nn.Module):
+    """The largest real value of each feature."""
+
+    def __init__(self, config: MaxConfig, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
+        """states (B, T, D), mask (B, T) → (B, D)."""
+        return states.masked_fill(~mask[:, :, None], torch.finfo(states.dtype).min).amax(1)
 
 
 class TimeAttention(nn.Module):
-    """Σ_t a_t h_t with a = softmax(tanh(h_t·w + b_t)) over a fixed number of steps (FIELD D11, M)."""
+    """Σ_t a_t h_t with a = softmax(tanh(h_t·w + b_t)), b only where the number of steps is fixed (FIELD D11, M)."""
 
-    def __init__(self, width: int, steps: int) -> None:
+    def __init__(self, width: int, steps: int = 0) -> None:
         super().__init__()
+        self.width = width
         self.weight = nn.Parameter(torch.randn(width) * width**-0.5)
-        self.bias = nn.Parameter(torch.zeros(steps))
+        self.bias = nn.Parameter(torch.zeros(steps)) if steps else None
 
-    def forward(self, states: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, states: Tensor, mask: Tensor | None = None, final: Tensor | None = None) -> Tensor:
         """states (B, T, D), mask (B, T) → (B, D)."""
-        scores = torch.tanh(states @ self.weight + self.bias)  # (B, T)
-        weights = masked_softmax(scores, mask)
+        scores = states @ self.weight  # (B, T)
+        if self.bias is not None:
+            scores = scores + self.bias[: states.shape[1]]
+        weights = masked_softmax(torch.tanh(scores), mask)
         show(self, weights[:, None, None])
         return (weights[:, :, None] * states).sum(1)
+
+
+class Queries(nn.Module):
+    """softmax(Q(W h + b)ᵀ / √D) h for learned Q (q, D), side by side."""
+
+    def __init__(self, config: QueriesConfig, width: int) -> None:
+        super().__init__()
+        self.width = width * config.count
+        self.keys = nn.Linear(width, width)
+        glorot(self.keys)
+        self.queries = nn.Parameter(torch.randn(config.count, width))
+
+    def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
+        """states (B, T, D), mask (B, T) → (B, q·D)."""
+        scores = self.queries @ self.keys(states).transpose(1, 2) * states.shape[2] ** -0.5  # (B, q, T)
+        weights = masked_softmax(scores, mask[:, None])
+        show(self, weights[:, None])
+        return (weights @ states).flatten(1)
+
+
+POOLINGS: dict[type, Any] = {
+    LastConfig: Last,
+    MeanConfig: Mean,
+    MaxConfig: Max,
+    TimeAttentionConfig: lambda config, width: TimeAttention(width, config.steps),
+    QueriesConfig: Queries,
+}

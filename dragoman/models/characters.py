@@ -28,6 +28,10 @@ class CharacterWordsConfig:
     filters: tuple[Size, ...] = setting((25, 50, 75, 100, 125, 150), help="outputs of each of these convolutions")
     highways: Annotated[int, Range(0)] = setting(1, help="highway layers on a word's vector")
     longest_word: Size = setting(64, help="characters beyond this many of a word are not read")
+    hashed: Annotated[int, Range(0)] = setting(
+        0, help="also a learned vector of each whole word, found by a hash of its characters among so many; 0: none"
+    )
+    hashed_dropout: Share = setting(0.0, help="share of words whose hashed vector is left out while training")
     dropout: Share = setting(0.0, help="on a word's vector")
     inner: RowEncoderConfig = setting(RecurrentEncoderConfig(), help="what reads the words' vectors")
 
@@ -39,6 +43,8 @@ class CharacterWordsConfig:
             yield f"filters: found {len(self.filters)} numbers, expected one for each of {len(self.kernels)} kernels"
         if self.inner.embedding == 0:
             yield "inner.embedding: found 0, expected a size: words made of characters have no number of their own"
+        if self.hashed_dropout and not self.hashed:
+            yield f"hashed_dropout: found {self.hashed_dropout}, expected 0 without hashed vectors"
 
 
 def spelled(source: Tensor, mask: Tensor, space: int | None, longest: int, first_tag: int | None = None) -> Tensor:
@@ -63,6 +69,31 @@ def spelled(source: Tensor, mask: Tensor, space: int | None, longest: int, first
     return table.scatter(1, cell, source)[:, :-1].reshape(-1, words, letters)
 
 
+class HashedWords(nn.Module):
+    """A vector of each whole word, without a vocabulary: words are hashed into a table that begins with zeros.
+
+    So a word that training never saw adds nothing, or what a word adds that shares its row. While training some words
+    are left out, so that the characters learn to do without.
+    """
+
+    def __init__(self, rows: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.rows, self.dropout = rows, dropout
+        self.weight = nn.Parameter(torch.zeros(rows, width))
+
+    def forward(self, letters: Tensor) -> Tensor:
+        """Characters (B, W, L), PAD after a word's last → (B, W, D)."""
+        # A polynomial modulo a prime, not modulo 2^64: Horner's rule, where padding leaves the number as it is.
+        number = torch.zeros_like(letters[:, :, 0])
+        for place in range(letters.shape[2]):
+            letter = letters[:, :, place]
+            number = torch.where(letter == PAD, number, (number * 1_000_003 + letter) % 2_147_483_647)
+        found = nn.functional.embedding(number % self.rows, self.weight)
+        if self.training and self.dropout:
+            found = found * (torch.rand_like(found[:, :, :1]) >= self.dropout)
+        return found
+
+
 class Vectors(nn.Module):
     """Stands where an encoder expects its embeddings: what it is given are vectors already."""
 
@@ -85,6 +116,9 @@ class CharacterWordsEncoder(nn.Module):
         self.embedding, self.longest = embedding, config.longest_word
         self.characters = CharacterConvolution(embedding.width, config.kernels, config.filters, config.highways)
         self.project = nn.Linear(self.characters.width, config.inner.embedding)
+        self.hashed = (
+            HashedWords(config.hashed, config.inner.embedding, config.hashed_dropout) if config.hashed else None
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.inner = ROW_ENCODERS[type(config.inner)](config.inner, Vectors(config.inner.embedding))
         self.width = self.inner.width
@@ -95,4 +129,6 @@ class CharacterWordsEncoder(nn.Module):
         real = letters != PAD
         words = self.characters(self.embedding(letters).flatten(0, 1), real.flatten(0, 1))
         words = self.project(self.dropout(words)).view(*letters.shape[:2], -1)  # (B, W, D)
+        if self.hashed is not None:
+            words = words + self.hashed(letters)
         return self.inner(words, real[:, :, 0])

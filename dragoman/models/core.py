@@ -139,6 +139,38 @@ class Model(Protocol):
         """Teacher-forced scores of the batch's targets."""
 
 
+class Answers(NamedTuple):
+    """What a model reads out of a batch without a search."""
+
+    values: Tensor  # (B, N) labels or numbers: one a row, or one a word
+    probabilities: Tensor | None  # (B, N, K) of every label; None: numbers have none
+    mask: Tensor  # (B, N) which are real
+
+
+class Direct(Protocol):
+    """A whole that is trained like the others and answers at once with labels or numbers: nothing is searched for."""
+
+    @property
+    def partly_used(self) -> bool:
+        """Whether a training step may leave some parameters without gradients."""
+
+    @property
+    def obstacles(self) -> list[str]:
+        """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
+
+    def at_step(self, step: int) -> None:
+        """Told before every training step how many lie behind, for schedules within the model."""
+
+    def __call__(self, batch: Batch) -> Loss:
+        """The training loss; the count is of labels, numbers or words."""
+
+    def score(self, batch: Batch) -> TokenScores:
+        """Scores of the batch's targets."""
+
+    def answer(self, batch: Batch) -> Answers:
+        """What it answers."""
+
+
 class Emissions(NamedTuple):
     """What a model trained by CTC writes: repeats merge and the blank, which is <pad>, says nothing."""
 

@@ -46,7 +46,7 @@ from dragoman.training.signals import Signals, Stopped
 from dragoman.training.step import build_step
 from dragoman.training.validation import Validation, Validator
 
-LOWER_IS_BETTER = {"loss", "wer", "cer", "per"}
+LOWER_IS_BETTER = {"loss", "wer", "cer", "per", "mse"}
 
 
 class Trainer:
@@ -63,6 +63,7 @@ class Trainer:
         ranks: Ranks,
         display: Display,
         units: str = "words",
+        validator: Any = None,  # what measures the model; None: a Validator of pairs
     ) -> None:
         self.config, self.run, self.device, self.ranks, self.display = config, run, device, ranks, display
         self.model: Any = model
@@ -70,8 +71,8 @@ class Trainer:
         self.optimizer = build_optimizer(config.optimizer, model)
         self.average = MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
         self.kept = config.average.count if isinstance(config.average, BestAverageConfig) else 1
-        self.validator = Validator(corpus, search, config.decode, device, units)
-        self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed)
+        self.validator = validator or Validator(corpus, search, config.decode, device, units)
+        self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed, form=corpus.form)
         self.checkpoints = Checkpoints(run)
         self.progress = Progress()
         self._restore()

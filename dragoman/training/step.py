@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch
-from dragoman.data.tokenizers import PAD
+from dragoman.data.batches import Batch, real
 from dragoman.errors import DragomanError
 from dragoman.training.config import TrainConfig
 from dragoman.training.objectives import LikelihoodConfig
@@ -170,7 +169,7 @@ class CapturedStep(Step):
         try:
             graph.capture_begin(self.pool, capture_error_mode="thread_local")
             try:
-                self.learn(Batch(source, source != PAD, target))
+                self.learn(Batch(source, real(source), target))
                 self.update()
             finally:
                 graph.capture_end()

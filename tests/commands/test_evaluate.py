@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.answerer import Answerer
 from dragoman.commands.options import DECODING
 from dragoman.commands.root import cli
 from dragoman.data.readers import read_lines
@@ -116,6 +117,7 @@ def test_the_seed_of_outputs_and_that_of_draws_are_two(rows: list[list[str]]) ->
 
 def test_options_and_arguments_have_one_name() -> None:
     arguments = set(inspect.signature(Predictor.evaluate).parameters)
+    arguments |= set(inspect.signature(Answerer.evaluate).parameters)
     opened = set(inspect.signature(dragoman.load).parameters)
     files = {"run", "file", "source", "target", "as_json", "output"}  # what the command line alone has
     search = set(SearchConfig.__dataclass_fields__)

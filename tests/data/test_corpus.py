@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import dragoman
 from dragoman.data import corpus as corpora
-from dragoman.data import readers
+from dragoman.data import readers, shapes
 from dragoman.data.corpus import Corpus, DataConfig, Selection, TokenizersConfig, fingerprint, prepare, source_hash
 from dragoman.data.readers import Example, Pairs
 from dragoman.data.tokenizers import CharactersConfig, SubwordsConfig, WordsConfig
@@ -265,8 +265,8 @@ def test_what_was_prepared_is_used_again(tmp_path: Path, cache: Path, monkeypatc
     def never(*rest: Any, **named: Any) -> Any:
         raise AssertionError("the text was read again")
 
-    monkeypatch.setattr(corpora, "learn", never)
-    monkeypatch.setattr(corpora, "read_pairs", never)
+    monkeypatch.setattr(shapes, "learn", never)
+    monkeypatch.setattr(shapes, "read_pairs", never)
     again = prepare(data, CHARACTERS)
     assert texts(again, "train") == texts(first, "train")
     assert again.report == first.report

@@ -1,0 +1,174 @@
+"""Text in, answers out, for runs that need no search: labels, numbers and tags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dragoman.config import reach
+from dragoman.data.codecs import UnknownLabelError
+from dragoman.data.readers import Example
+from dragoman.errors import ConfigError, DataError
+from dragoman.predictor import WINDOW, Predictor, as_example
+from dragoman.runs import Run, device_of
+from dragoman.scoring.answers import check_names, score_answers
+from dragoman.search.readout import Answer
+
+NOTHING = Answer("", None)
+
+
+class Answerer:
+    """A trained run that classifies, regresses or tags, ready to be asked."""
+
+    def __init__(self, run: Run, device: str = "auto") -> None:
+        readout = run.task.readout
+        assert readout is not None, "a run that searches is a Predictor"
+        self.run, self.config, self.readout = run, run.config, readout
+        self.device = device_of(device)
+        self.source_tokenizer, self.target_tokenizer = run.tokenizers()
+        self.shape = run.task.shape_of(run.config)
+        self.form = run.task.form_of(run.config, self.source_tokenizer)
+        self.model: Any = run.model(self.device)
+
+    def predict(self, texts: Sequence[str], *, batch_size: int = 64) -> list[Answer]:
+        """One answer per text, in order; an empty text gives an empty answer.
+
+        Two texts have a tab between them, the words of a sentence to be tagged and the numbers of a series spaces.
+        """
+        if isinstance(texts, str):
+            raise TypeError("predict takes a list of texts; for one text write predict([text])")
+        return list(self.stream(texts, batch_size=batch_size))
+
+    def stream(
+        self,
+        texts: Iterable[str],
+        *,
+        batch_size: int = 64,
+        window: int = WINDOW,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[Answer]:
+        """Answers in the order of the texts, whatever their number, in bounded memory."""
+        if isinstance(texts, str):
+            raise TypeError("stream takes several texts; for one text write [text]")
+        for name, value in (("batch_size", batch_size), ("window", window)):
+            if value < 1:
+                raise ConfigError(f"{name}: found {value}, expected at least 1")
+        return self._stream(iter(texts), batch_size, window, progress or (lambda _: None))
+
+    def _stream(self, texts: Iterator[str], rows: int, window: int, done: Callable[[int], None]) -> Iterator[Answer]:
+        first = 1
+        while together := list(islice(texts, window)):
+            yield from self._window(together, rows, first, done)
+            first += len(together)
+
+    def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[Answer]:
+        out = [NOTHING] * len(texts)
+        places = [place for place, text in enumerate(texts) if text.strip()]
+        done(len(texts) - len(places))
+        sources: list[list[Any]] = []
+        targets: list[list[Any]] | None = None
+        for place in places:  # one by one, so that a mistake names its input
+            left, right = self.shape.inputs([texts[place]], self.source_tokenizer, first + place)
+            self._check_length(left[0], first + place)
+            sources += left
+            if right is not None:
+                targets = [*(targets or []), *right]
+        order = sorted(range(len(places)), key=lambda index: len(sources[index]))
+        for start in range(0, len(order), rows):
+            chosen = order[start : start + rows]
+            some = None if targets is None else [targets[index] for index in chosen]
+            batch = self.form.batch([sources[index] for index in chosen], some).to(self.device)
+            answers = self.readout.read(self.model, batch, self.target_tokenizer)
+            for index, answer in zip(chosen, answers, strict=True):
+                out[places[index]] = answer
+            done(len(chosen))
+        return out
+
+    def _check_length(self, row: Sequence[Any], number: int) -> None:
+        """Refuse what the model has no room for."""
+        bound, most = reach(self.config.model.encoder)
+        bounds = [(f"model.encoder.{bound}", most)]
+        steps = getattr(getattr(self.config.model, "pooling", None), "steps", 0)
+        bounds.append(("model.pooling.steps", steps or None))
+        count = int(self.form.source.cells(np.array([len(row)], np.int32))[0])
+        for place, limit in bounds:
+            if limit is not None and count > limit:
+                raise DataError(f"input {number}: found a length of {count}, expected at most the {limit} of {place}")
+
+    def known(self, examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
+        """The examples whose labels training had, and what is wrong with the others."""
+        kept, wrong = [], []
+        for example in examples:
+            try:
+                self.target_tokenizer.encode_batch([example.references[0]])
+            except UnknownLabelError as error:
+                wrong.append(f"{example.place}: {error}")
+            else:
+                kept.append(example)
+        return kept, wrong
+
+    @torch.no_grad()
+    def loss(self, examples: Sequence[Example], batch_size: int = 64) -> float:
+        """The mean loss of a label, number or word."""
+        total, count = 0.0, 0
+        rows = self.shape.rows(examples, self.source_tokenizer, self.target_tokenizer)
+        kept = sorted((row for row in rows if isinstance(row, tuple) and len(row) == 2), key=lambda row: len(row[0]))
+        for start in range(0, len(kept), batch_size):
+            some = kept[start : start + batch_size]
+            loss = self.model(self.form.batch([one[0] for one in some], [one[1] for one in some]).to(self.device))
+            total, count = total + float(loss.total), count + int(loss.tokens)
+        return total / count
+
+    def evaluate(
+        self,
+        pairs: Sequence[Example | tuple[str, str]],
+        *,
+        batch_size: int = 64,
+        metrics: str | Sequence[str] = (),
+        skip_unknown: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> tuple[dict[str, Any], list[Answer]]:
+        """Scores of the run on sources with their labels, numbers or tags, and the answers behind them.
+
+        A label that training did not have is an error, or with `skip_unknown` left out and counted as `unknown`.
+        """
+        if not pairs:
+            raise DataError("nothing to evaluate: no example was read")
+        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        check_names(self.readout.metrics, names)
+        examples, wrong = self.known([as_example(pair, place) for place, pair in enumerate(pairs, 1)])
+        if wrong and not skip_unknown:
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            raise DataError(f"{wrong[0]}{more}; leave such examples out with --skip-unknown (skip_unknown=True)")
+        if not examples:
+            raise DataError(f"nothing to evaluate: all {len(wrong)} examples have labels that training did not have")
+        texts = [example.source for example in examples]
+        answers = list(self.stream(texts, batch_size=batch_size, progress=progress))
+        found = [answer.value for answer in answers]
+        expected = [self.readout.truth(example.references[0]) for example in examples]
+        scores: dict[str, Any] = {"segments": len(examples)}
+        scores |= score_answers(self.readout.metrics, found, expected, names)
+        scores["loss"] = self.loss(examples, batch_size)
+        if wrong:
+            scores["unknown"] = len(wrong)
+        if labels := self.readout.report(found, expected):
+            scores["labels"] = labels
+        return scores, answers
+
+
+def open_run(
+    folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32"
+) -> Predictor | Answerer:
+    """Open any trained run: by search or by a direct read-out, as its task says."""
+    run = Run(folder)
+    if run.task.readout is None:
+        return Predictor(run, device, engine=engine, precision=precision)
+    for name, found, usual in (("engine", engine, ("auto", "torch")), ("precision", precision, ("float32",))):
+        if found not in usual:
+            raise ConfigError(f'{name}: found {found}, which goes with a search; {folder} has task = "{run.task.name}"')
+    return Answerer(run, device)

@@ -1,0 +1,124 @@
+"""`predict` and `evaluate` for runs that need no search."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from dragoman.commands.printing import as_utf8
+from dragoman.commands.progress import count_lines, progress_bar
+from dragoman.errors import ConfigError, DataError
+
+
+def refuse_others(run: str, task: str, allowed: set[str]) -> None:
+    """Refuse every option that was typed and is not among the allowed: none is ever ignored."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            shown = parameter.opts[0] if isinstance(parameter, click.Option) else name
+            raise ConfigError(f'{shown} goes with a search; {run} has task = "{task}", which is answered without one')
+
+
+def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool, device: str) -> None:
+    """One answer for every line."""
+    from dragoman.answerer import Answerer
+    from dragoman.data.readers import read_lines
+    from dragoman.predictor import WINDOW
+
+    refuse_others(str(run.folder), run.task.name, {"run", "file", "batch_size", "as_json", "device"})
+    typed = file in (None, "-")
+    lines = read_lines(file)
+    answerer = Answerer(run, device)
+    as_utf8()
+    conversation = typed and sys.stdin.isatty()
+    with ExitStack() as stack:
+        progress = None
+        if sys.stderr.isatty() and not sys.stdout.isatty() and not conversation:
+            progress = stack.enter_context(progress_bar("lines", None if typed else count_lines(file)))
+        window = 1 if conversation else WINDOW
+        for answer in answerer.stream(lines, batch_size=batch_size, window=window, progress=progress):
+            sys.stdout.write((answer.as_json() if as_json else answer.text) + "\n")
+            if conversation:
+                sys.stdout.flush()
+        sys.stdout.flush()
+
+
+def evaluate_directly(
+    run: Any,
+    files: Any,
+    batch_size: int,
+    metrics: tuple[str, ...],
+    skip_unknown: bool,
+    as_json: bool,
+    output: str | None,
+    device: str,
+) -> None:
+    """Scores, and a report of every label."""
+    from dragoman.answerer import Answerer
+    from dragoman.data.corpus import fault_message, paths_of, read_all
+    from dragoman.data.readers import Example, Fault
+    from dragoman.files import check_writable, written_whole
+
+    allowed = {
+        "run",
+        "file",
+        "source",
+        "target",
+        "batch_size",
+        "metrics",
+        "skip_unknown",
+        "as_json",
+        "output",
+        "device",
+    }
+    refuse_others(str(run.folder), run.task.name, allowed)
+    if output is not None:
+        check_writable(output)
+    answerer = Answerer(run, device)
+    examples: list[Example] = []
+    faults: list[Fault] = []
+    for item in read_all(run.config.data, files, shape=answerer.shape):
+        if isinstance(item, Fault):
+            faults.append(item)
+        else:
+            examples.append(item)
+    if faults:  # scores of a part would be compared with scores of the whole
+        raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
+    if not examples:
+        raise DataError(f"{', '.join(paths_of(files))}: nothing to evaluate: no example was read")
+    with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
+        scores, answers = answerer.evaluate(
+            examples, batch_size=batch_size, metrics=metrics, skip_unknown=skip_unknown, progress=progress
+        )
+    if output is not None:
+        with written_whole(output) as beside:
+            beside.write_text("".join(f"{answer.text}\n" for answer in answers), encoding="utf-8", newline="\n")
+    as_utf8()
+    if as_json:
+        click.echo(json.dumps(scores, ensure_ascii=False))
+        return
+    for name, metric in answerer.readout.metrics.items():
+        if name in scores:
+            click.echo(f"{metric.title:<15}{metric.show(scores[name]):>10}   {metric.about}")
+    click.echo(f"{'loss':<15}{scores['loss']:>10.4g}")
+    click.echo(f"{'examples':<15}{scores['segments']:>10,}")
+    if "unknown" in scores:
+        click.echo(f"{'left out':<15}{scores['unknown']:>10,}   labels that training did not have")
+    print_report(scores.get("labels", {}))
+
+
+def print_report(labels: dict[str, dict[str, float]]) -> None:
+    """Precision, recall, F₁ and count of every label."""
+    if not labels:
+        return
+    width = max(15, *(len(label) + 2 for label in labels))
+    click.echo(f"\n{'label':<{width}}{'precision':>10}{'recall':>10}{'F1':>10}{'count':>10}")
+    for label, row in labels.items():
+        numbers = "".join(f"{100 * row[name]:>10.2f}" for name in ("precision", "recall", "f1"))
+        click.echo(f"{label:<{width}}{numbers}{row['count']:>10,}")
