@@ -75,6 +75,6 @@ def test_every_setting_and_option_of_search_is_told() -> None:
     from dragoman.search.core import SearchConfig
 
     told = PAGE.replace("-", "_")
-    missing = [field.name for field in fields(SearchConfig) if field.name not in told and field.name != "longest"]
+    missing = [field.name for field in fields(SearchConfig) if field.name not in told]
     assert not missing
     assert not [name for name in DECODING if name not in ("others", "rerank_tag") and name not in told]

@@ -18,14 +18,10 @@ from dragoman.errors import DataError
 @click.argument("file", required=False)
 @click.option("--source", help="Source lines of a pair of parallel files.")
 @click.option("--target", help="Target lines, one for each source line.")
-@click.option("--pairs", type=click.IntRange(1), default=256, show_default=True, help="Pairs to measure with.")
-@click.option(
-    "--rounds", type=click.IntRange(1), default=5, show_default=True, help="Timings, of which the median counts."
-)
+@click.option("--pairs", type=click.IntRange(1), help="Pairs to measure a RUN with. [default: 256]")
+@click.option("--rounds", type=click.IntRange(1), help="Timings of a RUN, of which the median counts. [default: 5]")
 @click.option("--lengths", is_flag=True, help="Without a RUN: what layers cost as their sequence grows.")
-@click.option(
-    "--longest", type=click.IntRange(64), default=4096, show_default=True, help="For --lengths: tokens at most."
-)
+@click.option("--longest", type=click.IntRange(64), help="For --lengths: most tokens. [default: 4096]")
 @click.option("--plot", help="For --lengths: also draw it to this .png, .svg or .pdf file.")
 @json_option
 @device_option
@@ -34,10 +30,10 @@ def bench(
     file: str | None,
     source: str | None,
     target: str | None,
-    pairs: int,
-    rounds: int,
+    pairs: int | None,
+    rounds: int | None,
     lengths: bool,
-    longest: int,
+    longest: int | None,
     plot: str | None,
     as_json: bool,
     device: str,
@@ -55,13 +51,15 @@ def bench(
     if lengths == (run is not None):
         raise DataError("name a RUN, or ask for --lengths: found " + ("both" if lengths else "neither"))
     if lengths:
-        given = {"FILE": file, "--source": source, "--target": target}
+        given = {"FILE": file, "--source": source, "--target": target, "--pairs": pairs, "--rounds": rounds}
         if idle := [name for name, value in given.items() if value is not None]:
             raise DataError(f"{idle[0]} goes with a RUN, not with --lengths")
-        against_length(longest, plot, as_json, device)
+        against_length(longest or 4096, plot, as_json, device)
         return
-    if plot is not None:
-        raise DataError("--plot goes with --lengths")
+    for name, value in (("--plot", plot), ("--longest", longest)):
+        if value is not None:
+            raise DataError(f"{name} goes with --lengths")
+    pairs, rounds = pairs or 256, rounds or 5
     if (file is not None and source is not None) or (source is None) != (target is None):
         raise DataError("name FILE, or both --source and --target, or neither for the pairs that training set aside")
     from dragoman import benching

@@ -128,6 +128,10 @@ SEARCH_OPTIONS = {
         "--shortest", type=click.IntRange(0),
         help="Fewest tokens of an output, if its length limit allows it. [default: the run's]",
     ),
+    "longest": click.option(
+        "--longest", type=click.IntRange(0),
+        help="Most tokens of an output; 0 follows the length of the input. [default: the run's]",
+    ),
     "no_repeat": click.option(
         "--no-repeat", type=click.IntRange(0), help="Write no N tokens in a row twice. [default: the run's]"
     ),

@@ -24,7 +24,6 @@ from dragoman.layers.self_attention import (
     SelfAttention,
 )
 
-Layer = Callable[[Tensor, Tensor], Any]
 NEAR = 32  # how far restricted attention sees
 KERNEL = 3
 CLAIMS = {  # per layer, of sequences much longer than vectors are wide (Vaswani et al. 2017, table 1)
@@ -164,8 +163,8 @@ def exponents(costs: Sequence[Cost]) -> list[Exponents]:
     """Of every layer; over short sequences what does not grow hides what does, so the longer half counts."""
     found = []
     for name in dict.fromkeys(cost.layer for cost in costs):
-        mine = sorted(cost for cost in costs if cost.layer == name)
-        mine = sorted(mine, key=lambda cost: cost.length)[len(mine) // 2 - (len(mine) % 2 == 0) :]
+        mine = sorted(cost for cost in costs if cost.layer == name)  # by length
+        mine = mine[len(mine) // 2 - (len(mine) % 2 == 0) :]
         times, memory = ([(cost.length, getattr(cost, key)) for cost in mine] for key in ("seconds", "kept"))
         found.append(Exponents(name, slope(times), slope(memory), CLAIMS[name]))
     return found

@@ -18,7 +18,7 @@ from dragoman.models.encoder_decoder import DecoderConfig
 from dragoman.models.frames import FramesConfig, FramesEncoder, Standard
 from dragoman.models.pictures import PatchesConfig, PatchesEncoder, PictureEncoder, PictureEncoderConfig
 from dragoman.models.recurrent import FixedContextDecoderConfig, RecurrentDecoderConfig
-from dragoman.models.writer import Writer
+from dragoman.models.writer import Writer, writer_problems
 from dragoman.settings import Range, Share, setting
 
 FeatureEncoderConfig = PictureEncoderConfig | PatchesConfig | FramesConfig
@@ -45,15 +45,7 @@ class CaptionerConfig:
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
-        if self.tie and self.decoder.embedding != self.decoder.output_width:
-            yield (
-                f"tie: found true, which needs equal sizes, found {self.decoder.embedding} for the embeddings and "
-                f"{self.decoder.output_width} for what the decoder writes"
-            )
-        elif self.tie and self.decoder.embedding == 0:
-            yield "tie: found true, which needs learned embeddings, found one-hot vectors (embedding = 0)"
-        if getattr(self.decoder, "begin", "") == "copy":
-            yield "decoder.begin: 'copy' needs an encoder of tokens, expected 'project' or 'zero'"
+        yield from writer_problems(self.tie, self.decoder)
         if self.doubly_stochastic and isinstance(self.decoder, FixedContextDecoderConfig):
             yield (
                 f"doubly_stochastic: found {self.doubly_stochastic}, but a fixed-context decoder has no attention, "

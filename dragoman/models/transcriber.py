@@ -17,7 +17,7 @@ from dragoman.models.frames import FramesConfig, FramesEncoder, Standard
 from dragoman.models.instant import CTC, CTCConfig
 from dragoman.models.recurrent import RecurrentDecoderConfig
 from dragoman.models.softmax import full_precision
-from dragoman.models.writer import Writer
+from dragoman.models.writer import Writer, writer_problems
 from dragoman.settings import Range, Share, Size, setting
 
 
@@ -42,15 +42,7 @@ class JointConfig:
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
-        if self.tie and self.decoder.embedding != self.decoder.output_width:
-            yield (
-                f"tie: found true, which needs equal sizes, found {self.decoder.embedding} for the embeddings and "
-                f"{self.decoder.output_width} for what the decoder writes"
-            )
-        elif self.tie and self.decoder.embedding == 0:
-            yield "tie: found true, which needs learned embeddings, found one-hot vectors (embedding = 0)"
-        if getattr(self.decoder, "begin", "") == "copy":
-            yield "decoder.begin: 'copy' needs an encoder of tokens, expected 'project' or 'zero'"
+        yield from writer_problems(self.tie, self.decoder)
 
 
 @dataclass(frozen=True)

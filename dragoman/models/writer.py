@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
@@ -10,6 +12,19 @@ from dragoman.layers.blocks import build_embedding
 from dragoman.models.core import Decoder, Memory, State, TokenScores
 from dragoman.models.encoder_decoder import DECODERS, DecoderConfig
 from dragoman.models.softmax import CrossEntropy, FullSoftmaxConfig, full_precision, summed_loss
+
+
+def writer_problems(tie: bool, decoder: DecoderConfig) -> Iterator[str]:
+    """What the settings of a writer cannot say one by one."""
+    if tie and decoder.embedding != decoder.output_width:
+        yield (
+            f"tie: found true, which needs equal sizes, found {decoder.embedding} for the embeddings and "
+            f"{decoder.output_width} for what the decoder writes"
+        )
+    elif tie and decoder.embedding == 0:
+        yield "tie: found true, which needs learned embeddings, found one-hot vectors (embedding = 0)"
+    if getattr(decoder, "begin", "") == "copy":
+        yield "decoder.begin: 'copy' needs an encoder of tokens, expected 'project' or 'zero'"
 
 
 class Writer(nn.Module):

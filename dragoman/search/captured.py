@@ -203,15 +203,10 @@ class Captured:
         """The stage of a shape, made from a state of that shape if there is none yet."""
         if shape not in self.stages:
             stage = Stage(self.model, state, shape)
-            if self.stage_device(stage).type == "cuda":
+            if stage.tokens.is_cuda:
                 stage.capture()
             self.stages[shape] = stage
         return self.stages[shape]
-
-    @staticmethod
-    def stage_device(stage: Stage) -> torch.device:
-        """Where its buffers are."""
-        return stage.tokens.device
 
     def start(self, batch: Batch, shape: Shape) -> Standing:
         """Read the sources and stand before the first target token."""

@@ -38,6 +38,8 @@ def test_layers_are_measured_against_length(inside: Workshop) -> None:
         (("--lengths", "--longest", "16"), "16"),
         (("--lengths", "--source", "a.txt"), "--source goes with a RUN"),
         (("RUN", "--plot", "a.png"), "--plot goes with --lengths"),
+        (("RUN", "--longest", "64"), "--longest goes with --lengths"),
+        (("--lengths", "--rounds", "3"), "--rounds goes with a RUN"),
         (("RUN", "--source", "a.txt"), "name FILE, or both --source and --target"),
         (("RUN", "none.tsv"), "none.tsv: no such file"),
     ],
