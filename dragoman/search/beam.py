@@ -163,9 +163,10 @@ def worth_of(live: Live, choice: Choice, costs: Tensor | None) -> Tensor:
 def hypotheses(live: Live, most: int) -> list[list[Hypothesis]]:
     """The complete ones as plain values, best first."""
     found = []
-    for ranks, tokens, scores in zip(live.ranks.tolist(), live.complete.tolist(), live.parts.tolist(), strict=True):
+    values = (part[:, :most].tolist() for part in (live.ranks, live.complete, live.parts))
+    for ranks, tokens, scores in zip(*values, strict=True):
         rows = []
-        for rank, row, parts in zip(ranks[:most], tokens, scores, strict=False):
+        for rank, row, parts in zip(ranks, tokens, scores, strict=True):
             if rank > NOTHING:
                 size = row.index(EOS) + 1
                 rows.append(Hypothesis(tuple(row[:size]), tuple(parts[:size]), sum(parts[:size]), rank))

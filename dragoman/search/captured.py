@@ -10,7 +10,7 @@ from: when hypotheses change places, nothing but this table moves.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -27,6 +27,7 @@ from dragoman.layers.self_attention import SelfAttention, Shared
 from dragoman.models.core import State, map_tensors
 
 USES = 2  # how often a shape must be asked for before it is captured
+SHARE = 0.25  # of the GPU's memory, for all buffers together
 
 
 def on_grid(number: int, step: int = 1) -> int:
@@ -48,27 +49,32 @@ class Shape:
 class Stage:
     """The buffers of one shape and the step that works on them; lent to one search at a time."""
 
-    def __init__(self, model: Any, state: State, shape: Shape) -> None:
+    def __init__(self, model: Any, fixed: Any, moving: Any, shape: Shape) -> None:
+        """`fixed` and `moving`: of a state with as many sources, one hypothesis each."""
         self.model, self.shape = model, shape
         rows, device = shape.sources * shape.width, next(model.parameters()).device
         self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
         self.origins = torch.arange(rows, device=device)  # which hypothesis each one goes on from
         self.identity = self.origins.clone()
-        self.fixed = map_tensors(state.fixed, torch.clone)
+        self.fixed = map_tensors(fixed, torch.clone)
         self.seen: Tensor | None = None
-        self.descends = all(type(part) is SelfAttention for part in attentions(model))
-        if self.descends:
+        if all(type(part) is SelfAttention for part in attentions(model)):
             places = shape.width * shape.written
             self.seen = torch.zeros(rows, places, dtype=torch.bool, device=device)
             self.moving: Any = tuple(
-                Shared(room(cache[0], places), room(cache[1], places), self.seen) for cache in state.moving
+                Shared(room(cache[0], places), room(cache[1], places), self.seen) for cache in moving
             )
         else:
-            self.moving = map_tensors(state.branch(shape.width).moving, torch.clone)
+            self.moving = map_tensors(moving, lambda part: part.repeat_interleave(shape.width, 0))
         self.length = torch.zeros((), dtype=torch.long, device=device)
         self.found: Tensor | None = None  # log-probabilities (N, V)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.lock = Lock()
+
+    @property
+    def size(self) -> int:
+        """Bytes of its buffers."""
+        return sum(part.nbytes for part in tensors_of((self.fixed, self.moving)))
 
     def begin(self, state: State) -> None:
         """Stand before the first token of other sources."""
@@ -142,6 +148,15 @@ def copy_tensors(into: Any, values: Any) -> None:
         copy_tensors(mine, theirs)
 
 
+def tensors_of(tree: Any) -> Iterator[Tensor]:
+    """The tensors of a nest."""
+    if isinstance(tree, Tensor):
+        yield tree
+    else:
+        for part in tree:
+            yield from tensors_of(part)
+
+
 def attentions(model: Any) -> list[nn.Module]:
     """The self-attentions of a decoder; a list of something else where its state is something else."""
     blocks = getattr(model.decoder, "blocks", None) or []
@@ -184,8 +199,8 @@ class Captured:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.stages: dict[Shape, Stage] = {}
-        self.asked: dict[Shape, int] = {}
+        self.stages: dict[Any, Stage] = {}  # the least used first
+        self.asked: dict[Any, int] = {}
         self.working = True
 
     @property
@@ -194,25 +209,38 @@ class Captured:
         most: int | None = self.model.maximum
         return most
 
-    def ready(self, shape: Shape) -> bool:
-        """Whether a shape was asked for often enough to be captured."""
-        self.asked[shape] = self.asked.get(shape, 0) + 1
-        return self.working and (shape in self.stages or self.asked[shape] > USES)
+    def ready(self, kind: Any) -> bool:
+        """Whether a kind of stage was asked for often enough to be captured."""
+        self.asked[kind] = self.asked.get(kind, 0) + 1
+        return self.working and (kind in self.stages or self.asked[kind] > USES)
 
-    def stage(self, shape: Shape, state: State) -> Stage:
-        """The stage of a shape, made from a state of that shape if there is none yet."""
-        if shape not in self.stages:
-            stage = Stage(self.model, state, shape)
+    def stage(self, kind: Any, make: Callable[[], Stage]) -> Stage:
+        """The stage of a kind, made if there is none yet; the caller has it alone until the lock is released."""
+        stage = self.stages.pop(kind, None)
+        if stage is None:
+            self.make_room()
+            stage = make()
             if stage.tokens.is_cuda:
                 stage.capture()
-            self.stages[shape] = stage
-        return self.stages[shape]
+        self.stages[kind] = stage
+        stage.lock.acquire()
+        return stage
+
+    def make_room(self) -> None:
+        """Forget the stages that were not used for longest, so that all together stay small beside the GPU's memory."""
+        if not torch.cuda.is_available():
+            return
+        room = torch.cuda.mem_get_info()[1] * SHARE
+        while self.stages and sum(stage.size for stage in self.stages.values()) > room:
+            kind, stage = next(iter(self.stages.items()))
+            if stage.lock.locked():
+                return
+            del self.stages[kind]
 
     def start(self, batch: Batch, shape: Shape) -> Standing:
         """Read the sources and stand before the first target token."""
         state = self.model.start(padded_to(batch, shape), shape.written)
-        stage = self.stage(shape, state)
-        stage.lock.acquire()
+        stage = self.stage(shape, lambda: Stage(self.model, state.fixed, state.moving, shape))
         stage.begin(state)
         return Standing(stage, torch.arange(batch.source.shape[0], device=batch.source.device))
 
@@ -241,28 +269,42 @@ def padded_to(batch: Batch, shape: Shape) -> Batch:
 _KNOWN: WeakKeyDictionary[nn.Module, Captured] = WeakKeyDictionary()
 
 
+def known(model: Any, batch: Batch) -> Captured | None:
+    """The model with its captured steps, where it can have such."""
+    if batch.source.is_cuda and isinstance(model, nn.Module) and hasattr(model, "decoder"):
+        return _KNOWN.setdefault(model, Captured(model))
+    return None
+
+
+def shape_of(batch: Batch, limits: Tensor, width: int, most: int | None) -> Shape | None:
+    """The shape of a stage for a batch; None: the model cannot write so much."""
+    sources, read = batch.source.shape
+    shape = Shape(on_grid(sources), width, on_grid(read), on_grid(int(limits.max()), 8))
+    return shape if most is None or shape.written <= most else None
+
+
+def give_up(captured: Captured, error: RuntimeError) -> None:
+    """Say that steps cannot be captured, and never try again."""
+    captured.working = False
+    first = str(error).split("\n", 1)[0]
+    print(f"a decoding step could not be captured ({first}); going on with plain ones", file=sys.stderr)
+
+
 @contextmanager
 def start(model: Any, batch: Batch, limits: Tensor, width: int, *, able: bool) -> Iterator[tuple[Any, Any]]:
     """A writer and its state before the first token: captured where it pays and is `able`, else the model itself."""
-    captured, shape = None, None
-    if able and batch.source.is_cuda and isinstance(model, nn.Module) and hasattr(model, "decoder"):
-        captured = _KNOWN.setdefault(model, Captured(model))
-        sources, read = batch.source.shape
-        shape = Shape(on_grid(sources), width, on_grid(read), on_grid(int(limits.max()), 8))
-        most = captured.maximum
-        if (most is not None and shape.written > most) or not captured.ready(shape):
-            captured = None
-    if captured is not None and shape is not None:
-        try:
-            standing = captured.start(batch, shape)
-        except RuntimeError as error:
-            captured.working = False
-            first = str(error).split("\n", 1)[0]
-            print(f"a decoding step could not be captured ({first}); going on with plain ones", file=sys.stderr)
-        else:
+    captured = known(model, batch) if able else None
+    if captured is not None:
+        shape = shape_of(batch, limits, width, captured.maximum)
+        if shape is not None and captured.ready(shape):
             try:
-                yield captured, standing
-            finally:
-                standing.stage.lock.release()
-            return
+                standing = captured.start(batch, shape)
+            except RuntimeError as error:
+                give_up(captured, error)
+            else:
+                try:
+                    yield captured, standing
+                finally:
+                    standing.stage.lock.release()
+                return
     yield model, model.start(batch)

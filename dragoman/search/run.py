@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.data.batches import Batch, batch_of
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.models.core import AtOnce, Emissions, Slots
-from dragoman.search import captured, ctc, slots
+from dragoman.search import captured, ctc, repeated, slots
 from dragoman.search.beam import beam
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.coverage import Coverage
@@ -134,6 +134,10 @@ def in_steps(
     width = groups.width(config.beam) if groups else max(config.beam, most)
     plain = trace is None and not (any(rules or ()) or config.coverage_penalty or config.shortest or config.no_repeat)
     penalty = config.coverage_penalty
+    if plain and not groups:
+        found = repeated.search(model, batch, limits, width, most, config)
+        if found is not None:
+            return found
     with torch.no_grad(), captured.start(model, batch, limits, width, able=not (groups or penalty)) as (writer, state):
         if config.beam == 1 and most == 1 and plain:
             ranked = {"length_penalty": config.length_penalty, "normalisation": config.normalisation}

@@ -7,7 +7,7 @@ import torch
 
 from dragoman.data.batches import Batch, batch_of
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.search import captured
+from dragoman.search import captured, repeated
 from dragoman.search.beam import beam
 from dragoman.search.captured import Captured, Shape, on_grid
 from dragoman.search.core import Hypothesis, SearchConfig
@@ -58,6 +58,34 @@ def test_a_stage_gives_what_growing_states_give(decoder: str) -> None:
 def test_shapes_are_few() -> None:
     assert [on_grid(number) for number in (1, 7, 8, 9, 17, 31, 100)] == [1, 7, 8, 10, 20, 32, 112]
     assert on_grid(9, 8) == 16
+
+
+@pytest.mark.parametrize("decoder", list(DECODER_CASES))
+@pytest.mark.parametrize(("width", "most", "stop"), [(1, 1, "complete"), (3, 3, "complete"), (3, 2, "certain")])
+def test_a_search_that_repeats_itself_gives_what_the_plain_one_gives(
+    decoder: str, width: int, most: int, stop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when few sources are left and move to a smaller stage."""
+    monkeypatch.setattr(repeated, "FEWEST", 2)
+    monkeypatch.setattr(repeated, "LOOK", 2)
+    model, batch = model_of(decoder), batch_of([*SOURCES, *SOURCES[::-1]])
+    limits = torch.tensor([2, 11, 2, 2, 4, 9, 2, 2, 3, 10])
+    writer = Captured(model)
+    monkeypatch.setattr(repeated, "known", lambda *given: writer)
+    config = SearchConfig(beam=width, stop=stop, length_penalty=0.7)  # type: ignore[arg-type]
+    expected = beam(
+        model.step, model.start(batch), limits, width=width, most=most, certain=stop == "certain", length_penalty=0.7
+    )
+    for time in range(6):
+        found = repeated.search(model, batch, limits, width, most, config)
+        if time < captured.USES:
+            assert found is None
+        else:
+            assert found is not None
+            assert as_rows(found) == as_rows(expected)
+    assert writer.working
+    if max(len(some[-1].tokens) for some in expected) > 5:
+        assert len({kind.shape.sources for kind in writer.stages}) > 1, "nothing moved to a smaller stage"
 
 
 @needs_gpu
