@@ -75,7 +75,8 @@ def attend(
     hypotheses = rows // key.shape[0]
     if hypotheses > 1:
         query = query.view(-1, hypotheses, heads, length, depth).transpose(1, 2)
-        query = query.reshape(-1, heads, hypotheses * length, depth)  # (B, H, k·T, d)
+        # (B, H, k·T, d); of single tokens this is a view.
+        query = query[:, :, :, 0] if length == 1 else query.reshape(-1, heads, hypotheses * length, depth)
         assert not causal
     groups = heads // key.shape[1]
     if causal and (bias is not None or watched()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from dragoman.errors import DataError
 from dragoman.layers.affine import Linear
 from dragoman.layers.dropout import Dropout
+from dragoman.layers.short_attention import HALF, has_triton
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -97,6 +99,29 @@ class Residual(nn.Module):
         x = x + self.dropout(out)
         normed: Tensor = x if self.before else self.norm(x)
         return normed
+
+    def join(self, x: Tensor, out: Tensor, following: Residual) -> tuple[Tensor, Tensor]:
+        """The stream after the wrapped layer gave `out`, and what the following one is given."""
+        norm = following.norm if self.before else self.norm
+        if joins(norm, x, out) and not self.training:
+            from dragoman.layers import norm_kernels
+
+            total, normed = norm_kernels.add_norm(x, out, norm.weight, norm.bias, norm.eps)
+            return (total, normed) if self.before else (normed, normed)
+        x = self.leave(x, out)
+        return x, following.enter(x)
+
+
+def joins(norm: nn.Module, x: Tensor, out: Tensor) -> TypeGuard[nn.LayerNorm]:
+    """Whether a sum and its norm are made in one go: where a GPU decodes in half precision."""
+    return (
+        type(norm) is nn.LayerNorm
+        and x.is_cuda
+        and x.dtype == out.dtype == norm.weight.dtype
+        and x.dtype in HALF
+        and not torch.is_grad_enabled()
+        and has_triton()
+    )
 
 
 class TokenEmbedding(nn.Module):

@@ -129,15 +129,15 @@ class SelfAttention(nn.Module):
 
     def _extend_shared(self, query: Tensor, key: Tensor, value: Tensor, past: Shared, places: Tensor) -> Tensor:
         """One new position of every hypothesis, written into the cache of its source in place."""
+        unbiased = type(self.relation).bias is Relation.bias
+        if unbiased and short_attention.shares(query, past.keys) and not watched():
+            scale = query.shape[3] ** -0.5 if self.score.scale is None else self.score.scale
+            return short_attention.attend_shared(query, (key, value), past[:2], past.seen, places, scale)
         sources = past.keys.shape[0]
         width = query.shape[0] // sources
         new = places * width + torch.arange(width, device=places.device)
         for cache, part in zip(past[:2], (key, value), strict=True):
             cache.index_copy_(2, new, part.view(sources, width, *part.shape[1:])[:, :, :, 0].transpose(1, 2))
-        unbiased = type(self.relation).bias is Relation.bias
-        if unbiased and short_attention.shares(query, past.keys) and not watched():
-            scale = query.shape[3] ** -0.5 if self.score.scale is None else self.score.scale
-            return short_attention.attend_shared(query, past.keys, past.values, past.seen, places, scale)
         spots = torch.arange(past.keys.shape[2], device=places.device) // width
         seen = past.seen.view(sources, 1, width, -1)
         return self.look(query, past.keys, past.values, places, spots, seen)

@@ -20,7 +20,8 @@ HALF = (torch.bfloat16, torch.float16)
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether kernels can be compiled."""
     return find_spec("triton") is not None
 
 
@@ -42,7 +43,7 @@ def suits(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
         and query.shape[3] in DEPTHS
         and query.shape[0] == key.shape[0]
         and (mask is None or (mask.dim() == 4 and mask.shape[:3] == (key.shape[0], 1, 1)))
-        and _has_triton()
+        and has_triton()
     )
 
 
@@ -63,15 +64,24 @@ def shares(query: Tensor, key: Tensor) -> bool:
     """Whether `attend_shared` serves: hypotheses (N, H, 1, d) over what those of their source wrote (B, K, C·k, d)."""
     rows = query.shape[0] // key.shape[0] * (query.shape[1] // key.shape[1])
     half = query.dtype in HALF and query.dtype == key.dtype
-    return query.is_cuda and half and query.shape[3] in DEPTHS and rows <= LONGEST and _has_triton()
+    return query.is_cuda and half and query.shape[3] in DEPTHS and rows <= LONGEST and has_triton()
 
 
-def attend_shared(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, length: Tensor, scale: float) -> Tensor:
-    """Without gradients; seen (N, C·k), of which the first `length` + 1 positions count; → (N, H, 1, d)."""
+def attend_shared(
+    query: Tensor,
+    new: tuple[Tensor, Tensor],
+    cache: tuple[Tensor, Tensor],
+    seen: Tensor,
+    length: Tensor,
+    scale: float,
+) -> Tensor:
+    """Without gradients: hypotheses see their new keys and values (N, K, 1, d), which are written into the cache at
+    position `length`, and of what stands before it what `seen` (N, C·k) says; → (N, H, 1, d)."""
     from dragoman.layers import short_kernels
 
     out = torch.empty_like(query, memory_format=torch.contiguous_format)
-    short_kernels.shared(_rows_apart(query), key, value, seen, length, out, scale)
+    key, value = (_rows_apart(part) for part in new)
+    short_kernels.shared(_rows_apart(query), key, value, *cache, seen, length, out, scale)
     return out
 
 

@@ -108,8 +108,8 @@ def _backward(
 
 @triton.jit(do_not_specialize=["width"])
 def _shared(
-    query, key, value, seen, out, lengths, scale, key_heads, groups, width,
-    q0, q1, k0, k1, k2, v0, v1, v2, s0, o0, o1,
+    query, new_key, new_value, key, value, seen, out, lengths, scale, key_heads, groups, width,
+    q0, q1, a0, a1, b0, b1, k0, k1, k2, v0, v1, v2, s0, o0, o1,
     D: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0)
@@ -119,10 +119,16 @@ def _shared(
     mine = row * width + r % width  # hypotheses, all heads of a group one after another
     number = head * groups + r // width
     queries = tl.load(query + mine[:, None] * q0 + number[:, None] * q1 + d[None, :], mask=inside[:, None], other=0.0)
-    last = (tl.load(lengths) + 1) * width
-    highest = tl.full((BT,), -1.0e30, dtype=tl.float32)
-    total = tl.zeros((BT,), dtype=tl.float32)
-    sums = tl.zeros((BT, D), dtype=tl.float32)
+    last = tl.load(lengths) * width
+    # A hypothesis sees itself; what it adds is written once for all heads that read it.
+    own_key = tl.load(new_key + mine[:, None] * a0 + head * a1 + d[None, :], mask=inside[:, None], other=0.0)
+    own_value = tl.load(new_value + mine[:, None] * b0 + head * b1 + d[None, :], mask=inside[:, None], other=0.0)
+    there = last + r[:, None]
+    tl.store(key + row * k0 + head * k1 + there * k2 + d[None, :], own_key, mask=r[:, None] < width)
+    tl.store(value + row * v0 + head * v1 + there * v2 + d[None, :], own_value, mask=r[:, None] < width)
+    highest = tl.sum(queries.to(tl.float32) * own_key.to(tl.float32), 1) * scale
+    total = tl.full((BT,), 1.0, dtype=tl.float32)
+    sums = own_value.to(tl.float32)
     for first in range(0, last, BS):
         s = first + tl.arange(0, BS)
         real = s < last
@@ -136,22 +142,26 @@ def _shared(
         total = total * shrunk + tl.sum(weights, 1)
         sums = sums * shrunk[:, None] + tl.dot(weights.to(values.dtype), values)
         highest = new
-    found = sums / tl.where(total > 0.0, total, 1.0)[:, None]
+    found = sums / total[:, None]
     place = out + mine[:, None] * o0 + number[:, None] * o1 + d[None, :]
     tl.store(place, found.to(out.dtype.element_ty), mask=inside[:, None])
 
 
-def shared(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, length: Tensor, out: Tensor, scale: float) -> None:
-    """Write attention of hypotheses (N, H, 1, d) over what those of a source wrote (B, K, C·k, d) to `out`.
+def shared(
+    query: Tensor, new_key: Tensor, new_value: Tensor, key: Tensor, value: Tensor, seen: Tensor, length: Tensor,
+    out: Tensor, scale: float,
+) -> None:  # fmt: skip
+    """Write attention of hypotheses (N, H, 1, d) over themselves and what those of a source wrote before to `out`.
 
-    seen (N, C·k); only the first `length` + 1 positions are looked at.
+    New keys and values (N, K, 1, d) go into the cache (B, K, C·k, d) at position `length`; seen (N, C·k).
     """
     rows, heads = query.shape[:2]
     sources, key_heads = key.shape[:2]
     width, groups = rows // sources, heads // key_heads
-    strides = [*query.stride()[:2], *key.stride()[:3], *value.stride()[:3], seen.stride(0), *out.stride()[:2]]
+    strides = [step for part in (query, new_key, new_value) for step in part.stride()[:2]]
+    strides += [*key.stride()[:3], *value.stride()[:3], seen.stride(0), *out.stride()[:2]]
     _shared[(sources * key_heads,)](
-        query, key, value, seen, out, length, scale, key_heads, groups, width, *strides,
+        query, new_key, new_value, key, value, seen, out, length, scale, key_heads, groups, width, *strides,
         D=query.shape[3], BT=max(16, triton.next_power_of_2(width * groups)), BS=64, num_warps=2,
     )  # fmt: skip
 

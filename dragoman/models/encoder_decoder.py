@@ -313,8 +313,13 @@ class EncoderDecoder(nn.Module):
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""
+        scores, state = self.scores(tokens, state)
+        return log_probabilities(scores), state
+
+    def scores(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """The same before the softmax."""
         hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
-        return log_probabilities(self.output(hidden[:, -1])), state
+        return self.output(hidden[:, -1]), state
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N, P); give log-probabilities (N, P, V) of what follows each of them."""

@@ -150,10 +150,9 @@ class EncoderBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        around = self.around_attention
-        x = around.leave(x, self.attention(around.enter(x), mask))
-        around = self.around_feedforward
-        return around.leave(x, self.feedforward(around.enter(x)))
+        out = self.attention(self.around_attention.enter(x), mask)
+        x, entered = self.around_attention.join(x, out, self.around_feedforward)
+        return self.around_feedforward.leave(x, self.feedforward(entered))
 
 
 class TransformerEncoder(nn.Module):
@@ -201,13 +200,10 @@ class DecoderBlock(nn.Module):
         self, x: Tensor, past: Cache, length: Tensor | int, memory: Cache, mask: Tensor
     ) -> tuple[Tensor, Cache]:
         """(N, T, D) → (N, T, D) and the longer cache."""
-        around = self.around_attention
-        out, present = self.attention.extend(around.enter(x), past, length)
-        x = around.leave(x, out)
-        around = self.around_cross
-        x = around.leave(x, self.cross(around.enter(x), memory, mask))
-        around = self.around_feedforward
-        return around.leave(x, self.feedforward(around.enter(x))), present
+        out, present = self.attention.extend(self.around_attention.enter(x), past, length)
+        x, entered = self.around_attention.join(x, out, self.around_cross)
+        x, entered = self.around_cross.join(x, self.cross(entered, memory, mask), self.around_feedforward)
+        return self.around_feedforward.leave(x, self.feedforward(entered)), present
 
 
 class TransformerDecoder(nn.Module):

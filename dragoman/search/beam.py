@@ -87,23 +87,36 @@ class Choice(NamedTuple):
     ahead: Tensor  # whether it may become complete
 
 
-def plain_choice(live: Live, log_probabilities: Tensor) -> Choice:
-    """Of log-probabilities (N, V), which are changed, the best 2k continuations of every source.
+class Nexts(NamedTuple):
+    """The best next tokens of every hypothesis, best first."""
 
-    They are among the best of each hypothesis, which are found without adding anything. At its limit a source may only
-    end.
-    """
-    sources, width = live.totals.shape
-    vocabulary = log_probabilities.shape[1]
+    values: Tensor  # (N, E) log-probabilities
+    tokens: Tensor  # (N, E)
+    ends: Tensor  # (N, 1) log-probability of <eos>
+
+
+def next_tokens(log_probabilities: Tensor, count: int) -> Nexts:
+    """Of log-probabilities (N, V), which are changed: what is never written is not among them."""
     log_probabilities[:, : len(NEVER_WRITTEN)] = NOTHING
-    each = min(2 * width, vocabulary)
-    values, tokens = best_of(log_probabilities, each)
+    values, tokens = best_of(log_probabilities, count)
+    return Nexts(values, tokens, log_probabilities[:, EOS : EOS + 1])
+
+
+def each_of(width: int, vocabulary: int) -> int:
+    """How many next tokens of a hypothesis can be among the best 2k continuations of its source."""
+    return min(2 * width, vocabulary)
+
+
+def plain_choice(live: Live, nexts: Nexts) -> Choice:
+    """The best 2k continuations of every source; at its limit it may only end."""
+    sources, width = live.totals.shape
+    each = nexts.values.shape[1]
     ending = (live.limits <= live.length + 1).repeat_interleave(width)[:, None]  # (N, 1)
-    end = torch.full_like(values, NOTHING)
-    end[:, :1] = log_probabilities[:, EOS : EOS + 1]
-    values = torch.where(ending, end, values).view(sources, width * each)
-    tokens = tokens.masked_fill(ending, EOS).view(sources, width * each)
-    looked = min(2 * width, width * vocabulary)
+    end = torch.full_like(nexts.values, NOTHING)
+    end[:, :1] = nexts.ends
+    values = torch.where(ending, end, nexts.values).view(sources, width * each)
+    tokens = nexts.tokens.masked_fill(ending, EOS).view(sources, width * each)
+    looked = min(2 * width, width * each)
     sums = live.totals.repeat_interleave(each, 1) + values
     best, index = sums.topk(looked, 1)
     ahead = (torch.arange(looked, device=best.device) < width).expand_as(best)
@@ -258,7 +271,7 @@ def beam(
         if groups or guides or no_repeat or shortest:
             choice = ruled_choice(live, log_probabilities, place, guides, groups, shortest, no_repeat)
         else:
-            choice = plain_choice(live, log_probabilities)
+            choice = plain_choice(live, next_tokens(log_probabilities, each_of(width, log_probabilities.shape[1])))
         costs = coverage.costs(choice.origin) if coverage else None
         before = live
         live, kept = settle(before, choice, most=most, certain=certain, costs=costs)

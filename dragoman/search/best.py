@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dragoman.layers.short_attention import has_triton
+
 CHUNK = 64
 WORTH = 2048  # columns
+LARGEST = 65536  # that one program of a GPU holds at once
 
 
 def in_chunks(scores: Tensor) -> bool:
@@ -15,6 +18,12 @@ def in_chunks(scores: Tensor) -> bool:
     On a CPU torch finds maxima by eights, but their places one by one; on a GPU it reads all scores several times.
     """
     return scores.shape[-1] >= WORTH
+
+
+def suits(weight: Tensor, size: int) -> bool:
+    """Whether a kernel of ours finds the best of so many scores of a model with such weights."""
+    precise = weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return weight.is_cuda and precise and size <= LARGEST and has_triton()
 
 
 def first_best(scores: Tensor) -> Tensor:

@@ -52,6 +52,7 @@ class Stage:
     def __init__(self, model: Any, fixed: Any, moving: Any, shape: Shape) -> None:
         """`fixed` and `moving`: of a state with as many sources, one hypothesis each."""
         self.model, self.shape = model, shape
+        self.step = model.step
         rows, device = shape.sources * shape.width, next(model.parameters()).device
         self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
         self.origins = torch.arange(rows, device=device)  # which hypothesis each one goes on from
@@ -67,7 +68,7 @@ class Stage:
         else:
             self.moving = map_tensors(moving, lambda part: part.repeat_interleave(shape.width, 0))
         self.length = torch.zeros((), dtype=torch.long, device=device)
-        self.found: Tensor | None = None  # log-probabilities (N, V)
+        self.found: Tensor | None = None  # what the step gave (N, V)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.lock = Lock()
 
@@ -98,7 +99,7 @@ class Stage:
         else:
             moving = map_tensors(self.moving, lambda part: part.index_select(0, self.origins))
         state = State(self.fixed, moving, self.length, width)
-        found, after = self.model.step(self.tokens, state)
+        found, after = self.step(self.tokens, state)
         if self.seen is None:
             copy_tensors(self.moving, after.moving)
         self.found = found  # of a graph always the same memory

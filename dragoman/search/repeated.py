@@ -6,6 +6,7 @@ smaller stage.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,8 +15,10 @@ import torch
 from torch import Tensor
 
 from dragoman.data.batches import Batch
+from dragoman.data.tokenizers import EOS
 from dragoman.models.core import map_tensors
-from dragoman.search.beam import NOTHING, Live, begin, hypotheses, plain_choice, settle
+from dragoman.search import best
+from dragoman.search.beam import NOTHING, Live, Nexts, begin, each_of, hypotheses, next_tokens, plain_choice, settle
 from dragoman.search.captured import (
     Captured,
     Shape,
@@ -27,7 +30,7 @@ from dragoman.search.captured import (
     padded_to,
     shape_of,
 )
-from dragoman.search.core import Hypothesis, SearchConfig, divisor
+from dragoman.search.core import NEVER_WRITTEN, Hypothesis, SearchConfig, divisor
 
 LOOK = 4  # steps between two looks at what is done
 FEWEST = 16  # sources that are worth a smaller stage
@@ -42,6 +45,13 @@ class Kind:
     certain: bool
 
 
+def best_next(scores: Tensor, count: int) -> Nexts:
+    """As `next_tokens`, of scores before the softmax."""
+    from dragoman.search import best_kernels
+
+    return Nexts(*best_kernels.best_next(scores, count, len(NEVER_WRITTEN), EOS))
+
+
 class Repeated(Stage):
     """A stage that also chooses."""
 
@@ -49,8 +59,11 @@ class Repeated(Stage):
         shape = kind.shape
         super().__init__(model, fixed, moving, shape)
         self.kind = kind
-        self.first = torch.arange(0, shape.sources * shape.width, shape.width, device=self.tokens.device)[:, None]
+        self.next_tokens: Callable[[Tensor, int], Nexts] = next_tokens
         weight = next(model.parameters())
+        if hasattr(model, "scores") and best.suits(weight, model.output.out_features):
+            self.step, self.next_tokens = model.scores, best_next
+        self.first = torch.arange(0, shape.sources * shape.width, shape.width, device=self.tokens.device)[:, None]
         limits = torch.full((shape.sources,), shape.written, device=weight.device)
         self.live = self.before(limits, [1.0] * (shape.written + 1))
 
@@ -69,7 +82,8 @@ class Repeated(Stage):
         """One step, from tokens to tokens."""
         super().body()
         assert self.found is not None
-        choice = plain_choice(self.live, self.found)
+        count = each_of(self.shape.width, self.found.shape[1])
+        choice = plain_choice(self.live, self.next_tokens(self.found, count))
         live, kept = settle(self.live, choice, most=self.kind.most, certain=self.kind.certain)
         self.origins.copy_((choice.origin.gather(1, kept) + self.first).flatten())
         copy_tensors(self.live, live)
