@@ -1,4 +1,4 @@
-"""A Triton kernel for the best next tokens: one program a hypothesis reads its scores once.
+"""Triton kernels for the step of a beam search: the best next tokens of every hypothesis, and what becomes of them.
 
 Imported on GPUs alone.
 """
@@ -7,6 +7,8 @@ Imported on GPUs alone.
 # mypy: disable-error-code="no-untyped-call, no-untyped-def, untyped-decorator, misc, import-not-found"
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
@@ -17,23 +19,37 @@ CHUNK = 64
 
 
 @triton.jit
-def _best(
-    scores, values, tokens, ends, size, stride, never, end, count,
+def _heads(
+    scores, heads, totals, size, stride, never, chunks,
     CHUNKS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
+    """The best of every chunk of a row, and the logarithm of the sum of all exponentials."""
+    row = tl.program_id(0).to(tl.int64)
+    chunk, inside = tl.arange(0, CHUNKS), tl.arange(0, WIDE)
+    column = chunk[:, None] * WIDE + inside[None, :]
+    every = tl.load(scores + row * stride + column, mask=column < size, other=float("-inf")).to(tl.float32)
+    highest = tl.max(tl.max(every, 1), 0)
+    tl.store(totals + row, highest + tl.log(tl.sum(tl.sum(tl.exp(every - highest), 1), 0)))
+    best = tl.max(tl.where(column < never, float("-inf"), every), 1)
+    tl.store(heads + row * chunks + chunk, best, mask=chunk < chunks)
+
+
+@triton.jit
+def _best(
+    scores, heads, totals, values, tokens, ends, size, stride, never, end, count, chunks,
+    CHUNKS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """By one warp a row: the best lies in the chunk with the best head, whose next best then becomes its head."""
     row = tl.program_id(0).to(tl.int64)
     scores += row * stride
     chunk, inside = tl.arange(0, CHUNKS), tl.arange(0, WIDE)
-    column = chunk[:, None] * WIDE + inside[None, :]
-    every = tl.load(scores + column, mask=column < size, other=float("-inf")).to(tl.float32)
-    highest = tl.max(tl.max(every, 1), 0)
-    total = highest + tl.log(tl.sum(tl.sum(tl.exp(every - highest), 1), 0))
-    heads = tl.max(tl.where(column < never, float("-inf"), every), 1)  # the best of every chunk
+    total = tl.load(totals + row)
+    first = tl.load(heads + row * chunks + chunk, mask=chunk < chunks, other=float("-inf"))
     tl.store(ends + row, tl.load(scores + end).to(tl.float32) - total)
     places = tl.full((CHUNKS,), -1, dtype=tl.int32)  # where the newest of every chunk stands, if it equals its head
     for place in range(count):
-        best = tl.max(heads, 0)
-        winner = tl.min(tl.where(heads == best, chunk, CHUNKS - 1), 0)  # the first of equals
+        best = tl.max(first, 0)
+        winner = tl.min(tl.where(first == best, chunk, CHUNKS - 1), 0)  # the first of equals
         before = tl.sum(tl.where(chunk == winner, places, 0), 0)
         mine = winner * WIDE + inside
         part = tl.load(scores + mine, mask=mine < size, other=float("-inf")).to(tl.float32)
@@ -44,7 +60,7 @@ def _best(
         # Still to be had of this chunk: what is less, or as much and stands behind.
         same = tl.max(((part == best) & (mine > token)).to(tl.int32), 0) > 0
         less = tl.max(tl.where(part < best, part, float("-inf")), 0)
-        heads = tl.where(chunk == winner, tl.where(same, best, less), heads)
+        first = tl.where(chunk == winner, tl.where(same, best, less), first)
         places = tl.where(chunk == winner, tl.where(same, token, -1), places)
 
 
@@ -53,13 +69,148 @@ def best_next(scores: Tensor, count: int, never: int, end: int) -> tuple[Tensor,
 
     → log-probabilities (N, count) in float32, tokens (N, count), log-probabilities (N, 1) of `end`.
     """
-    rows, size = scores.shape
-    values = torch.empty(rows, count, device=scores.device)
-    tokens = torch.empty(rows, count, dtype=torch.long, device=scores.device)
-    ends = torch.empty(rows, 1, device=scores.device)
-    chunks = triton.next_power_of_2(triton.cdiv(size, CHUNK))
+    (rows, size), device = scores.shape, scores.device
+    chunks = triton.cdiv(size, CHUNK)
+    heads, totals = torch.empty(rows, chunks, device=device), torch.empty(rows, device=device)
+    values, ends = torch.empty(rows, count, device=device), torch.empty(rows, 1, device=device)
+    tokens = torch.empty(rows, count, dtype=torch.long, device=device)
+    sizes = {"CHUNKS": triton.next_power_of_2(chunks), "WIDE": CHUNK}
+    warps = max(4, min(32, sizes["CHUNKS"] // 32))
+    _heads[(rows,)](scores, heads, totals, size, scores.stride(0), never, chunks, **sizes, num_warps=warps)
     _best[(rows,)](
-        scores, values, tokens, ends, size, scores.stride(0), never, end, count,
-        CHUNKS=chunks, WIDE=CHUNK, num_warps=max(4, min(32, chunks // 32)),
+        scores, heads, totals, values, tokens, ends, size, scores.stride(0), never, end, count, chunks, **sizes,
+        num_warps=1,
     )  # fmt: skip
     return values, tokens, ends
+
+
+@triton.jit
+def _settle(
+    values, nexts, ends, limits, enough, totals, tokens, scores, last, lengths, done, ended, ranks, complete, parts,
+    divisors, origins, fed, width, each, looked, kept, longest, most, end,
+    EVERY: tl.constexpr, LOOKED: tl.constexpr, WIDTH: tl.constexpr, KEPT: tl.constexpr, LONGEST: tl.constexpr,
+    CERTAIN: tl.constexpr,
+):  # fmt: skip
+    """See `plain_choice` and `settle` in beam.py: the same for one source a program."""
+    source = tl.program_id(0).to(tl.int64)
+    nothing = float("-inf")
+    length, limit = tl.load(lengths), tl.load(limits + source)
+    ending = limit <= length + 1
+    # The best continuations.
+    i = tl.arange(0, EVERY)
+    inside = i < width * each
+    row = source * width + i // each
+    value = tl.load(values + row * each + i % each, mask=inside, other=nothing)
+    token = tl.load(nexts + row * each + i % each, mask=inside, other=0).to(tl.int32)
+    over = tl.load(ends + row, mask=inside, other=nothing)
+    value = tl.where(ending, tl.where(i % each == 0, over, nothing), value)
+    token = tl.where(ending, end, token)
+    sums = tl.load(totals + row, mask=inside, other=nothing) + value
+    sums = tl.where(inside, sums, nothing)
+    c = tl.arange(0, LOOKED)
+    best = tl.full((LOOKED,), nothing, dtype=tl.float32)
+    part = tl.full((LOOKED,), nothing, dtype=tl.float32)
+    origin = tl.zeros((LOOKED,), dtype=tl.int32)
+    chosen = tl.full((LOOKED,), end, dtype=tl.int32)
+    for place in range(looked):
+        highest = tl.max(sums, 0)
+        at = tl.min(tl.where(sums == highest, i, EVERY - 1), 0)
+        best = tl.where(c == place, highest, best)
+        part = tl.where(c == place, tl.max(tl.where(i == at, value, nothing), 0), part)
+        origin = tl.where(c == place, at // each, origin)
+        chosen = tl.where(c == place, tl.max(tl.where(i == at, token, 0), 0), chosen)
+        sums = tl.where(i == at, nothing, sums)
+    # Those that end among the first, and what each would be worth.
+    stops = chosen == end
+    worth = tl.where(stops & (c < width), best / tl.load(divisors + length + 1), nothing)
+    count = tl.load(ended + source) + tl.sum((worth > nothing).to(tl.int32), 0)
+    tl.store(ended + source, count)
+    # Complete ones: the best of the old and the new, the old first on equal terms.
+    w = tl.arange(0, KEPT)
+    old = tl.load(ranks + source * kept + w, mask=w < kept, other=nothing)
+    rank = tl.full((KEPT,), nothing, dtype=tl.float32)
+    stays = tl.zeros((KEPT,), dtype=tl.int32)  # whether it is an old one
+    which = tl.zeros((KEPT,), dtype=tl.int32)
+    for place in range(kept):
+        ahead, fresh = tl.max(old, 0), tl.max(worth, 0)
+        keeps = ahead >= fresh
+        highest = tl.maximum(ahead, fresh)
+        from_old = tl.min(tl.where(old == ahead, w, KEPT - 1), 0)
+        from_new = tl.min(tl.where(worth == fresh, c, LOOKED - 1), 0)
+        here = w == place
+        rank = tl.where(here, highest, rank)
+        stays = tl.where(here, keeps.to(tl.int32), stays)
+        which = tl.where(here, tl.where(keeps, from_old, from_new), which)
+        old = tl.where(w == tl.where(keeps, from_old, KEPT), nothing, old)
+        worth = tl.where(c == tl.where(keeps, LOOKED, from_new), nothing, worth)
+    # Those that go on.
+    k = tl.arange(0, WIDTH)
+    goes = (stops == 0) & (c < looked)
+    order = tl.cumsum(goes.to(tl.int32), 0) - 1
+    match = goes[None, :] & (order[None, :] == k[:, None])  # (WIDTH, LOOKED)
+    total = tl.max(tl.where(match, best[None, :], nothing), 1)
+    came = tl.sum(tl.where(match, origin[None, :], 0), 1)
+    wrote = tl.sum(tl.where(match, chosen[None, :], 0), 1)
+    gave = tl.max(tl.where(match, part[None, :], nothing), 1)
+    hopeful = tl.max(tl.where(k < width, total, nothing), 0)
+    if CERTAIN:
+        enough_now = tl.max(tl.where(w == most - 1, rank, nothing), 0) >= hopeful / tl.load(divisors + limit)
+    else:
+        enough_now = count >= tl.load(enough + source)
+    finished = tl.where(enough_now, 1, tl.load(done + source).to(tl.int32))
+    finished = tl.where(hopeful == nothing, 1, finished)
+    finished = tl.where(ending, 1, finished)
+    # Histories are read before any is overwritten.
+    step = tl.arange(0, LONGEST)[None, :]
+    now = step == length
+    real = (step < longest) & (w < kept)[:, None]
+    stayed = (stays != 0)[:, None]
+    here = (source * kept + tl.where(stays != 0, which, 0))[:, None] * longest + step
+    match = (which[:, None] == c[None, :]) & (stays == 0)[:, None]  # (KEPT, LOOKED)
+    parent = tl.sum(tl.where(match, origin[None, :], 0), 1)
+    there = (source * width + parent)[:, None] * longest + step
+    written = tl.load(complete + here, mask=real & stayed, other=0) + tl.load(
+        tokens + there, mask=real & (stayed == 0), other=0
+    )
+    costs = tl.load(parts + here, mask=real & stayed, other=0.0) + tl.load(
+        scores + there, mask=real & (stayed == 0), other=0.0
+    )
+    added = tl.max(tl.where(match, part[None, :], nothing), 1)[:, None]
+    written = tl.where(now & (stayed == 0), end, written)
+    costs = tl.where(now & (stayed == 0), added, costs)
+    going = (step < longest) & (k < width)[:, None]
+    there = (source * width + came)[:, None] * longest + step
+    further = tl.where(now, wrote[:, None].to(tl.int64), tl.load(tokens + there, mask=going, other=0))
+    spent = tl.where(now, gave[:, None], tl.load(scores + there, mask=going, other=0.0))
+    tl.debug_barrier()
+    here = (source * kept + w)[:, None] * longest + step
+    tl.store(complete + here, written, mask=real)
+    tl.store(parts + here, costs, mask=real)
+    tl.store(ranks + source * kept + w, rank, mask=w < kept)
+    mine = source * width + k
+    there = mine[:, None] * longest + step
+    tl.store(tokens + there, further, mask=going)
+    tl.store(scores + there, spent, mask=going)
+    tl.store(totals + mine, tl.where(finished != 0, nothing, total), mask=k < width)
+    tl.store(last + mine, wrote.to(tl.int64), mask=k < width)
+    tl.store(fed + mine, wrote.to(tl.int64), mask=k < width)
+    tl.store(origins + mine, source * width + came, mask=k < width)
+    tl.store(done + source, finished.to(tl.int8))
+
+
+def settle(live: Any, nexts: Any, origins: Tensor, fed: Tensor, *, most: int, certain: bool, end: int) -> None:
+    """Change `live` (see beam.Live) to what it is after a step, in place; which hypothesis each one goes on from
+    (N,) and which token it is fed next (N,)."""
+    sources, width, longest = live.tokens.shape
+    kept, each = live.ranks.shape[1], nexts.values.shape[1]
+    looked = min(2 * width, width * each)
+    power = triton.next_power_of_2
+    sizes = {"EVERY": power(width * each), "LOOKED": power(looked), "WIDTH": power(width), "KEPT": power(kept)}
+    large = max(sizes["WIDTH"], sizes["KEPT"]) * power(longest) > 1024
+    _settle[(sources,)](
+        nexts.values, nexts.tokens, nexts.ends, live.limits, live.enough, live.totals, live.tokens, live.scores,
+        live.last, live.length, live.done.view(torch.int8), live.ended, live.ranks, live.complete, live.parts,
+        live.divisors, origins, fed, width, each, looked, kept, longest, most, end,
+        **sizes, LONGEST=power(longest), CERTAIN=certain, num_warps=4 if large else 1,
+    )  # fmt: skip
+    live.length.add_(1)

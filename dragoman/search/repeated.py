@@ -6,7 +6,6 @@ smaller stage.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -45,13 +44,6 @@ class Kind:
     certain: bool
 
 
-def best_next(scores: Tensor, count: int) -> Nexts:
-    """As `next_tokens`, of scores before the softmax."""
-    from dragoman.search import best_kernels
-
-    return Nexts(*best_kernels.best_next(scores, count, len(NEVER_WRITTEN), EOS))
-
-
 class Repeated(Stage):
     """A stage that also chooses."""
 
@@ -59,10 +51,10 @@ class Repeated(Stage):
         shape = kind.shape
         super().__init__(model, fixed, moving, shape)
         self.kind = kind
-        self.next_tokens: Callable[[Tensor, int], Nexts] = next_tokens
         weight = next(model.parameters())
+        self.choose = self.choose_plainly
         if hasattr(model, "scores") and best.suits(weight, model.output.out_features):
-            self.step, self.next_tokens = model.scores, best_next
+            self.step, self.choose = model.scores, self.choose_in_kernels
         self.first = torch.arange(0, shape.sources * shape.width, shape.width, device=self.tokens.device)[:, None]
         limits = torch.full((shape.sources,), shape.written, device=weight.device)
         self.live = self.before(limits, [1.0] * (shape.written + 1))
@@ -82,12 +74,23 @@ class Repeated(Stage):
         """One step, from tokens to tokens."""
         super().body()
         assert self.found is not None
-        count = each_of(self.shape.width, self.found.shape[1])
-        choice = plain_choice(self.live, self.next_tokens(self.found, count))
+        self.choose(self.found, each_of(self.shape.width, self.found.shape[1]))
+
+    def choose_plainly(self, scores: Tensor, count: int) -> None:
+        """As `beam` does it, from log-probabilities."""
+        choice = plain_choice(self.live, next_tokens(scores, count))
         live, kept = settle(self.live, choice, most=self.kind.most, certain=self.kind.certain)
         self.origins.copy_((choice.origin.gather(1, kept) + self.first).flatten())
         copy_tensors(self.live, live)
         self.tokens.copy_(live.last.flatten())
+
+    def choose_in_kernels(self, scores: Tensor, count: int) -> None:
+        """The same from scores before the softmax, in three kernels."""
+        from dragoman.search import best_kernels
+
+        nexts = Nexts(*best_kernels.best_next(scores, count, len(NEVER_WRITTEN), EOS))
+        most, certain = self.kind.most, self.kind.certain
+        best_kernels.settle(self.live, nexts, self.origins, self.tokens, most=most, certain=certain, end=EOS)
 
     def smaller(self, kind: Kind) -> Repeated:
         """A stage of the same model for fewer sources."""
