@@ -162,7 +162,7 @@ def shared(
     strides += [*key.stride()[:3], *value.stride()[:3], seen.stride(0), *out.stride()[:2]]
     _shared[(sources * key_heads,)](
         query, new_key, new_value, key, value, seen, out, length, scale, key_heads, groups, width, *strides,
-        D=query.shape[3], BT=max(16, triton.next_power_of_2(width * groups)), BS=64, num_warps=2,
+        D=query.shape[3], BT=max(16, triton.next_power_of_2(width * groups)), BS=16, num_warps=1, num_stages=2,
     )  # fmt: skip
 
 
