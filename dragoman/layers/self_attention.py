@@ -14,7 +14,7 @@ from dragoman.layers.attention import Cache, attend, join_heads, split_heads, wa
 from dragoman.layers.blocks import glorot
 from dragoman.layers.linear import attend_linear, extend_linear
 from dragoman.layers.relations import Relation
-from dragoman.layers.scores import SCORES
+from dragoman.layers.scores import SCORES, Dot, ScaledDot
 from dragoman.layers.windows import Windows
 from dragoman.settings import Size, setting
 
@@ -74,20 +74,33 @@ class SelfAttention(nn.Module):
         """The first position that is seen from this one or from a later one."""
         return 0
 
-    def parts(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (N, H, T, d), keys and values (N, K, T, d) of x (N, T, D) at places (T,)."""
+    def parts(self, projected: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (N, H, T, d), keys and values (N, K, T, d) of what was projected, at places (T,)."""
         width = self.output.in_features
         key_width = width // self.heads * self.key_heads
-        query, key, value = self.project(x).split([width, key_width, key_width], -1)
+        query, key, value = torch.split(projected, [width, key_width, key_width], -1)
         query, key = split_heads(query, self.heads), split_heads(key, self.key_heads)
         query, key = self.score.query(query), self.score.key(key)
         query, key = self.relation.turn(query, places), self.relation.turn(key, places)
         return query, key, split_heads(value, self.key_heads)
 
+    def whole(self, projected: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor | None:
+        """What heads read, side by side, where nothing stands between the projection and one kernel; else None."""
+        depth = self.output.in_features // self.heads
+        untold = type(self.relation) is Relation and type(self.score) in (ScaledDot, Dot)
+        if not (untold and type(self) is SelfAttention and short_attention.suits_packed(projected, depth)) or watched():
+            return None
+        dropout = self.dropout if self.training else 0.0
+        return short_attention.attend_packed(projected, depth, self.heads, mask, causal, dropout, self.score.scale)
+
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Every position looks at the real ones it sees; mask (B, S)."""
+        projected = self.project(x)
+        out = self.whole(projected, mask, causal=False)
+        if out is not None:
+            return self.output(out)  # type: ignore[no-any-return]
         places = torch.arange(x.shape[1], device=x.device)
-        query, key, value = self.parts(x, places)
+        query, key, value = self.parts(projected, places)
         if self.in_blocks(x.shape[1]):
             out = self.look_in_blocks(query, key, value, mask, begin=0, start=0, ahead=self.ahead)
         else:
@@ -101,11 +114,16 @@ class SelfAttention(nn.Module):
 
         `length` as an int: the cache grows, and what can no longer be seen is dropped. As a tensor: the cache was
         made with room to spare, and the new keys are written into it in place at that position (the older state
-        must not be used again).
+        must not be used again). An empty tuple as past: nothing came before, and nothing is kept for later.
         """
-        new = x.shape[1]
+        new, projected, forgets = x.shape[1], self.project(x), past == ()
+        if forgets:
+            out = self.whole(projected, None, causal=True)
+            if out is not None:
+                return self.output(out), ()
+            past, length = self.empty(x.shape[0], None, like=projected), 0
         places = length + torch.arange(new, device=x.device)
-        query, key, value = self.parts(x, places)
+        query, key, value = self.parts(projected, places)
         if isinstance(past, Shared):
             return self.output(join_heads(self._extend_shared(query, key, value, past, places))), past
         if isinstance(length, Tensor):
@@ -124,6 +142,8 @@ class SelfAttention(nn.Module):
             causal = new > 1 and length == 0 and self.block is None
             mask = self.sees_earlier(places, spots) if new > 1 and not causal else None
             out = self.look(query, key, value, places, spots, mask, causal=causal, dropped=begin)
+        if forgets:
+            return self.output(join_heads(out)), ()
         keep = self.first(length + new) - begin
         return self.output(join_heads(out)), (key[:, :, keep:], value[:, :, keep:])
 
@@ -270,21 +290,21 @@ class LinearConfig:
 class LinearAttention(SelfAttention):
     """Katharopoulos et al. 2020 (FIELD D13), with φ = elu + 1; its cache is one sum of keys times values."""
 
-    def parts(self, x: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def parts(self, projected: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """All (N, H, T, d): heads that share keys get copies."""
-        query, *shared = super().parts(x, places)
+        query, *shared = super().parts(projected, places)
         key, value = (part.repeat_interleave(self.heads // self.key_heads, 1) for part in shared)
         return query, key, value
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Every position reads the sum over the real ones; mask (B, S)."""
-        out = attend_linear(self, *self.parts(x, torch.arange(x.shape[1], device=x.device)), mask)
+        out = attend_linear(self, *self.parts(self.project(x), torch.arange(x.shape[1], device=x.device)), mask)
         joined: Tensor = self.output(join_heads(out))
         return joined
 
     def extend(self, x: Tensor, past: Cache, length: Tensor | int) -> tuple[Tensor, Cache]:
         """New positions read the sum so far and themselves up to their own place."""
-        parts = self.parts(x, torch.arange(x.shape[1], device=x.device))
+        parts = self.parts(self.project(x), torch.arange(x.shape[1], device=x.device))
         out, present = extend_linear(self, *parts, past[0], length)
         return self.output(join_heads(out)), (present,)
 

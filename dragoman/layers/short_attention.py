@@ -60,6 +60,21 @@ def attend_short(
     return out
 
 
+def suits_packed(packed: Tensor, depth: int) -> bool:
+    """Whether `attend_packed` serves: queries, keys and values side by side (B, T, (H + 2K)·d) in half precision."""
+    fits = packed.dtype in HALF and packed.shape[1] <= LONGEST and depth in DEPTHS
+    return packed.is_cuda and fits and packed.stride(2) == 1 and has_triton()
+
+
+def attend_packed(
+    packed: Tensor, depth: int, heads: int, mask: Tensor | None, causal: bool, dropout: float, scale: float
+) -> Tensor:
+    """Of every position over all of its sequence; mask (B, T); → (B, T, H·d), and nothing is copied on the way back."""
+    seed = torch.randint(2**31, (1,), device=packed.device) if dropout else packed.new_zeros(1, dtype=torch.long)
+    out: Tensor = _packed(packed, mask, seed, depth, heads, scale, dropout, causal)
+    return out
+
+
 def shares(query: Tensor, key: Tensor) -> bool:
     """Whether `attend_shared` serves: hypotheses (N, H, 1, d) over what those of their source wrote (B, K, C·k, d)."""
     rows = query.shape[0] // key.shape[0] * (query.shape[1] // key.shape[1])
@@ -155,3 +170,66 @@ def _back(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _attention.register_autograd(_back, setup_context=_keep)
+
+
+def _apart(packed: Tensor, depth: int, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (B, H, T, d), keys and values (B, K, T, d) as views."""
+    parts = packed.view(*packed.shape[:2], -1, depth).transpose(1, 2)
+    keys = (parts.shape[1] - heads) // 2
+    return parts[:, :heads], parts[:, heads : heads + keys], parts[:, heads + keys :]
+
+
+@torch.library.custom_op("dragoman::packed_attention", mutates_args=())
+def _packed(
+    packed: Tensor, mask: Tensor | None, seed: Tensor, depth: int, heads: int, scale: float, rate: float, causal: bool
+) -> Tensor:
+    from dragoman.layers import short_kernels
+
+    out = packed.new_empty(*packed.shape[:2], heads * depth)
+    room = out.view(*out.shape[:2], heads, depth).transpose(1, 2)
+    short_kernels.forward(*_apart(packed, depth, heads), mask, seed, room, scale, rate, causal)
+    return out
+
+
+@torch.library.custom_op("dragoman::packed_attention_backward", mutates_args=())
+def _packed_gradient(
+    packed: Tensor,
+    mask: Tensor | None,
+    seed: Tensor,
+    gradient: Tensor,
+    depth: int,
+    heads: int,
+    scale: float,
+    rate: float,
+    causal: bool,
+) -> Tensor:
+    from dragoman.layers import short_kernels
+
+    found = packed.new_empty(packed.shape)
+    above = gradient.contiguous().view(*gradient.shape[:2], heads, depth).transpose(1, 2)
+    rooms = _apart(found, depth, heads)
+    short_kernels.backward(*_apart(packed, depth, heads), mask, seed, above, rooms, scale, rate, causal)
+    return found
+
+
+@_packed.register_fake
+def _(packed: Tensor, mask: Tensor | None, seed: Tensor, depth: int, heads: int, *others: Any) -> Tensor:
+    return packed.new_empty(*packed.shape[:2], heads * depth)
+
+
+@_packed_gradient.register_fake
+def _(packed: Tensor, *others: Any) -> Tensor:
+    return packed.new_empty(packed.shape)
+
+
+def _keep_packed(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    packed, mask, seed, *ctx.numbers = inputs
+    ctx.save_for_backward(packed, mask, seed)
+
+
+def _back_packed(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    packed, mask, seed = ctx.saved_tensors
+    return (_packed_gradient(packed, mask, seed, gradient, *ctx.numbers), *[None] * 7)
+
+
+_packed.register_autograd(_back_packed, setup_context=_keep_packed)

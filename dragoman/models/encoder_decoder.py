@@ -234,6 +234,8 @@ class EncoderDecoder(nn.Module):
     def _hidden(self, inputs: Tensor, state: State) -> Tensor:
         """What the output layer sees of inputs (N, T) fed as they stand: (N, T, D)."""
         if not self.config.truncate:
+            if isinstance(self.decoder, TransformerDecoder):
+                state = self.decoder.once(state)
             return self.decoder(inputs, state)[0]
         parts = []
         for part in torch.split(inputs, self.config.truncate, 1):

@@ -233,6 +233,12 @@ class TransformerDecoder(nn.Module):
             length = torch.zeros((), dtype=torch.long, device=memory.mask.device)
         return State(fixed=(memory.mask, tuple(read)), moving=tuple(caches), length=length)
 
+    def once(self, state: State) -> State:
+        """The same state for a single call: nothing is kept of what is read then, so that no gradient waits for it."""
+        plain = (type(block.attention) is SelfAttention for block in self.blocks if isinstance(block, DecoderBlock))
+        moving = tuple(() if simple else cache for simple, cache in zip(plain, state.moving, strict=True))
+        return state._replace(moving=moving)
+
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → hidden (N, T, D)."""
         mask, memories = state.fixed
