@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.config import reach
+from dragoman.config import encoder_of, reach
 from dragoman.data.codecs import UnknownLabelError
 from dragoman.data.readers import Example
 from dragoman.errors import ConfigError, DataError
@@ -91,7 +91,7 @@ class Answerer:
 
     def _check_length(self, row: Sequence[Any], number: int) -> None:
         """Refuse what the model has no room for."""
-        bound, most = reach(self.config.model.encoder)
+        bound, most = reach(encoder_of(self.config))
         bounds = [(f"model.encoder.{bound}", most)]
         steps = getattr(getattr(self.config.model, "pooling", None), "steps", 0)
         bounds.append(("model.pooling.steps", steps or None))

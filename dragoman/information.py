@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dragoman import settings
-from dragoman.config import reach
+from dragoman.config import encoder_of, reach
 from dragoman.data.codecs import Labels
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.runs import Run
@@ -23,7 +23,7 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     source, target = run.tokenizers()
     model = run.task.model(run.config, source, target)
     steps = getattr(getattr(run.config.model, "pooling", None), "steps", 0)
-    size = min(8, reach(run.config.model.encoder)[1] or 8, steps or 8)  # a small window reads no more
+    size = min(8, reach(encoder_of(run.config))[1] or 8, steps or 8)  # a small window reads no more
     batch = run.task.form_of(run.config, source).example(2, size, 7)
     layers = summary(model, batch, depth)
     metrics = run.metrics()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.config import Config
+from dragoman.config import Config, encoder_of
 from dragoman.data.batches import PAIRS, Form, TokenRows
 from dragoman.data.codecs import NumbersConfig
 from dragoman.data.corpus import Corpus, Note, prepare
@@ -19,6 +19,7 @@ from dragoman.data.shapes import (
     PAIRS_SHAPE,
     LabelledShape,
     NumberedShape,
+    RunningShape,
     SeriesShape,
     Shape,
     TaggedShape,
@@ -27,10 +28,14 @@ from dragoman.data.tokenizers import PAD, Tokenizer
 from dragoman.layers.blocks import build_embedding
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.instant import Instant, InstantConfig
+from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.pooled import Classifier, PooledConfig, Regressor, SeriesInput
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.search.readout import LabelReadout, NumberReadout, Readout, TagReadout
 from dragoman.training.answers import AnswerValidator
+from dragoman.training.feeds import Feed, RowsFeed, RunningFeed
+from dragoman.training.ranks import Ranks
+from dragoman.training.text import TextValidator
 from dragoman.training.validation import Validator
 
 Build = Callable[[Config, Tokenizer, Tokenizer], nn.Module]
@@ -45,6 +50,7 @@ class Task:
     form_of: Callable[[Config, Tokenizer], Form]  # how rows become batches
     models: Mapping[type, Build]
     readout: Readout | None = None  # how batches are answered; None: by search
+    running: bool = False  # the data are one long text, which is gone on with, not rows to be answered
 
     def prepare(self, config: Config, note: Note = lambda doing, count: None) -> Corpus:
         """The data of a run, read and tokenised unless that was done before."""
@@ -57,9 +63,17 @@ class Task:
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Any:
         """What measures a model while it is trained."""
+        if self.running:
+            return TextValidator(corpus, segment_of(config), device)
         if self.readout is not None:
             return AnswerValidator(corpus, self.readout, config.train.metric, device)
         return Validator(corpus, config.search, config.train.decode, device, config.data.units)
+
+    def feed(self, config: Config, corpus: Corpus, model: nn.Module, ranks: Ranks) -> Feed:
+        """Where the batches of training come from."""
+        if self.running:
+            return RunningFeed(corpus, model, segment_of(config), config.train, ranks)
+        return RowsFeed(corpus, config.train)
 
 
 # --- models
@@ -88,7 +102,7 @@ def build_direct(kind: Any) -> Build:
     """How a model that answers directly is built."""
 
     def build(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
-        width = config.model.encoder.embedding
+        width = encoder_of(config).embedding
         embedding: nn.Module
         if isinstance(config.tokenizer.source, NumbersConfig):
             embedding = SeriesInput(width)
@@ -99,6 +113,18 @@ def build_direct(kind: Any) -> Build:
         return model
 
     return build
+
+
+def build_language_model(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    """A model of running text."""
+    assert isinstance(config.model, LanguageModelConfig)
+    return LanguageModel(config.model, len(target))
+
+
+def segment_of(config: Config) -> int:
+    """Tokens of running text that are read at once."""
+    assert isinstance(config.model, LanguageModelConfig)
+    return config.model.segment
 
 
 # --- forms
@@ -117,6 +143,7 @@ def source_form(config: Config, source: Tokenizer) -> Any:
 # --- the table
 
 _CLASSIFY, _REGRESS, _SERIES, _TAG = LabelledShape(), NumberedShape(), SeriesShape(), TaggedShape()
+_RUNNING = RunningShape()
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -147,6 +174,13 @@ TASKS: dict[str, Task] = {
             form_of=lambda config, source: Form(source_form(config, source), Tags()),
             models={TaggerConfig: build_direct(Tagger)},
             readout=TagReadout(),
+        ),
+        Task(
+            "language-model",
+            shape_of=lambda config: _RUNNING,
+            form_of=lambda config, source: PAIRS,  # of lines that are scored one by one
+            models={LanguageModelConfig: build_language_model},
+            running=True,
         ),
     )
 }
