@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from dragoman.completer import Completer
 from dragoman.config import encoder_of, reach
 from dragoman.data.codecs import UnknownLabelError
 from dragoman.data.readers import Example
@@ -161,14 +162,12 @@ class Answerer:
         return scores, answers
 
 
-def open_run(
-    folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32"
-) -> Predictor | Answerer:
-    """Open any trained run: by search or by a direct read-out, as its task says."""
+def open_run(folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32") -> Any:
+    """Open any trained run: a Predictor, an Answerer or a Completer, as its task says."""
     run = Run(folder)
-    if run.task.readout is None:
+    if run.task.readout is None and not run.task.running:
         return Predictor(run, device, engine=engine, precision=precision)
     for name, found, usual in (("engine", engine, ("auto", "torch")), ("precision", precision, ("float32",))):
         if found not in usual:
             raise ConfigError(f'{name}: found {found}, which goes with a search; {folder} has task = "{run.task.name}"')
-    return Answerer(run, device)
+    return Completer(run, device) if run.task.running else Answerer(run, device)

@@ -32,9 +32,12 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     return {
         "run": folder,
         "task": run.config.task,
+        "running": run.task.running,
         "parameters": parameter_count(model),
         "layers": [layer._asdict() for layer in layers],
-        "example": f"2 sources of {size} tokens, 2 targets of {batch.target.shape[-1]}",
+        "example": f"2 lanes of {size} tokens"
+        if run.task.running
+        else f"2 sources of {size} tokens, 2 targets of {batch.target.shape[-1]}",
         "data": run.data,
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
         "tags": list(source.tags),
@@ -80,11 +83,16 @@ def show(found: dict[str, Any]) -> None:
     data = found["data"]
     for part in ("train", "valid"):
         counts = data[part]
+        if found["running"]:
+            console.print(f"{part}: {counts['pairs']:,} lines, {counts['target_tokens']:,} tokens with their ends")
+            continue
         console.print(
             f"{part}: {counts['pairs']:,} pairs, {counts['source_tokens']:,} source and "
             f"{counts['target_tokens']:,} target tokens, {counts['too_long']:,} too long"
         )
     for side, (kind, size) in found["vocabulary"].items():
+        if found["running"] and side == "source":
+            continue  # it is the same
         console.print(f"{side} vocabulary: {size:,} {kind}")
     if found["labels"]:
         console.print(f"labels: {', '.join(found['labels'])}", markup=False)

@@ -100,6 +100,10 @@ class Predictor:
         "auto", which takes ctranslate2 where it is installed and gives what torch would give. On a GPU precision
         "bfloat16" is faster than "float32", and its outputs may differ a little.
         """
+        if run.task.running:
+            raise RunError(
+                f"{run.folder}: found a language model, expected a run that answers; dragoman complete goes on with it"
+            )
         if run.task.readout is not None:
             raise RunError(
                 f'{run.folder}: found task = "{run.task.name}", which is answered without a search; expected one '

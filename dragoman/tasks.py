@@ -15,6 +15,7 @@ from dragoman.data.codecs import NumbersConfig
 from dragoman.data.corpus import Corpus, Note, prepare
 from dragoman.data.forms import Scalars, Series, Tags, TextsApart
 from dragoman.data.joined import Joined
+from dragoman.data.running import RunningForm
 from dragoman.data.shapes import (
     PAIRS_SHAPE,
     LabelledShape,
@@ -178,7 +179,7 @@ TASKS: dict[str, Task] = {
         Task(
             "language-model",
             shape_of=lambda config: _RUNNING,
-            form_of=lambda config, source: PAIRS,  # of lines that are scored one by one
+            form_of=lambda config, source: RunningForm(),
             models={LanguageModelConfig: build_language_model},
             running=True,
         ),

@@ -56,7 +56,8 @@ class DataConfig:
     header: bool = setting(False, help="the first line of every tab-separated file names its columns")
     holdout: Annotated[int, Range(1, None)] = setting(
         2000,
-        help="without valid: about so many pairs are set aside by a hash of their source, at most a tenth",
+        help="without valid: about so many pairs are set aside by a hash of their source, at most a tenth; of running "
+        "text the last lines",
     )
     faults: Literal["stop", "skip"] = setting("stop", help="on a line that cannot be used: stop, or leave it out")
     max_length: Annotated[int, Range(1, None)] = setting(256, help="longer pairs (in tokens) are left out of training")

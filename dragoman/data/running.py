@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dragoman.data.batches import Form
 from dragoman.data.store import Column
-from dragoman.data.tokenizers import EOS, PAD
+from dragoman.data.tokenizers import EOS, PAD, SPECIALS
 from dragoman.errors import DataError
 
 MARKED = 64  # lines from one that is known in memory to the next
@@ -59,6 +60,15 @@ class Segment(NamedTuple):
     def read_from(self, source: Tensor, target: Tensor) -> Segment:
         """The same segment as a captured step reads it; what is carried stays in its place, so it goes on."""
         return self._replace(source=source, target=target)
+
+
+class RunningForm(Form):
+    """Segments in place of batches."""
+
+    def example(self, rows: int, source: int, target: int) -> Any:
+        """A segment of `source` tokens, for measuring."""
+        tokens = torch.full((rows, source), len(SPECIALS))
+        return Segment(tokens, tokens)
 
 
 class RunningText:
@@ -108,6 +118,20 @@ class RunningText:
         return out
 
 
+class HeldText:
+    """Running text that is in memory as a whole, the first <eos> included."""
+
+    def __init__(self, tokens: NDArray[np.int32]) -> None:
+        self.tokens = tokens
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def span(self, start: int, end: int) -> NDArray[np.int64]:
+        """The tokens at start … end−1."""
+        return self.tokens[start:end].astype(np.int64)
+
+
 class RunningPlan:
     """Cuts running text into lanes and segments; `shuffled` moves the cuts from epoch to epoch.
 
@@ -116,7 +140,9 @@ class RunningPlan:
     full, unless that is more than a twentieth of the text.
     """
 
-    def __init__(self, text: RunningText, lanes: int, segment: int, seed: int = 0, *, shuffled: bool = True) -> None:
+    def __init__(
+        self, text: RunningText | HeldText, lanes: int, segment: int, seed: int = 0, *, shuffled: bool = True
+    ) -> None:
         self.text, self.lanes, self.segment, self.seed = text, lanes, segment, seed
         count = len(text) - 1
         if count < lanes:
@@ -177,7 +203,7 @@ class OverlappingPlan(RunningPlan):
     """
 
     def __init__(
-        self, text: RunningText, segment: int, *, before: int = 512, least: int = 2048, most: int = 64
+        self, text: RunningText | HeldText, segment: int, *, before: int = 512, least: int = 2048, most: int = 64
     ) -> None:
         super().__init__(text, max(1, min(most, (len(text) - 1) // least)), segment, shuffled=False)
         self.before = before if self.lanes > 1 else 0
