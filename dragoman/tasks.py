@@ -34,7 +34,7 @@ from dragoman.models.pooled import Classifier, PooledConfig, Regressor, SeriesIn
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.search.readout import LabelReadout, NumberReadout, Readout, TagReadout
 from dragoman.training.answers import AnswerValidator
-from dragoman.training.feeds import Feed, RowsFeed, RunningFeed
+from dragoman.training.feeds import Feed, RowsFeed, RunningFeed, check_lanes
 from dragoman.training.ranks import Ranks
 from dragoman.training.text import TextValidator
 from dragoman.training.validation import Validator
@@ -56,6 +56,8 @@ class Task:
     def prepare(self, config: Config, note: Note = lambda doing, count: None) -> Corpus:
         """The data of a run, read and tokenised unless that was done before."""
         corpus = prepare(config.data, config.tokenizer, note, self.shape_of(config))
+        if self.running:
+            check_lanes(corpus, config.train.batch_tokens // segment_of(config) * config.train.accumulate, config.train)
         return replace(corpus, form=self.form_of(config, corpus.source_tokenizer))
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:

@@ -70,6 +70,16 @@ class RowsFeed:
         """Nothing."""
 
 
+def check_lanes(corpus: Corpus, lanes: int, config: TrainConfig) -> None:
+    """Refuse more lanes than there are tokens to learn from."""
+    count = corpus.report["train"]["target_tokens"]
+    if count < lanes:
+        raise DataError(
+            f"the training text has {count:,} tokens, too few for {lanes:,} lanes; lower train.batch_tokens (now "
+            f"{config.batch_tokens}; lanes = batch_tokens / model.segment)"
+        )
+
+
 class RunningFeed:
     """Segments of running text. The batches of one step are groups of lanes, each with what it carries over.
 
@@ -79,13 +89,8 @@ class RunningFeed:
     def __init__(self, corpus: Corpus, model: Any, segment: int, config: TrainConfig, ranks: Ranks) -> None:
         self.lanes = config.batch_tokens // segment
         self.groups, self.ranks = config.accumulate * ranks.world, ranks
-        text = RunningText(corpus.train.target)
-        if len(text) - 1 < self.lanes * self.groups:
-            raise DataError(
-                f"the training text has {len(text) - 1:,} tokens, too few for {self.lanes * self.groups:,} lanes; "
-                f"lower train.batch_tokens (now {config.batch_tokens}; lanes = batch_tokens / model.segment)"
-            )
-        self.plan = RunningPlan(text, self.lanes * self.groups, segment, config.seed)
+        check_lanes(corpus, self.lanes * self.groups, config)
+        self.plan = RunningPlan(RunningText(corpus.train.target), self.lanes * self.groups, segment, config.seed)
         self.memory = [model.carry(self.lanes) for _ in range(self.groups)]
 
     def epoch(self, epoch: int) -> Sequence[tuple[int, int, int]]:
