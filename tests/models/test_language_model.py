@@ -552,7 +552,7 @@ def test_segments_must_fit_what_is_carried(case: str, segment: int, message: str
 @pytest.mark.parametrize(
     ("recipe", "parameters"),
     [
-        ("tinyshakespeare", 69 * 384 + 6 * (4 * 384**2 + 2 * 384 * 1536 + 2 * 384) + 384),
+        ("tinyshakespeare", 2 * 69 * 384 + 6 * (4 * 384**2 + 2 * 384 * 1536 + 2 * 384) + 384),
         # salesforce/awd-lstm-lm counts 33,556,078: we have three special symbols more, and one bias a gate.
         ("wikitext2-lstm", 33_556_078 + 3 * 401 - 4 * (1150 + 1150 + 400)),
         ("wikitext2-transformer", 33_281 * 401 + 8 * (4 * 400 * 401 + 2 * 400 * 1600 + 2000 + 4 * 400) + 800),
