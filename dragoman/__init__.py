@@ -23,8 +23,8 @@ __all__ = ["__version__", "load", "train"]
 
 def load(
     run: str | Path | Sequence[str | Path], device: str = "auto", *, engine: str = "auto", precision: str = "float32"
-) -> Any:  # a Predictor, or for labels, numbers and tags an Answerer
-    """Open a trained run; `predict`, `stream` and `evaluate` of the result do the rest.
+) -> Any:  # a Predictor, for labels, numbers and tags an Answerer, for language models a Completer
+    """Open a trained run; `predict`, `stream` (or `complete`) and `evaluate` of the result do the rest.
 
     On a CPU the engine is CTranslate2 where it is installed and gives the same text (`engine="auto"`); with
     `precision="int8"` it is faster still, and not quite the same. `engine="torch"` is our own search.

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.config import reach
+from dragoman.completer import Completer
+from dragoman.config import encoder_of, reach
 from dragoman.data.codecs import UnknownLabelError
 from dragoman.data.readers import Example
 from dragoman.errors import ConfigError, DataError
@@ -91,7 +92,7 @@ class Answerer:
 
     def _check_length(self, row: Sequence[Any], number: int) -> None:
         """Refuse what the model has no room for."""
-        bound, most = reach(self.config.model.encoder)
+        bound, most = reach(encoder_of(self.config))
         bounds = [(f"model.encoder.{bound}", most)]
         steps = getattr(getattr(self.config.model, "pooling", None), "steps", 0)
         bounds.append(("model.pooling.steps", steps or None))
@@ -161,14 +162,12 @@ class Answerer:
         return scores, answers
 
 
-def open_run(
-    folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32"
-) -> Predictor | Answerer:
-    """Open any trained run: by search or by a direct read-out, as its task says."""
+def open_run(folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32") -> Any:
+    """Open any trained run: a Predictor, an Answerer or a Completer, as its task says."""
     run = Run(folder)
-    if run.task.readout is None:
+    if run.task.readout is None and not run.task.running:
         return Predictor(run, device, engine=engine, precision=precision)
     for name, found, usual in (("engine", engine, ("auto", "torch")), ("precision", precision, ("float32",))):
         if found not in usual:
             raise ConfigError(f'{name}: found {found}, which goes with a search; {folder} has task = "{run.task.name}"')
-    return Answerer(run, device)
+    return Completer(run, device) if run.task.running else Answerer(run, device)

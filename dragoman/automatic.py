@@ -17,6 +17,7 @@ from dragoman.settings import merge, override
 from dragoman.tasks import task_of
 
 FEW = 2000  # sentences, too few to learn sub-words from
+FEW_CHARACTERS = 2_000_000  # of running text, from which characters are learned better than sub-words
 LOOKED_AT = 50_000  # pairs examined closely; the rest is only counted
 
 
@@ -182,6 +183,8 @@ def configured(files: Files, overrides: Sequence[str] = ()) -> tuple[Config, lis
     """A whole configuration for these files with `place=value` settings on top, and the reasons for the rest."""
     asked = override({}, list(overrides))
     if asked.get("task", "translate") != "translate":
+        if asked["task"] == "language-model":
+            return configured_running(files, overrides)
         return configured_directly(files, str(asked["task"]), overrides)
     preset = asked.get("preset")  # a slip of the pen is told before a long file is read
     if preset is not None:
@@ -194,6 +197,56 @@ def configured(files: Files, overrides: Sequence[str] = ()) -> tuple[Config, lis
 def entry_of(files: Files) -> Any:
     """What a configuration says of these files."""
     return {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
+
+
+def configured_running(files: Files, overrides: Sequence[str]) -> tuple[Config, list[str]]:
+    """The same for a language model: units, size and budget follow from how much text there is."""
+    table: dict[str, Any] = {"task": "language-model", "data": {"train": entry_of(files)}}
+    first = build(override(table, list(overrides)))
+    shape = task_of(first).shape_of(first)
+    characters = 0
+    faults: list[Fault] = []
+    for item in read_all(first.data, files, shape=shape):
+        if isinstance(item, Fault):
+            faults.append(item)
+        else:
+            characters += len(item.references[0]) + 1
+    if faults:
+        raise DataError(fault_message(faults[:3], len(faults)))
+    if not characters:
+        raise DataError(f"{', '.join(paths_of(files))}: no usable line found")
+    few = characters < FEW_CHARACTERS
+    units = {"kind": "characters"} if few else {"kind": "subwords", "vocabulary": 8000 if characters < 5e7 else 32_000}
+    tokens = characters if few else characters / CHARACTERS["subwords"]
+    layers, width, segment = (4, 256, 128) if tokens < 2e7 else (8, 512, 256)
+    batch_tokens = next(size for limit, size in BATCHES if tokens <= limit)
+    batch_tokens = max(batch_tokens, 4 * segment) if tokens > 8 * segment else segment
+    steps = max(500, min(100_000, math.ceil((20 if tokens < 2e7 else 3) * tokens / batch_tokens)))
+    every = max(50, min(1000, steps // 20))
+    table |= {
+        "tokenizer": {"source": units},
+        "model": {
+            "kind": "language-model",
+            "segment": segment,
+            "memory": segment,
+            "output_dropout": 0.2,
+            "stack": {
+                "kind": "transformer", "layers": layers, "width": width, "heads": width // 64,
+                "feedforward": 4 * width, "positions": "rotary", "dropout": 0.2,
+            },
+        },
+        "train": {
+            "steps": steps, "batch_tokens": batch_tokens, "validate_every": every, "save_every": every,
+            "optimizer": {"warmup": max(20, min(1000, steps // 10)), "schedule": "cosine", "learning_rate": 1e-3},
+        },
+    }  # fmt: skip
+    reasons = [
+        f"units: {units['kind']}, because the text has {characters:,} characters",
+        f"model: a Transformer of {layers} layers of {width} that reads {segment} tokens and sees as many before them",
+        f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps * batch_tokens / tokens:.0f} rounds through "
+        "the text; the lowest loss is kept",
+    ]
+    return build(override(table, list(overrides))), reasons
 
 
 def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:

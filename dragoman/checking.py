@@ -22,11 +22,12 @@ from dragoman.config import Config
 from dragoman.data.batches import PAIRS, BatchPlan, Form, gather
 from dragoman.data.corpus import Corpus, Files, file_list, paths_of, read_all, tag_of, tags_of
 from dragoman.data.readers import Example, Fault, Pairs
+from dragoman.data.running import RunningPlan, RunningText
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.softmax import SampledSoftmaxConfig
 from dragoman.runs import Run, device_of, start_from, train
-from dragoman.tasks import model_for, task_of
+from dragoman.tasks import model_for, segment_of, task_of
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
 from dragoman.training.objectives import MinimumRiskConfig
@@ -51,7 +52,7 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
     if corpus.source_tokenizer.tags:
         counts = corpus.report["tags"].items()
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
-    shapes = check_lengths(config, corpus, say)
+    shapes = (check_text if task_of(config).running else check_lengths)(config, corpus, say)
     if config.train.start_from:
         start_from(
             Run(config.train.start_from), model_for(config, corpus.source_tokenizer, corpus.target_tokenizer), corpus
@@ -78,7 +79,7 @@ def check_lines(config: Config, files: Files, several: bool, say: Say, show: int
     if total > show:
         say(f"… and {total - show:,} more faulty lines")
     found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no faults"
-    say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable pairs, {found}")
+    say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable {getattr(shape, 'unit', 'pair')}s, {found}")
     return total
 
 
@@ -107,6 +108,24 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
         f"{config.train.steps * config.train.accumulate / len(epoch):.1f} epochs"
     )
     return set(shapes)
+
+
+def check_text(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
+    """How running text fills lanes and segments; gives the shape of a batch."""
+    segment = segment_of(config)
+    lanes = config.train.batch_tokens // segment
+    counts = [corpus.report[part]["target_tokens"] for part in ("train", "valid")]
+    say(
+        f"text: {counts[0]:,} tokens to learn from, {counts[1]:,} to validate, ends of lines included; "
+        f"vocabulary {len(corpus.target_tokenizer):,}"
+    )
+    groups = config.train.accumulate
+    steps = len(RunningPlan(RunningText(corpus.train.target), lanes * groups, segment, config.train.seed))
+    say(
+        f"segments: {steps:,} steps an epoch, each of {lanes * groups} lanes of {segment} tokens; train.steps = "
+        f"{config.train.steps:,} is {config.train.steps / steps:.1f} epochs"
+    )
+    return {(lanes, segment, segment)}
 
 
 def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
@@ -212,8 +231,9 @@ def available_memory(device: torch.device) -> int:
 
 
 def trial_examples(config: Config) -> dict[str, list[Example]]:
-    """Some pairs to try a run on, by tag ("" without one); of every tag as many."""
+    """Some pairs to try a run on, by tag ("" without one); of every tag as many. Of running text some more lines."""
     wanted = max(2, SLICE // max(1, len(tags_of(config.data.train))))
+    wanted = 20 * SLICE if task_of(config).running else wanted
     found: dict[str, list[Example]] = {}
     for entry in file_list(config.data.train):
         items = read_all(config.data, entry, shape=task_of(config).shape_of(config))
@@ -226,23 +246,33 @@ def trial_examples(config: Config) -> dict[str, list[Example]]:
 def check_cycle(config: Config, say: Say) -> None:
     """Train, validate, save, reload and decode with a few pairs in a throw-away folder."""
     examples = trial_examples(config)
-    shape = task_of(config).shape_of(config)
+    task = task_of(config)
+    shape = task.shape_of(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:
         parts: list[Pairs] = []
         for tag, chosen in examples.items():
-            path = Path(folder) / f"slice{len(parts)}.jsonl"
+            path = Path(folder) / f"slice{len(parts)}.{'txt' if task.running else 'jsonl'}"
             rows = [shape.record(example) for example in chosen]
-            columns = tuple(rows[0]) if rows else ()
-            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            columns = tuple(rows[0]) if rows and not task.running else ()
+            lines = (row["text"] if task.running else json.dumps(row) for row in rows)
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             parts.append(Pairs(file=str(path), tag=tag or None))
         data = replace(config.data, train=tuple(parts), valid=None, columns=columns, header=False, cache=folder)
-        decode = config.train.decode if task_of(config).readout else 2  # without a search it has no meaning
+        searched = task.readout is None and not task.running
+        decode = 2 if searched else config.train.decode  # without a search it has no meaning
         training = replace(
-            config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1, batch_tokens=512,
+            config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1,
+            batch_tokens=max(512, segment_of(config)) if task.running else 512,
             accumulate=1, tensorboard=False, start_from="",
         )  # fmt: skip
         run = Path(folder) / "run"
         train(replace(config, data=data, train=training), run, Display(quiet=True))
+        if task.running:
+            texts = [open_run(run, config.train.device).complete([""], longest=8) for _ in range(2)]
+            if texts[0] != texts[1]:
+                raise RunError("the saved model does not go on with a text in the same way when it is loaded again")
+            say("cycle: trained 2 steps, validated, saved, reloaded and completed a text")
+            return
         predictor = open_run(run, config.train.device)
         short = (
             [one.tagged for one in chosen if len(predictor.source_tokenizer.encode(one.tagged)) <= data.max_length]

@@ -1,4 +1,4 @@
-"""Other runs that help one: members of an ensemble, a draft that writes ahead, a reverse model that reads back."""
+"""Other runs that help one: an ensemble, a draft that writes ahead, reverse and language models that rerank."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from typing import Any
 import torch
 
 from dragoman import settings
+from dragoman.completer import Completer
 from dragoman.data.batches import batch_of
 from dragoman.data.tags import asked, check_tag
 from dragoman.errors import ConfigError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.predictor import Prediction, Predictor, load
+from dragoman.runs import Run
 from dragoman.search.ensemble import Average, Ensemble
 from dragoman.search.exhaustive import Exhaustive
 from dragoman.search.methods import Method
@@ -72,36 +74,63 @@ def speculative(run: Predictor, draft: RunLike, tokens: int = 4) -> Speculative:
 
 
 class Reranker:
-    """Sorts outputs by score + weight · mean log-probability a token of the source given the output.
+    """Sorts outputs by score + weight · how well another run likes them, a mean log-probability a token.
 
-    The reverse run was trained from target to source and may have tokenizers of its own. What it can hardly lead back
-    to the source says too little or something else (the noisy channel; Li et al. 2016, eq. 8, for two directions).
+    A reverse run, trained from target to source, gives that of the source given the output: what it can hardly lead
+    back to the source says too little or something else (Li et al. 2016, eq. 8). A language model gives that of the
+    output itself: how well it reads. Together they are the noisy channel; both may have tokenizers of their own.
     """
 
-    def __init__(self, reverse: RunLike, weight: float = 1.0, *, device: str = "auto", tag: str | None = None) -> None:
+    def __init__(
+        self, run: RunLike | Completer, weight: float = 1.0, *, device: str = "auto", tag: str | None = None
+    ) -> None:
         """`tag` is for a reverse run that was trained with tags."""
         if not math.isfinite(weight):
             raise ConfigError(f"rerank_weight: found {weight}, expected a finite number")
-        self.reverse = opened(reverse, device)
-        self.weight = weight
-        self.tag = tag
-        if tag is not None:
-            check_tag(tag, self.reverse.tags)
-        elif self.reverse.tags:
-            known = ", ".join(self.reverse.tags)
-            raise ConfigError(f"{self.reverse.run.folder}: found no tag, expected --rerank-tag (tag=…), one of {known}")
+        self.weight, self.tag = weight, tag
+        if not isinstance(run, Predictor | Completer):
+            folder = Run(run)
+            run = Completer(folder, device) if folder.task.running else Predictor(folder, device)
+        self.run = run
+        if isinstance(run, Completer):
+            if tag is not None:
+                raise ConfigError(f"tag: found {tag!r}, but {run.run.folder} is a language model, which knows no tags")
+        elif tag is not None:
+            check_tag(tag, run.tags)
+        elif run.tags:
+            known = ", ".join(run.tags)
+            raise ConfigError(f"{run.run.folder}: found no tag, expected --rerank-tag (tag=…), one of {known}")
+
+    def added(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """What is added to the scores of (output, source)."""
+        if not self.weight:
+            return [0.0] * len(pairs)
+        if isinstance(self.run, Completer):
+            found = self.run.rate([output for output, _ in pairs])
+        else:
+            found = backwards(self.run, pairs, self.tag)
+        return [self.weight * one for one in found]
+
+    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], most: int) -> list[Prediction]:
+        """The predictions with their alternatives sorted anew, `most` of each kept; `score` becomes the sum."""
+        return Rerankers([self]).ranked(sources, predictions, most)
+
+
+class Rerankers:
+    """Several of them at once: all that they add is added."""
+
+    def __init__(self, several: Sequence[Reranker]) -> None:
+        self.several = several
 
     def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], most: int) -> list[Prediction]:
         """The predictions with their alternatives sorted anew, `most` of each kept; `score` becomes the sum."""
         lists = [[one, *one.alternatives] if one.tokens or one.alternatives else [one] for one in predictions]
         asked_for = [place for place, source in enumerate(sources) if source.strip()]
         pairs = [(one.text, sources[place]) for place in asked_for for one in lists[place]]
-        scores = iter(backwards(self.reverse, pairs, self.tag))
+        added = map(math.fsum, zip(*(one.added(pairs) for one in self.several), strict=True))
         out = list(predictions)
         for place in asked_for:
-            summed = [
-                replace(one, score=one.score + self.weight * next(scores), alternatives=()) for one in lists[place]
-            ]
+            summed = [replace(one, score=one.score + next(added), alternatives=()) for one in lists[place]]
             best, *others = sorted(summed, key=lambda one: -one.score)[:most]
             out[place] = replace(best, alternatives=tuple(others))
         return out
@@ -176,9 +205,26 @@ def asked_how(
         method = speculative(predictor, given["draft"], given.get("draft_tokens", 4))
     reranker = None
     if "rerank" in given:
-        weight, reverse_tag = given.get("rerank_weight", 1.0), given.get("rerank_tag")
-        reranker = Reranker(given["rerank"], weight, device=device, tag=reverse_tag)
+        reranker = rerankers(given["rerank"], given.get("rerank_weight", ()), given.get("rerank_tag"), device)
     return predictor, {"method": method, "rerank": reranker}
+
+
+def rerankers(runs: Sequence[str], weights: Sequence[float], tag: str | None, device: str) -> Rerankers:
+    """The runs of --rerank with their weights, as many or none; the tag is for those that write, not for texts."""
+    if weights and len(weights) != len(runs):
+        raise ConfigError(
+            f"found {len(runs)} times --rerank and {len(weights)} times --rerank-weight, expected one for each or none"
+        )
+    for weight in weights:
+        if not math.isfinite(weight):
+            raise ConfigError(f"rerank_weight: found {weight}, expected a finite number")
+    alone = len(runs) == 1
+    return Rerankers(
+        [
+            Reranker(run, weight, device=device, tag=tag if alone or not Run(run).task.running else None)
+            for run, weight in zip(runs, weights or [1.0] * len(runs), strict=True)
+        ]
+    )
 
 
 def partial_method(given: Mapping[str, Any]) -> Method | None:

@@ -19,6 +19,7 @@ from dragoman.layers.positions import LearnedConfig
 from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.instant import InstantConfig
+from dragoman.models.language_model import LanguageModelConfig
 from dragoman.models.pooled import PooledConfig
 from dragoman.models.tagger import TaggerConfig
 from dragoman.scoring.answers import LABEL_METRICS, NUMBER_METRICS, TAG_METRICS
@@ -33,9 +34,11 @@ class Config:
     """Everything a run is a function of, besides the data itself."""
 
     data: DataConfig = setting(help="where the pairs are")
-    task: Literal["translate", "classify", "regress", "tag"] = setting("translate", help="the shape of the problem")
+    task: Literal["translate", "classify", "regress", "tag", "language-model"] = setting(
+        "translate", help="the shape of the problem"
+    )
     tokenizer: TokenizersConfig = setting(TokenizersConfig(), help="how text becomes tokens")
-    model: EncoderDecoderConfig | InstantConfig | PooledConfig | TaggerConfig = setting(
+    model: EncoderDecoderConfig | InstantConfig | PooledConfig | TaggerConfig | LanguageModelConfig = setting(
         EncoderDecoderConfig(), help="what is trained; without a kind the usual one of the task"
     )
     train: TrainConfig = setting(TrainConfig(), help="how it is trained")
@@ -51,6 +54,9 @@ class Config:
         metrics = METRICS[self.task]
         if self.train.metric not in metrics:
             yield f'train.metric: found "{self.train.metric}", but task = "{self.task}" has {", ".join(metrics)}'
+        if isinstance(self.model, LanguageModelConfig):
+            yield from running_problems(self, self.model)
+            return
         encoder, source = self.model.encoder, self.tokenizer.source
         if isinstance(encoder, CharacterWordsConfig) and not isinstance(source, CharactersConfig):
             yield (
@@ -69,12 +75,14 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "classify": (PooledConfig,),
     "regress": (PooledConfig,),
     "tag": (TaggerConfig,),
+    "language-model": (LanguageModelConfig,),
 }
 METRICS: dict[str, tuple[str, ...]] = {
     "translate": ("loss", "bleu", "chrf", "wer", "cer", "per", "exact_match"),
     "classify": ("loss", *LABEL_METRICS),
     "regress": ("loss", *NUMBER_METRICS),
     "tag": ("loss", *TAG_METRICS),
+    "language-model": ("loss",),  # all its scores follow from the likelihood of the text
 }
 
 
@@ -125,6 +133,33 @@ def direct_problems(config: Config, model: PooledConfig | TaggerConfig) -> Itera
             )
 
 
+def running_problems(config: Config, model: LanguageModelConfig) -> Iterator[str]:
+    """What settings of a language model cannot say one by one."""
+    task = f'task = "{config.task}"'
+    if isinstance(config.tokenizer.source, NumbersConfig):
+        yield f'tokenizer.source: found "numbers", which only task = "regress" reads; found {task}'
+    if config.tokenizer.target is not None:
+        yield f"tokenizer.target: found {config.tokenizer.target.kind!r} with {task}, expected nothing: it has one text"
+    if not isinstance(config.train.objective, LikelihoodConfig):
+        yield f'train.objective: found "{config.train.objective.kind}", which goes with pairs; found {task}'
+    usual = DataConfig(train="")
+    for place, found, default in (
+        ("train.decode", config.train.decode, TrainConfig().decode),
+        ("search", config.search, SearchConfig()),
+        *((f"data.{name}", getattr(config.data, name), getattr(usual, name))
+          for name in ("units", "columns", "header", "max_length")),
+    ):  # fmt: skip
+        if found != default:
+            yield f"{place}: has no meaning for {task}, which reads one running text; leave it out"
+    if tags_of(config.data.train):
+        yield f'data.train: found a tag, which goes with task = "translate" alone; found {task}'
+    if config.train.batch_tokens < model.segment:
+        yield (
+            f"train.batch_tokens: found {config.train.batch_tokens}, expected at least model.segment = "
+            f"{model.segment}: it is cut into lanes of so many tokens"
+        )
+
+
 def searched_problems(config: Config, model: EncoderDecoderConfig | InstantConfig) -> Iterator[str]:
     """What settings of a task that is answered by search cannot say one by one."""
     for side, units in (("source", config.tokenizer.source), ("target", config.tokenizer.target)):
@@ -156,6 +191,11 @@ def searched_problems(config: Config, model: EncoderDecoderConfig | InstantConfi
             yield 'train.objective.metric: found "per", which needs data.units = "phonemes"'
     if config.train.metric == "per" and config.data.units != "phonemes":
         yield 'train.metric: found "per", which needs data.units = "phonemes"'
+
+
+def encoder_of(config: Config) -> Any:
+    """The settings of what reads the source; None where there is no source."""
+    return getattr(config.model, "encoder", None)
 
 
 def reach(stack: Any) -> tuple[str, int | None]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dragoman import settings
-from dragoman.config import reach
+from dragoman.config import encoder_of, reach
 from dragoman.data.codecs import Labels
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.runs import Run
@@ -23,7 +23,7 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     source, target = run.tokenizers()
     model = run.task.model(run.config, source, target)
     steps = getattr(getattr(run.config.model, "pooling", None), "steps", 0)
-    size = min(8, reach(run.config.model.encoder)[1] or 8, steps or 8)  # a small window reads no more
+    size = min(8, reach(encoder_of(run.config))[1] or 8, steps or 8)  # a small window reads no more
     batch = run.task.form_of(run.config, source).example(2, size, 7)
     layers = summary(model, batch, depth)
     metrics = run.metrics()
@@ -32,9 +32,12 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     return {
         "run": folder,
         "task": run.config.task,
+        "running": run.task.running,
         "parameters": parameter_count(model),
         "layers": [layer._asdict() for layer in layers],
-        "example": f"2 sources of {size} tokens, 2 targets of {batch.target.shape[-1]}",
+        "example": f"2 lanes of {size} tokens"
+        if run.task.running
+        else f"2 sources of {size} tokens, 2 targets of {batch.target.shape[-1]}",
         "data": run.data,
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
         "tags": list(source.tags),
@@ -80,11 +83,16 @@ def show(found: dict[str, Any]) -> None:
     data = found["data"]
     for part in ("train", "valid"):
         counts = data[part]
+        if found["running"]:
+            console.print(f"{part}: {counts['pairs']:,} lines, {counts['target_tokens']:,} tokens with their ends")
+            continue
         console.print(
             f"{part}: {counts['pairs']:,} pairs, {counts['source_tokens']:,} source and "
             f"{counts['target_tokens']:,} target tokens, {counts['too_long']:,} too long"
         )
     for side, (kind, size) in found["vocabulary"].items():
+        if found["running"] and side == "source":
+            continue  # it is the same
         console.print(f"{side} vocabulary: {size:,} {kind}")
     if found["labels"]:
         console.print(f"labels: {', '.join(found['labels'])}", markup=False)

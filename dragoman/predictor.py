@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from dragoman import settings
-from dragoman.config import reach
+from dragoman.config import encoder_of, reach
 from dragoman.data.batches import batch_of
 from dragoman.data.readers import Example
 from dragoman.data.tags import asked, check_tag, untagged
@@ -100,6 +100,10 @@ class Predictor:
         "auto", which takes ctranslate2 where it is installed and gives what torch would give. On a GPU precision
         "bfloat16" is faster than "float32", and its outputs may differ a little.
         """
+        if run.task.running:
+            raise RunError(
+                f"{run.folder}: found a language model, expected a run that answers; dragoman complete goes on with it"
+            )
         if run.task.readout is not None:
             raise RunError(
                 f'{run.folder}: found task = "{run.task.name}", which is answered without a search; expected one '
@@ -330,7 +334,7 @@ class Predictor:
         places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
         done(len(asked_for) - len(places))
         sources = self.source_tokenizer.encode_batch([asked_for[place].text for place in places])
-        bound, most_read = reach(self.config.model.encoder)
+        bound, most_read = reach(encoder_of(self.config))
         for place, tokens in zip(places, sources, strict=True):
             if most_read is not None and len(tokens) >= most_read:
                 raise DataError(

@@ -214,15 +214,26 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             check_data(folder, corpus)
             write_text(folder / "config.toml", settings.dump(with_absolute_paths(config)))
         ranks.wait()
-        tell_data(display, corpus)
+        tell_data(display, corpus, task)
         torch.manual_seed(config.train.seed)
         source, target = corpus.source_tokenizer, corpus.target_tokenizer
         model = task.model(config, source, target).to(device)
         if config.train.start_from and not Checkpoints(folder).steps():
             start_from(Run(config.train.start_from), model, corpus)
         validator = task.validator(config, corpus, device)
+        feed = task.feed(config, corpus, model, ranks)
         trainer = Trainer(
-            config.train, config.search, model, corpus, folder, device, ranks, display, config.data.units, validator
+            config.train,
+            config.search,
+            model,
+            corpus,
+            folder,
+            device,
+            ranks,
+            display,
+            config.data.units,
+            validator,
+            feed,
         )
         count = sum(part.numel() for part in model.parameters())
         place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"
@@ -259,15 +270,21 @@ def check_data(folder: Path, corpus: Corpus) -> None:
         )
 
 
-def tell_data(display: Display, corpus: Corpus) -> None:
+def tell_data(display: Display, corpus: Corpus, task: Task) -> None:
     """What came of the files."""
     report = corpus.report
     train_part, valid_part = report["train"], report["valid"]
     what = "pairs" if corpus.form == PAIRS else "examples"
-    display.say(
-        f"data: {train_part['pairs']:,} {what} to learn from, {valid_part['pairs']:,} to validate; "
-        f"vocabulary {len(corpus.source_tokenizer):,} → {len(corpus.target_tokenizer):,}"
-    )
+    if task.running:
+        display.say(
+            f"data: {train_part['target_tokens']:,} tokens in {train_part['pairs']:,} lines to learn from, "
+            f"{valid_part['target_tokens']:,} to validate; vocabulary {len(corpus.target_tokenizer):,}"
+        )
+    else:
+        display.say(
+            f"data: {train_part['pairs']:,} {what} to learn from, {valid_part['pairs']:,} to validate; "
+            f"vocabulary {len(corpus.source_tokenizer):,} → {len(corpus.target_tokenizer):,}"
+        )
     if isinstance(corpus.target_tokenizer, Labels):
         names = corpus.target_tokenizer.names
         display.say(f"labels: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}")

@@ -59,6 +59,27 @@ STARTERS = {
             "train": {"steps": 3000, "metric": "accuracy"},
         },
     ),
+    "language-model": Starter(
+        "running text: what comes next; texts are gone on with by dragoman complete",
+        {
+            "task": "language-model",
+            "data": {"train": "text.txt"},
+            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "model": {
+                "kind": "language-model",
+                "segment": 128,
+                "memory": 128,
+                "stack": {
+                    "kind": "transformer",
+                    "layers": 4,
+                    "width": 256,
+                    "heads": 4,
+                    "positions": {"kind": "rotary"},
+                },
+            },
+            "train": {"steps": 10_000, "batch_tokens": 4096},
+        },
+    ),
 }
 
 
@@ -83,7 +104,7 @@ def starter(task: str) -> str:
     tables: dict[str, list[str]] = {}
     for item in settings.describe(Config):
         head, _, key = item.place.rpartition(".")
-        if head == "search" and TASKS[task].readout is not None:
+        if head == "search" and (TASKS[task].readout is not None or TASKS[task].running):
             continue  # nothing is searched for
         if not head or not holds(item.when, resolved) or at(resolved, head) is None:
             continue

@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.config import Config
+from dragoman.config import Config, encoder_of
 from dragoman.data.batches import PAIRS, Form, TokenRows
 from dragoman.data.codecs import NumbersConfig
 from dragoman.data.corpus import Corpus, Note, prepare
 from dragoman.data.forms import Scalars, Series, Tags, TextsApart
 from dragoman.data.joined import Joined
+from dragoman.data.running import RunningForm
 from dragoman.data.shapes import (
     PAIRS_SHAPE,
     LabelledShape,
     NumberedShape,
+    RunningShape,
     SeriesShape,
     Shape,
     TaggedShape,
@@ -27,10 +29,14 @@ from dragoman.data.tokenizers import PAD, Tokenizer
 from dragoman.layers.blocks import build_embedding
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.instant import Instant, InstantConfig
+from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.pooled import Classifier, PooledConfig, Regressor, SeriesInput
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.search.readout import LabelReadout, NumberReadout, Readout, TagReadout
 from dragoman.training.answers import AnswerValidator
+from dragoman.training.feeds import Feed, RowsFeed, RunningFeed, check_lanes
+from dragoman.training.ranks import Ranks
+from dragoman.training.text import TextValidator
 from dragoman.training.validation import Validator
 
 Build = Callable[[Config, Tokenizer, Tokenizer], nn.Module]
@@ -45,10 +51,13 @@ class Task:
     form_of: Callable[[Config, Tokenizer], Form]  # how rows become batches
     models: Mapping[type, Build]
     readout: Readout | None = None  # how batches are answered; None: by search
+    running: bool = False  # the data are one long text, which is gone on with, not rows to be answered
 
     def prepare(self, config: Config, note: Note = lambda doing, count: None) -> Corpus:
         """The data of a run, read and tokenised unless that was done before."""
         corpus = prepare(config.data, config.tokenizer, note, self.shape_of(config))
+        if self.running:
+            check_lanes(corpus, config.train.batch_tokens // segment_of(config) * config.train.accumulate, config.train)
         return replace(corpus, form=self.form_of(config, corpus.source_tokenizer))
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
@@ -57,9 +66,17 @@ class Task:
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Any:
         """What measures a model while it is trained."""
+        if self.running:
+            return TextValidator(corpus, segment_of(config), device)
         if self.readout is not None:
             return AnswerValidator(corpus, self.readout, config.train.metric, device)
         return Validator(corpus, config.search, config.train.decode, device, config.data.units)
+
+    def feed(self, config: Config, corpus: Corpus, model: nn.Module, ranks: Ranks) -> Feed:
+        """Where the batches of training come from."""
+        if self.running:
+            return RunningFeed(corpus, model, segment_of(config), config.train, ranks)
+        return RowsFeed(corpus, config.train)
 
 
 # --- models
@@ -88,7 +105,7 @@ def build_direct(kind: Any) -> Build:
     """How a model that answers directly is built."""
 
     def build(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
-        width = config.model.encoder.embedding
+        width = encoder_of(config).embedding
         embedding: nn.Module
         if isinstance(config.tokenizer.source, NumbersConfig):
             embedding = SeriesInput(width)
@@ -99,6 +116,18 @@ def build_direct(kind: Any) -> Build:
         return model
 
     return build
+
+
+def build_language_model(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    """A model of running text."""
+    assert isinstance(config.model, LanguageModelConfig)
+    return LanguageModel(config.model, len(target))
+
+
+def segment_of(config: Config) -> int:
+    """Tokens of running text that are read at once."""
+    assert isinstance(config.model, LanguageModelConfig)
+    return config.model.segment
 
 
 # --- forms
@@ -117,6 +146,7 @@ def source_form(config: Config, source: Tokenizer) -> Any:
 # --- the table
 
 _CLASSIFY, _REGRESS, _SERIES, _TAG = LabelledShape(), NumberedShape(), SeriesShape(), TaggedShape()
+_RUNNING = RunningShape()
 
 TASKS: dict[str, Task] = {
     task.name: task
@@ -147,6 +177,13 @@ TASKS: dict[str, Task] = {
             form_of=lambda config, source: Form(source_form(config, source), Tags()),
             models={TaggerConfig: build_direct(Tagger)},
             readout=TagReadout(),
+        ),
+        Task(
+            "language-model",
+            shape_of=lambda config: _RUNNING,
+            form_of=lambda config, source: RunningForm(),
+            models={LanguageModelConfig: build_language_model},
+            running=True,
         ),
     )
 }

@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 Table = dict[str, Any]
 
 
-def make_fibonacci(work: Path) -> None:
+def make_fibonacci(work: Path, data: Path) -> None:
     """Windows of 20 numbers of 1,200 Fibonacci numbers, scaled to 0 … 1 as a whole, and the next one; 70 % to train."""
     series = [0.0, 1.0]
     while len(series) < 1200:
@@ -43,7 +43,16 @@ def make_fibonacci(work: Path) -> None:
         (work / f"fibonacci.{part}.tsv").write_text("".join(some), encoding="utf-8")
 
 
-MAKERS = {"fibonacci": make_fibonacci}  # data that are computed: `make` in a recipe, `made` in its entries
+def make_tinyshakespeare(work: Path, data: Path) -> None:
+    """The first 90 % of the characters to learn from, the rest to validate, as nanoGPT cuts them."""
+    with gzip.open(data / "tinyshakespeare/input.txt.gz", "rt", encoding="utf-8", newline="\n") as file:
+        text = file.read()
+    cut = int(0.9 * len(text))
+    for part, some in (("train", text[:cut]), ("valid", text[cut:])):
+        (work / f"tinyshakespeare.{part}.txt").write_text(some, encoding="utf-8", newline="\n")
+
+
+MAKERS = {"fibonacci": make_fibonacci, "tinyshakespeare": make_tinyshakespeare}  # data that are computed: `make` in a recipe, `made` in its entries
 
 
 def data_table(data: Path, work: Path, entry: Table) -> Table | str:
@@ -100,7 +109,9 @@ def train_and_evaluate(
         files = [table] if isinstance(table, str) else ["--source", table["source"], "--target", table["target"]]
         output = work / f"{name}-{seed}.{test}.txt"
         started = time.time()
-        evaluate = [*command, "evaluate", str(run), *files, "--json", "--output", str(output), "--batch-size", "256"]
+        evaluate = [*command, "evaluate", str(run), *files, "--json", "--batch-size", "256"]
+        if recipe["config"].get("task") != "language-model":  # which has scores but no outputs
+            evaluate += ["--output", str(output)]
         done = subprocess.run(evaluate, check=True, stdout=subprocess.PIPE, stderr=log, text=True)
         found["tests"][test] = json.loads(done.stdout) | {"seconds": round(time.time() - started, 1)}
     report = json.loads((run / "data.json").read_text(encoding="utf-8"))
@@ -218,7 +229,7 @@ def main() -> None:
     if not recipes:
         parser.error(f"found none of {', '.join(options.only)}, expected some of {', '.join(recipe['variants'])}")
     if "make" in recipe["recipe"]:
-        MAKERS[recipe["recipe"]["make"]](options.work)
+        MAKERS[recipe["recipe"]["make"]](options.work, options.data)
     for each in recipes.values():
         each["recipe"]["seeds"] = options.seeds or each["recipe"]["seeds"]
     if not options.score_only:

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.companions import Reranker, ensemble, speculative
+from dragoman.companions import Reranker, Rerankers, ensemble, speculative
+from dragoman.completer import Completer
 from dragoman.data.batches import batch_of
+from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, RunError
 from dragoman.predictor import Prediction, Predictor
 from dragoman.search.exhaustive import Exhaustive
@@ -55,6 +57,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ):
             said = call("train", f"{data}.tsv", *options, *LETTERS, "--run", name, "--quiet")
             assert said.code == 0, said.err
+        (place / "upper.txt").write_text("".join(f"{word.upper()}\n" for word in some), encoding="utf-8")
+        small = ("train.steps=60", "model.stack.width=32", "model.stack.heads=2", "model.stack.layers=1")
+        said = call("train", "upper.txt", "task=language-model", *small, "--run", "reader", "--quiet")
+        assert said.code == 0, said.err
     return place
 
 
@@ -192,6 +198,33 @@ def test_reranking_is_a_plain_sum(large: Predictor) -> None:
     assert predicted("--rerank", "back", "--rerank-weight", "0") == predicted()
 
 
+def test_a_language_model_says_how_well_outputs_read(large: Predictor) -> None:
+    weight = 2.0
+    reader = dragoman.load("reader")
+    assert isinstance(reader, Completer)
+    beam = large.predict(INPUTS, most=4)
+    found = large.predict(INPUTS, most=2, rerank=Reranker(reader, weight))
+    changed = 0
+    for before, after in zip(beam, found, strict=True):
+        plain = []
+        for one in (before, *before.alternatives):
+            tokens = [EOS, *reader.tokenizer.encode(one.text), EOS]
+            with torch.no_grad():
+                hidden, _ = reader.model.stack(torch.tensor([tokens[:-1]]), reader.model.stack.start(1))
+                scores = reader.model.output(hidden)[0].log_softmax(-1)
+            likelihood = sum(float(scores[place, token]) for place, token in enumerate(tokens[1:]))
+            plain.append((one.score + weight * likelihood / (len(tokens) - 1), one.text))
+        plain.sort(reverse=True)
+        assert [after.text, *(one.text for one in after.alternatives)] == [text for _, text in plain[:2]]
+        assert after.score == pytest.approx(plain[0][0], abs=1e-4)
+        changed += after.text != before.text
+    assert changed
+    assert predicted("--rerank", "reader", "--rerank-weight", str(weight)) == texts(found)
+    both = large.predict(INPUTS, rerank=Rerankers([Reranker("back", 0.5), Reranker(reader, weight)]))
+    options = ("--rerank", "back", "--rerank-weight", "0.5", "--rerank", "reader", "--rerank-weight", str(weight))
+    assert predicted(*options) == texts(both)
+
+
 def test_empty_lines_and_samples_can_be_reranked(large: Predictor) -> None:
     reranker = Reranker("back")
     found = large.predict(["ab", "", "  ", "ba"], rerank=reranker, method=Sampling(temperature=2.0), beam=6)
@@ -216,6 +249,9 @@ MISTAKES = {
     ("--draft", "other"): "a draft needs runs trained with the same data.train and tokenizer settings",
     ("--draft", "smal"): "smal: no such run folder. Did you mean 'small'?",
     ("--draft", "small", "--rerank", "back"): "a draft serves greedy search, which has one",
+    ("--rerank", "reader", "--rerank-tag", "de"): "reader is a language model, which knows no tags",
+    ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "found 2 times --rerank and 1 times",
+    ("--with", "reader"): "reader: found a language model",
     ("--rerank", "back", "--rerank-tag", "de"): "tag: found 'de', but this run was trained without tags",
     ("--exhaustive", "12"): "over 4 words, expected at most 500,000; a length of 9 fits",
 }

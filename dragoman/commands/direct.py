@@ -15,14 +15,19 @@ from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.errors import ConfigError, DataError
 
 
-def refuse_others(run: str, task: str, allowed: set[str]) -> None:
+def refuse_others(
+    run: str,
+    task: str,
+    allowed: set[str],
+    reason: str = 'goes with a search; {run} has task = "{task}", which is answered without one',
+) -> None:
     """Refuse every option that was typed and is not among the allowed: none is ever ignored."""
     context = click.get_current_context()
     for parameter in context.command.params:
         name = parameter.name or ""
         if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             shown = parameter.opts[0] if isinstance(parameter, click.Option) else name
-            raise ConfigError(f'{shown} goes with a search; {run} has task = "{task}", which is answered without one')
+            raise ConfigError(f"{shown} {reason.format(run=run, task=task)}")
 
 
 def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool, device: str) -> None:

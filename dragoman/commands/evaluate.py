@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dragoman.commands.complete import evaluate_text
 from dragoman.commands.direct import evaluate_directly
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
@@ -98,6 +99,9 @@ def evaluate(
     files = Pairs(source, target) if source is not None and target is not None else file
     assert files is not None
     opened = Run(run)
+    if opened.task.running:
+        evaluate_text(opened, files, batch_size, as_json, device)
+        return
     if opened.task.readout is not None:
         evaluate_directly(opened, files, batch_size, metrics, skip_unknown, as_json, output, device)
         return

@@ -49,11 +49,13 @@ DECODING = {
         help="How runs are averaged: mean of probabilities or of their logarithms. [default: probability]",
     ),
     "rerank": click.option(
-        "--rerank", metavar="RUN",
-        help="Sort the --beam outputs anew by how well this run, trained from target to source, leads back.",
+        "--rerank", metavar="RUN", multiple=True,
+        help="Sort the --beam outputs anew by how well this run, trained from target to source, leads back; or, if it "
+        "is a language model of the target, by how well they read. May be repeated.",
     ),
     "rerank_weight": click.option(
-        "--rerank-weight", type=float, help="Score = own + weight × reverse, each a mean a token. [default: 1]"
+        "--rerank-weight", type=float, multiple=True,
+        help="Score = own + weight × that of the --rerank run, each a mean a token; one for each. [default: 1]",
     ),
     "rerank_tag": click.option(
         "--rerank-tag", metavar="TAG", help="What the --rerank run shall write, where it learned several languages."

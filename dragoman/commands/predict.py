@@ -26,7 +26,7 @@ from dragoman.commands.options import (
 )
 from dragoman.commands.printing import as_utf8, tell_saved
 from dragoman.commands.progress import count_lines, progress_bar
-from dragoman.errors import DataError
+from dragoman.errors import DataError, RunError
 
 
 @click.command()
@@ -86,6 +86,10 @@ def predict(
     from dragoman.runs import Run
 
     opened = Run(run)
+    if opened.task.running:
+        raise RunError(
+            f"{run}: found a language model, which answers nothing; go on with texts: dragoman complete {run}"
+        )
     if opened.task.readout is not None:
         predict_directly(opened, file, batch_size, as_json, device)
         return

@@ -8,6 +8,7 @@ import click
 
 from dragoman.commands.align import align, score_alignment
 from dragoman.commands.bench import bench
+from dragoman.commands.complete import complete
 from dragoman.commands.evaluate import evaluate
 from dragoman.commands.look import attention, calibrate, info, probe
 from dragoman.commands.predict import predict
@@ -65,6 +66,7 @@ for command in (
     train,
     check,
     predict,
+    complete,
     evaluate,
     score,
     compare,

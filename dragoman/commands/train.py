@@ -98,14 +98,16 @@ def train(
 
 def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
     """The last words of a training run."""
+    from dragoman.tasks import task_of
     from dragoman.training.loop import LOWER_IS_BETTER
 
     score, step = progress.best[0] if progress.best else (float("nan"), progress.step)
     score = -score if config.train.metric in LOWER_IS_BETTER else score
+    use = "complete" if task_of(config).running else "predict"
     early = " (stopped early)" if progress.step < config.train.steps else ""
     display.say(
         f"done: {progress.step:,} steps{early}, best {config.train.metric} {score:.4g} at step {step:,}\n"
-        f"run folder: {folder}\nuse it: dragoman predict {folder} FILE"
+        f"run folder: {folder}\nuse it: dragoman {use} {folder} {'PROMPT' if use == 'complete' else 'FILE'}"
     )
 
 

@@ -39,6 +39,15 @@ class Batch(NamedTuple):
         """The same batch in page-locked memory, so that copying it to a GPU does not wait."""
         return Batch(self.source.pin_memory(), self.source_mask.pin_memory(), self.target.pin_memory())
 
+    @property
+    def likeness(self) -> tuple[Any, ...]:
+        """What batches have in common that one captured step can read."""
+        return self.source.shape, self.target.shape
+
+    def read_from(self, source: Tensor, target: Tensor) -> Batch:
+        """The same batch as a captured step reads it: from tensors that will hold others."""
+        return Batch(source, real(source), target)
+
 
 def padded(rows: Sequence[Sequence[int] | NDArray[Any]], width: int | None = None) -> Tensor:
     """Token rows, each with <eos> added, padded to one width: (B, S)."""

@@ -56,7 +56,8 @@ class DataConfig:
     header: bool = setting(False, help="the first line of every tab-separated file names its columns")
     holdout: Annotated[int, Range(1, None)] = setting(
         2000,
-        help="without valid: about so many pairs are set aside by a hash of their source, at most a tenth",
+        help="without valid: about so many pairs are set aside by a hash of their source, at most a tenth; of running "
+        "text the last lines",
     )
     faults: Literal["stop", "skip"] = setting("stop", help="on a line that cannot be used: stop, or leave it out")
     max_length: Annotated[int, Range(1, None)] = setting(256, help="longer pairs (in tokens) are left out of training")
@@ -196,6 +197,7 @@ class Selection:
         self.examples = 0
         self.tags: Counter[str] = Counter()
         self.threshold = 0  # sources whose hash lies below are for validation
+        self.last = 0  # lines of running text from here on are
         smallest, largest = 1 << 64, 0
         for example in self._usable(config.train, "reading"):
             self.examples += 1
@@ -205,11 +207,19 @@ class Selection:
                 place = source_hash(example)
                 smallest, largest = min(smallest, place), max(largest, place)
         if self.examples == 0:
-            raise DataError(f"{', '.join(paths_of(config.train))}: no usable pair found")
+            unit = getattr(shape, "unit", "pair")
+            raise DataError(f"{', '.join(paths_of(config.train))}: no usable {unit} found")
         for entry in file_list(config.train):
             if (tag := tag_of(entry)) is not None and not self.tags[tag]:
                 raise DataError(f"{', '.join(paths_of(entry))}: no usable pair found for the tag '{tag}'")
-        if config.valid is None:
+        if config.valid is None and getattr(shape, "running", False):
+            if self.examples < 2:
+                raise DataError(
+                    f"{', '.join(paths_of(config.train))}: found one line only, expected two or more, since the last "
+                    "ones are set aside for validation; or name a file as data.valid"
+                )
+            self.last = self.examples - max(1, min(config.holdout, self.examples // 10))
+        elif config.valid is None:
             if smallest == largest:
                 raise DataError(
                     f"{', '.join(paths_of(config.train))}: found one source only, expected two or more, "
@@ -243,17 +253,23 @@ class Selection:
 
     def train(self, doing: str) -> Iterator[Example]:
         """The examples to learn from."""
-        for example in self._usable(self.config.train, doing):
-            if not self.threshold or source_hash(example) >= self.threshold:
+        for place, example in enumerate(self._usable(self.config.train, doing)):
+            if not self._set_aside(place, example):
                 yield example
+
+    def _set_aside(self, place: int, example: Example) -> bool:
+        """Whether an example is for validation."""
+        if self.last:
+            return place >= self.last
+        return bool(self.threshold) and source_hash(example) < self.threshold
 
     def valid(self, doing: str) -> Iterator[Example]:
         """The examples to validate on."""
         if self.config.valid is not None:
             yield from self._usable(self.config.valid, doing, several_references=True)
             return
-        for example in self._usable(self.config.train, doing):
-            if source_hash(example) < self.threshold:
+        for place, example in enumerate(self._usable(self.config.train, doing)):
+            if self._set_aside(place, example):
                 yield example
 
 

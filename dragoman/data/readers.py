@@ -185,6 +185,31 @@ def _without_header(items: Iterable[Example | Fault], path: Path) -> Iterator[Ex
             yield item
 
 
+def read_running(path: str | Path, *, max_characters: int = 10_000) -> Iterator[Example | Fault]:
+    """Every line of a text, empty ones too, as what follows an empty source; plain, .gz or .zst."""
+    path = Path(path)
+    _check_file(path)
+    if _form(path)[0] != "columns":
+        raise DataError(f"{path}: found a file of fields, expected plain text for a language model")
+    return _read_running(path, max_characters)
+
+
+def _read_running(path: Path, limit: int) -> Iterator[Example | Fault]:
+    name = str(path)
+    with _opened(path) as read:
+        for block in _text_blocks(read, name):
+            for number, line in enumerate(block.lines, block.first):
+                if number in block.faults:
+                    yield block.faults[number]
+                    continue
+                try:
+                    if line and not line.isspace():
+                        _check_side(line, "line", limit, _UNWANTED_BUT_TAB)
+                    yield Example("", (line,), name, number)
+                except _FaultyError as fault:
+                    yield Fault(f"{name}:{number}", fault.kind, fault.detail)
+
+
 def _with_tag(items: Iterable[Example | Fault], tag: str) -> Iterator[Example | Fault]:
     for item in items:
         yield item if isinstance(item, Fault) else item._replace(tag=tag)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from dragoman.data.codecs import Labels, Numbers, NumbersConfig, UnknownLabelError, finite
 from dragoman.data.joined import BETWEEN, Joined
-from dragoman.data.readers import Example, Fault, Pairs, read_pairs
+from dragoman.data.readers import Example, Fault, Pairs, read_pairs, read_running
 from dragoman.data.sentences import read_sentences, words_of
 from dragoman.data.tokenizers import Tokenizer, learn
 from dragoman.errors import ConfigError, DataError
@@ -347,6 +347,52 @@ def word_places(text: str, tokenizer: Tokenizer) -> list[int]:
             places.append(place)
     assert len(places) == len(words), f"found the places of {len(places)} words in {len(words)}"
     return places
+
+
+class RunningShape:
+    """Lines of running text, of which nothing is left out: sources are empty, targets the lines."""
+
+    name = "running"
+    running = True  # the order of lines matters: the last ones are set aside
+    unit = "line"
+
+    def read(self, config: DataConfig, entry: str | Pairs, several: bool) -> Iterator[Example | Fault]:
+        """As readers.py does."""
+        if isinstance(entry, Pairs) and entry.file is None:
+            raise ConfigError(f"data: found two files ({' and '.join(entry.paths)}), expected one of running text")
+        path = entry.paths[0] if isinstance(entry, Pairs) else entry
+        return read_running(path, max_characters=config.max_characters)
+
+    def learn(self, config: DataConfig, tokenizers: TokenizersConfig, examples: Examples) -> Codecs:
+        """One vocabulary."""
+        only = learn_source(tokenizers.source, targets(examples, "learning the vocabulary"))
+        return only, only
+
+    def rows(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+        """Tokens of the lines."""
+        return [([], row) for row in target.encode_batch([example.references[0] for example in examples])]
+
+    def fits(self, row: Row, max_length: int) -> bool:
+        """Lines are cut into segments, so none is too long."""
+        return True
+
+    def terms(self, row: Row) -> int:
+        """Tokens and the end of the line."""
+        return len(row[1]) + 1
+
+    def inputs(
+        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
+        """Tokens."""
+        return source.encode_batch(texts), None
+
+    def dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+        """The vocabulary bounds them."""
+        return {}
+
+    def record(self, example: Example) -> dict[str, str]:
+        """The line."""
+        return {"text": example.references[0]}
 
 
 PAIRS_SHAPE: Shape = PairsShape()

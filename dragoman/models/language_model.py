@@ -17,6 +17,7 @@ from dragoman.data.batches import Batch
 from dragoman.data.running import Segment
 from dragoman.data.tokenizers import PAD, SOS
 from dragoman.errors import DataError
+from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.recurrence import VariationalDropout
 from dragoman.layers.self_attention import SegmentsConfig
 from dragoman.models.causal import (
@@ -29,7 +30,7 @@ from dragoman.models.causal import (
 from dragoman.models.core import Loss, State, TokenScores, map_tensors
 from dragoman.models.softmax import CrossEntropy, FullSoftmaxConfig, SoftmaxConfig, full_precision, summed_loss
 from dragoman.models.transformer import TransformerConfig
-from dragoman.settings import Range, Share, SizeOrNone, setting
+from dragoman.settings import Range, Share, Size, SizeOrNone, setting
 
 StackConfig = RecurrentStackConfig | TransformerConfig
 STACKS: dict[type, Any] = {
@@ -37,6 +38,7 @@ STACKS: dict[type, Any] = {
     TransformerConfig: CausalTransformer,
 }
 Penalty = Annotated[float, Range(0.0, None)]
+SCORES = {"cpu": 1 << 21, "cuda": 1 << 27}  # at a time where they are only measured: what a cache holds, or half a GB
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class LanguageModelConfig:
     change_penalty: Penalty = setting(0.0, help="β: mean square of its change from a token to the next")
     label_smoothing: Share = setting(0.0, help="share of the target probability spread over the vocabulary")
     softmax: SoftmaxConfig = setting(FullSoftmaxConfig(), help="which words the training loss compares")
+    segment: Size = setting(128, help="tokens of running text that are read at once; a gradient goes no farther back")
     memory: SizeOrNone = setting(
         0, help="positions a Transformer carries over from one segment to the next (Transformer-XL); 0: none"
     )
@@ -69,17 +72,19 @@ class LanguageModelConfig:
             yield from memory_problems(stack, self.memory)
         else:
             yield from stack.memory_problems(self.memory)
+        yield from self._segment_problems()
 
-
-def segment_problems(config: LanguageModelConfig, segment: int) -> Iterator[str]:
-    """Why running text cannot be cut into segments of so many tokens."""
-    if config.memory > segment:
-        yield f"segment: found {segment}, expected at least model.memory = {config.memory}"
-    align = (
-        config.memory if config.memory and isinstance(getattr(config.stack, "attention", None), SegmentsConfig) else 1
-    )
-    if segment % align:
-        yield f"segment: found {segment}, expected a multiple of model.stack.attention.length = {align}"
+    def _segment_problems(self) -> Iterator[str]:
+        """Why running text cannot be cut into segments of so many tokens."""
+        segment, memory = self.segment, self.memory
+        if memory > segment:
+            yield f"segment: found {segment}, expected at least memory = {memory}"
+        align = memory if memory and isinstance(getattr(self.stack, "attention", None), SegmentsConfig) else 1
+        if segment % align:
+            yield f"segment: found {segment}, expected a multiple of stack.attention.length = {align}"
+        positions = getattr(self.stack, "positions", None)
+        if isinstance(positions, LearnedConfig) and positions.maximum < segment:
+            yield f"segment: found {segment}, but stack.positions.maximum = {positions.maximum}; expected at most that"
 
 
 class LanguageModel(nn.Module):
@@ -218,18 +223,24 @@ class LanguageModel(nn.Module):
         return out
 
     def score(self, batch: Batch | Segment) -> TokenScores:
-        """Log-probability of every target token, and whether it was the first choice."""
-        if isinstance(batch, Segment):
-            logits = self.output(self.dropout(self._segment(batch)))
-        else:
-            logits = self.logits(batch)
-        mask = batch.target != PAD
-        chosen = full_precision(logits).log_softmax(-1).gather(-1, batch.target[:, :, None])[:, :, 0]
-        return TokenScores(
-            log_probabilities=chosen * mask,
-            correct=(logits.argmax(-1) == batch.target) & mask,
-            mask=mask,
-        )
+        """Log-probability of every target token, and whether it was the first choice; so many scores at a time."""
+        hidden = self._segment(batch) if isinstance(batch, Segment) else self.stack(*self._given(batch))[0]
+        target, mask = batch.target, batch.target != PAD
+        rows, wanted = self.dropout(hidden).flatten(0, 1), target.flatten()
+        size = max(1, SCORES[target.device.type] // self.output.out_features)
+        parts = [
+            self._chosen(rows[first : first + size], wanted[first : first + size])
+            for first in range(0, len(wanted), size)
+        ]
+        chosen, first = (torch.cat(found).view_as(target) for found in zip(*parts, strict=True))
+        return TokenScores(log_probabilities=chosen * mask, correct=(first == target) & mask, mask=mask)
+
+    def _chosen(self, hidden: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Of rows (n, D) the log-probabilities of targets (n,), and the first choices."""
+        logits = full_precision(self.output(hidden))
+        highest, first = logits.max(1)
+        chosen = logits.gather(1, target[:, None])[:, 0] - highest
+        return chosen - (logits - highest[:, None]).exp_().sum(1).log(), first
 
 
 def replace_tensors(into: Any, values: Any) -> None:
@@ -251,7 +262,7 @@ def carried_tensors(carried: Any, place: str = "carried") -> dict[str, Tensor]:
     return found
 
 
-def restore_carried(carried: Any, tensors: dict[str, Tensor]) -> None:
+def restore_carried(carried: Any, tensors: dict[str, Tensor], place: str = "carried") -> None:
     """Give back what `carried_tensors` took."""
-    for place, part in carried_tensors(carried).items():
-        part.copy_(tensors[place])
+    for name, part in carried_tensors(carried, place).items():
+        part.copy_(tensors[name])

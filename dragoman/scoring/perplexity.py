@@ -63,13 +63,18 @@ class Likelihood:
         return self.nats / max(1, self.size.characters)
 
     @property
+    def character_perplexity(self) -> float:
+        """Of a character."""
+        return _perplexity(self.nats, self.size.characters)
+
+    @property
     def byte_bits(self) -> float:
         """Bits a byte."""
         return self.nats / math.log(2) / max(1, self.size.bytes)
 
     def scores(self) -> dict[str, float]:
         """All of them by name."""
-        names = ("loss", "perplexity", "word_perplexity", "character_nats", "byte_bits")
+        names = ("loss", "perplexity", "word_perplexity", "character_perplexity", "character_nats", "byte_bits")
         return {name: getattr(self, name) for name in names}
 
 

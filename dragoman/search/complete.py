@@ -39,6 +39,7 @@ def complete(
     one_line: bool = False,
     device: torch.device | None = None,
     rows: int = ROWS,
+    first: int = 1,  # number of the first prompt, for messages
 ) -> list[list[Completion]]:
     """Of every prompt so many completions of at most `longest` tokens; without a `sampling` the greedy one.
 
@@ -48,23 +49,23 @@ def complete(
     assert sampling is not None or samples == 1, "there is one greedy completion"
     device = device or next(model.parameters()).device
     read = [[EOS, *prompt] for prompt in prompts]  # a text begins where the line before ended
-    check_room(model.maximum, read, longest)
+    check_room(model.maximum, read, longest, first)
     found: list[list[Completion]] = [[] for _ in prompts]
     asked = [(place, sample) for place in range(len(prompts)) for sample in range(samples)]
     asked.sort(key=lambda one: len(read[one[0]]))
     for _, group in groupby(asked, key=lambda one: len(read[one[0]])):
         together = list(group)
-        for first in range(0, len(together), rows):
-            part = together[first : first + rows]
+        for begin in range(0, len(together), rows):
+            part = together[begin : begin + rows]
             written = _together(model, read, part, longest, sampling, one_line, device)
             for (place, _), one in zip(part, written, strict=True):
                 found[place].append(one)
     return found
 
 
-def check_room(maximum: int | None, prompts: Sequence[Sequence[int]], longest: int) -> None:
+def check_room(maximum: int | None, prompts: Sequence[Sequence[int]], longest: int, first: int = 1) -> None:
     """Refuse prompts that leave no room for what is to follow."""
-    for number, prompt in enumerate(prompts, 1):
+    for number, prompt in enumerate(prompts, first):
         if maximum is not None and len(prompt) + longest - 1 > maximum:
             raise DataError(
                 f"prompt {number}: {len(prompt)} tokens (the beginning of the line counts) and {longest} to follow, "

@@ -27,7 +27,9 @@ class TrainConfig:
         "", help="a run whose best weights this one starts with; same vocabulary and model. Empty: random weights"
     )
     objective: ObjectiveConfig = setting(LikelihoodConfig(), help="what training makes small")
-    batch_tokens: Count = setting(4096, help="most tokens of one batch on either side, padding included")
+    batch_tokens: Count = setting(
+        4096, help="most tokens of one batch on either side, padding included; of running text lanes × segment"
+    )
     accumulate: Count = setting(1, help="batches whose gradients make one step, in every process")
     optimizer: OptimizerConfig = setting(OptimizerConfig(), help="AdamW and its schedule")
     clip: Annotated[float, Range(0.0, None)] = setting(1.0, help="longest gradient; 0 never shortens it")

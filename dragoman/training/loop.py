@@ -15,12 +15,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.data.batches import BatchPlan, EpochPlan, gather
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError, MissingExtraError, RunError
 from dragoman.files import write_text
@@ -28,6 +25,7 @@ from dragoman.search.core import SearchConfig
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import Display
+from dragoman.training.feeds import Feed, RowsFeed
 from dragoman.training.objectives import OBJECTIVES
 from dragoman.training.optimizer import (
     BestAverageConfig,
@@ -64,6 +62,7 @@ class Trainer:
         display: Display,
         units: str = "words",
         validator: Any = None,  # what measures the model; None: a Validator of pairs
+        feed: Feed | None = None,  # where batches come from; None: rows of the corpus
     ) -> None:
         self.config, self.run, self.device, self.ranks, self.display = config, run, device, ranks, display
         self.model: Any = model
@@ -72,12 +71,13 @@ class Trainer:
         self.average = MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
         self.kept = config.average.count if isinstance(config.average, BestAverageConfig) else 1
         self.validator = validator or Validator(corpus, search, config.decode, device, units)
-        self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed, form=corpus.form)
+        self.feed = feed or RowsFeed(corpus, config)
+        self.plan = self.feed.plan
         self.checkpoints = Checkpoints(run)
         self.progress = Progress()
         self._restore()
         self._saved = self.progress.step
-        self._epoch: tuple[int, EpochPlan] | None = None
+        self._epoch: tuple[int, Any] | None = None
         self._logged_at: tuple[float, int] | None = None
         wrapped: Any = model
         if not ranks.alone:
@@ -137,10 +137,10 @@ class Trainer:
             self.model.train()
         step = progress.step + 1
         self.model.at_step(progress.step)
-        together = [self._next_rows() for _ in range(config.accumulate * ranks.world)]
-        count = sum(self.plan.tokens(rows) for rows in together)
-        mine = [(place, rows) for place, rows in enumerate(together) if place % ranks.world == ranks.rank]
-        batches = ((place, gather(self.corpus.train, rows, self.plan)) for place, rows in mine)
+        together = [self._next() for _ in range(config.accumulate * ranks.world)]
+        count = sum(self.feed.tokens(chosen) for chosen in together)
+        mine = [(place, chosen) for place, chosen in enumerate(together) if place % ranks.world == ranks.rank]
+        batches = ((place, self.feed.batch(chosen)) for place, chosen in mine)
         self.learn(batches, mine[-1][0], step, count)
         progress.step = step
         progress.tokens += count
@@ -150,16 +150,16 @@ class Trainer:
         if step % config.log_every == 0 or step == 1 or step == config.steps:
             self._log()
 
-    def _next_rows(self) -> NDArray[np.int64]:
+    def _next(self) -> Any:
         progress = self.progress
         if self._epoch is None or self._epoch[0] != progress.epoch:
             self._epoch = None  # not two at once: each is as long as the corpus
-            self._epoch = (progress.epoch, self.plan.epoch(progress.epoch))
-        rows = self._epoch[1][progress.batch]
+            self._epoch = (progress.epoch, self.feed.epoch(progress.epoch))
+        chosen = self._epoch[1][progress.batch]
         progress.batch += 1
         if progress.batch == len(self._epoch[1]):
             progress.epoch, progress.batch = progress.epoch + 1, 0
-        return rows
+        return chosen
 
     # ------------------------------------------------------------------ what is written
 
@@ -215,6 +215,7 @@ class Trainer:
         self.progress.loss_total = self.ranks.sum([float(self.learn.loss)])[0]
         self._refuse_nonsense(self.progress.loss_total)
         self._saved = self.progress.step
+        carried = self.feed.carried()
         if self.ranks.first:
             files: dict[str, dict[str, Tensor]] = {
                 "weights.safetensors": dict(self.model.named_parameters()),
@@ -222,6 +223,8 @@ class Trainer:
             }
             if self.average is not None:
                 files["average.safetensors"] = self.average.parts
+            if carried:
+                files["carried.safetensors"] = carried
             self.checkpoints.save(self.progress, files)
             self._forget_unused_best()
         self.ranks.wait()
@@ -244,6 +247,7 @@ class Trainer:
             if self.average is not None:
                 for name, part in self.average.parts.items():
                     part.copy_(files["average.safetensors"][name])
+            self.feed.restore(files.get("carried.safetensors", {}))
             break
         else:
             if damaged:

@@ -91,6 +91,12 @@ class Ranks:
         dist.all_reduce(tensor)
         return list(tensor.tolist())
 
+    def sum_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor in the memory of the host summed over all processes."""
+        if not self.alone:
+            dist.all_reduce(tensor)
+        return tensor
+
     def wait(self) -> None:
         """Until everybody is here."""
         if not self.alone:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch, real
+from dragoman.data.batches import Batch
 from dragoman.errors import DragomanError
 from dragoman.training.config import TrainConfig
 from dragoman.training.objectives import LikelihoodConfig
@@ -144,13 +144,13 @@ class CapturedStep(Step):
     def __init__(self, *arguments: Any, say: Callable[[str], None]) -> None:
         super().__init__(*arguments)
         self.say = say
-        self.graphs: dict[tuple[torch.Size, torch.Size], Captured | None] = {}
+        self.graphs: dict[tuple[Any, ...], Captured | None] = {}
         self.pool = torch.cuda.graph_pool_handle()  # one for all: they never run at the same time
         self.capturing = True
 
     def compute(self, batch: Batch, last: bool) -> None:
         """Learn from one batch, which lies in the memory of the host."""
-        shape = (batch.source.shape, batch.target.shape)
+        shape = batch.likeness
         captured = self.graphs.get(shape)
         if captured is None and shape in self.graphs and self.capturing and len(self.graphs) <= MOST_GRAPHS:
             captured = self.graphs[shape] = self._capture(batch)
@@ -169,7 +169,7 @@ class CapturedStep(Step):
         try:
             graph.capture_begin(self.pool, capture_error_mode="thread_local")
             try:
-                self.learn(Batch(source, real(source), target))
+                self.learn(batch.read_from(source, target))
                 self.update()
             finally:
                 graph.capture_end()

@@ -30,6 +30,7 @@ class Validation:
         """The scores as a person reads them."""
         formats = {"loss": ".3f", "perplexity": ".2f", "bleu": ".1f", "chrf": ".1f", "mse": ".4g"}
         formats |= dict.fromkeys(("matthews", "pearson", "spearman"), ".3f")
+        formats |= dict.fromkeys(("word_perplexity", "character_perplexity", "character_nats", "byte_bits"), ".4g")
         return "  ".join(
             f"{name} {value:{formats[name]}}" if name in formats else f"{name} {100 * value:.1f} %"
             for name, value in self.scores.items()

@@ -19,7 +19,7 @@ from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.layers.cells import BY_TORCH, GRUConfig, LSTMConfig
 from dragoman.layers.dropout import drop
-from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
+from dragoman.layers.positions import LearnedConfig, NoPositionsConfig
 from dragoman.layers.relations import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.models.causal import DroppedEmbedding, RecurrentStackConfig, WeightDropped
@@ -30,7 +30,6 @@ from dragoman.models.language_model import (
     LanguageModelConfig,
     carried_tensors,
     restore_carried,
-    segment_problems,
 )
 from dragoman.models.transformer import TransformerConfig
 from dragoman.search.beam import beam
@@ -53,7 +52,7 @@ CASES = {
     "lstm": LanguageModelConfig(stack=recurrent()),
     "gru": LanguageModelConfig(stack=recurrent(cell=GRUConfig(), last=7), tie=False, output_bias=False),
     "sinusoidal": LanguageModelConfig(stack=transformer()),
-    "learned": LanguageModelConfig(stack=transformer(positions=LearnedConfig(maximum=40), norm="post")),
+    "learned": LanguageModelConfig(segment=40, stack=transformer(positions=LearnedConfig(maximum=40), norm="post")),
     "linear": LanguageModelConfig(stack=transformer(positions=NoPositionsConfig(), attention=LinearConfig())),
     "rotary": LanguageModelConfig(
         memory=3, stack=transformer(positions=RotaryConfig(), norm_kind="rms", gated=True, heads=4, key_heads=2)
@@ -532,20 +531,28 @@ def test_settings_that_contradict_each_other(table: dict[str, Any], message: str
         settings.build(LanguageModelConfig, table)
 
 
-def test_segments_must_fit_what_is_carried() -> None:
-    assert list(segment_problems(CASES["segments-bias"], 8)) == []
-    assert list(segment_problems(CASES["segments-bias"], 6)) == [
-        "segment: found 6, expected a multiple of model.stack.attention.length = 4"
-    ]
-    assert list(segment_problems(CASES["rotary"], 2)) == ["segment: found 2, expected at least model.memory = 3"]
-    assert isinstance(CASES["sinusoidal"].stack, TransformerConfig)
-    assert isinstance(CASES["sinusoidal"].stack.positions, SinusoidalConfig)
+@pytest.mark.parametrize(
+    ("case", "segment", "message"),
+    [
+        ("segments-bias", 8, None),
+        ("segments-bias", 6, "segment: found 6, expected a multiple of stack.attention.length = 4"),
+        ("rotary", 2, "segment: found 2, expected at least memory = 3"),
+        ("learned", 41, "segment: found 41, but stack.positions.maximum = 40"),
+    ],
+)
+def test_segments_must_fit_what_is_carried(case: str, segment: int, message: str | None) -> None:
+    table = settings.as_table(CASES[case]) | {"segment": segment}
+    if message is None:
+        settings.build(LanguageModelConfig, table)
+        return
+    with pytest.raises(ConfigError, match=message):
+        settings.build(LanguageModelConfig, table)
 
 
 @pytest.mark.parametrize(
     ("recipe", "parameters"),
     [
-        ("tinyshakespeare", 69 * 384 + 6 * (4 * 384**2 + 2 * 384 * 1536 + 2 * 384) + 384),
+        ("tinyshakespeare", 2 * 69 * 384 + 6 * (4 * 384**2 + 2 * 384 * 1536 + 2 * 384) + 384),
         # salesforce/awd-lstm-lm counts 33,556,078: we have three special symbols more, and one bias a gate.
         ("wikitext2-lstm", 33_556_078 + 3 * 401 - 4 * (1150 + 1150 + 400)),
         ("wikitext2-transformer", 33_281 * 401 + 8 * (4 * 400 * 401 + 2 * 400 * 1600 + 2000 + 4 * 400) + 800),
@@ -555,7 +562,6 @@ def test_recipes_describe_models(recipe: str, parameters: int) -> None:
     path = Path(__file__).parents[2] / "recipes" / f"{recipe}.toml"
     table = tomllib.loads(path.read_text(encoding="utf-8"))["config"]
     config = settings.build(LanguageModelConfig, table["model"])
-    assert list(segment_problems(config, table["data"]["segment"])) == []
     with torch.device("meta"):
         model = LanguageModel(config, 69 if recipe == "tinyshakespeare" else 33_281)
     assert sum(part.numel() for part in model.parameters()) == parameters

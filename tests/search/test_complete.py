@@ -164,7 +164,9 @@ def test_likelihoods_do_not_depend_on_the_tokens() -> None:
     assert coarse.character_nats == fine.character_nats == 1.2
     assert coarse.byte_bits == pytest.approx(120 / math.log(2) / 110)
     assert Likelihood(1e9, 1, TextSize()).perplexity == math.exp(700)
-    assert set(coarse.scores()) == {"loss", "perplexity", "word_perplexity", "character_nats", "byte_bits"}
+    assert set(coarse.scores()) == {
+        "loss", "perplexity", "word_perplexity", "character_perplexity", "character_nats", "byte_bits",
+    }  # fmt: skip
 
 
 def test_outputs_are_ranked_by_how_well_they_read(model: LanguageModel) -> None:
