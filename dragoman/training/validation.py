@@ -29,6 +29,7 @@ class Validation:
     def line(self) -> str:
         """The scores as a person reads them."""
         formats = {"loss": ".3f", "perplexity": ".2f", "bleu": ".1f", "chrf": ".1f", "mse": ".4g"}
+        formats["pseudo_perplexity"] = ".2f"
         formats |= dict.fromkeys(("matthews", "pearson", "spearman"), ".3f")
         return "  ".join(
             f"{name} {value:{formats[name]}}" if name in formats else f"{name} {100 * value:.1f} %"
