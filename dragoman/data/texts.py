@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MASK = "[MASK]"  # as a person writes it
 HIDDEN = SOS  # as a row has it: <sos> stands in no text
 FIELDS = ("text", "next")
+ALONE, LAST = ("",), ("", "last")  # what follows a text that nothing follows: it stands alone, or followed another
 
 
 def read_texts(
@@ -117,11 +118,11 @@ class TextShape:
                 out += [(piece, []) for piece in cut(row, self.longest)]
             return out
         seconds = source.encode_batch([example.references[0] for example in examples])
-        for first, second in zip(firsts, seconds, strict=True):
+        for example, first, second in zip(examples, firsts, seconds, strict=True):
             pieces = cut(first, self.longest)
             if second:
                 pieces.append(second[: self.longest])  # its rest follows in a row of its own
-            elif len(pieces) == 1:  # a text that stands alone
+            elif len(pieces) == 1 and example.references == ALONE:
                 pieces = cut(first, -(-len(first) // 2))
             out += list(pairwise(pieces))
         return out
@@ -156,8 +157,9 @@ class TextShape:
         return {}
 
     def record(self, example: Example) -> dict[str, str]:
-        """One text or two."""
-        return dict(zip(FIELDS, (example.source, *filter(None, example.references)), strict=False))
+        """One text or two; one that stands alone is followed by itself."""
+        texts = (example.source, example.references[0] or example.source) if self.pairs else (example.source,)
+        return dict(zip(FIELDS, texts, strict=False))
 
 
 def cut(row: list[Any], longest: int) -> list[list[Any]]:
@@ -168,17 +170,20 @@ def cut(row: list[Any], longest: int) -> list[list[Any]]:
 
 
 def paired(items: Iterable[Example | Fault | None]) -> Iterator[Example | Fault]:
-    """Every text with the one after it; the last one before a break has none."""
+    """Every text with the one after it; the last before a break has none, and is marked if it is the only one."""
     before: Example | None = None
+    alone = True
     for item in items:
         if isinstance(item, Fault):
             yield item
             continue
         if before is not None:
-            yield before if item is None else before._replace(references=(item.source,))
+            references = (ALONE if alone else LAST) if item is None else (item.source,)
+            yield before._replace(references=references)
+        alone = before is None or item is None
         before = item
     if before is not None:
-        yield before
+        yield before._replace(references=ALONE if alone else LAST)
 
 
 def masked_row(text: str, tokenizer: Tokenizer) -> list[int]:
