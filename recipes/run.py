@@ -65,6 +65,7 @@ def spaced(text: str) -> str:
     text = re.sub(r" ([.,;:!?%)\]])", r"\1", text)
     text = re.sub(r"([(\[$]) ", r"\1", text)
     text = re.sub(r" (n't|'s|'re|'ve|'ll|'d|'m)\b", r"\1", text)
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text)  # some sentences hold control characters
     return " ".join(re.sub(r'" ([^"]*?) "', r'"\1"', text).split())
 
 
