@@ -18,6 +18,7 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.predictor import WINDOW, Predictor, as_example
 from dragoman.runs import Run, device_of
 from dragoman.scoring.answers import check_names, score_answers
+from dragoman.search.fill import FillReadout, hidden_scores
 from dragoman.search.readout import Answer
 
 NOTHING = Answer("", None)
@@ -162,6 +163,53 @@ class Answerer:
         return scores, answers
 
 
+class Filler(Answerer):
+    """A trained run that tells hidden tokens: it fills each [MASK] of a text."""
+
+    def evaluate(
+        self,
+        pairs: Sequence[Example | tuple[str, str]],
+        *,
+        batch_size: int = 64,
+        metrics: str | Sequence[str] = (),
+        skip_unknown: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> tuple[dict[str, Any], list[Answer]]:
+        """How well the run knows what is hidden of texts, always the same tokens; there are no answers to give."""
+        if not pairs:
+            raise DataError("nothing to evaluate: no example was read")
+        if skip_unknown:
+            raise ConfigError(f'skip_unknown: goes with labels; {self.run.folder} has task = "{self.run.task.name}"')
+        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        check_names(self.readout.metrics, names)
+        examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
+        found = hidden_scores(self.model, self._batches(examples, batch_size, progress or (lambda _: None)))
+        assert found is not None
+        wanted = {"loss", *(names if names and "all" not in names else found)}
+        for name in names:
+            if name != "all" and name not in found:
+                raise DataError(f"metric: found '{name}', which needs model.pairs = true; this run has none")
+        return {"segments": len(examples), **{name: found[name] for name in found if name in wanted}}, []
+
+    def _batches(self, examples: Sequence[Example], count: int, done: Callable[[int], None]) -> Iterator[Any]:
+        rows = self.shape.rows(examples, self.source_tokenizer, self.target_tokenizer)
+        kept = sorted((row for row in rows if len(row) == 2 and row[0]), key=lambda row: len(row[0]) + len(row[1]))
+        if not kept:
+            raise DataError(f"nothing to evaluate: no text among {len(examples)} is long enough")
+        for start in range(0, len(kept), count):
+            some = kept[start : start + count]
+            yield self.form.batch([one[0] for one in some], [one[1] for one in some]).to(self.device)
+            done(len(examples) * min(len(kept), start + count) // len(kept) - len(examples) * start // len(kept))
+
+
+ANSWERERS: dict[type, type[Answerer]] = {FillReadout: Filler}  # by the read-out; others are plain
+
+
+def answerer_of(run: Run, device: str = "auto") -> Answerer:
+    """What answers for a run that needs no search."""
+    return ANSWERERS.get(type(run.task.readout), Answerer)(run, device)
+
+
 def open_run(folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32") -> Any:
     """Open any trained run: a Predictor, an Answerer or a Completer, as its task says."""
     run = Run(folder)
@@ -170,4 +218,4 @@ def open_run(folder: str | Path, device: str = "auto", *, engine: str = "auto", 
     for name, found, usual in (("engine", engine, ("auto", "torch")), ("precision", precision, ("float32",))):
         if found not in usual:
             raise ConfigError(f'{name}: found {found}, which goes with a search; {folder} has task = "{run.task.name}"')
-    return Completer(run, device) if run.task.running else Answerer(run, device)
+    return Completer(run, device) if run.task.running else answerer_of(run, device)

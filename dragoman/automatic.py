@@ -352,6 +352,18 @@ DIRECT: dict[str, tuple[dict[str, Any], str]] = {
         "model: words made of their characters, read both ways by an LSTM of 256, as endings tell tags of unseen words",
     ),
 }  # fmt: skip
+DIRECT["masked-language-model"] = (
+    {
+        "data": {"max_length": 126},
+        "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+        "model": {
+            "encoder": {
+                "layers": 4, "width": 256, "heads": 4, "feedforward": 1024, "attention_dropout": 0.0, "maximum": 127,
+            }
+        },
+    },
+    "model: a small BERT of 4 layers of 256 over 8,000 sub-words, for classify or tag to start from",
+)  # fmt: skip
 CHARACTERS = {"characters": 1, "subwords": 4}  # a token, roughly
 VOCABULARIES = ((20_000, 4000), (200_000, 8000), (2_000_000, 16_000))
 PRESETS = ((20_000, "transformer-tiny"), (300_000, "transformer-small"))

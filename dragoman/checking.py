@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from dragoman.answerer import open_run
+from dragoman.answerer import Filler, open_run
 from dragoman.config import Config
 from dragoman.data.batches import PAIRS, BatchPlan, Form, gather
 from dragoman.data.corpus import Corpus, Files, file_list, paths_of, read_all, tag_of, tags_of
@@ -26,12 +26,13 @@ from dragoman.data.running import RunningPlan, RunningText
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.softmax import SampledSoftmaxConfig
-from dragoman.runs import Run, device_of, start_from, train
+from dragoman.runs import device_of, start_from, train
 from dragoman.tasks import model_for, segment_of, task_of
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
 from dragoman.training.objectives import MinimumRiskConfig
 from dragoman.training.optimizer import MovingAverageConfig
+from dragoman.training.transfer import freeze, rate_factors
 
 Say = Callable[[str], None]
 Shape = tuple[int, int, int]  # rows, source and target tokens of a batch
@@ -53,11 +54,12 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
         counts = corpus.report["tags"].items()
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
     shapes = (check_text if task_of(config).running else check_lengths)(config, corpus, say)
-    if config.train.start_from:
-        start_from(
-            Run(config.train.start_from), model_for(config, corpus.source_tokenizer, corpus.target_tokenizer), corpus
-        )
-        say(f"start: the weights of {config.train.start_from} fit")
+    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
+    freeze(model, config.train.freeze)
+    rate_factors(model, config.train.rates)
+    if config.train.start is not None:
+        for line in start_from(config, model, corpus).lines(config.train.start.run):
+            say(f"start: {line}")
     check_reach(config, corpus, say)
     check_memory(config, corpus, shapes, device, say)
     check_cycle(config, say)
@@ -101,9 +103,13 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     shapes = [
         (len(rows), int(plan.source_lengths[rows].max()), int(plan.target_lengths[rows].max())) for rows in batches
     ]
-    cells = sum(rows * target for rows, _, target in shapes)
+    if corpus.form.terms is None:
+        cells, full, side = sum(rows * target for rows, _, target in shapes), plan.target_tokens.sum(), "target"
+    else:  # what is told stands in the sources
+        cells = sum(rows * source for rows, source, _ in shapes)
+        full, side = corpus.form.source.cells(corpus.train.source.lengths()).sum(), "source"
     say(
-        f"batches: {len(epoch):,} an epoch, {1 - plan.target_tokens.sum() / cells:.1%} of the target cells are "
+        f"batches: {len(epoch):,} an epoch, {1 - full / cells:.1%} of the {side} cells are "
         f"padding; train.steps = {config.train.steps:,} is "
         f"{config.train.steps * config.train.accumulate / len(epoch):.1f} epochs"
     )
@@ -279,7 +285,14 @@ def check_cycle(config: Config, say: Say) -> None:
             for chosen in examples.values()
         )
         texts = [text for chosen in short for text in chosen[:2]]
-        first, second = predictor.predict(texts), open_run(run, config.train.device).predict(texts)
+        again = open_run(run, config.train.device)
+        first: object
+        second: object
+        if isinstance(predictor, Filler) and isinstance(again, Filler):  # these texts have no [MASK]
+            some = [one for chosen in examples.values() for one in chosen]
+            first, second = predictor.evaluate(some), again.evaluate(some)
+        else:
+            first, second = predictor.predict(texts), again.predict(texts)
         if first != second:
             raise RunError("the saved model does not give the same output when it is loaded again")
     say("cycle: trained 2 steps, validated, saved, reloaded and decoded")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dragoman import settings
-from dragoman.data.codecs import NumbersConfig
+from dragoman.data.codecs import NumbersConfig, RunTokenizerConfig
 from dragoman.data.corpus import DataConfig, Files, TokenizersConfig, tags_of
 from dragoman.data.readers import Pairs
 from dragoman.data.tokenizers import CharactersConfig
@@ -20,8 +20,10 @@ from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.instant import InstantConfig
 from dragoman.models.language_model import LanguageModelConfig
+from dragoman.models.masked import MaskedModelConfig
 from dragoman.models.pooled import PooledConfig
 from dragoman.models.tagger import TaggerConfig
+from dragoman.models.two_way import TwoWayModelConfig
 from dragoman.scoring.answers import LABEL_METRICS, NUMBER_METRICS, TAG_METRICS
 from dragoman.search.core import SearchConfig
 from dragoman.settings import setting
@@ -34,13 +36,19 @@ class Config:
     """Everything a run is a function of, besides the data itself."""
 
     data: DataConfig = setting(help="where the pairs are")
-    task: Literal["translate", "classify", "regress", "tag", "language-model"] = setting(
+    task: Literal["translate", "classify", "regress", "tag", "language-model", "masked-language-model"] = setting(
         "translate", help="the shape of the problem"
     )
     tokenizer: TokenizersConfig = setting(TokenizersConfig(), help="how text becomes tokens")
-    model: EncoderDecoderConfig | InstantConfig | PooledConfig | TaggerConfig | LanguageModelConfig = setting(
-        EncoderDecoderConfig(), help="what is trained; without a kind the usual one of the task"
-    )
+    model: (
+        EncoderDecoderConfig
+        | InstantConfig
+        | PooledConfig
+        | TaggerConfig
+        | LanguageModelConfig
+        | MaskedModelConfig
+        | TwoWayModelConfig
+    ) = setting(EncoderDecoderConfig(), help="what is trained; without a kind the usual one of the task")
     train: TrainConfig = setting(TrainConfig(), help="how it is trained")
     search: SearchConfig = setting(SearchConfig(), help="how its output is found")
 
@@ -58,9 +66,10 @@ class Config:
             yield from running_problems(self, self.model)
             return
         encoder, source = self.model.encoder, self.tokenizer.source
-        if isinstance(encoder, CharacterWordsConfig) and not isinstance(source, CharactersConfig):
+        units = source.units if isinstance(source, RunTokenizerConfig) else source.kind
+        if isinstance(encoder, CharacterWordsConfig) and units not in (CharactersConfig.kind, ""):
             yield (
-                f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {source.kind!r}; "
+                f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {units!r}; "
                 'set tokenizer.source.kind = "characters"'
             )
         if isinstance(self.model, EncoderDecoderConfig | InstantConfig):
@@ -76,6 +85,7 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "regress": (PooledConfig,),
     "tag": (TaggerConfig,),
     "language-model": (LanguageModelConfig,),
+    "masked-language-model": (MaskedModelConfig, TwoWayModelConfig),
 }
 METRICS: dict[str, tuple[str, ...]] = {
     "translate": ("loss", "bleu", "chrf", "wer", "cer", "per", "exact_match"),
@@ -83,10 +93,13 @@ METRICS: dict[str, tuple[str, ...]] = {
     "regress": ("loss", *NUMBER_METRICS),
     "tag": ("loss", *TAG_METRICS),
     "language-model": ("loss",),  # all its scores follow from the likelihood of the text
+    "masked-language-model": ("loss", "accuracy"),
 }
 
 
-def direct_problems(config: Config, model: PooledConfig | TaggerConfig) -> Iterator[str]:
+def direct_problems(
+    config: Config, model: PooledConfig | TaggerConfig | MaskedModelConfig | TwoWayModelConfig
+) -> Iterator[str]:
     """What settings of a task that is answered directly cannot say one by one."""
     task = f'task = "{config.task}"'
     numbers = isinstance(config.tokenizer.source, NumbersConfig)
@@ -95,7 +108,7 @@ def direct_problems(config: Config, model: PooledConfig | TaggerConfig) -> Itera
     if config.tokenizer.target is not None and not (
         config.task == "regress" and isinstance(config.tokenizer.target, NumbersConfig)
     ):
-        wanted = 'kind = "numbers" or nothing' if config.task == "regress" else "nothing: labels need no units"
+        wanted = 'kind = "numbers" or nothing' if config.task == "regress" else "nothing: it needs no units of its own"
         yield f"tokenizer.target: found {config.tokenizer.target.kind!r} with {task}, expected {wanted}"
     if not isinstance(config.train.objective, LikelihoodConfig):
         yield f'train.objective: found "{config.train.objective.kind}", which samples outputs; {task} has none'
@@ -112,9 +125,9 @@ def direct_problems(config: Config, model: PooledConfig | TaggerConfig) -> Itera
     encoder = model.encoder
     if numbers and (isinstance(encoder, CharacterWordsConfig) or encoder.embedding == 0):
         yield "model.encoder: reads numbers, expected an embedding of at least 1 and no 'character-words'"
-    if numbers and model.word_dropout:
+    if numbers and isinstance(model, PooledConfig | TaggerConfig) and model.word_dropout:
         yield f"model.word_dropout: found {model.word_dropout}, expected 0: numbers are no words"
-    ends = 0 if numbers else 1  # <eos>
+    ends = 0 if numbers else 1 + getattr(model, "pairs", False)  # <eos>
     place, most = reach(encoder)
     bounds = [(f"encoder.{place}", most)]
     if isinstance(model, PooledConfig):
@@ -247,10 +260,32 @@ def build(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
             raise ConfigError(f"preset: found {name!r}, expected the name of a preset")
         # Overrides may name the preset too, so the base is chosen after them and slid underneath.
         merged = settings.merge(preset_table(name), merged)
+    if "tokenizer" not in merged and (tokenizers := started_tokenizers(merged)):
+        merged["tokenizer"] = tokenizers
     task, model = merged.get("task"), merged.get("model", {})
     if isinstance(task, str) and task in MODELS and isinstance(model, Mapping) and "kind" not in model:
         merged["model"] = {"kind": MODELS[task][0].kind, **model}
     return settings.build(Config, merged)
+
+
+def started_tokenizers(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokenizers of the run that another one starts from; none where it has none to give."""
+    train, task = table.get("train"), table.get("task", "translate")
+    start = train.get("start_from") if isinstance(train, Mapping) else None
+    folder = start.get("run") if isinstance(start, Mapping) else start
+    if not isinstance(folder, str) or not folder or not (Path(folder) / "config.toml").is_file():
+        return {}  # who opens it says so
+    theirs = settings.read_toml(Path(folder) / "config.toml").get("tokenizer", {})
+    assert isinstance(theirs, Mapping)
+    found: dict[str, Any] = {}
+    for side in ("source", "target"):
+        if not isinstance(units := theirs.get(side), Mapping):
+            continue
+        if units.get("kind") == NumbersConfig.kind:
+            found[side] = dict(units)
+        elif side == "source" or task == "translate":
+            found[side] = {"kind": RunTokenizerConfig.kind, "run": folder, "side": side}
+    return found
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -273,9 +308,19 @@ def with_absolute_paths(config: Config) -> Config:
     data = config.data
     valid = None if data.valid is None else each(data.valid)
     cache = str(Path(data.cache).absolute()) if data.cache else ""
-    start = config.train.start_from
+    start: Any = config.train.start_from
+    if isinstance(start, str):
+        start = str(Path(start).absolute()) if start else ""
+    else:
+        start = replace(start, run=str(Path(start.run).absolute()))
+
+    def units(one: Any) -> Any:
+        return replace(one, run=str(Path(one.run).absolute())) if isinstance(one, RunTokenizerConfig) else one
+
+    tokenizer = config.tokenizer
     return replace(
         config,
         data=replace(data, train=each(data.train), valid=valid, cache=cache),
-        train=replace(config.train, start_from=str(Path(start).absolute()) if start else ""),
+        tokenizer=replace(tokenizer, source=units(tokenizer.source), target=units(tokenizer.target)),
+        train=replace(config.train, start_from=start),
     )

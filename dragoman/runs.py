@@ -27,6 +27,8 @@ from dragoman.training.loop import Trainer, summary_writer, use_half_precision
 from dragoman.training.optimizer import load_weights
 from dragoman.training.ranks import Ranks
 from dragoman.training.signals import leaving_tidily
+from dragoman.training.starting import start_wholly, start_with_parts
+from dragoman.training.transfer import Transferred, every_name, freeze, rate_factors
 
 # Settings that change neither the data, the model nor what a step does: a run may go on with new ones.
 CHANGEABLE = (
@@ -42,6 +44,8 @@ CHANGEABLE = (
     "data.cache",
     "data.train",  # the files may have moved; their content is checked by its hash
     "data.valid",
+    "tokenizer.source.run",  # the same holds for another run's units
+    "tokenizer.target.run",
 )
 
 
@@ -201,13 +205,21 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         state = folder_state(folder) if ranks.first else ""
         if state == "run":
             check_resumable(Run(folder), config)
-        elif config.train.start_from:
-            Run(config.train.start_from).weights_path()  # what is not there is said before anything is written
+        elif config.train.start is not None:
+            Run(config.train.start.run).weights_path()  # what is not there is said before anything is written
         task = task_of(config)
         if ranks.first:
             task.prepare(config, display.doing)
         ranks.wait()
         corpus = task.prepare(config)
+        torch.manual_seed(config.train.seed)
+        source, target = corpus.source_tokenizer, corpus.target_tokenizer
+        model = task.model(config, source, target).to(device)
+        freeze(model, config.train.freeze)  # a name that is not there is said before anything is written
+        rate_factors(model, config.train.rates)
+        begun: list[str] = []
+        if config.train.start is not None and not Checkpoints(folder).steps():
+            begun = start_from(config, model, corpus).lines(config.train.start.run)
         if state == "new":
             create(folder, config, corpus)
         elif state == "run":
@@ -215,11 +227,8 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             write_text(folder / "config.toml", settings.dump(with_absolute_paths(config)))
         ranks.wait()
         tell_data(display, corpus, task)
-        torch.manual_seed(config.train.seed)
-        source, target = corpus.source_tokenizer, corpus.target_tokenizer
-        model = task.model(config, source, target).to(device)
-        if config.train.start_from and not Checkpoints(folder).steps():
-            start_from(Run(config.train.start_from), model, corpus)
+        for line in begun:
+            display.say(line)
         validator = task.validator(config, corpus, device)
         feed = task.feed(config, corpus, model, ranks)
         trainer = Trainer(
@@ -237,24 +246,26 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         )
         count = sum(part.numel() for part in model.parameters())
         place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"
-        display.say(f"model: {count:,} parameters on {device} ({place})")
+        still = sum(part.numel() for part in model.parameters() if not part.requires_grad)
+        kept = f", {still:,} of them frozen" if still else ""
+        display.say(f"model: {count:,} parameters on {device} ({place}){kept}")
         if trainer.progress.step:
             display.say(f"going on from step {trainer.progress.step}")
         with display:
             return trainer.train()
 
 
-def start_from(run: Run, model: nn.Module, corpus: Corpus) -> None:
-    """Give a new model the best weights of another run, which must speak the same tokens."""
-    for side, old, new in zip(
-        ("source", "target"), run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer), strict=True
-    ):
-        if old.fingerprint() != new.fingerprint():
-            raise RunError(
-                f"train.start_from: {run.folder} has another {side} vocabulary than these data; "
-                "train both with the same data.train and tokenizer settings"
-            )
-    load_weights(model, read_tensors(run.weights_path()))
+def start_from(config: Config, model: nn.Module, corpus: Corpus) -> Transferred:
+    """Give a new model the best weights of another run, or parts of them, and tell what came of it."""
+    start = config.train.start
+    assert start is not None
+    run = Run(start.run)
+    theirs, ours = run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer)
+    weights = every_name(run.model(torch.device("cpu")))
+    alike = run.config.task == config.task and type(run.config.model) is type(config.model)
+    if isinstance(config.train.start_from, str) and alike:
+        return start_wholly(model, weights, theirs, ours, start.run)
+    return start_with_parts(model, weights, theirs, ours, start)
 
 
 def check_data(folder: Path, corpus: Corpus) -> None:

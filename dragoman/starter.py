@@ -80,6 +80,26 @@ STARTERS = {
             "train": {"steps": 10_000, "batch_tokens": 4096},
         },
     ),
+    "masked-language-model": Starter(
+        "texts alone: an encoder that tells hidden words, for other tasks to start from",
+        {
+            "task": "masked-language-model",
+            "data": {"train": "texts.txt", "max_length": 126},
+            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "model": {
+                "kind": "masked",
+                "encoder": {
+                    "layers": 4,
+                    "width": 256,
+                    "heads": 4,
+                    "feedforward": 1024,
+                    "attention_dropout": 0.0,
+                    "maximum": 127,
+                },
+            },
+            "train": {"steps": 20_000, "batch_tokens": 8192, "optimizer": {"weight_decay": 0.01}},
+        },
+    ),
 }
 
 

@@ -6,14 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from dragoman.config import Config, encoder_of
-from dragoman.data.batches import PAIRS, Form, TokenRows
+from dragoman.data.batches import PAIRS, Form, Terms, TokenRows
 from dragoman.data.codecs import NumbersConfig
 from dragoman.data.corpus import Corpus, Note, prepare
-from dragoman.data.forms import Scalars, Series, Tags, TextsApart
+from dragoman.data.forms import Scalars, Series, Tags, TextsApart, TextsEnded
 from dragoman.data.joined import Joined
 from dragoman.data.running import RunningForm
 from dragoman.data.shapes import (
@@ -25,16 +26,22 @@ from dragoman.data.shapes import (
     Shape,
     TaggedShape,
 )
+from dragoman.data.texts import TextShape
 from dragoman.data.tokenizers import PAD, Tokenizer
 from dragoman.layers.blocks import build_embedding
+from dragoman.models.bert import BertEncoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.instant import Instant, InstantConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.models.masked import MaskedModel, MaskedModelConfig, told
 from dragoman.models.pooled import Classifier, PooledConfig, Regressor, SeriesInput
 from dragoman.models.tagger import Tagger, TaggerConfig
+from dragoman.models.two_way import TwoWayEncoderConfig, TwoWayModel, TwoWayModelConfig
+from dragoman.search.fill import FillReadout
 from dragoman.search.readout import LabelReadout, NumberReadout, Readout, TagReadout
 from dragoman.training.answers import AnswerValidator
 from dragoman.training.feeds import Feed, RowsFeed, RunningFeed, check_lanes
+from dragoman.training.hidden import HiddenValidator
 from dragoman.training.ranks import Ranks
 from dragoman.training.text import TextValidator
 from dragoman.training.validation import Validator
@@ -52,6 +59,7 @@ class Task:
     models: Mapping[type, Build]
     readout: Readout | None = None  # how batches are answered; None: by search
     running: bool = False  # the data are one long text, which is gone on with, not rows to be answered
+    measure: Callable[[Corpus, torch.device], Any] | None = None  # a validator of its own
 
     def prepare(self, config: Config, note: Note = lambda doing, count: None) -> Corpus:
         """The data of a run, read and tokenised unless that was done before."""
@@ -68,6 +76,8 @@ class Task:
         """What measures a model while it is trained."""
         if self.running:
             return TextValidator(corpus, segment_of(config), device)
+        if self.measure is not None:
+            return self.measure(corpus, device)
         if self.readout is not None:
             return AnswerValidator(corpus, self.readout, config.train.metric, device)
         return Validator(corpus, config.search, config.train.decode, device, config.data.units)
@@ -110,7 +120,7 @@ def build_direct(kind: Any) -> Build:
         if isinstance(config.tokenizer.source, NumbersConfig):
             embedding = SeriesInput(width)
         else:
-            embedding = build_embedding(len(source), width, PAD, source.space)
+            embedding = build_embedding(len(whole(config, source)), width, PAD, source.space)
         words = source.separator if isinstance(source, Joined) else len(source)
         model: nn.Module = kind(config.model, embedding, len(target), keep_from=words)
         return model
@@ -130,7 +140,23 @@ def segment_of(config: Config) -> int:
     return config.model.segment
 
 
+def build_pretrained(kind: Any) -> Build:
+    """How a model that learns from texts alone is built."""
+
+    def build(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        model: nn.Module = kind(config.model, len(source))
+        return model
+
+    return build
+
+
 # --- forms
+
+
+def whole(config: Config, source: Tokenizer) -> Tokenizer:
+    """The tokenizer whose tokens a model reads: what was trained on texts alone has <eos> between two, no separator."""
+    pretrained = isinstance(encoder_of(config), BertEncoderConfig | TwoWayEncoderConfig)
+    return source.inner if isinstance(source, Joined) and pretrained else source
 
 
 def source_form(config: Config, source: Tokenizer) -> Any:
@@ -140,10 +166,27 @@ def source_form(config: Config, source: Tokenizer) -> Any:
     if isinstance(config.model, PooledConfig) and config.model.texts == "apart":
         assert isinstance(source, Joined)
         return TextsApart(source.separator)
+    if isinstance(source, Joined) and whole(config, source) is not source:
+        return TextsEnded(source.separator)
     return TokenRows()
 
 
+def told_terms(config: Config) -> Terms:
+    """How many tokens of rows of these lengths are to be told."""
+    model = config.model
+    if isinstance(model, MaskedModelConfig):
+        share = model.share
+        return lambda source, target: told(source.astype(np.int64), share) + told(target.astype(np.int64), share)
+    return lambda source, target: 2 * source.astype(np.int64) + 1  # each twice, and <eos> once
+
+
 # --- the table
+
+
+def text_shape(config: Config) -> TextShape:
+    """How texts become rows."""
+    return TextShape(config.data.max_length, getattr(config.model, "pairs", False))
+
 
 _CLASSIFY, _REGRESS, _SERIES, _TAG = LabelledShape(), NumberedShape(), SeriesShape(), TaggedShape()
 _RUNNING = RunningShape()
@@ -184,6 +227,17 @@ TASKS: dict[str, Task] = {
             form_of=lambda config, source: RunningForm(),
             models={LanguageModelConfig: build_language_model},
             running=True,
+        ),
+        Task(
+            "masked-language-model",
+            shape_of=text_shape,
+            form_of=lambda config, source: Form(terms=told_terms(config)),
+            models={
+                MaskedModelConfig: build_pretrained(MaskedModel),
+                TwoWayModelConfig: build_pretrained(TwoWayModel),
+            },
+            readout=FillReadout(),
+            measure=HiddenValidator,
         ),
     )
 }

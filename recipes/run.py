@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,7 @@ HERE = Path(__file__).parent
 Table = dict[str, Any]
 
 
-def make_fibonacci(work: Path, data: Path) -> None:
+def make_fibonacci(data: Path, work: Path) -> None:
     """Windows of 20 numbers of 1,200 Fibonacci numbers, scaled to 0 … 1 as a whole, and the next one; 70 % to train."""
     series = [0.0, 1.0]
     while len(series) < 1200:
@@ -43,7 +44,7 @@ def make_fibonacci(work: Path, data: Path) -> None:
         (work / f"fibonacci.{part}.tsv").write_text("".join(some), encoding="utf-8")
 
 
-def make_tinyshakespeare(work: Path, data: Path) -> None:
+def make_tinyshakespeare(data: Path, work: Path) -> None:
     """The first 90 % of the characters to learn from, the rest to validate, as nanoGPT cuts them."""
     with gzip.open(data / "tinyshakespeare/input.txt.gz", "rt", encoding="utf-8", newline="\n") as file:
         text = file.read()
@@ -52,7 +53,36 @@ def make_tinyshakespeare(work: Path, data: Path) -> None:
         (work / f"tinyshakespeare.{part}.txt").write_text(some, encoding="utf-8", newline="\n")
 
 
-MAKERS = {"fibonacci": make_fibonacci, "tinyshakespeare": make_tinyshakespeare}  # data that are computed: `make` in a recipe, `made` in its entries
+def make_task_texts(data: Path, work: Path) -> None:
+    """Sentences of WikiText-2 and of four GLUE tasks, one a line, spaced as people write; no labels, no test sets."""
+    glue = {"CoLA": (4,), "SST-2": (1,), "MRPC": (4, 5), "RTE": (2, 3)}
+    for part, wiki, split in (("train", "train", "train"), ("valid", "valid", "dev")):
+        texts: list[str] = []
+        for line in read_lines(data / "wikitext2" / f"{wiki}.txt.gz"):
+            if line.strip() and not line.strip().startswith("="):  # headings
+                texts += [f"{text} ." for text in line.strip().removesuffix(" .").split(" . ")]
+        for name, columns in glue.items():
+            rows = [line.split("\t") for line in read_lines(data / "glue_small" / name / f"{split}.tsv.gz")]
+            texts += [row[column - 1] for row in rows[name != "CoLA" :] for column in columns if len(row) >= column]
+        lines = (spaced(text) for text in texts)
+        (work / f"task-texts.{part}.txt").write_text("".join(f"{line}\n" for line in lines if line), encoding="utf-8")
+
+
+def spaced(text: str) -> str:
+    """A text whose tokens have spaces around them, as people write it."""
+    text = re.sub(r" @([-,.])@ ", r"\1", text)
+    text = re.sub(r" ([.,;:!?%)\]])", r"\1", text)
+    text = re.sub(r"([(\[$]) ", r"\1", text)
+    text = re.sub(r" (n't|'s|'re|'ve|'ll|'d|'m)\b", r"\1", text)
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f]", " ", text)  # some sentences hold control characters
+    return " ".join(re.sub(r'" ([^"]*?) "', r'"\1"', text).split())
+
+
+MAKERS = {
+    "fibonacci": make_fibonacci,
+    "task-texts": make_task_texts,
+    "tinyshakespeare": make_tinyshakespeare,
+}  # data that are computed: `make` in a recipe, `made` in its entries
 
 
 def data_table(data: Path, work: Path, entry: Table) -> Table | str:
@@ -78,13 +108,20 @@ def write_config(name: str, recipe: Table, data: Path, work: Path) -> Path:
     from dragoman import config as configuration
     from dragoman import settings
 
-    table = dict(recipe["config"])
+    table = placed(recipe["config"], str((work / f"{recipe['recipe'].get('first', '')}-1").absolute()))
     table["data"] = dict(table.get("data", {}), train=data_table(data, work, recipe["recipe"]["train"]))
     if "valid" in recipe["recipe"]:
         table["data"]["valid"] = data_table(data, work, recipe["recipe"]["valid"])
     path = work / f"{name}.toml"
     path.write_text(settings.dump(configuration.build(table)), encoding="utf-8")
     return path
+
+
+def placed(value: Any, first: str) -> Any:
+    """The same settings with the run of the recipe that comes first in place of {first}."""
+    if isinstance(value, dict):
+        return {key: placed(inner, first) for key, inner in value.items()}
+    return value.replace("{first}", first) if isinstance(value, str) else value
 
 
 def train_and_evaluate(
@@ -110,7 +147,7 @@ def train_and_evaluate(
         output = work / f"{name}-{seed}.{test}.txt"
         started = time.time()
         evaluate = [*command, "evaluate", str(run), *files, "--json", "--batch-size", "256"]
-        if recipe["config"].get("task") != "language-model":  # which has scores but no outputs
+        if recipe["config"].get("task") not in ("language-model", "masked-language-model"):  # which answer nothing
             evaluate += ["--output", str(output)]
         done = subprocess.run(evaluate, check=True, stdout=subprocess.PIPE, stderr=log, text=True)
         found["tests"][test] = json.loads(done.stdout) | {"seconds": round(time.time() - started, 1)}
@@ -225,11 +262,28 @@ def main() -> None:
         parser.error(f"no recipe '{options.name}'; there are {names}")
     recipe = tomllib.loads(path.read_text(encoding="utf-8"))
     options.work.mkdir(parents=True, exist_ok=True)
-    recipes = variants(options.name, recipe, options.only)
+    if "first" in recipe["recipe"] and not options.score_only:
+        name = recipe["recipe"]["first"]
+        if not (options.work / f"{name}-1.json").exists():
+            before = tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
+            settings = [one for one in options.overrides if one.startswith(("train.device=", "data.cache="))]
+            rerun(
+                name,
+                before,
+                argparse.Namespace(**{**vars(options), "only": None, "seeds": None, "overrides": settings}),
+            )
+    problem = rerun(options.name, recipe, options)
+    if problem:
+        parser.error(problem)
+
+
+def rerun(recipe_name: str, recipe: Table, options: argparse.Namespace) -> str:
+    """Train, evaluate and score every variant and seed; gives what is wrong with the options, if anything."""
+    recipes = variants(recipe_name, recipe, options.only)
     if not recipes:
-        parser.error(f"found none of {', '.join(options.only)}, expected some of {', '.join(recipe['variants'])}")
-    if "make" in recipe["recipe"]:
-        MAKERS[recipe["recipe"]["make"]](options.work, options.data)
+        return f"found none of {', '.join(options.only)}, expected some of {', '.join(recipe['variants'])}"
+    if "make" in recipe["recipe"] and not options.score_only:
+        MAKERS[recipe["recipe"]["make"]](options.data, options.work)
     for each in recipes.values():
         each["recipe"]["seeds"] = options.seeds or each["recipe"]["seeds"]
     if not options.score_only:
@@ -248,6 +302,7 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         (folder / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
         print(name, json.dumps(result["mean"], indent=2))
+    return ""
 
 
 if __name__ == "__main__":

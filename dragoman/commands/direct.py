@@ -32,14 +32,14 @@ def refuse_others(
 
 def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool, device: str) -> None:
     """One answer for every line."""
-    from dragoman.answerer import Answerer
+    from dragoman.answerer import answerer_of
     from dragoman.data.readers import read_lines
     from dragoman.predictor import WINDOW
 
     refuse_others(str(run.folder), run.task.name, {"run", "file", "batch_size", "as_json", "device"})
     typed = file in (None, "-")
     lines = read_lines(file)
-    answerer = Answerer(run, device)
+    answerer = answerer_of(run, device)
     as_utf8()
     conversation = typed and sys.stdin.isatty()
     with ExitStack() as stack:
@@ -65,7 +65,7 @@ def evaluate_directly(
     device: str,
 ) -> None:
     """Scores, and a report of every label."""
-    from dragoman.answerer import Answerer
+    from dragoman.answerer import answerer_of
     from dragoman.data.corpus import fault_message, paths_of, read_all
     from dragoman.data.readers import Example, Fault
     from dragoman.files import check_writable, written_whole
@@ -85,7 +85,7 @@ def evaluate_directly(
     refuse_others(str(run.folder), run.task.name, allowed)
     if output is not None:
         check_writable(output)
-    answerer = Answerer(run, device)
+    answerer = answerer_of(run, device)
     examples: list[Example] = []
     faults: list[Fault] = []
     for item in read_all(run.config.data, files, shape=answerer.shape):
@@ -102,6 +102,8 @@ def evaluate_directly(
             examples, batch_size=batch_size, metrics=metrics, skip_unknown=skip_unknown, progress=progress
         )
     if output is not None:
+        if not answers:
+            raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
         with written_whole(output) as beside:
             beside.write_text("".join(f"{answer.text}\n" for answer in answers), encoding="utf-8", newline="\n")
     as_utf8()

@@ -10,7 +10,7 @@ from dragoman.commands.printing import as_utf8
 @click.command()
 @click.argument("task", required=False)
 def new(task: str | None) -> None:
-    """Print a commented starter configuration for a TASK (translate, classify, regress, tag, language-model).
+    """Print a commented starter configuration for a TASK (translate, classify, regress, tag, …).
 
     \b
     dragoman new translate > my.toml
@@ -20,7 +20,7 @@ def new(task: str | None) -> None:
 
     if task is None:
         for name, chosen in STARTERS.items():
-            click.echo(f"{name:<16}{chosen.about}")
+            click.echo(f"{name:<24}{chosen.about}")
     else:
         as_utf8()
         click.echo(starter(task), nl=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -65,6 +65,7 @@ def real(source: Tensor) -> Tensor:
 
 
 Rows = Sequence[Sequence[Any] | NDArray[Any]]
+Terms = Callable[[NDArray[np.int32], NDArray[np.int32]], NDArray[Any]]
 
 
 class Side(Protocol):
@@ -106,6 +107,7 @@ class Form(NamedTuple):
 
     source: Side = TokenRows()
     target: Side = TokenRows()
+    terms: Terms | None = None  # terms of the loss by the stored lengths of both; None: as the target says
 
     def batch(self, sources: Rows, targets: Rows | None = None) -> Batch:
         """A batch of rows in memory; without targets for prediction."""
@@ -167,7 +169,7 @@ class BatchPlan:
         source, target = form.source.cells(store.source.lengths()), form.target.cells(stored)  # <eos> counts
         grid = rounded(np.arange(1 + max(source.max(initial=1), target.max(initial=1)))).astype(np.int32)
         self.source_lengths, self.target_lengths = grid[source], grid[target]
-        self.target_tokens = form.target.terms(stored)
+        self.target_tokens = form.terms(store.source.lengths(), stored) if form.terms else form.target.terms(stored)
         # Rounding up past the longest row would only pad, perhaps beyond what a model has positions for.
         self.longest = {"source": int(source.max(initial=1)), "target": int(target.max(initial=1))}
         # Longest first. The grid has so few steps that those of both sides fit into two bytes, which sort fast.

@@ -26,6 +26,23 @@ class NumbersConfig:
     )
 
 
+@dataclass(frozen=True)
+class RunTokenizerConfig:
+    """The units that another run has learned."""
+
+    kind: ClassVar[str] = "run"
+    run: str = setting(help="its folder")
+    side: Literal["source", "target"] = setting("source", help="its units of the source, or of the target")
+
+    @property
+    def units(self) -> str:
+        """The kind of these units; empty if that cannot be told."""
+        try:
+            return str(json.loads((Path(self.run) / "tokenizer" / f"{self.side}.json").read_bytes())["kind"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+
 class FewLabelsError(DataError):
     """Training data with nothing to tell apart."""
 
@@ -196,6 +213,19 @@ class Numbers:
 
 
 CODECS: dict[str, Any] = {Labels.kind: Labels, Numbers.kind: Numbers}
+
+
+def tokenizer_of(config: RunTokenizerConfig) -> Tokenizer:
+    """The tokenizer of another run, without the separator or tags that were put around it."""
+    folder = Path(config.run)
+    if not (folder / "tokenizer").is_dir():
+        raise ConfigError(f"tokenizer.{config.side}.run: found '{folder}', expected the folder of a run")
+    codec: Any = load_codec(folder / "tokenizer", config.side)
+    if isinstance(codec, Labels | Numbers):
+        raise ConfigError(f"tokenizer: the {config.side} of {folder} has {codec.kind}, expected units of text")
+    while hasattr(codec, "inner"):
+        codec = codec.inner
+    return codec  # type: ignore[no-any-return]
 
 
 def load_codec(folder: Path, name: str) -> Tokenizer:

@@ -19,7 +19,7 @@ import numpy as np
 
 from dragoman import settings
 from dragoman.data.batches import PAIRS, Form
-from dragoman.data.codecs import FewLabelsError, NumbersConfig, load_codec
+from dragoman.data.codecs import FewLabelsError, NumbersConfig, RunTokenizerConfig, load_codec, tokenizer_of
 from dragoman.data.readers import Example, Fault, Pairs, read_pairs
 from dragoman.data.shapes import PAIRS_SHAPE, Shape
 from dragoman.data.store import StoreWriter, TokenStore
@@ -88,10 +88,10 @@ class DataConfig:
 class TokenizersConfig:
     """How text becomes tokens on either side."""
 
-    source: TokenizerConfig | NumbersConfig = setting(
-        SubwordsConfig(), help="units of the source; numbers: a series, for regress"
+    source: TokenizerConfig | NumbersConfig | RunTokenizerConfig = setting(
+        SubwordsConfig(), help="units of the source; numbers: a series, for regress; run: those of another run"
     )
-    target: TokenizerConfig | NumbersConfig | None = setting(
+    target: TokenizerConfig | NumbersConfig | RunTokenizerConfig | None = setting(
         None,
         help="units of the target; without it one vocabulary (or scale of numbers) is learned from both sides; "
         "labels and tags need none",
@@ -156,10 +156,19 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, shape: Shape =
     table = settings.as_table(config)
     relevant = {key: table.get(key) for key in ("columns", "holdout", "faults", "max_length", "max_characters")}
     layout = [_layout(files) for files in (config.train, config.valid)]
-    content: list[object] = [FORMAT, digests, layout, relevant, settings.as_table(tokenizers)]
+    content: list[object] = [FORMAT, digests, layout, relevant, _units(tokenizers)]
     if shape.name != PAIRS_SHAPE.name or config.header:  # what older stores knew nothing of
         content.append([shape.name, config.header])
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def _units(tokenizers: TokenizersConfig) -> object:
+    """The settings of both tokenizers; of another run's units what they are, not where they stand."""
+    table = settings.as_table(tokenizers)
+    for side in ("source", "target"):
+        if isinstance(config := getattr(tokenizers, side), RunTokenizerConfig):
+            table[side] = {"kind": config.kind, "fingerprint": tokenizer_of(config).fingerprint()}
+    return table
 
 
 def _layout(files: Files | None) -> object:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.data.batches import Rows, TokenRows, padded, rounded
+from dragoman.data.tokenizers import EOS
 
 NO_TAG = -1  # pads rows of tags
 
@@ -84,6 +85,18 @@ class TextsApart(TokenRows):
     def example(self, rows: int, width: int) -> Tensor:
         """The larger of two texts may be nearly all."""
         return super().example(2 * rows, width).view(rows, 2, -1)
+
+
+class TextsEnded(TokenRows):
+    """Two texts stored with a separator between them, as one row in which <eos> ends each of them."""
+
+    def __init__(self, separator: int) -> None:
+        self.separator = separator
+
+    def pad(self, rows: Rows, width: int | None = None) -> Tensor:
+        """(B, S)."""
+        out = padded(rows, width)
+        return out.masked_fill(out == self.separator, EOS)
 
 
 class Series:

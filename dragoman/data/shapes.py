@@ -7,7 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from dragoman.data.codecs import Labels, Numbers, NumbersConfig, UnknownLabelError, finite
+from dragoman.data.codecs import (
+    Labels,
+    Numbers,
+    NumbersConfig,
+    RunTokenizerConfig,
+    UnknownLabelError,
+    finite,
+    tokenizer_of,
+)
 from dragoman.data.joined import BETWEEN, Joined
 from dragoman.data.readers import Example, Fault, Pairs, read_pairs, read_running
 from dragoman.data.sentences import read_sentences, words_of
@@ -121,6 +129,8 @@ class PairsShape:
 
 def learn_source(config: Any, texts: Iterable[str]) -> Tokenizer:
     """A tokenizer, or the scale of numbers."""
+    if isinstance(config, RunTokenizerConfig):
+        return tokenizer_of(config)
     return Numbers.learn(config, texts) if isinstance(config, NumbersConfig) else learn(config, texts)
 
 

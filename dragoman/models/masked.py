@@ -2,14 +2,15 @@
 
 A row shows 85 % of its tokens as they are. Of the others, 80 % are hidden behind [MASK], 10 % are exchanged for any
 token and 10 % left, and all of them are to be told. How many follows from the row's length alone, and the places are
-drawn from torch's generator: shapes are the same in every step, and a GPU never has to wait.
+drawn from torch's generator: shapes are the same in every step, and a GPU never has to wait. In validation they follow
+from the row itself, whatever stands beside it, so that validations compare.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -68,6 +69,52 @@ def told(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
     return np.minimum(np.maximum(wanted, 1), lengths)
 
 
+def told_of(lengths: Tensor, share: float) -> Tensor:
+    """The same of tensors."""
+    wanted = (lengths.double() * share + 0.5).floor().long()
+    return torch.minimum(wanted.clamp(min=1), lengths)
+
+
+def slots_of(width: int, share: float) -> int:
+    """How many places are told of the longest row of this width."""
+    return max(1, int(width * share + 0.5))
+
+
+class Draw(Protocol):
+    """Where chance comes from."""
+
+    def __call__(self, number: int, width: int, /) -> Tensor:
+        """(B, width) in [0, 1); each number is another draw."""
+
+
+GOLDEN = -7046029254386353131  # 2⁶⁴ / φ as a signed number
+
+
+def scrambled(bits: Tensor) -> Tensor:
+    """Every bit of the result depends on every bit of a whole number (splitmix64; Steele et al. 2014)."""
+
+    def shifted(x: Tensor, by: int) -> Tensor:
+        return (x >> by) & ((1 << (64 - by)) - 1)  # the sign is a bit like any other
+
+    bits = bits + GOLDEN
+    bits = (bits ^ shifted(bits, 30)) * -4658895280553007687
+    bits = (bits ^ shifted(bits, 27)) * -7723592293110705685
+    return bits ^ shifted(bits, 31)
+
+
+def row_keys(rows: Tensor, mask: Tensor) -> Tensor:
+    """A number for every row (B,) that follows from its real tokens and their places alone."""
+    places = torch.arange(rows.shape[1], device=rows.device)
+    return (scrambled(rows * GOLDEN + scrambled(places)) * mask).sum(1)
+
+
+def fixed_noise(keys: Tensor, number: int, width: int) -> Tensor:
+    """Numbers in [0, 1) that follow from a key, the number of the draw and their place: (B, width)."""
+    places = torch.arange(width, device=keys.device) + (number << 32)
+    bits = scrambled(keys[:, None] ^ scrambled(places))
+    return ((bits >> 11) & ((1 << 53) - 1)).double() / float(1 << 53)
+
+
 class MaskedModel(nn.Module):
     """Reads rows with hidden tokens and tells what stood there."""
 
@@ -115,33 +162,36 @@ class MaskedModel(nn.Module):
 
     # ------------------------------------------------------------------ hiding
 
-    def hide(self, source: Tensor, mask: Tensor, generator: torch.Generator | None = None) -> Masking:
-        """Draw what is to be told; of every row as many as `told` says."""
+    def hide(self, source: Tensor, mask: Tensor, wanted: Tensor | None = None) -> Masking:
+        """Draw what is to be told: of every row as many as `told` says, or `wanted` (B,) has."""
         config, device = self.config, source.device
         text = mask & (source != EOS)  # padding and the end of a text are never hidden
         count = text.sum(1)
-        wanted = torch.minimum((count.double() * config.share + 0.5).floor().long().clamp(min=1), count)
-        slots = max(1, int(source.shape[1] * config.share + 0.5))
-
-        def draw(*shape: int) -> Tensor:
-            return torch.rand(shape, device=device, generator=generator)
-
-        drawn = draw(*source.shape).masked_fill(~text, 2.0)
+        slots = slots_of(source.shape[1], config.share)
+        if wanted is None:
+            wanted = told_of(count, config.share)
+        else:
+            slots = min(slots + 1, source.shape[1])  # of two texts each may be rounded up
+        draw = self._draw(source, mask)
+        drawn = draw(0, source.shape[1]).masked_fill(~text, 2.0)
         places = drawn.topk(slots, largest=False, sorted=True).indices  # (B, K), sorted: what is no text comes last
         real = torch.arange(slots, device=device) < wanted[:, None]
         target = source.gather(1, places).masked_fill(~real, PAD)
-        fate = draw(*places.shape)
+        fate = draw(1, slots)
         masked = real & (fate < config.masked)
         exchanged = real & (fate >= config.masked) & (fate < config.masked + config.exchanged)
         first = len(SPECIALS)
-        others = first + (draw(*places.shape) * max(1, self.vocabulary - first)).long()
+        others = first + (draw(2, slots) * max(1, self.vocabulary - first)).long()
         others = others.clamp(max=self.vocabulary - 1)
         shown = source.scatter(1, places, torch.where(exchanged, others, source.gather(1, places)))
         return Masking(shown, torch.zeros_like(mask).scatter(1, places, masked), places, target)
 
-    def _generator(self, device: torch.device) -> torch.Generator | None:
-        """While training torch's own, which every step seeds; else a new one, so that validations compare."""
-        return None if self.training else torch.Generator(device).manual_seed(0)
+    def _draw(self, rows: Tensor, mask: Tensor) -> Draw:
+        """While training chance, which every step seeds; else what follows from each row alone."""
+        if self.training:
+            return lambda number, width: torch.rand(rows.shape[0], width, device=rows.device)
+        key = row_keys(rows, mask)
+        return lambda number, width: fixed_noise(key, number, width)
 
     # ------------------------------------------------------------------ training
 
@@ -151,22 +201,27 @@ class MaskedModel(nn.Module):
         out: Tensor = self.output(self.transform_norm(self.activation(self.transform(seen))))
         return out
 
-    def _rows(self, batch: Batch | Segment, generator: torch.Generator | None) -> tuple[Tensor, Tensor | None]:
-        """What is read (B, S), and for pairs whether the second text is the one that follows (B,)."""
+    def _rows(self, batch: Batch | Segment) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What is read (B, S); for pairs whether the second text is the one that follows, and how much is told (B,).
+
+        Of every text as much is told as if it stood alone, so that exchanging them changes no count.
+        """
         if not self.config.pairs:
-            return batch.source, None
-        rows = batch.source.shape[0]
-        drawn = torch.rand(rows, device=batch.source.device, generator=generator) < 0.5
-        follows = drawn | torch.full_like(drawn, rows == 1)  # a single row has nothing to exchange
-        second = torch.where(follows[:, None], batch.target, batch.target.roll(1, 0))
-        return joined(batch.source, second), follows
+            return batch.source, None, None
+        first, second = batch.source, batch.target
+        drawn = self._draw(first, first != PAD)(3, 1)[:, 0] < 0.5
+        follows = drawn | torch.full_like(drawn, first.shape[0] == 1)  # a single row has nothing to exchange
+        second = torch.where(follows[:, None], second, second.roll(1, 0))
+        texts = ((part != PAD) & (part != EOS) for part in (first, second))
+        wanted = sum(told_of(text.sum(1), self.config.share) for text in texts)
+        assert isinstance(wanted, Tensor)
+        return joined(first, second), follows, wanted
 
     def _told(self, batch: Batch | Segment) -> tuple[Masking, Tensor, Tensor | None, Tensor | None]:
         """What was hidden, the scores for it, and for pairs what is thought of them and what is true."""
-        generator = self._generator(batch.source.device)
-        source, follows = self._rows(batch, generator)
+        source, follows, wanted = self._rows(batch)
         mask = source != PAD
-        masking = self.hide(source, mask, generator)
+        masking = self.hide(source, mask, wanted)
         memory = self.encoder(masking.source, mask, masking.hidden, self.mask_vector)
         related = None
         if self.pool is not None and self.related is not None:
@@ -194,7 +249,19 @@ class MaskedModel(nn.Module):
 
     def score(self, batch: Batch | Segment) -> TokenScores:
         """Of the tokens to be told, in any order; the same ones whenever the same batch is scored."""
-        masking, logits, _, _ = self._told(batch)
+        return self._scores(*self._told(batch)[:2])
+
+    def relations(self, batch: Batch | Segment) -> tuple[TokenScores, Tensor, Tensor]:
+        """The same for pairs, with their summed loss and of how many it was known whether one follows the other."""
+        masking, logits, related, follows = self._told(batch)
+        assert related is not None
+        assert follows is not None
+        losses = F.cross_entropy(full_precision(related), follows.long(), reduction="none")
+        weighed = (losses * (masking.target != PAD).sum(1)).sum()
+        return self._scores(masking, logits), weighed, (related.argmax(1) == follows.long()).sum()
+
+    @staticmethod
+    def _scores(masking: Masking, logits: Tensor) -> TokenScores:
         mask = masking.target != PAD
         chosen = full_precision(logits).log_softmax(-1).gather(-1, masking.target[:, :, None])[:, :, 0]
         return TokenScores(chosen * mask, (logits.argmax(-1) == masking.target) & mask, mask)

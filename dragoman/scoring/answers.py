@@ -75,6 +75,20 @@ TAG_METRICS: Metrics = {
     "span_f1": AnswerMetric("span F1", "F₁ of whole spans of BIO tags", whole_spans),
     "exact_match": AnswerMetric("exact match", "sentences wholly right", accuracy),
 }
+
+
+def measured(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Such a score is summed up while tokens are told; there are no answers to compare."""
+    raise NotImplementedError
+
+
+HIDDEN_METRICS: Metrics = {
+    "accuracy": AnswerMetric("accuracy", "hidden tokens that are told right", measured),
+    "pseudo_perplexity": AnswerMetric(
+        "perplexity", "pseudo-perplexity of hidden tokens", measured, higher=False, fraction=False
+    ),
+    "pair_accuracy": AnswerMetric("pair accuracy", "texts known to follow or not", measured),
+}
 ALL: Metrics = {**LABEL_METRICS, **NUMBER_METRICS, **TAG_METRICS}
 
 

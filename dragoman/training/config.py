@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from dragoman.settings import Range, setting
 from dragoman.training.objectives import LikelihoodConfig, ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
+from dragoman.training.transfer import RateConfig, StartConfig
 
 Count = Annotated[int, Range(1, None)]
 Metric = Literal[
@@ -23,8 +24,16 @@ class TrainConfig:
 
     steps: Count = setting(10_000, help="optimiser steps at most")
     seed: Annotated[int, Range(0, None)] = setting(1, help="decides start weights, batch order and dropout")
-    start_from: str = setting(
-        "", help="a run whose best weights this one starts with; same vocabulary and model. Empty: random weights"
+    start_from: str | StartConfig = setting(
+        "",
+        help='a run whose best weights this one starts with, wholly or { run = "runs/x", parts = ["encoder"] }; '
+        "without a tokenizer its own is used too. Empty: random weights",
+    )
+    freeze: tuple[str, ...] = setting(
+        (), help='weights that stay as they are: beginnings of their names, or patterns such as "*.norm.*"'
+    )
+    rates: tuple[RateConfig, ...] = setting(
+        (), help='learning rates of their own, as in [{ names = "encoder", factor = 0.1 }]; of several the last holds'
     )
     objective: ObjectiveConfig = setting(LikelihoodConfig(), help="what training makes small")
     batch_tokens: Count = setting(
@@ -55,7 +64,16 @@ class TrainConfig:
     )
     tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")
 
+    @property
+    def start(self) -> StartConfig | None:
+        """The run this one starts from; None: there is none."""
+        if isinstance(self.start_from, str):
+            return StartConfig(self.start_from) if self.start_from else None
+        return self.start_from
+
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
+        if isinstance(self.start_from, StartConfig) and not self.start_from.run:
+            yield "start_from.run: found nothing, expected the folder of a run"
         if self.metric != "loss" and self.decode == 0:
             yield f"decode: found 0, expected at least 1 since train.metric = {self.metric!r} needs decoding"

@@ -42,6 +42,7 @@ from dragoman.training.optimizer import (
 from dragoman.training.ranks import Ranks
 from dragoman.training.signals import Signals, Stopped
 from dragoman.training.step import build_step
+from dragoman.training.transfer import freeze, rate_factors
 from dragoman.training.validation import Validation, Validator
 
 LOWER_IS_BETTER = {"loss", "wer", "cer", "per", "mse"}
@@ -67,7 +68,8 @@ class Trainer:
         self.config, self.run, self.device, self.ranks, self.display = config, run, device, ranks, display
         self.model: Any = model
         self.corpus = corpus
-        self.optimizer = build_optimizer(config.optimizer, model)
+        freeze(model, config.freeze)
+        self.optimizer = build_optimizer(config.optimizer, model, rate_factors(model, config.rates))
         self.average = MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
         self.kept = config.average.count if isinstance(config.average, BestAverageConfig) else 1
         self.validator = validator or Validator(corpus, search, config.decode, device, units)

@@ -33,6 +33,7 @@ class StartConfig:
         help='what is taken: "all", "encoder", "decoder", "embeddings" or any other beginning of names; '
         '"stack:decoder" where it has another name here',
     )
+    by_token: bool = setting(False, help="where vocabularies differ: take the rows of the tokens that both have")
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,26 @@ class Transferred(NamedTuple):
     unused: tuple[str, ...]  # of the other run's, in the parts that were asked for or not
     numbers: int  # single numbers that were loaded
 
+    def table(self) -> list[str]:
+        """How many weights of every part of this model came over, or why not; nothing to tell where all did."""
+        if not self.partly and not self.left:
+            return []
+        columns = ("loaded", "in part", "not found", "other shape")
+        counts: dict[str, list[int]] = {}
+        shaped = {name for name, why in self.left if why.startswith("found ")}
+        missing = [name for name, _ in self.left if name not in shaped]
+        for place, names in enumerate((self.loaded, [name for name, _ in self.partly], missing, sorted(shaped))):
+            for name in names:
+                counts.setdefault(name.partition(".")[0], [0] * len(columns))[place] += 1
+        width = max(4, *map(len, counts))
+        rows = [f"{name:<{width}}" + "".join(f"{count:>13}" for count in row) for name, row in counts.items()]
+        return [f"{'part':<{width}}" + "".join(f"{column:>13}" for column in columns), *rows]
+
     def lines(self, run: str) -> list[str]:
         """The same in words."""
         count = len(self.loaded) + len(self.partly)
         out = [f"from {run}: {count} of {count + len(self.left)} weights loaded, {self.numbers:,} numbers"]
+        out += self.table()
         out += [f"loaded in part: {name} ({how})" for name, how in self.partly]
         for reason in dict.fromkeys(reason for _, reason in self.left):
             names = [name for name, why in self.left if why == reason]

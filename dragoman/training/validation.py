@@ -29,6 +29,7 @@ class Validation:
     def line(self) -> str:
         """The scores as a person reads them."""
         formats = {"loss": ".3f", "perplexity": ".2f", "bleu": ".1f", "chrf": ".1f", "mse": ".4g"}
+        formats["pseudo_perplexity"] = ".2f"
         formats |= dict.fromkeys(("matthews", "pearson", "spearman"), ".3f")
         formats |= dict.fromkeys(("word_perplexity", "character_perplexity", "character_nats", "byte_bits"), ".4g")
         return "  ".join(

@@ -262,7 +262,7 @@ def test_half_of_the_seconds_are_exchanged_and_told() -> None:
     share = []
     for seed in range(30):
         torch.manual_seed(seed)
-        rows, follows = model._rows(batch, None)
+        rows, follows, _ = model._rows(batch)
         assert follows is not None
         assert torch.equal(follows, rows[:, 2] - rows[:, 0] == 90)
         share.append(float(follows.float().mean()))
@@ -271,8 +271,8 @@ def test_half_of_the_seconds_are_exchanged_and_told() -> None:
     loss.total.backward()
     assert all(part.grad is not None for part in model.parameters())
     alone = Batch(*(part[:1] for part in batch[:3]))
-    assert model._rows(alone, None)[1] is not None
-    assert bool(model._rows(alone, None)[1].all())  # type: ignore[union-attr]
+    assert model._rows(alone)[1] is not None
+    assert bool(model._rows(alone)[1].all())  # type: ignore[union-attr]
 
 
 def test_it_learns_what_follows_from_what() -> None:

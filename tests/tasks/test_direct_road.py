@@ -146,7 +146,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_every_task_without_a_search_is_tried() -> None:
-    assert {case["task"] for case in CASES.values()} == {task.name for task in TASKS.values() if task.readout}
+    tried = {case["task"] for case in CASES.values()} | {"masked-language-model"}  # has a file of its own
+    assert tried == {task.name for task in TASKS.values() if task.readout}
     assert {task: set(row.models) for task, row in TASKS.items()} == {
         task: set(kinds) for task, kinds in MODELS.items()
     }
@@ -269,7 +270,7 @@ REFUSED = [
     (["train", "classify.toml", "task=clasify", "--run", "x"], "Did you mean 'classify'?"),
     (["train", "classify.toml", "model.texts=apart", "--run", "x"], "expected two texts"),
     (["train", "classify.toml", "tokenizer.source.kind=numbers", "model.word_dropout=0"], "which only task"),
-    (["train", "classify.toml", "tokenizer.target.kind=words", "--run", "x"], "labels need no units"),
+    (["train", "classify.toml", "tokenizer.target.kind=words", "--run", "x"], "it needs no units of its own"),
     (["train", "series.toml", "data.max_length=9", "--run", "x"], "model.pooling.steps = 8; expected at most 8"),
     (["train", "tag.toml", "model.read=mean", "--run", "x"], "one vector a word already"),
     (["train", "one-label.tsv", "task=classify"], "one-label.tsv: found 1 label (x), expected at least two"),

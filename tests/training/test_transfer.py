@@ -72,8 +72,13 @@ def test_an_encoder_goes_into_another_task_and_the_rest_is_told() -> None:
     text = found.lines("runs/bert")
     total = len(before)
     assert text[0] == f"from runs/bert: {total - 2} of {total} weights loaded, {found.numbers:,} numbers"
-    assert text[1] == "left as they started: output.weight, output.bias (not among what is taken from runs/bert)"
-    assert text[2].startswith("not used of runs/bert: mask_vector, transform.weight")
+    assert [line.split() for line in text[1:4]] == [
+        ["part", "loaded", "in", "part", "not", "found", "other", "shape"],
+        ["encoder", str(total - 2), "0", "0", "0"],
+        ["output", "0", "0", "2", "0"],
+    ]
+    assert text[4] == "left as they started: output.weight, output.bias (not among what is taken from runs/bert)"
+    assert text[5].startswith("not used of runs/bert: mask_vector, transform.weight")
 
 
 def test_all_of_a_run_gives_the_same_model() -> None:

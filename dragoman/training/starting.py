@@ -1,0 +1,96 @@
+"""A new model that starts with what another run has learned (FIELD G7): which parts, and do both speak alike?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+
+from dragoman.data.codecs import Labels, Numbers
+from dragoman.data.tokenizers import Tokenizer
+from dragoman.errors import RunError
+from dragoman.training.optimizer import load_weights
+from dragoman.training.transfer import (
+    TABLES,
+    StartConfig,
+    Transferred,
+    Vocabularies,
+    every_name,
+    renamed,
+    transfer,
+)
+
+Codecs = tuple[Tokenizer, Tokenizer]  # of sources and targets
+SIDES = ("source", "target")
+ANSWERING = ("output", "chain")  # parts that know labels
+
+
+def side_of(name: str) -> int:
+    """Whose tokens a table has rows for: those of the source (0) or of the target (1)."""
+    return 0 if name.startswith("encoder") else 1
+
+
+def bare(codec: Any) -> Any:
+    """A tokenizer without the separator or the tags around it."""
+    while hasattr(codec, "inner"):
+        codec = codec.inner
+    return codec
+
+
+def start_wholly(
+    model: nn.Module, weights: Mapping[str, Tensor], theirs: Codecs, ours: Codecs, run: str
+) -> Transferred:
+    """Give a model all weights of a run with the same task: everything must fit."""
+    for side, old, new in zip(SIDES, theirs, ours, strict=True):
+        if old.fingerprint() != new.fingerprint():
+            raise other_vocabulary(run, side, old)
+    names = [name for name, _ in model.named_parameters()]
+    load_weights(model, {name: weights[name] for name in weights if name in names or name not in every_name(model)})
+    return Transferred(tuple(names), (), (), (), sum(part.numel() for part in model.parameters()))
+
+
+def start_with_parts(
+    model: nn.Module, weights: Mapping[str, Tensor], theirs: Codecs, ours: Codecs, start: StartConfig
+) -> Transferred:
+    """Give a model the parts of another run that are asked for, where names and shapes fit."""
+    vocabularies: list[Vocabularies] = []
+    for there, here in sorted(tables(model, weights, start.parts)):
+        old, new = theirs[there], ours[here]
+        if isinstance(old, Labels | Numbers) or isinstance(new, Labels | Numbers):
+            if old.fingerprint() != new.fingerprint():  # what answers with other labels must learn anew
+                weights = {name: part for name, part in weights.items() if name.partition(".")[0] not in ANSWERING}
+            continue
+        same = bare(old).fingerprint() == bare(new).fingerprint()
+        if not same and not start.by_token:
+            raise other_vocabulary(start.run, SIDES[here], old, "; or match rows by token: start_from.by_token = true")
+        if not same or len(old) != len(new):  # a separator or tags stand after the vocabulary
+            vocabularies.append(Vocabularies(old.pieces(range(len(old))), new.pieces(range(len(new)))))
+    return transfer(model, weights, start.parts, vocabularies, start.run)
+
+
+def tables(model: nn.Module, weights: Mapping[str, Tensor], parts: Sequence[str]) -> set[tuple[int, int]]:
+    """Of which sides' tokens rows go over, there and here."""
+    own = every_name(model)
+    found = set()
+    for name in weights:
+        for part in parts:
+            new = renamed(name, part)
+            if new in own and any(fnmatchcase(new, table) for table in TABLES):
+                found.add((side_of(name), side_of(new)))
+    return found
+
+
+def other_vocabulary(run: str, side: str, theirs: Tokenizer, otherwise: str = "") -> RunError:
+    """What to do where a run speaks other tokens."""
+    if isinstance(theirs, Labels):
+        labels = ", ".join(theirs.names[:12])
+        return RunError(
+            f"train.start_from: {run} has other labels ({labels}) than these data; take what does not know labels: "
+            f'start_from = {{ run = "{run}", parts = ["encoder"] }}'
+        )
+    return RunError(
+        f"train.start_from: {run} has another {side} vocabulary than these data; use its own: leave the table "
+        f'tokenizer out, or set tokenizer.{side} = {{ kind = "run", run = "{run}", side = "{side}" }}{otherwise}'
+    )
