@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
@@ -16,8 +17,9 @@ import torch
 
 from dragoman import settings
 from dragoman.config import reach
-from dragoman.data.batches import batch_of
-from dragoman.data.readers import Example
+from dragoman.data.features import FeatureColumn, write_features
+from dragoman.data.media_codec import Features
+from dragoman.data.readers import Example, Fault
 from dragoman.data.tags import asked, check_tag, untagged
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError, RunError
@@ -36,6 +38,7 @@ from dragoman.search.rules import Rules
 from dragoman.search.run import search_all
 from dragoman.search.trace import Trace
 
+MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
 WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
 
 
@@ -111,8 +114,10 @@ class Predictor:
         self.insists = engine == "ctranslate2" or precision == "int8"  # a search it cannot do is then an error
         self.precision = precision
         self.engine_name = engines.chosen(engine, precision, run.config.model, self.device)
+        self.unreadable: Callable[[Fault], None] | None = None  # hears of files left out; None: they are errors
         self.tells_scores = True  # False: who asks wants text alone, and the engine need not work out scores
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
+        self.form = run.task.form_of(run.config, self.source_tokenizer)
         self.model: Any = run.model(self.device)
         if precision == "bfloat16":
             self.model.bfloat16()
@@ -244,6 +249,8 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
+        if isinstance(self.source_tokenizer, Features):
+            window = min(window, MEDIA_WINDOW)
         options = {"beam": beam, "length_penalty": length_penalty}
         given = {**(search or {}), **{key: value for key, value in options.items() if value is not None}}
         config = settings.build(SearchConfig, settings.as_table(self.config.search) | given)
@@ -329,7 +336,7 @@ class Predictor:
         out = [NOTHING] * len(asked_for)
         places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
         done(len(asked_for) - len(places))
-        sources = self.source_tokenizer.encode_batch([asked_for[place].text for place in places])
+        sources, places = self._encoded([asked_for[place].text for place in places], places, first, done)
         bound, most_read = reach(self.config.model.encoder)
         for place, tokens in zip(places, sources, strict=True):
             if most_read is not None and len(tokens) >= most_read:
@@ -353,6 +360,7 @@ class Predictor:
             most=most,
             method=method,
             text=self.target_tokenizer.decode,
+            form=self.form,
         )
         if engine is None:
             answers = own(sources, rules=rules, traces=seen)
@@ -376,6 +384,23 @@ class Predictor:
             if traces is not None and seen is not None:
                 traces[places[place]] = seen[place]
         return out
+
+    def _encoded(
+        self, texts: Sequence[str], places: list[int], first: int, done: Callable[[int], None]
+    ) -> tuple[list[Any], list[int]]:
+        """What the model reads of the texts, and which places have it; a file that cannot be read is told or refused."""
+        if not isinstance(self.source_tokenizer, Features):
+            return self.source_tokenizer.encode_batch(texts), places
+        kept: list[tuple[Any, int]] = []
+        for found, place in zip(self.source_tokenizer.encode_or_fault(texts), places, strict=True):
+            if not isinstance(found, Fault):
+                kept.append((found, place))
+            elif self.unreadable is None:
+                raise DataError(f"input {first + place}: {found}; leave such inputs out with --skip-unreadable")
+            else:
+                self.unreadable(Fault(f"input {first + place}", found.kind, str(found)))
+                done(1)
+        return [source for source, _ in kept], [place for _, place in kept]
 
     def _confidences(
         self, sources: Sequence[Sequence[int]], found: Sequence[tuple[int, list[Hypothesis]]], rows: int
@@ -418,7 +443,7 @@ class Predictor:
         total, correct, count = 0.0, 0, 0
         for first in range(0, len(order), batch_size):
             places = order[first : first + batch_size]
-            batch = batch_of([sources[p] for p in places], [targets[p] for p in places]).to(self.device)
+            batch = self.form.batch([sources[p] for p in places], [targets[p] for p in places]).to(self.device)
             scores = self.model.score(batch)
             total -= float(scores.log_probabilities.sum(dtype=torch.float64))
             correct += int(scores.correct.sum())
@@ -447,6 +472,7 @@ class Predictor:
         intervals: bool = False,
         draws: int = TIMES,
         draws_seed: int = 1,
+        skip_unreadable: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Scores of the run on pairs of a source and one or more references, and the outputs behind them.
@@ -454,7 +480,8 @@ class Predictor:
         How outputs are searched for and what is asked of them is as for `predict`. `metrics` are names of
         `scoring.METRICS`, or "all"; loss, perplexity and token accuracy always come with them, and are those of the
         references, whatever is asked of the outputs. `intervals` adds 95 % confidence intervals by bootstrap over
-        segments. `progress` is called with how many more outputs are done.
+        segments. `progress` is called with how many more outputs are done. A recording or picture that cannot be read
+        is an error, or with `skip_unreadable` left out and counted as `unreadable`.
         """
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
@@ -464,6 +491,12 @@ class Predictor:
             if value < least:
                 raise ConfigError(f"{name}: found {value}, expected at least {least}")
         examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
+        examples, faults = self._read_files(examples)
+        if faults and not skip_unreadable:
+            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+            raise DataError(f"{faults[0]}{more}; leave such examples out with --skip-unreadable (skip_unreadable=True)")
+        if not examples:
+            raise DataError(f"nothing to evaluate: none of {len(faults)} files could be read")
         sources = self._sources(examples, tag)
         asked_for = controls(len(sources), prefix, pattern, forbid=forbid, require=require, allow=allow)
         predictions = list(
@@ -490,7 +523,22 @@ class Predictor:
         )
         loss, accuracy = self.loss(examples, batch_size, tag=tag)
         scores |= {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": accuracy}
+        if faults:
+            scores["unreadable"] = len(faults)
         return scores, predictions
+
+    def _read_files(self, examples: list[Example]) -> tuple[list[Example], list[Fault]]:
+        """Recordings or pictures read once, into a folder that goes with this process; text is as it is."""
+        if not isinstance(self.source_tokenizer, Features):
+            return examples, []
+        places = list(dict.fromkeys(example.tagged for example in examples))
+        self._files = tempfile.TemporaryDirectory(prefix="dragoman-features-")
+        folder = Path(self._files.name) / "features"
+        wrong = {fault.place: fault for fault in write_features(folder, places, self.source_tokenizer.config)}
+        self.source_tokenizer.remember(FeatureColumn(folder))
+        named = [(one, wrong.get(one.tagged)) for one in examples]
+        faults = [Fault(one.place, fault.kind, str(fault)) for one, fault in named if fault is not None]
+        return [one for one, fault in named if fault is None], faults
 
 
 def as_example(pair: Example | tuple[str, str | Sequence[str]], place: int) -> Example:

@@ -42,6 +42,7 @@ CHANGEABLE = (
     "data.cache",
     "data.train",  # the files may have moved; their content is checked by its hash
     "data.valid",
+    "data.media",
 )
 
 

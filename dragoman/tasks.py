@@ -13,8 +13,11 @@ from dragoman.config import Config
 from dragoman.data.batches import PAIRS, Form, TokenRows
 from dragoman.data.codecs import NumbersConfig
 from dragoman.data.corpus import Corpus, Note, prepare
-from dragoman.data.forms import Scalars, Series, Tags, TextsApart
+from dragoman.data.forms import Frames, Pictures, Scalars, Series, Tags, TextsApart
+from dragoman.data.images import PictureConfig
 from dragoman.data.joined import Joined
+from dragoman.data.media_codec import Features
+from dragoman.data.media_shape import CAPTIONS, TRANSCRIPTS
 from dragoman.data.shapes import (
     PAIRS_SHAPE,
     LabelledShape,
@@ -25,10 +28,12 @@ from dragoman.data.shapes import (
 )
 from dragoman.data.tokenizers import PAD, Tokenizer
 from dragoman.layers.blocks import build_embedding
+from dragoman.models.captioner import Captioner, CaptionerConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.instant import Instant, InstantConfig
 from dragoman.models.pooled import Classifier, PooledConfig, Regressor, SeriesInput
 from dragoman.models.tagger import Tagger, TaggerConfig
+from dragoman.models.transcriber import Transcriber, TranscriberConfig
 from dragoman.search.readout import LabelReadout, NumberReadout, Readout, TagReadout
 from dragoman.training.answers import AnswerValidator
 from dragoman.training.validation import Validator
@@ -88,7 +93,8 @@ def build_direct(kind: Any) -> Build:
     """How a model that answers directly is built."""
 
     def build(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
-        width = config.model.encoder.embedding
+        encoder: Any = config.model.encoder
+        width = encoder.embedding
         embedding: nn.Module
         if isinstance(config.tokenizer.source, NumbersConfig):
             embedding = SeriesInput(width)
@@ -101,7 +107,28 @@ def build_direct(kind: Any) -> Build:
     return build
 
 
+def build_reader(kind: Any) -> Build:
+    """How a model that reads features is built; the codec knows their scale."""
+
+    def build(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        assert isinstance(source, Features)
+        model: Any = kind(config.model, len(source), len(target))
+        model.standard.learn(*source.scale)
+        return model  # type: ignore[no-any-return]
+
+    return build
+
+
 # --- forms
+
+
+def feature_form(source: Any) -> Form:
+    """How features and the tokens that answer them stand in a batch."""
+    assert isinstance(source, Features)
+    reader = source.config
+    if isinstance(reader, PictureConfig):
+        return Form(Pictures(reader.size, reader.features))
+    return Form(Frames(reader.features, reader.dtype))
 
 
 def source_form(config: Config, source: Tokenizer) -> Any:
@@ -147,6 +174,18 @@ TASKS: dict[str, Task] = {
             form_of=lambda config, source: Form(source_form(config, source), Tags()),
             models={TaggerConfig: build_direct(Tagger)},
             readout=TagReadout(),
+        ),
+        Task(
+            "transcribe",
+            shape_of=lambda config: TRANSCRIPTS,
+            form_of=lambda config, source: feature_form(source),
+            models={TranscriberConfig: build_reader(Transcriber)},
+        ),
+        Task(
+            "caption",
+            shape_of=lambda config: CAPTIONS,
+            form_of=lambda config, source: feature_form(source),
+            models={CaptionerConfig: build_reader(Captioner)},
         ),
     )
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from dragoman.commands.direct import evaluate_directly
+from dragoman.commands.media import files_only
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
     INTERVAL_OPTIONS,
@@ -22,8 +24,10 @@ from dragoman.commands.options import (
     interval_settings,
     json_option,
     length_penalty_option,
+    media_option,
     options,
     search_settings,
+    skip_unreadable_option,
     tag_option,
 )
 from dragoman.commands.printing import print_scores, tell_saved
@@ -47,6 +51,8 @@ from dragoman.errors import DataError
 @json_option
 @click.option("--output", help="Also write the outputs to this file, one a line.")
 @click.option("--skip-unknown", is_flag=True, help="Leave out and count examples whose labels training did not have.")
+@skip_unreadable_option
+@media_option
 @device_option
 @engine_options
 @decoding_options
@@ -63,6 +69,8 @@ def evaluate(
     as_json: bool,
     output: str | None,
     skip_unknown: bool,
+    skip_unreadable: bool,
+    media: str | None,
     device: str,
     engine: str,
     precision: str,
@@ -85,6 +93,8 @@ def evaluate(
 
     A run that classifies has accuracy, macro_f1, f1 and matthews, one that regresses mse, pearson and spearman, one
     that tags accuracy, macro_f1, span_f1 and exact_match; labels and tags are also reported one by one.
+
+    A run that transcribes or captions reads a manifest: the name of a recording or picture, then its text or texts.
     """
     from dragoman.companions import asked_how
     from dragoman.data.corpus import fault_message, read_all
@@ -101,6 +111,7 @@ def evaluate(
     if opened.task.readout is not None:
         evaluate_directly(opened, files, batch_size, metrics, skip_unknown, as_json, output, device)
         return
+    files_only(opened, skip_unreadable, media)
     if skip_unknown:
         raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
     asked, drawn = control_settings(given), interval_settings(given)
@@ -110,7 +121,9 @@ def evaluate(
     predictor, decoding = asked_how(run, device, how, beam, engine, precision)
     examples: list[Example] = []
     faults: list[Fault] = []
-    for item in read_all(predictor.config.data, files, several_references=True):
+    shape = opened.task.shape_of(opened.config)
+    reading = replace(opened.config.data, media=media) if media else opened.config.data
+    for item in read_all(reading, files, several_references=True, shape=shape):
         if isinstance(item, Fault):
             faults.append(item)
         else:
@@ -131,6 +144,7 @@ def evaluate(
             batch_size=batch_size,
             search=search_settings(given),
             metrics=metrics,
+            skip_unreadable=skip_unreadable,
             progress=progress,
             **decoding,
             **asked,

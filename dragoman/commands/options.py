@@ -233,3 +233,12 @@ def interval_settings(given: dict[str, Any]) -> dict[str, Any]:
     if table and not given["intervals"]:
         raise DataError(f"--{next(iter(table)).replace('_', '-')} needs --intervals")
     return {"intervals": given["intervals"], **table}
+
+
+# For runs that read recordings or pictures.
+skip_unreadable_option = click.option(
+    "--skip-unreadable", is_flag=True, help="Leave out and count recordings or pictures that cannot be read."
+)
+media_option = click.option(
+    "--media", metavar="PLACE", help="Folder or archive that the files of a manifest are in. [default: the run's]"
+)
