@@ -27,6 +27,7 @@ from dragoman.exchange import engine as engines
 from dragoman.layers.layouts import for_few_rows
 from dragoman.runs import Run, device_of
 from dragoman.scoring.calibration import Scale
+from dragoman.scoring.errors import error_kinds
 from dragoman.scoring.metrics import score_table
 from dragoman.scoring.significance import TIMES
 from dragoman.scoring.table import chosen
@@ -388,7 +389,7 @@ class Predictor:
     def _encoded(
         self, texts: Sequence[str], places: list[int], first: int, done: Callable[[int], None]
     ) -> tuple[list[Any], list[int]]:
-        """What the model reads of the texts, and which places have it; a file that cannot be read is told or refused."""
+        """What the model reads of the texts, and which places have it; a file that cannot be read has none."""
         if not isinstance(self.source_tokenizer, Features):
             return self.source_tokenizer.encode_batch(texts), places
         kept: list[tuple[Any, int]] = []
@@ -486,6 +487,9 @@ class Predictor:
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        names = names or self.run.task.metrics
+        if "per" not in names and self.config.data.units == "phonemes" and self.run.task.kinds:
+            names = ("per", *names)
         chosen(names, self.config.data.units)  # a wrong name must not cost a whole decoding
         for name, value, least in (("draws", draws, 10), ("draws_seed", draws_seed, 0)):
             if value < least:
@@ -523,8 +527,14 @@ class Predictor:
         )
         loss, accuracy = self.loss(examples, batch_size, tag=tag)
         scores |= {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": accuracy}
-        if faults:
+        if self.run.task.kinds:
+            texts, truths = [one.text for one in predictions], [example.references for example in examples]
+            scores["errors"] = {unit: error_kinds(texts, truths, unit) for unit in ("words", "characters")}
+        if faults:  # an empty output for each, so that every line keeps its place
             scores["unreadable"] = len(faults)
+            left_out, found = {fault.place for fault in faults}, iter(predictions)
+            places = [as_example(pair, place).place for place, pair in enumerate(pairs, 1)]
+            predictions = [NOTHING if place in left_out else next(found) for place in places]
         return scores, predictions
 
     def _read_files(self, examples: list[Example]) -> tuple[list[Example], list[Fault]]:

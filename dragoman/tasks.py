@@ -50,6 +50,8 @@ class Task:
     form_of: Callable[[Config, Tokenizer], Form]  # how rows become batches
     models: Mapping[type, Build]
     readout: Readout | None = None  # how batches are answered; None: by search
+    metrics: tuple[str, ...] = ()  # of a search: what an evaluation reports unless asked for others; none: the usual
+    kinds: bool = False  # whether an evaluation also counts edits by kind
 
     def prepare(self, config: Config, note: Note = lambda doing, count: None) -> Corpus:
         """The data of a run, read and tokenised unless that was done before."""
@@ -180,12 +182,15 @@ TASKS: dict[str, Task] = {
             shape_of=lambda config: TRANSCRIPTS,
             form_of=lambda config, source: feature_form(source),
             models={TranscriberConfig: build_reader(Transcriber)},
+            metrics=("wer", "cer", "exact_match"),
+            kinds=True,
         ),
         Task(
             "caption",
             shape_of=lambda config: CAPTIONS,
             form_of=lambda config, source: feature_form(source),
             models={CaptionerConfig: build_reader(Captioner)},
+            metrics=("bleu", "chrf", "meteor", "cider"),
         ),
     )
 }

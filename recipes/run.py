@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 Table = dict[str, Any]
 
 
-def make_fibonacci(work: Path) -> None:
+def make_fibonacci(work: Path, data: Path) -> None:
     """Windows of 20 numbers of 1,200 Fibonacci numbers, scaled to 0 … 1 as a whole, and the next one; 70 % to train."""
     series = [0.0, 1.0]
     while len(series) < 1200:
@@ -43,7 +43,28 @@ def make_fibonacci(work: Path) -> None:
         (work / f"fibonacci.{part}.tsv").write_text("".join(some), encoding="utf-8")
 
 
-MAKERS = {"fibonacci": make_fibonacci}  # data that are computed: `make` in a recipe, `made` in its entries
+def make_flickr8k(work: Path, data: Path) -> None:
+    """The captions as they are usually scored: lower case, and no full stop at the end."""
+    for part in ("train", "dev", "test"):
+        lines = read_lines(data / f"flickr8k/{part}.tsv.gz")
+        rows = (
+            [name, *(text.lower().rstrip(" .") for text in texts)]
+            for name, *texts in (one.split("\t") for one in lines)
+        )
+        (work / f"flickr8k.{part}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def make_fraktur(work: Path, data: Path) -> None:
+    """The transcripts of the training lines alone, for a language model of characters."""
+    lines = (data / "ocr_fraktur_goethe/train.tsv").read_text(encoding="utf-8").splitlines()
+    (work / "fraktur.train.txt").write_text("".join(line.split("\t")[1] + "\n" for line in lines), encoding="utf-8")
+
+
+MAKERS = {
+    "fibonacci": make_fibonacci,
+    "flickr8k": make_flickr8k,
+    "fraktur": make_fraktur,
+}  # data that are computed: `make` in a recipe, `made` in its entries
 
 
 def data_table(data: Path, work: Path, entry: Table) -> Table | str:
@@ -73,6 +94,8 @@ def write_config(name: str, recipe: Table, data: Path, work: Path) -> Path:
     table["data"] = dict(table.get("data", {}), train=data_table(data, work, recipe["recipe"]["train"]))
     if "valid" in recipe["recipe"]:
         table["data"]["valid"] = data_table(data, work, recipe["recipe"]["valid"])
+    if "media" in recipe["recipe"]:  # the archive of recordings or pictures that manifests name
+        table["data"]["media"] = str(data / recipe["recipe"]["media"])
     path = work / f"{name}.toml"
     path.write_text(settings.dump(configuration.build(table)), encoding="utf-8")
     return path
@@ -100,7 +123,9 @@ def train_and_evaluate(
         files = [table] if isinstance(table, str) else ["--source", table["source"], "--target", table["target"]]
         output = work / f"{name}-{seed}.{test}.txt"
         started = time.time()
-        evaluate = [*command, "evaluate", str(run), *files, "--json", "--output", str(output), "--batch-size", "256"]
+        rows = str(recipe["recipe"].get("batch_size", 256))
+        evaluate = [*command, "evaluate", str(run), *files, "--json", "--output", str(output), "--batch-size", rows]
+        evaluate += [part.format(work=work) for part in recipe["recipe"].get("evaluate", ())]
         done = subprocess.run(evaluate, check=True, stdout=subprocess.PIPE, stderr=log, text=True)
         found["tests"][test] = json.loads(done.stdout) | {"seconds": round(time.time() - started, 1)}
     report = json.loads((run / "data.json").read_text(encoding="utf-8"))
@@ -218,7 +243,7 @@ def main() -> None:
     if not recipes:
         parser.error(f"found none of {', '.join(options.only)}, expected some of {', '.join(recipe['variants'])}")
     if "make" in recipe["recipe"]:
-        MAKERS[recipe["recipe"]["make"]](options.work)
+        MAKERS[recipe["recipe"]["make"]](options.work, options.data)
     for each in recipes.values():
         each["recipe"]["seeds"] = options.seeds or each["recipe"]["seeds"]
     if not options.score_only:

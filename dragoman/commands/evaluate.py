@@ -50,6 +50,8 @@ from dragoman.errors import DataError
 @tag_option
 @json_option
 @click.option("--output", help="Also write the outputs to this file, one a line.")
+@click.option("--alignment", is_flag=True, help="Show every output aligned with its reference, S, I and D counted.")
+@click.option("--characters", is_flag=True, help="With --alignment: characters instead of words.")
 @click.option("--skip-unknown", is_flag=True, help="Leave out and count examples whose labels training did not have.")
 @skip_unreadable_option
 @media_option
@@ -68,6 +70,8 @@ def evaluate(
     tag: str | None,
     as_json: bool,
     output: str | None,
+    alignment: bool,
+    characters: bool,
     skip_unknown: bool,
     skip_unreadable: bool,
     media: str | None,
@@ -100,6 +104,7 @@ def evaluate(
     from dragoman.data.corpus import fault_message, read_all
     from dragoman.data.readers import Example, Fault, Pairs
     from dragoman.files import check_writable, written_whole
+    from dragoman.predictor import NOTHING
     from dragoman.runs import Run
     from dragoman.scoring.table import chosen
 
@@ -111,6 +116,8 @@ def evaluate(
     if opened.task.readout is not None:
         evaluate_directly(opened, files, batch_size, metrics, skip_unknown, as_json, output, device)
         return
+    if characters and not alignment:
+        raise DataError("--characters needs --alignment")
     files_only(opened, skip_unreadable, media)
     if skip_unknown:
         raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
@@ -155,4 +162,15 @@ def evaluate(
         with written_whole(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
+    if alignment:
+        from dragoman.reports.lines import alignment_lines
+        from dragoman.scoring.errors import alignments
+
+        unit: Any = "characters" if characters else "words"
+        kept = [pair for pair in zip(predictions, examples, strict=True) if pair[0] is not NOTHING]
+        found = alignments([one.text for one, _ in kept], [one.references for _, one in kept], units=unit)
+        kinds = ("substitutions", "insertions", "deletions", "matches")
+        scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in found]
+        for line in alignment_lines(found, unit, table=False) if not as_json else ():
+            click.echo(line)
     print_scores(scores, as_json)

@@ -198,16 +198,17 @@ def control_settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 METRIC_NAMES = (
-    "bleu, chrf, chrf++, ter, meteor (English), rouge-1, rouge-2, rouge-l (summaries), wer, cer, per (phonemes), "
-    "exact_match or all; may be given several times."
+    "bleu, chrf, chrf++, ter, meteor (English), cider (captions), rouge-1, rouge-2, rouge-l (summaries), wer, cer, per "
+    "(phonemes), exact_match or all; may be given several times."
 )
 metric_option = click.option(
     "--metric", "metrics", multiple=True, metavar="NAME",
-    help=f"{METRIC_NAMES} [default: all but meteor, rouge and per]",
+    help=f"{METRIC_NAMES} [default: all but meteor, cider, rouge and per]",
 )  # fmt: skip
 evaluation_metric_option = click.option(
     "--metric", "metrics", multiple=True, metavar="NAME",
-    help=f"{METRIC_NAMES} [default: bleu, chrf, wer, cer, exact_match; of phonemes also per]",
+    help=f"{METRIC_NAMES} [default: bleu, chrf, wer, cer, exact_match; of phonemes also per; of transcripts wer, cer, "
+    "exact_match; of captions bleu, chrf, meteor, cider]",
 )  # fmt: skip
 units_option = click.option(
     "--units", type=click.Choice(["words", "phonemes"]), default="words", show_default=True,

@@ -173,8 +173,8 @@ def search_all(
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """(place, hypotheses) for many sources, batched by length; each place comes once, in the order of lengths.
 
-    Rules stand in the order of the sources; `traces`, as long as the sources, is filled with a trace for each. `form` says
-    how sources become a batch.
+    Rules stand in the order of the sources; `traces`, as long as the sources, is filled with a trace for each; `form`
+    says how sources become a batch.
     """
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     for first in range(0, len(order), rows):
