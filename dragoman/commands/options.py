@@ -65,6 +65,29 @@ DECODING = {
     "draft_tokens": click.option(
         "--draft-tokens", type=click.IntRange(1), help="Tokens the draft proposes at a time. [default: 4]"
     ),
+    "by": click.option(
+        "--by", type=click.Choice(["ctc", "attention", "joint"]),
+        help="Of a run that transcribes: what finds the text; the last two need model.writer. [default: ctc]",
+    ),
+    "ctc_weight": click.option(
+        "--ctc-weight", type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+        help="With --by joint: the share of CTC in the score. [default: 0.3]",
+    ),
+    "language_model": click.option(
+        "--language-model", metavar="FILE|RUN",
+        help="Help CTC's search by n-grams of the tokens of a text file, or by a run of language-model with the same "
+        "vocabulary.",
+    ),
+    "language_model_weight": click.option(
+        "--language-model-weight", type=click.FloatRange(0.0, min_open=True),
+        help="What log p of the language model counts. [default: 0.3]",
+    ),
+    "language_model_bonus": click.option(
+        "--language-model-bonus", type=float, help="What every token written is given beside. [default: 0]"
+    ),
+    "language_model_order": click.option(
+        "--language-model-order", type=click.IntRange(1), help="The n of n-grams of a text file. [default: 5]"
+    ),
     "exhaustive": click.option(
         "--exhaustive", type=click.IntRange(0), metavar="LENGTH",
         help="Look at every output of up to so many tokens: exact, for small vocabularies; --json adds probability.",

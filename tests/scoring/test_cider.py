@@ -24,11 +24,11 @@ def brute_force(hypotheses: list[str], references: list[list[str]]) -> float:
     for row, hypothesis in enumerate(hypotheses):
         by_order = []
         for size in (1, 2, 3, 4):
-            known = sorted({gram for texts in [*references, hypotheses] for text in texts for gram in grams(text, size)})
-            documents = [{gram for text in texts for gram in grams(text, size)} for texts in references]
-            idf = np.array(
-                [np.log(len(references) / max(1, sum(gram in one for one in documents))) for gram in known]
+            known = sorted(
+                {gram for texts in [*references, hypotheses] for text in texts for gram in grams(text, size)}
             )
+            documents = [{gram for text in texts for gram in grams(text, size)} for texts in references]
+            idf = np.array([np.log(len(references) / max(1, sum(gram in one for one in documents))) for gram in known])
 
             def vector(text: str, size: int = size, known: list[str] = known, idf: np.ndarray = idf) -> np.ndarray:
                 found = grams(text, size)
