@@ -144,7 +144,7 @@ def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
     batches = [epoch[number] for number in range(min(LOOKED_AT, len(epoch)))]
     count = sum(len(rows) for rows in batches)
     with torch.no_grad():
-        reached = sum(int(model.reachable(gather(corpus.train, rows)).sum()) for rows in batches)
+        reached = sum(int(model.reachable(gather(corpus.train, rows, plan)).sum()) for rows in batches)
     left_out = count - reached
     say(f"room: {left_out:,} of {count:,} targets ({left_out / count:.1%}) are too long to be written at all")
     if not reached:

@@ -14,14 +14,20 @@ import torch
 from dragoman import settings
 from dragoman.completer import Completer
 from dragoman.data.batches import batch_of
+from dragoman.data.readers import read_lines
 from dragoman.data.tags import asked, check_tag
 from dragoman.errors import ConfigError, RunError
 from dragoman.models.core import AtOnce
+from dragoman.models.language_model import LanguageModel
+from dragoman.models.transcriber import Transcriber
 from dragoman.predictor import Prediction, Predictor, load
 from dragoman.runs import Run
+from dragoman.search.ctc import Fusion
 from dragoman.search.ensemble import Average, Ensemble
 from dragoman.search.exhaustive import Exhaustive
+from dragoman.search.joint import Attending, Fused, Joint
 from dragoman.search.methods import Method
+from dragoman.search.ngram import Neural, NGram
 from dragoman.search.risk import MinimumBayesRisk
 from dragoman.search.sampling import Sampling
 from dragoman.search.speculative import Speculative
@@ -173,8 +179,12 @@ NEEDS = {
     "average": ("others",),
     "rerank_weight": ("rerank",),
     "rerank_tag": ("rerank",),
+    "ctc_weight": ("by",),
+    "language_model_weight": ("language_model",),
+    "language_model_bonus": ("language_model",),
+    "language_model_order": ("language_model",),
 }
-FLAGS = {**METHODS, "others": "--with", "rerank": "--rerank"}
+FLAGS = {**METHODS, "others": "--with", "rerank": "--rerank", "by": "--by", "language_model": "--language-model"}
 
 
 def asked_how(
@@ -196,6 +206,13 @@ def asked_how(
             raise ConfigError(f"--{name.replace('_', '-')} needs {flags}")
     if methods and beam is not None and "rerank" not in given:
         raise ConfigError(f"found --beam and {methods[0]}, expected one of them")
+    beside = [FLAGS[name] for name in ("by", "language_model") if name in given]
+    if methods and beside:
+        raise ConfigError(f"found {methods[0]} and {beside[0]}, expected one of them")
+    if "ctc_weight" in given and given["by"] != "joint":
+        raise ConfigError(f"--ctc-weight needs --by joint, found --by {given['by']}")
+    if given.get("by") == "attention" and "language_model" in given:
+        raise ConfigError("--language-model helps CTC, found --by attention; expected ctc or joint")
     method = partial_method(given)
     runs = [run, *given.get("others", ())]
     predictor = load(run, device, engine=engine, precision=precision)
@@ -203,6 +220,8 @@ def asked_how(
         predictor = ensemble([predictor, *runs[1:]], device, average=given.get("average", "probability"))
     if "draft" in given:
         method = speculative(predictor, given["draft"], given.get("draft_tokens", 4))
+    if beside:
+        method = transcribing(predictor, given)
     reranker = None
     if "rerank" in given:
         reranker = rerankers(given["rerank"], given.get("rerank_weight", ()), given.get("rerank_tag"), device)
@@ -225,6 +244,46 @@ def rerankers(runs: Sequence[str], weights: Sequence[float], tag: str | None, de
             for run, weight in zip(runs, weights or [1.0] * len(runs), strict=True)
         ]
     )
+
+
+def transcribing(predictor: Predictor, given: Mapping[str, Any]) -> Method | None:
+    """How options say that the text of a recording or line is found; None: as without them."""
+    if not isinstance(predictor.model, Transcriber):
+        name = "by" if "by" in given else "language_model"
+        raise ConfigError(
+            f'{FLAGS[name]} goes with task = "transcribe"; {predictor.run.folder} has task = "{predictor.config.task}"'
+        )
+    fusion = None
+    if "language_model" in given:
+        weight, bonus = given.get("language_model_weight", 0.3), given.get("language_model_bonus", 0.0)
+        fusion = Fusion(
+            language_scorer(predictor, given["language_model"], given.get("language_model_order")), weight, bonus
+        )
+    if given.get("by") == "attention":
+        return Attending()
+    if given.get("by") == "joint":
+        return Joint(given.get("ctc_weight", 0.3), fusion)
+    return Fused(fusion) if fusion is not None else None
+
+
+def language_scorer(predictor: Predictor, place: str, order: int | None = None) -> NGram | Neural:
+    """What tells how a text goes on: n-grams of a text file, or a run that has learned to."""
+    target = predictor.target_tokenizer
+    if not Path(place).is_dir():
+        return NGram((target.encode(line) for line in read_lines(place)), len(target), order or 5)
+    if order is not None:
+        raise ConfigError("--language-model-order goes with a text file, found a run")
+    run = Run(place)
+    model = run.model(predictor.device)
+    if not isinstance(model, LanguageModel):
+        raise RunError(f'{place}: found task = "{run.config.task}", expected a text file or a run of "language-model"')
+    theirs = run.tokenizers()[1]
+    if theirs.fingerprint() != target.fingerprint():
+        raise RunError(
+            f"{place}: found a vocabulary of {len(theirs):,} {theirs.kind}, expected the very same as the targets of "
+            f"{predictor.run.folder} ({len(target):,} {target.kind})"
+        )
+    return Neural(model)
 
 
 def partial_method(given: Mapping[str, Any]) -> Method | None:

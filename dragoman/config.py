@@ -9,20 +9,27 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dragoman import settings
+from dragoman.data.audio import AudioConfig
 from dragoman.data.codecs import NumbersConfig, RunTokenizerConfig
 from dragoman.data.corpus import DataConfig, Files, TokenizersConfig, tags_of
+from dragoman.data.images import LineImageConfig, PictureConfig
 from dragoman.data.readers import Pairs
 from dragoman.data.tokenizers import CharactersConfig
 from dragoman.errors import ConfigError, hint
+from dragoman.layers.augmentation import LineChangesConfig, MaskingConfig, NoAugmentationConfig, PictureChangesConfig
 from dragoman.layers.pooling import TimeAttentionConfig
 from dragoman.layers.positions import LearnedConfig
+from dragoman.models.captioner import CaptionerConfig
 from dragoman.models.characters import CharacterWordsConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.models.frames import FramesConfig
 from dragoman.models.instant import InstantConfig
 from dragoman.models.language_model import LanguageModelConfig
 from dragoman.models.masked import MaskedModelConfig
+from dragoman.models.pictures import PatchesConfig, PictureEncoderConfig
 from dragoman.models.pooled import PooledConfig
 from dragoman.models.tagger import TaggerConfig
+from dragoman.models.transcriber import JointConfig, TranscriberConfig
 from dragoman.models.two_way import TwoWayModelConfig
 from dragoman.scoring.answers import LABEL_METRICS, NUMBER_METRICS, TAG_METRICS
 from dragoman.search.core import SearchConfig
@@ -36,9 +43,16 @@ class Config:
     """Everything a run is a function of, besides the data itself."""
 
     data: DataConfig = setting(help="where the pairs are")
-    task: Literal["translate", "classify", "regress", "tag", "language-model", "masked-language-model"] = setting(
-        "translate", help="the shape of the problem"
-    )
+    task: Literal[
+        "translate",
+        "classify",
+        "regress",
+        "tag",
+        "language-model",
+        "masked-language-model",
+        "transcribe",
+        "caption",
+    ] = setting("translate", help="the shape of the problem")
     tokenizer: TokenizersConfig = setting(TokenizersConfig(), help="how text becomes tokens")
     model: (
         EncoderDecoderConfig
@@ -48,6 +62,8 @@ class Config:
         | LanguageModelConfig
         | MaskedModelConfig
         | TwoWayModelConfig
+        | TranscriberConfig
+        | CaptionerConfig
     ) = setting(EncoderDecoderConfig(), help="what is trained; without a kind the usual one of the task")
     train: TrainConfig = setting(TrainConfig(), help="how it is trained")
     search: SearchConfig = setting(SearchConfig(), help="how its output is found")
@@ -72,7 +88,13 @@ class Config:
                 f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {units!r}; "
                 'set tokenizer.source.kind = "characters"'
             )
-        if isinstance(self.model, EncoderDecoderConfig | InstantConfig):
+        if isinstance(self.model, TranscriberConfig | CaptionerConfig):
+            yield from media_problems(self, self.model)
+            return
+        if self.data.media or isinstance(source, AudioConfig | LineImageConfig | PictureConfig):
+            place = "data.media" if self.data.media else f'tokenizer.source: found "{source.kind}", which'
+            yield f'{place} goes with task = "transcribe" or "caption"; found task = "{self.task}"'
+        elif isinstance(self.model, EncoderDecoderConfig | InstantConfig):
             yield from searched_problems(self, self.model)
         else:
             yield from direct_problems(self, self.model)
@@ -86,14 +108,69 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "tag": (TaggerConfig,),
     "language-model": (LanguageModelConfig,),
     "masked-language-model": (MaskedModelConfig, TwoWayModelConfig),
+    "transcribe": (TranscriberConfig,),
+    "caption": (CaptionerConfig,),
 }
+# Defaults of a task that are not those of a setting: CTC's texts are ranked by their whole probability.
+OWN_DEFAULTS: dict[str, dict[str, Any]] = {"transcribe": {"search": {"length_penalty": 0.0}}}
+TEXT_METRICS = ("loss", "bleu", "chrf", "wer", "cer", "per", "exact_match")
 METRICS: dict[str, tuple[str, ...]] = {
-    "translate": ("loss", "bleu", "chrf", "wer", "cer", "per", "exact_match"),
+    "translate": TEXT_METRICS,
     "classify": ("loss", *LABEL_METRICS),
     "regress": ("loss", *NUMBER_METRICS),
     "tag": ("loss", *TAG_METRICS),
     "language-model": ("loss",),  # all its scores follow from the likelihood of the text
     "masked-language-model": ("loss", "accuracy"),
+    "transcribe": TEXT_METRICS,
+    "caption": TEXT_METRICS,
+}
+
+
+def media_problems(config: Config, model: TranscriberConfig | CaptionerConfig) -> Iterator[str]:
+    """What settings of a task that reads recordings or pictures cannot say one by one."""
+    source, encoder, task = config.tokenizer.source, model.encoder, f'task = "{config.task}"'
+    fitting = READ_BY[type(encoder)]
+    if not isinstance(source, fitting):
+        kinds = " or ".join(f'"{one.kind}"' for one in fitting)
+        yield f'tokenizer.source: found "{source.kind}", but model.encoder.kind = "{encoder.kind}" reads {kinds}'
+        return
+    if config.tokenizer.target is None or isinstance(config.tokenizer.target, NumbersConfig):
+        found = config.tokenizer.target.kind if config.tokenizer.target else "nothing"
+        yield f'tokenizer.target: found {found} with {task}, expected units of text, such as "characters"'
+    if not isinstance(source, CHANGED_BY[type(model.augment)]):
+        yield f'model.augment: found "{model.augment.kind}", which does not go with tokenizer.source "{source.kind}"'
+    if isinstance(encoder, PatchesConfig) and isinstance(source, PictureConfig) and source.size % encoder.size:
+        yield f"model.encoder.size: found {encoder.size}, expected a divisor of tokenizer.source.size = {source.size}"
+    if not isinstance(config.train.objective, LikelihoodConfig):
+        yield f'train.objective: found "{config.train.objective.kind}", which reads tokens; {task} has none'
+    if tags_of(config.data.train):
+        yield f'data.train: found a tag, which goes with task = "translate" alone; found {task}'
+    if config.train.metric == "per" and config.data.units != "phonemes":
+        yield 'train.metric: found "per", which needs data.units = "phonemes"'
+    if isinstance(model, CaptionerConfig):
+        decoder: Any = model.decoder
+    else:
+        decoder = model.writer.decoder if isinstance(model.writer, JointConfig) else None
+    place, most = reach(decoder)
+    if most is not None and config.data.max_length >= most:
+        where = "decoder" if isinstance(model, CaptionerConfig) else "writer.decoder"
+        yield (
+            f"data.max_length: found {config.data.max_length}, but model.{where}.{place} = {most} tokens, <eos> "
+            f"included; expected at most {most - 1}"
+        )
+
+
+# What encoders of features read, and which changes suit which features.
+READ_BY: dict[type, tuple[Any, ...]] = {
+    FramesConfig: (AudioConfig, LineImageConfig),
+    PictureEncoderConfig: (PictureConfig,),
+    PatchesConfig: (PictureConfig,),
+}
+CHANGED_BY: dict[type, tuple[Any, ...]] = {
+    NoAugmentationConfig: (AudioConfig, LineImageConfig, PictureConfig),
+    MaskingConfig: (AudioConfig, LineImageConfig),
+    LineChangesConfig: (LineImageConfig,),
+    PictureChangesConfig: (PictureConfig,),
 }
 
 
@@ -265,6 +342,8 @@ def build(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     task, model = merged.get("task"), merged.get("model", {})
     if isinstance(task, str) and task in MODELS and isinstance(model, Mapping) and "kind" not in model:
         merged["model"] = {"kind": MODELS[task][0].kind, **model}
+    if isinstance(task, str) and task in OWN_DEFAULTS:
+        merged = settings.merge(OWN_DEFAULTS[task], merged)
     return settings.build(Config, merged)
 
 
@@ -308,6 +387,7 @@ def with_absolute_paths(config: Config) -> Config:
     data = config.data
     valid = None if data.valid is None else each(data.valid)
     cache = str(Path(data.cache).absolute()) if data.cache else ""
+    media = str(Path(data.media).absolute()) if data.media else ""
     start: Any = config.train.start_from
     if isinstance(start, str):
         start = str(Path(start).absolute()) if start else ""
@@ -320,7 +400,7 @@ def with_absolute_paths(config: Config) -> Config:
     tokenizer = config.tokenizer
     return replace(
         config,
-        data=replace(data, train=each(data.train), valid=valid, cache=cache),
+        data=replace(data, train=each(data.train), valid=valid, media=media, cache=cache),
         tokenizer=replace(tokenizer, source=units(tokenizer.source), target=units(tokenizer.target)),
         train=replace(config.train, start_from=start),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
@@ -16,8 +17,9 @@ import torch
 
 from dragoman import settings
 from dragoman.config import encoder_of, reach
-from dragoman.data.batches import batch_of
-from dragoman.data.readers import Example
+from dragoman.data.features import FeatureColumn, write_features
+from dragoman.data.media_codec import Features
+from dragoman.data.readers import Example, Fault
 from dragoman.data.tags import asked, check_tag, untagged
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError, RunError
@@ -25,6 +27,7 @@ from dragoman.exchange import engine as engines
 from dragoman.layers.layouts import for_few_rows
 from dragoman.runs import Run, device_of
 from dragoman.scoring.calibration import Scale
+from dragoman.scoring.errors import error_kinds
 from dragoman.scoring.metrics import score_table
 from dragoman.scoring.significance import TIMES
 from dragoman.scoring.table import chosen
@@ -36,6 +39,7 @@ from dragoman.search.rules import Rules
 from dragoman.search.run import search_all
 from dragoman.search.trace import Trace
 
+MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
 WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
 
 
@@ -115,8 +119,10 @@ class Predictor:
         self.insists = engine == "ctranslate2" or precision == "int8"  # a search it cannot do is then an error
         self.precision = precision
         self.engine_name = engines.chosen(engine, precision, run.config.model, self.device)
+        self.unreadable: Callable[[Fault], None] | None = None  # hears of files left out; None: they are errors
         self.tells_scores = True  # False: who asks wants text alone, and the engine need not work out scores
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
+        self.form = run.task.form_of(run.config, self.source_tokenizer)
         self.model: Any = run.model(self.device)
         if precision == "bfloat16":
             self.model.bfloat16()
@@ -248,6 +254,8 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
+        if isinstance(self.source_tokenizer, Features):
+            window = min(window, MEDIA_WINDOW)
         options = {"beam": beam, "length_penalty": length_penalty}
         given = {**(search or {}), **{key: value for key, value in options.items() if value is not None}}
         config = settings.build(SearchConfig, settings.as_table(self.config.search) | given)
@@ -333,7 +341,7 @@ class Predictor:
         out = [NOTHING] * len(asked_for)
         places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
         done(len(asked_for) - len(places))
-        sources = self.source_tokenizer.encode_batch([asked_for[place].text for place in places])
+        sources, places = self._encoded([asked_for[place].text for place in places], places, first, done)
         bound, most_read = reach(encoder_of(self.config))
         for place, tokens in zip(places, sources, strict=True):
             if most_read is not None and len(tokens) >= most_read:
@@ -357,6 +365,7 @@ class Predictor:
             most=most,
             method=method,
             text=self.target_tokenizer.decode,
+            form=self.form,
         )
         if engine is None:
             answers = own(sources, rules=rules, traces=seen)
@@ -380,6 +389,23 @@ class Predictor:
             if traces is not None and seen is not None:
                 traces[places[place]] = seen[place]
         return out
+
+    def _encoded(
+        self, texts: Sequence[str], places: list[int], first: int, done: Callable[[int], None]
+    ) -> tuple[list[Any], list[int]]:
+        """What the model reads of the texts, and which places have it; a file that cannot be read has none."""
+        if not isinstance(self.source_tokenizer, Features):
+            return self.source_tokenizer.encode_batch(texts), places
+        kept: list[tuple[Any, int]] = []
+        for found, place in zip(self.source_tokenizer.encode_or_fault(texts), places, strict=True):
+            if not isinstance(found, Fault):
+                kept.append((found, place))
+            elif self.unreadable is None:
+                raise DataError(f"input {first + place}: {found}; leave such inputs out with --skip-unreadable")
+            else:
+                self.unreadable(Fault(f"input {first + place}", found.kind, str(found)))
+                done(1)
+        return [source for source, _ in kept], [place for _, place in kept]
 
     def _confidences(
         self, sources: Sequence[Sequence[int]], found: Sequence[tuple[int, list[Hypothesis]]], rows: int
@@ -422,7 +448,7 @@ class Predictor:
         total, correct, count = 0.0, 0, 0
         for first in range(0, len(order), batch_size):
             places = order[first : first + batch_size]
-            batch = batch_of([sources[p] for p in places], [targets[p] for p in places]).to(self.device)
+            batch = self.form.batch([sources[p] for p in places], [targets[p] for p in places]).to(self.device)
             scores = self.model.score(batch)
             total -= float(scores.log_probabilities.sum(dtype=torch.float64))
             correct += int(scores.correct.sum())
@@ -451,6 +477,7 @@ class Predictor:
         intervals: bool = False,
         draws: int = TIMES,
         draws_seed: int = 1,
+        skip_unreadable: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Scores of the run on pairs of a source and one or more references, and the outputs behind them.
@@ -458,16 +485,26 @@ class Predictor:
         How outputs are searched for and what is asked of them is as for `predict`. `metrics` are names of
         `scoring.METRICS`, or "all"; loss, perplexity and token accuracy always come with them, and are those of the
         references, whatever is asked of the outputs. `intervals` adds 95 % confidence intervals by bootstrap over
-        segments. `progress` is called with how many more outputs are done.
+        segments. `progress` is called with how many more outputs are done. A recording or picture that cannot be read
+        is an error, or with `skip_unreadable` left out and counted as `unreadable`.
         """
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        names = names or self.run.task.metrics
+        if "per" not in names and self.config.data.units == "phonemes" and self.run.task.kinds:
+            names = ("per", *names)
         chosen(names, self.config.data.units)  # a wrong name must not cost a whole decoding
         for name, value, least in (("draws", draws, 10), ("draws_seed", draws_seed, 0)):
             if value < least:
                 raise ConfigError(f"{name}: found {value}, expected at least {least}")
         examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
+        examples, faults = self._read_files(examples)
+        if faults and not skip_unreadable:
+            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+            raise DataError(f"{faults[0]}{more}; leave such examples out with --skip-unreadable (skip_unreadable=True)")
+        if not examples:
+            raise DataError(f"nothing to evaluate: none of {len(faults)} files could be read")
         sources = self._sources(examples, tag)
         asked_for = controls(len(sources), prefix, pattern, forbid=forbid, require=require, allow=allow)
         predictions = list(
@@ -494,7 +531,28 @@ class Predictor:
         )
         loss, accuracy = self.loss(examples, batch_size, tag=tag)
         scores |= {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": accuracy}
+        if self.run.task.kinds:
+            texts, truths = [one.text for one in predictions], [example.references for example in examples]
+            scores["errors"] = {unit: error_kinds(texts, truths, unit) for unit in ("words", "characters")}
+        if faults:  # an empty output for each, so that every line keeps its place
+            scores["unreadable"] = len(faults)
+            left_out, found = {fault.place for fault in faults}, iter(predictions)
+            places = [as_example(pair, place).place for place, pair in enumerate(pairs, 1)]
+            predictions = [NOTHING if place in left_out else next(found) for place in places]
         return scores, predictions
+
+    def _read_files(self, examples: list[Example]) -> tuple[list[Example], list[Fault]]:
+        """Recordings or pictures read once, into a folder that goes with this process; text is as it is."""
+        if not isinstance(self.source_tokenizer, Features):
+            return examples, []
+        places = list(dict.fromkeys(example.tagged for example in examples))
+        self._files = tempfile.TemporaryDirectory(prefix="dragoman-features-")
+        folder = Path(self._files.name) / "features"
+        wrong = {fault.place: fault for fault in write_features(folder, places, self.source_tokenizer.config)}
+        self.source_tokenizer.remember(FeatureColumn(folder))
+        named = [(one, wrong.get(one.tagged)) for one in examples]
+        faults = [Fault(one.place, fault.kind, str(fault)) for one, fault in named if fault is not None]
+        return [one for one, fault in named if fault is None], faults
 
 
 def as_example(pair: Example | tuple[str, str | Sequence[str]], place: int) -> Example:

@@ -46,6 +46,7 @@ CHANGEABLE = (
     "data.valid",
     "tokenizer.source.run",  # the same holds for another run's units
     "tokenizer.target.run",
+    "data.media",
 )
 
 

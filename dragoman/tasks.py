@@ -14,8 +14,11 @@ from dragoman.config import Config, encoder_of
 from dragoman.data.batches import PAIRS, Form, Terms, TokenRows
 from dragoman.data.codecs import NumbersConfig
 from dragoman.data.corpus import Corpus, Note, prepare
-from dragoman.data.forms import Scalars, Series, Tags, TextsApart, TextsEnded
+from dragoman.data.forms import Frames, Pictures, Scalars, Series, Tags, TextsApart, TextsEnded
+from dragoman.data.images import PictureConfig
 from dragoman.data.joined import Joined
+from dragoman.data.media_codec import Features
+from dragoman.data.media_shape import CAPTIONS, TRANSCRIPTS
 from dragoman.data.running import RunningForm
 from dragoman.data.shapes import (
     PAIRS_SHAPE,
@@ -30,12 +33,14 @@ from dragoman.data.texts import TextShape
 from dragoman.data.tokenizers import PAD, Tokenizer
 from dragoman.layers.blocks import build_embedding
 from dragoman.models.bert import BertEncoderConfig
+from dragoman.models.captioner import Captioner, CaptionerConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.instant import Instant, InstantConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked import MaskedModel, MaskedModelConfig, told
 from dragoman.models.pooled import Classifier, PooledConfig, Regressor, SeriesInput
 from dragoman.models.tagger import Tagger, TaggerConfig
+from dragoman.models.transcriber import Transcriber, TranscriberConfig
 from dragoman.models.two_way import TwoWayEncoderConfig, TwoWayModel, TwoWayModelConfig
 from dragoman.search.fill import FillReadout
 from dragoman.search.readout import LabelReadout, NumberReadout, Readout, TagReadout
@@ -60,6 +65,8 @@ class Task:
     readout: Readout | None = None  # how batches are answered; None: by search
     running: bool = False  # the data are one long text, which is gone on with, not rows to be answered
     measure: Callable[[Corpus, torch.device], Any] | None = None  # a validator of its own
+    metrics: tuple[str, ...] = ()  # of a search: what an evaluation reports unless asked for others; none: the usual
+    kinds: bool = False  # whether an evaluation also counts edits by kind
 
     def prepare(self, config: Config, note: Note = lambda doing, count: None) -> Corpus:
         """The data of a run, read and tokenised unless that was done before."""
@@ -150,6 +157,18 @@ def build_pretrained(kind: Any) -> Build:
     return build
 
 
+def build_reader(kind: Any) -> Build:
+    """How a model that reads features is built; the codec knows their scale."""
+
+    def build(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        assert isinstance(source, Features)
+        model: Any = kind(config.model, len(source), len(target))
+        model.standard.learn(*source.scale)
+        return model  # type: ignore[no-any-return]
+
+    return build
+
+
 # --- forms
 
 
@@ -157,6 +176,15 @@ def whole(config: Config, source: Tokenizer) -> Tokenizer:
     """The tokenizer whose tokens a model reads: what was trained on texts alone has <eos> between two, no separator."""
     pretrained = isinstance(encoder_of(config), BertEncoderConfig | TwoWayEncoderConfig)
     return source.inner if isinstance(source, Joined) and pretrained else source
+
+
+def feature_form(source: Any) -> Form:
+    """How features and the tokens that answer them stand in a batch."""
+    assert isinstance(source, Features)
+    reader = source.config
+    if isinstance(reader, PictureConfig):
+        return Form(Pictures(reader.size, reader.features))
+    return Form(Frames(reader.features, reader.dtype))
 
 
 def source_form(config: Config, source: Tokenizer) -> Any:
@@ -238,6 +266,21 @@ TASKS: dict[str, Task] = {
             },
             readout=FillReadout(),
             measure=HiddenValidator,
+        ),
+        Task(
+            "transcribe",
+            shape_of=lambda config: TRANSCRIPTS,
+            form_of=lambda config, source: feature_form(source),
+            models={TranscriberConfig: build_reader(Transcriber)},
+            metrics=("wer", "cer", "exact_match"),
+            kinds=True,
+        ),
+        Task(
+            "caption",
+            shape_of=lambda config: CAPTIONS,
+            form_of=lambda config, source: feature_form(source),
+            models={CaptionerConfig: build_reader(Captioner)},
+            metrics=("bleu", "chrf", "meteor", "cider"),
         ),
     )
 }

@@ -78,10 +78,29 @@ def spaced(text: str) -> str:
     return " ".join(re.sub(r'" ([^"]*?) "', r'"\1"', text).split())
 
 
+def make_flickr8k(data: Path, work: Path) -> None:
+    """The captions as they are usually scored: lower case, and no full stop at the end."""
+    for part in ("train", "dev", "test"):
+        lines = read_lines(data / f"flickr8k/{part}.tsv.gz")
+        rows = (
+            [name, *(text.lower().rstrip(" .") for text in texts)]
+            for name, *texts in (one.split("\t") for one in lines)
+        )
+        (work / f"flickr8k.{part}.tsv").write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def make_fraktur(data: Path, work: Path) -> None:
+    """The transcripts of the training lines alone, for a language model of characters."""
+    lines = (data / "ocr_fraktur_goethe/train.tsv").read_text(encoding="utf-8").splitlines()
+    (work / "fraktur.train.txt").write_text("".join(line.split("\t")[1] + "\n" for line in lines), encoding="utf-8")
+
+
 MAKERS = {
     "fibonacci": make_fibonacci,
     "task-texts": make_task_texts,
     "tinyshakespeare": make_tinyshakespeare,
+    "flickr8k": make_flickr8k,
+    "fraktur": make_fraktur,
 }  # data that are computed: `make` in a recipe, `made` in its entries
 
 
@@ -112,6 +131,8 @@ def write_config(name: str, recipe: Table, data: Path, work: Path) -> Path:
     table["data"] = dict(table.get("data", {}), train=data_table(data, work, recipe["recipe"]["train"]))
     if "valid" in recipe["recipe"]:
         table["data"]["valid"] = data_table(data, work, recipe["recipe"]["valid"])
+    if "media" in recipe["recipe"]:  # the archive of recordings or pictures that manifests name
+        table["data"]["media"] = str(data / recipe["recipe"]["media"])
     path = work / f"{name}.toml"
     path.write_text(settings.dump(configuration.build(table)), encoding="utf-8")
     return path
@@ -146,9 +167,11 @@ def train_and_evaluate(
         files = [table] if isinstance(table, str) else ["--source", table["source"], "--target", table["target"]]
         output = work / f"{name}-{seed}.{test}.txt"
         started = time.time()
-        evaluate = [*command, "evaluate", str(run), *files, "--json", "--batch-size", "256"]
+        rows = str(recipe["recipe"].get("batch_size", 256))
+        evaluate = [*command, "evaluate", str(run), *files, "--json", "--batch-size", rows]
         if recipe["config"].get("task") not in ("language-model", "masked-language-model"):  # which answer nothing
             evaluate += ["--output", str(output)]
+        evaluate += [part.format(work=work) for part in recipe["recipe"].get("evaluate", ())]
         done = subprocess.run(evaluate, check=True, stdout=subprocess.PIPE, stderr=log, text=True)
         found["tests"][test] = json.loads(done.stdout) | {"seconds": round(time.time() - started, 1)}
     report = json.loads((run / "data.json").read_text(encoding="utf-8"))

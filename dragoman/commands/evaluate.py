@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from dragoman.commands.complete import evaluate_text
 from dragoman.commands.direct import evaluate_directly
+from dragoman.commands.media import files_only
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
     INTERVAL_OPTIONS,
@@ -23,8 +25,10 @@ from dragoman.commands.options import (
     interval_settings,
     json_option,
     length_penalty_option,
+    media_option,
     options,
     search_settings,
+    skip_unreadable_option,
     tag_option,
 )
 from dragoman.commands.printing import print_scores, tell_saved
@@ -47,7 +51,11 @@ from dragoman.errors import DataError
 @tag_option
 @json_option
 @click.option("--output", help="Also write the outputs to this file, one a line.")
+@click.option("--alignment", is_flag=True, help="Show every output aligned with its reference, S, I and D counted.")
+@click.option("--characters", is_flag=True, help="With --alignment: characters instead of words.")
 @click.option("--skip-unknown", is_flag=True, help="Leave out and count examples whose labels training did not have.")
+@skip_unreadable_option
+@media_option
 @device_option
 @engine_options
 @decoding_options
@@ -63,7 +71,11 @@ def evaluate(
     tag: str | None,
     as_json: bool,
     output: str | None,
+    alignment: bool,
+    characters: bool,
     skip_unknown: bool,
+    skip_unreadable: bool,
+    media: str | None,
     device: str,
     engine: str,
     precision: str,
@@ -86,11 +98,14 @@ def evaluate(
 
     A run that classifies has accuracy, macro_f1, f1 and matthews, one that regresses mse, pearson and spearman, one
     that tags accuracy, macro_f1, span_f1 and exact_match; labels and tags are also reported one by one.
+
+    A run that transcribes or captions reads a manifest: the name of a recording or picture, then its text or texts.
     """
     from dragoman.companions import asked_how
     from dragoman.data.corpus import fault_message, read_all
     from dragoman.data.readers import Example, Fault, Pairs
     from dragoman.files import check_writable, written_whole
+    from dragoman.predictor import NOTHING
     from dragoman.runs import Run
     from dragoman.scoring.table import chosen
 
@@ -105,6 +120,9 @@ def evaluate(
     if opened.task.readout is not None:
         evaluate_directly(opened, files, batch_size, metrics, skip_unknown, as_json, output, device)
         return
+    if characters and not alignment:
+        raise DataError("--characters needs --alignment")
+    files_only(opened, skip_unreadable, media)
     if skip_unknown:
         raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
     asked, drawn = control_settings(given), interval_settings(given)
@@ -114,7 +132,9 @@ def evaluate(
     predictor, decoding = asked_how(run, device, how, beam, engine, precision)
     examples: list[Example] = []
     faults: list[Fault] = []
-    for item in read_all(predictor.config.data, files, several_references=True):
+    shape = opened.task.shape_of(opened.config)
+    reading = replace(opened.config.data, media=media) if media else opened.config.data
+    for item in read_all(reading, files, several_references=True, shape=shape):
         if isinstance(item, Fault):
             faults.append(item)
         else:
@@ -135,6 +155,7 @@ def evaluate(
             batch_size=batch_size,
             search=search_settings(given),
             metrics=metrics,
+            skip_unreadable=skip_unreadable,
             progress=progress,
             **decoding,
             **asked,
@@ -145,4 +166,15 @@ def evaluate(
         with written_whole(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
+    if alignment:
+        from dragoman.reports.lines import alignment_lines
+        from dragoman.scoring.errors import alignments
+
+        unit: Any = "characters" if characters else "words"
+        kept = [pair for pair in zip(predictions, examples, strict=True) if pair[0] is not NOTHING]
+        found = alignments([one.text for one, _ in kept], [one.references for _, one in kept], units=unit)
+        kinds = ("substitutions", "insertions", "deletions", "matches")
+        scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in found]
+        for line in alignment_lines(found, unit, table=False) if not as_json else ():
+            click.echo(line)
     print_scores(scores, as_json)

@@ -67,6 +67,29 @@ DECODING = {
     "draft_tokens": click.option(
         "--draft-tokens", type=click.IntRange(1), help="Tokens the draft proposes at a time. [default: 4]"
     ),
+    "by": click.option(
+        "--by", type=click.Choice(["ctc", "attention", "joint"]),
+        help="Of a run that transcribes: what finds the text; the last two need model.writer. [default: ctc]",
+    ),
+    "ctc_weight": click.option(
+        "--ctc-weight", type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
+        help="With --by joint: the share of CTC in the score. [default: 0.3]",
+    ),
+    "language_model": click.option(
+        "--language-model", metavar="FILE|RUN",
+        help="Help CTC's search by n-grams of the tokens of a text file, or by a run of language-model with the same "
+        "vocabulary.",
+    ),
+    "language_model_weight": click.option(
+        "--language-model-weight", type=click.FloatRange(0.0, min_open=True),
+        help="What log p of the language model counts. [default: 0.3]",
+    ),
+    "language_model_bonus": click.option(
+        "--language-model-bonus", type=float, help="What every token written is given beside. [default: 0]"
+    ),
+    "language_model_order": click.option(
+        "--language-model-order", type=click.IntRange(1), help="The n of n-grams of a text file. [default: 5]"
+    ),
     "exhaustive": click.option(
         "--exhaustive", type=click.IntRange(0), metavar="LENGTH",
         help="Look at every output of up to so many tokens: exact, for small vocabularies; --json adds probability.",
@@ -200,16 +223,17 @@ def control_settings(given: dict[str, Any]) -> dict[str, Any]:
 
 
 METRIC_NAMES = (
-    "bleu, chrf, chrf++, ter, meteor (English), rouge-1, rouge-2, rouge-l (summaries), wer, cer, per (phonemes), "
-    "exact_match or all; may be given several times."
+    "bleu, chrf, chrf++, ter, meteor (English), cider (captions), rouge-1, rouge-2, rouge-l (summaries), wer, cer, per "
+    "(phonemes), exact_match or all; may be given several times."
 )
 metric_option = click.option(
     "--metric", "metrics", multiple=True, metavar="NAME",
-    help=f"{METRIC_NAMES} [default: all but meteor, rouge and per]",
+    help=f"{METRIC_NAMES} [default: all but meteor, cider, rouge and per]",
 )  # fmt: skip
 evaluation_metric_option = click.option(
     "--metric", "metrics", multiple=True, metavar="NAME",
-    help=f"{METRIC_NAMES} [default: bleu, chrf, wer, cer, exact_match; of phonemes also per]",
+    help=f"{METRIC_NAMES} [default: bleu, chrf, wer, cer, exact_match; of phonemes also per; of transcripts wer, cer, "
+    "exact_match; of captions bleu, chrf, meteor, cider]",
 )  # fmt: skip
 units_option = click.option(
     "--units", type=click.Choice(["words", "phonemes"]), default="words", show_default=True,
@@ -235,3 +259,12 @@ def interval_settings(given: dict[str, Any]) -> dict[str, Any]:
     if table and not given["intervals"]:
         raise DataError(f"--{next(iter(table)).replace('_', '-')} needs --intervals")
     return {"intervals": given["intervals"], **table}
+
+
+# For runs that read recordings or pictures.
+skip_unreadable_option = click.option(
+    "--skip-unreadable", is_flag=True, help="Leave out and count recordings or pictures that cannot be read."
+)
+media_option = click.option(
+    "--media", metavar="PLACE", help="Folder or archive that the files of a manifest are in. [default: the run's]"
+)

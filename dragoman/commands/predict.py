@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from dragoman.commands.direct import predict_directly
+from dragoman.commands.media import files_only, locations, reads_files, tell_left_out
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
     SEARCH_OPTIONS,
@@ -20,8 +21,10 @@ from dragoman.commands.options import (
     device_option,
     engine_options,
     length_penalty_option,
+    media_option,
     options,
     search_settings,
+    skip_unreadable_option,
     tag_option,
 )
 from dragoman.commands.printing import as_utf8, tell_saved
@@ -41,6 +44,8 @@ from dragoman.errors import DataError, RunError
 @tag_option
 @click.option("--json", "as_json", is_flag=True, help="One object a line: text, score, tokens, token_scores.")
 @click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json.")
+@skip_unreadable_option
+@media_option
 @device_option
 @engine_options
 @decoding_options
@@ -53,6 +58,8 @@ def predict(
     tag: str | None,
     as_json: bool,
     n_best: int,
+    skip_unreadable: bool,
+    media: str | None,
     device: str,
     engine: str,
     precision: str,
@@ -79,6 +86,9 @@ def predict(
 
     A run that classifies, regresses or tags answers every line at once: two texts have a tab between them, words and
     the numbers of a series spaces. --json adds probabilities; options of search are refused.
+
+    A run that transcribes or captions reads files: FILE is a recording or picture, a folder or archive of them, a
+    manifest (.tsv, .jsonl) as for training, or a list of locations, one a line ("page.tar.gz::7.png" is in an archive).
     """
     typed = file in (None, "-")
     if typed and sys.stdin is None:
@@ -100,7 +110,9 @@ def predict(
     from dragoman.predictor import WINDOW
     from dragoman.search.control import Asked, asked_from_json, control_of
 
-    lines = read_lines(file)
+    files_only(opened, skip_unreadable, media)
+    named = locations(opened, file, media) if reads_files(opened) else None
+    lines = read_lines(file) if named is None else named
     asked = control_settings(given)
     control = control_of(asked, "options")
     if beam_trace is not None:
@@ -112,7 +124,12 @@ def predict(
     if not as_json:
         predictor.temperature = None  # plain output has no room for confidences: do not work them out
         predictor.tells_scores = False
-    objects = file is not None and file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
+    left_out: list[Any] = []
+    if skip_unreadable:
+        predictor.unreadable = left_out.append
+    objects = (
+        named is None and file is not None and file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
+    )
     texts = (
         asked_from_json(line, f"{file}:{number}", control) if objects and line.strip() else Asked(line, control)
         for number, line in enumerate(lines, 1)
@@ -122,7 +139,9 @@ def predict(
         traced = None if beam_trace is None else stack.enter_context(Path(beam_trace).open("w", encoding="utf-8"))
         progress = None
         if sys.stderr.isatty() and not sys.stdout.isatty() and not conversation:
-            progress = stack.enter_context(progress_bar("lines", None if typed else count_lines(file)))
+            progress = stack.enter_context(
+                progress_bar("lines", None if typed or named is not None else count_lines(file))
+            )
 
         def tell_nodes(text: str, nodes: list[dict[str, Any]]) -> None:
             print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=traced)
@@ -151,3 +170,4 @@ def predict(
                 sys.stdout.flush()
         sys.stdout.flush()
     tell_saved(decoding)
+    tell_left_out(left_out)

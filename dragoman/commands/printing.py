@@ -27,6 +27,7 @@ NAMES = {
     "chrf++": "chrF++",
     "ter": "TER",
     "meteor": "METEOR",
+    "cider": "CIDEr-D",
     "rouge-1": "ROUGE-1",
     "rouge-2": "ROUGE-2",
     "rouge-l": "ROUGE-L",
@@ -55,4 +56,9 @@ def print_scores(scores: dict[str, Any], as_json: bool) -> None:
                 low, high = ((100 if key in FRACTIONS else 1) * bound for bound in scores["intervals"][key])
                 shown = f"{shown:>10}  {low:>6.2f} to {high:>6.2f}"
             click.echo(f"{name:<15}{shown:>10}   {signatures.get(key, '')}".rstrip())
+    for unit, kinds in scores.get("errors", {}).items():
+        shown = ", ".join(f"{kinds[kind]:,} {kind}" for kind in ("substitutions", "insertions", "deletions"))
+        click.echo(f"{unit:<15}{kinds['reference']:>10,}   {shown}")
+    if "unreadable" in scores:
+        click.echo(f"{'unreadable':<15}{scores['unreadable']:>10,}")
     click.echo(f"{'segments':<15}{scores['segments']:>10,}")

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.data.media import MediaError, read_bytes
+from dragoman.data.wav import WavError, is_wav, read_wav
 from dragoman.errors import MissingExtraError
 from dragoman.settings import Range, Size, setting
 
@@ -37,11 +38,11 @@ class AudioConfig:
     scale: Literal["htk", "slaney"] = setting(
         "htk", help="htk: 2595 log10(1 + f/700), peaks of 1; slaney: linear to 1 kHz, then log, areas of 1"
     )
-    normalise: Literal["recording", "none"] = setting(
+    normalise: Literal["recording", "corpus", "none"] = setting(
         "recording",
-        help="every feature of a recording to mean 0 and variance 1; none: as it is, for a model that knows the "
-        "training data's",
+        help="every feature to mean 0 and variance 1 in each recording, or over the training data; none: as it is",
     )
+    longest: Positive = setting(60.0, help="seconds; a longer recording is a fault")
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
@@ -89,6 +90,9 @@ class AudioConfig:
             raise MediaError(
                 place, "empty-file", f"found {seconds:.3f} s, expected at least one window, {self.window} s"
             )
+        if len(samples) > self.longest * self.rate:
+            seconds = len(samples) / self.rate
+            raise MediaError(place, "over-long", f"found {seconds:.1f} s, expected at most {self.longest:g} s")
         features = log_mel(samples, self)
         return (standardised(features) if self.normalise == "recording" else features).numpy()
 
@@ -105,14 +109,31 @@ def _soundfile() -> Any:
     return soundfile
 
 
-def read_samples(data: bytes, place: str, rate: int, *, resample: bool = False) -> Tensor:
-    """The mean of a recording's channels, between −1 and 1: (n,)."""
+def decoded(data: bytes, place: str) -> tuple[NDArray[np.float32], int]:
+    """Samples (n, channels) and their rate; WAV files need no library, all others do."""
+    if not data:
+        raise MediaError(place, "unreadable-file", "cannot be read as a recording (the file is empty)")
+    if is_wav(data):
+        try:
+            return read_wav(data)
+        except WavError as error:
+            try:
+                _soundfile()  # knows more kinds of WAV files, and says more of damaged ones
+            except MissingExtraError:
+                detail = f"cannot be read as a recording ({error})"
+                raise MediaError(place, "unreadable-file", detail) from None
     soundfile = _soundfile()
     try:
         samples, found = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, RuntimeError, TypeError, ValueError) as error:
-        reason = "the file is empty" if not data else str(error).rstrip(".")
-        raise MediaError(place, "unreadable-file", f"cannot be read as a recording ({reason})") from None
+        detail = f"cannot be read as a recording ({str(error).rstrip('.')})"
+        raise MediaError(place, "unreadable-file", detail) from None
+    return samples, found
+
+
+def read_samples(data: bytes, place: str, rate: int, *, resample: bool = False) -> Tensor:
+    """The mean of a recording's channels, between −1 and 1: (n,)."""
+    samples, found = decoded(data, place)
     if not len(samples):
         raise MediaError(place, "empty-file", "found a recording without samples, expected sound")
     if not np.isfinite(samples).all():

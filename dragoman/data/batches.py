@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data.store import TokenStore
+from dragoman.data.store import Store
 from dragoman.data.tokenizers import EOS, PAD
 
 
@@ -25,8 +25,8 @@ class Candidates(NamedTuple):
 class Batch(NamedTuple):
     """Sources and targets as padded rows; rows of tokens end in <eos>."""
 
-    source: Tensor  # (B, S); two texts that are read apart (B, 2, S)
-    source_mask: Tensor  # the same shape, True = real
+    source: Tensor  # (B, S); two texts that are read apart (B, 2, S); frames (B, S, F)
+    source_mask: Tensor  # the same shape, of frames (B, S); True = real
     target: Tensor  # (B, T) or as the task's form says; with candidates (B·k, T)
     candidates: Candidates | None = None
 
@@ -60,8 +60,17 @@ def padded(rows: Sequence[Sequence[int] | NDArray[Any]], width: int | None = Non
 
 
 def real(source: Tensor) -> Tensor:
-    """Which places of a source are no padding: tokens but <pad>, numbers but NaN."""
-    return ~source.isnan() if source.is_floating_point() else source != PAD
+    """Which places of a source are no padding: tokens but <pad>, numbers but NaN, frames but NaN or −1.
+
+    Pictures are bytes and have no padding.
+    """
+    if source.dtype == torch.uint8:
+        return torch.ones(source.shape[:2], dtype=torch.bool, device=source.device)
+    if source.dtype == torch.int16:
+        return source[:, :, 0] >= 0
+    if source.is_floating_point():
+        return ~(source[:, :, 0] if source.dim() == 3 else source).isnan()
+    return source != PAD
 
 
 Rows = Sequence[Sequence[Any] | NDArray[Any]]
@@ -161,9 +170,7 @@ class BatchPlan:
     batch of an epoch is short. A row longer than the budget makes a batch of its own.
     """
 
-    def __init__(
-        self, store: TokenStore, budget: int, seed: int, max_rows: int | None = None, form: Form = PAIRS
-    ) -> None:
+    def __init__(self, store: Store, budget: int, seed: int, max_rows: int | None = None, form: Form = PAIRS) -> None:
         self.budget, self.seed, self.max_rows, self.form = budget, seed, max_rows, form
         stored = store.target.lengths()
         source, target = form.source.cells(store.source.lengths()), form.target.cells(stored)  # <eos> counts
@@ -238,7 +245,7 @@ class BatchPlan:
         return pieces, rows[place:]
 
 
-def gather(store: TokenStore, rows: NDArray[np.int64], plan: BatchPlan | None = None, form: Form = PAIRS) -> Batch:
+def gather(store: Store, rows: NDArray[np.int64], plan: BatchPlan | None = None, form: Form = PAIRS) -> Batch:
     """Read rows of a store as one batch, padded to the plan's grid (and in its form) if one is given."""
     form = form if plan is None else plan.form
 

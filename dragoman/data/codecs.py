@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dragoman import settings
+from dragoman.data.media_codec import MEDIA, Features
 from dragoman.data.tokenizers import Tokenizer, _hash, _read, _write, load_tokenizer
 from dragoman.errors import ConfigError, DataError, RunError, nearest
 from dragoman.settings import setting
@@ -212,7 +213,7 @@ class Numbers:
         return cls(settings.build(NumbersConfig, {"scale": table["scale"]}), table["shift"], table["divisor"])
 
 
-CODECS: dict[str, Any] = {Labels.kind: Labels, Numbers.kind: Numbers}
+CODECS: dict[str, Any] = {Labels.kind: Labels, Numbers.kind: Numbers, **dict.fromkeys(MEDIA, Features)}
 
 
 def tokenizer_of(config: RunTokenizerConfig) -> Tokenizer:

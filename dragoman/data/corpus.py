@@ -20,9 +20,12 @@ import numpy as np
 from dragoman import settings
 from dragoman.data.batches import PAIRS, Form
 from dragoman.data.codecs import FewLabelsError, NumbersConfig, RunTokenizerConfig, load_codec, tokenizer_of
+from dragoman.data.features import FeatureColumn, MediaStore
+from dragoman.data.media_codec import Features, MediaConfig
+from dragoman.data.media_shape import MediaShape
 from dragoman.data.readers import Example, Fault, Pairs, read_pairs
 from dragoman.data.shapes import PAIRS_SHAPE, Shape
-from dragoman.data.store import StoreWriter, TokenStore
+from dragoman.data.store import Store, StoreWriter, TokenStore
 from dragoman.data.tags import Tagged
 from dragoman.data.tokenizers import (
     SubwordsConfig,
@@ -35,6 +38,7 @@ from dragoman.settings import Range, setting
 
 FORMAT = 1  # raise when stores written by older code must not be read any more
 CHUNK = 20_000
+FEATURES = "features"  # folder of a corpus of recordings or pictures
 Files = str | tuple[str | Pairs, ...] | Pairs
 Note = Callable[[str, int], None]  # (what is being done, pairs done so far)
 
@@ -62,6 +66,9 @@ class DataConfig:
     faults: Literal["stop", "skip"] = setting("stop", help="on a line that cannot be used: stop, or leave it out")
     max_length: Annotated[int, Range(1, None)] = setting(256, help="longer pairs (in tokens) are left out of training")
     max_characters: Annotated[int, Range(1, None)] = setting(10_000, help="a longer line is a fault")
+    media: str = setting(
+        "", help="for transcribe and caption: the folder or .tar(.gz) that files are in; empty: the manifest's folder"
+    )
     units: Literal["words", "phonemes"] = setting(
         "words", help="what the space-separated target symbols are; decides whether WER or PER is meant"
     )
@@ -88,8 +95,10 @@ class DataConfig:
 class TokenizersConfig:
     """How text becomes tokens on either side."""
 
-    source: TokenizerConfig | NumbersConfig | RunTokenizerConfig = setting(
-        SubwordsConfig(), help="units of the source; numbers: a series, for regress; run: those of another run"
+    source: TokenizerConfig | NumbersConfig | RunTokenizerConfig | MediaConfig = setting(
+        SubwordsConfig(),
+        help="units of the source; numbers: a series, for regress; run: those of another run; audio, line-image, "
+        "picture: files, for transcribe and caption",
     )
     target: TokenizerConfig | NumbersConfig | RunTokenizerConfig | None = setting(
         None,
@@ -104,8 +113,8 @@ class Corpus:
 
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
-    train: TokenStore
-    valid: TokenStore
+    train: Store
+    valid: Store
     valid_texts: Path  # JSON lines: source, references
     report: dict[str, Any]  # counts, faults, fingerprint
     form: Form = PAIRS  # how rows of the stores become batches
@@ -159,6 +168,10 @@ def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, shape: Shape =
     content: list[object] = [FORMAT, digests, layout, relevant, _units(tokenizers)]
     if shape.name != PAIRS_SHAPE.name or config.header:  # what older stores knew nothing of
         content.append([shape.name, config.header])
+    if isinstance(shape, MediaShape):
+        entries = [*file_list(config.train), *(file_list(config.valid) if config.valid is not None else [])]
+        items = (item for entry in entries for item in shape.read(config, entry, True))
+        content.append(shape.digest(item for item in items if isinstance(item, Example)))
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -326,13 +339,31 @@ def write_store(
     return counts, faults
 
 
-def length_ratio(store: TokenStore) -> float:
+def length_ratio(store: Store) -> float:
     """Target tokens per source token that nearly no pair exceeds, with some room: bounds decoding."""
     ratios = np.divide(store.target.lengths() + 1, store.source.lengths() + 1, dtype=np.float32)
-    return round(max(1.0, 1.2 * float(np.quantile(ratios, 0.999))), 3)
+    least = 0.0 if isinstance(store, MediaStore) else 1.0  # there are many more frames than tokens
+    return round(max(least, 1.2 * float(np.quantile(ratios, 0.999))), 3)
+
+
+def gathered(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note: Note, shape: Shape) -> Shape:
+    """The shape after all recordings or pictures were read, where examples are such."""
+    if not isinstance(shape, MediaShape):
+        return shape
+    files = [config.train, *([config.valid] if config.valid is not None else [])]
+    items = (item for some in files for item in read_all(config, some, several_references=True, shape=shape))
+    examples = (item for item in items if isinstance(item, Example))
+    return shape.gathered(folder / FEATURES, examples, tokenizers.source, lambda done: note("reading files", done))
+
+
+def open_store(folder: Path) -> Store:
+    """One part of a corpus."""
+    features = folder.parent / FEATURES
+    return MediaStore(folder, FeatureColumn(features)) if features.is_dir() else TokenStore(folder)
 
 
 def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note: Note, shape: Shape) -> None:
+    shape = gathered(folder, config, tokenizers, note, shape)
     selection = Selection(config, note, shape)
     try:
         source, target = shape.learn(config, tokenizers, selection)
@@ -368,18 +399,24 @@ def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note:
                 f"({selection.examples} usable, {report[part]['too_long']} longer than data.max_length = "
                 f"{config.max_length} tokens)"
             )
-    report["length_ratio"] = length_ratio(TokenStore(folder / "train"))
+    if isinstance(shape, MediaShape):  # the stores hold numbers of frames that stand elsewhere
+        for part in ("train", "valid"):
+            report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())
+    report["length_ratio"] = length_ratio(open_store(folder / "train"))
     (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
 
 
 def open_corpus(folder: Path, key: str) -> Corpus:
     """A corpus that was prepared before."""
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    source: Any = load_codec(folder / "tokenizer", "source")
+    if isinstance(source, Features):
+        source.remember(FeatureColumn(folder / FEATURES))
     return Corpus(
-        load_codec(folder / "tokenizer", "source"),
+        source,
         load_codec(folder / "tokenizer", "target"),
-        TokenStore(folder / "train"),
-        TokenStore(folder / "valid"),
+        open_store(folder / "train"),
+        open_store(folder / "valid"),
         folder / "valid.jsonl",
         report | {"fingerprint": key},
     )

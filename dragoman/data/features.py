@@ -1,4 +1,4 @@
-"""A store of feature rows on disk, and batches of them: recordings, text lines and pictures alike are rows (T, F).
+"""A store of feature rows on disk: recordings, text lines and pictures alike are rows (T, F).
 
 Files are decoded once, when the store is written; training reads rows from the store one by one, so memory stays
 flat. What is a token budget for text is a budget of frames here.
@@ -9,21 +9,21 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data.batches import Batch, BatchPlan, EpochPlan, padded
+from dragoman.data.batches import Batch, padded
 from dragoman.data.media import MediaError, read_many
 from dragoman.data.readers import Fault
-from dragoman.data.store import Column, read_at
+from dragoman.data.store import TokenStore, read_at
 
-_ABOUT, _NUMBERS, _SPANS = "features.json", "features.numbers", "features.spans"
+_ABOUT, _NUMBERS, _SPANS, _PLACES = "features.json", "features.numbers", "features.spans", "features.places"
 
 
 class Decoder(Protocol):
@@ -66,6 +66,7 @@ def write_features(
                 faults[number] = error.fault
             note(done)
     (folder / _SPANS).write_bytes(spans.tobytes())
+    (folder / _PLACES).write_text("".join(json.dumps(place) + "\n" for place in places), encoding="utf-8")
     about = {"dtype": decoder.dtype, "features": decoder.features, "step": decoder.step}
     (folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")  # last: without it there is no store
     return [faults[number] for number in sorted(faults)]
@@ -80,11 +81,16 @@ class FeatureColumn:
         self.step: float = about["step"]
         self.dtype = np.dtype(about["dtype"])
         self._spans = np.fromfile(folder / _SPANS, np.int64).reshape(-1, 2)
+        self._places = folder / _PLACES
         self._numbers = os.open(folder / _NUMBERS, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._numbers)
 
     def __len__(self) -> int:
         return len(self._spans)
+
+    def places(self) -> list[str]:
+        """The location that every row was read from."""
+        return [json.loads(line) for line in self._places.read_text(encoding="utf-8").splitlines()]
 
     def lengths(self) -> NDArray[np.int32]:
         """Frames in every row; 0: the row had a fault."""
@@ -100,10 +106,10 @@ class FeatureColumn:
         return out
 
 
-def feature_statistics(column: FeatureColumn) -> tuple[Tensor, Tensor]:
-    """Mean and deviation (F,) of every feature over all frames, as batches have them; one row in memory at a time."""
+def feature_statistics(column: FeatureColumn, numbers: Iterable[int] | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and deviation (F,) of every feature over all frames, or those of some rows; one row in memory at a time."""
     count, total, squares = 0, np.zeros(column.features), np.zeros(column.features)
-    for number in range(len(column)):
+    for number in range(len(column)) if numbers is None else numbers:
         row = column.rows([number])[0].astype(np.float64) * column.step
         count, total, squares = count + len(row), total + row.sum(0), squares + (row**2).sum(0)
     mean = total / max(count, 1)
@@ -131,85 +137,36 @@ def feature_batch(
     return Batch(source, mask, target)
 
 
-class FeatureStore(NamedTuple):
-    """Feature rows and the token rows that answer them."""
+class FeatureRows:
+    """Rows of a store that are rows of features, some perhaps several times: a picture has several captions."""
 
-    source: FeatureColumn
-    target: Column
+    def __init__(self, column: FeatureColumn, numbers: NDArray[np.int64]) -> None:
+        """`numbers` says which row of features each is."""
+        self.column, self.numbers = column, numbers
 
     def __len__(self) -> int:
-        return len(self.source)
-
-
-class _Frames(NamedTuple):
-    """The lengths of rows to a BatchPlan, which counts an <eos> that frames do not have."""
-
-    column: FeatureColumn
-    usable: NDArray[np.int64]
+        return len(self.numbers)
 
     def lengths(self) -> NDArray[np.int32]:
-        return self.column.lengths()[self.usable] - 1
+        """Frames in every row."""
+        return self.column.lengths()[self.numbers]
+
+    def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
+        """The rows asked for, (T, F) each, as they were stored."""
+        return self.column.rows(self.numbers[np.asarray(indices, np.int64)])
 
 
-class _Tokens(NamedTuple):
-    column: Column
-    usable: NDArray[np.int64]
+class MediaStore:
+    """Feature rows and the token rows that answer them; what a `TokenStore` is for text.
 
-    def lengths(self) -> NDArray[np.int32]:
-        return self.column.lengths()[self.usable]
-
-
-class _Exchanged(NamedTuple):
-    """The two sides in each other's place: a BatchPlan looks at its targets first, and here frames are what is long."""
-
-    source: _Tokens
-    target: _Frames
-
-
-class FramePlan:
-    """Cuts a store into batches of at most `budget` frames, padding included; rows that had a fault are left out.
-
-    It is the plan of token batches with frames in the place of target tokens: sorted by rounded length, an order that
-    follows from (seed, epoch) alone, and few shapes.
+    On disk it is a store of tokens whose sources are the numbers of feature rows, which stand beside it.
     """
 
-    def __init__(self, store: FeatureStore, budget: int, seed: int, max_rows: int | None = None) -> None:
-        assert len(store.source) == len(store.target), "rows of features and of targets must answer each other"
-        self.usable = np.flatnonzero(store.source.lengths()).astype(np.int64)
-        view = _Exchanged(_Tokens(store.target, self.usable), _Frames(store.source, self.usable))
-        self._plan = BatchPlan(view, budget, seed, max_rows)  # type: ignore[arg-type]
-        self._place = np.full(len(store), -1, np.int64)
-        self._place[self.usable] = np.arange(len(self.usable))
-        self.target_tokens = store.target.lengths() + 1  # <eos> counts
+    def __init__(self, folder: Path, column: FeatureColumn) -> None:
+        tokens = TokenStore(folder)
+        self.folder = folder
+        self.source = FeatureRows(column, tokens.source.tokens(0, len(tokens)).astype(np.int64))
+        self.target = tokens.target
 
     def __len__(self) -> int:
-        return len(self.usable)
-
-    def epoch(self, epoch: int) -> EpochPlan:
-        """The batches of one epoch, a pure function of the seed and its number."""
-        if not len(self):
-            return EpochPlan(np.empty(0, np.int32), np.zeros(1, np.int64))
-        found = self._plan.epoch(epoch)
-        return EpochPlan(self.usable[found.rows].astype(np.int32), found.bounds)
-
-    def tokens(self, rows: NDArray[np.int64]) -> int:
-        """Real target tokens in these rows."""
-        return int(self.target_tokens[rows].sum())
-
-    def largest(self) -> tuple[int, int, int]:
-        """Rows, frames and target length of the batch that needs most memory."""
-        rows, target, frames = self._plan.largest()
-        return rows, min(frames, self._plan.longest["target"]), target
-
-    def widths(self, rows: NDArray[np.int64]) -> tuple[int, int]:
-        """Frames and target tokens that these rows are padded to."""
-        plan, places = self._plan, self._place[rows]
-        frames = min(int(plan.target_lengths[places].max()), plan.longest["target"])
-        return frames, min(int(plan.source_lengths[places].max()), plan.longest["source"])
-
-
-def gather_features(store: FeatureStore, rows: NDArray[np.int64], plan: FramePlan | None = None) -> Batch:
-    """Read rows of a store as one batch, padded to the plan's grid if one is given."""
-    frames, tokens = plan.widths(rows) if plan is not None else (None, None)
-    source, mask = padded_features(store.source.rows(rows), store.source.step, frames)
-    return Batch(source, mask, padded(store.target.rows(rows), tokens))
+        return len(self.target)

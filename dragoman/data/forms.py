@@ -1,4 +1,4 @@
-"""The sides of batches that are no rows of tokens: labels, numbers, tags, two texts apart, series."""
+"""The sides of batches that are no rows of tokens: labels, numbers, tags, two texts apart, series, frames."""
 
 from __future__ import annotations
 
@@ -118,3 +118,55 @@ class Series:
     def example(self, rows: int, width: int) -> Tensor:
         """Zeros."""
         return torch.zeros(rows, width)
+
+
+class Frames:
+    """Rows of features as they are stored: (B, T, F).
+
+    What is beyond the end of a row is NaN, or −1 where features are bytes, which then are 16 bits wide. The model makes
+    floats of them, so that little is copied to it.
+    """
+
+    def __init__(self, features: int, dtype: str) -> None:
+        self.features, self.dtype = features, dtype
+
+    def cells(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+        """As many as stored: frames have no <eos>."""
+        return lengths
+
+    terms = cells
+
+    def pad(self, rows: Rows, width: int | None = None) -> Tensor:
+        """(B, T, F)."""
+        shape = (len(rows), width or max(len(row) for row in rows), self.features)
+        out: NDArray[Any] = (
+            np.full(shape, -1, np.int16) if self.dtype == "uint8" else np.full(shape, np.nan, np.float32)
+        )
+        for place, row in enumerate(rows):
+            out[place, : len(row)] = row
+        return torch.from_numpy(out)
+
+    def example(self, rows: int, width: int) -> Tensor:
+        """Zeros."""
+        return torch.zeros(rows, width, self.features, dtype=torch.int16 if self.dtype == "uint8" else torch.float32)
+
+
+class Pictures:
+    """Rows of pixels of pictures that are all of one size, as bytes: (B, H, W·3)."""
+
+    def __init__(self, height: int, features: int) -> None:
+        self.height, self.features = height, features
+
+    def cells(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+        """All the same."""
+        return lengths
+
+    terms = cells
+
+    def pad(self, rows: Rows, width: int | None = None) -> Tensor:
+        """(B, H, W·3); nothing is to be padded, whatever the grid says."""
+        return torch.from_numpy(np.stack([np.asarray(row) for row in rows]))
+
+    def example(self, rows: int, width: int) -> Tensor:
+        """Black pictures."""
+        return torch.zeros(rows, self.height, self.features, dtype=torch.uint8)

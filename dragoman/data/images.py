@@ -26,6 +26,7 @@ class LineImageConfig:
     kind: ClassVar[str] = "line-image"
     height: Size = setting(48, help="pixels: every line is scaled to this height, its width with it")
     paper: Literal["light", "dark"] = setting("light", help="which of the two is paper, and becomes 0")
+    widest: Size = setting(4000, help="pixels; a line that is wider at this height is a fault")
     dtype: ClassVar[str] = "uint8"
     step: ClassVar[float] = 1 / 255
 
@@ -38,6 +39,8 @@ class LineImageConfig:
         """The columns (W, H) of a file's bytes."""
         image = opened(data, place, "L")
         width = max(1, round(image.width * self.height / image.height))
+        if width > self.widest:
+            raise MediaError(place, "over-long", f"found a line of {width} pixels, expected at most {self.widest}")
         pixels = np.asarray(image.resize((width, self.height)) if image.height != self.height else image)
         columns = pixels.T if self.paper == "dark" else 255 - pixels.T
         return np.ascontiguousarray(columns)

@@ -71,10 +71,13 @@ class Example(NamedTuple):
     path: str
     line: int
     tag: str = ""  # what the target is, where one model learns several
+    at: str = ""  # where a recording or picture is read from; the source is then its name in the manifest
 
     @property
     def tagged(self) -> str:
-        """The source as a model reads it, its tag in front."""
+        """The source as a model reads it, its tag in front; of a recording or picture where it is read from."""
+        if self.at:
+            return self.at
         return tags.tagged(self.source, self.tag) if self.tag else self.source
 
     @property

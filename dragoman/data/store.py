@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,6 +80,32 @@ class Column:
             start, end = _SPAN.unpack(read_at(self._offsets, 16, 8 * int(index)))
             out.append(np.frombuffer(read_at(self._tokens, (end - start) * width, start * width), self.dtype))
         return out
+
+
+class StoredRows(Protocol):
+    """One side of a store, whatever its rows hold."""
+
+    def __len__(self) -> int: ...
+
+    def lengths(self) -> NDArray[np.int32]:
+        """How long every row is."""
+
+    def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
+        """The rows asked for."""
+
+
+class Store(Protocol):
+    """Sources and their targets on disk."""
+
+    @property
+    def source(self) -> StoredRows:
+        """What is read."""
+
+    @property
+    def target(self) -> Column:
+        """What is learned to be written."""
+
+    def __len__(self) -> int: ...
 
 
 class TokenStore:

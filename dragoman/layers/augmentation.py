@@ -36,23 +36,28 @@ class MaskingConfig:
 
 @dataclass(frozen=True)
 class LineChangesConfig:
-    """Lines of text moved up or down, inked more or less, and speckled."""
+    """Lines of text squeezed, slanted, moved up or down, inked more or less, and speckled."""
 
     kind: ClassVar[str] = "line"
     shift: SizeOrNone = setting(2, help="most pixels a line is moved up or down, or along")
     contrast: Amount = setting(0.2, help="most by which the ink changes, as a share")
     noise: Share = setting(0.02, help="deviation of what is added to every pixel")
+    squeeze: Share = setting(0.0, help="most by which a line is made shorter, as a share; none is made longer")
+    stretch: Share = setting(0.0, help="most by which letters are made higher or lower, as a share")
+    slant: Amount = setting(0.0, help="most pixels that letters lean along the line for every pixel of height")
 
 
 @dataclass(frozen=True)
 class PictureChangesConfig:
-    """Pictures moved a little, brighter or darker, with more or less contrast, and mirrored."""
+    """Pictures moved or cut a little, brighter or darker, with more or less contrast, and mirrored."""
 
     kind: ClassVar[str] = "picture"
     shift: SizeOrNone = setting(4, help="most pixels a picture is moved, down and across")
     contrast: Amount = setting(0.2, help="most by which the distance from grey changes, as a share")
     brightness: Amount = setting(0.1, help="most that is added to all colours, of 1")
     mirror: bool = setting(True, help="half of the pictures left to right")
+    zoom: Share = setting(0.0, help="most that is cut away of height and of width, as a share; the rest is enlarged")
+    colour: Amount = setting(0.0, help="most by which each of the three colours is made stronger or weaker, as a share")
 
 
 AugmentationConfig = NoAugmentationConfig | MaskingConfig | LineChangesConfig | PictureChangesConfig
@@ -108,6 +113,28 @@ def around(rows: int, amount: float, like: Tensor) -> Tensor:
     return (2 * torch.rand(rows, 1, 1, device=like.device, dtype=like.dtype) - 1) * amount
 
 
+def leaning(x: Tensor, squeeze: float, stretch: float, slant: float) -> Tensor:
+    """Lines (B, T, F) as seen by a crooked eye: out(t, f) = in(a·t + s·(f − m), m + b·(f − m)), m the middle height.
+
+    1 ≤ a ≤ 1/(1 − squeeze), 1 − stretch ≤ b ≤ 1 + stretch and |s| ≤ slant are drawn for every row; what lies between
+    pixels is interpolated, and beyond the line is paper.
+    """
+    rows, length, height = x.shape
+    middle = (height - 1) / 2
+    along = torch.arange(length, device=x.device, dtype=x.dtype)[None, :, None]
+    down = torch.arange(height, device=x.device, dtype=x.dtype)[None, None] - middle
+    shorter = 1 / (1 - squeeze * torch.rand(rows, 1, 1, device=x.device, dtype=x.dtype))
+    higher, lean = 1 + around(rows, stretch, x), around(rows, slant, x)
+    places = torch.stack(
+        [
+            (middle + higher * down).expand(rows, length, height) * 2 / max(1, height - 1) - 1,
+            (along * shorter + lean * down) * 2 / max(1, length - 1) - 1,
+        ],
+        -1,
+    )  # (B, T, F, 2), from −1 to 1; the last axis of x first
+    return nn.functional.grid_sample(x[:, None], places, align_corners=True)[:, 0]
+
+
 class LineChanges(nn.Module):
     """Ink stays where a row is real; paper is 0."""
 
@@ -118,6 +145,8 @@ class LineChanges(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, T, F), T along the line and F down it → the same shape."""
         config, rows = self.config, x.shape[0]
+        if config.squeeze or config.stretch or config.slant:
+            x = leaning(x, config.squeeze, config.stretch, config.slant)
         if config.shift:
             x = moved(x, drawn(rows, config.shift, x.device), 2)
             x = moved(x, drawn(rows, config.shift, x.device), 1)
@@ -126,6 +155,14 @@ class LineChanges(nn.Module):
         if config.noise:
             x = x + config.noise * torch.randn_like(x)
         return x * mask[:, :, None]
+
+
+def zoomed(places: Tensor, share: float) -> Tensor:
+    """Places (B, n) of a random part of each row, of at least (1 − share) · n, spread over n again."""
+    rows, size = places.shape
+    kept = 1 - share * torch.rand(rows, 1, device=places.device)
+    first = torch.rand(rows, 1, device=places.device) * (1 - kept) * (size - 1)
+    return (first + places * kept).round().long()
 
 
 class PictureChanges(nn.Module):
@@ -140,6 +177,8 @@ class PictureChanges(nn.Module):
         config, (rows, height, _) = self.config, x.shape
         pixels = x.view(rows, height, -1, 3)
         down, across = (torch.arange(size, device=x.device).expand(rows, -1) for size in pixels.shape[1:3])
+        if config.zoom:
+            down, across = (zoomed(places, config.zoom) for places in (down, across))
         if config.shift:
             down = (down + drawn(rows, config.shift, x.device)[:, None]).clamp(0, height - 1)
             across = (across + drawn(rows, config.shift, x.device)[:, None]).clamp(0, pixels.shape[2] - 1)
@@ -148,6 +187,9 @@ class PictureChanges(nn.Module):
             across = torch.where(turned, across.flip(1), across)
         number = torch.arange(rows, device=x.device)[:, None, None]
         x = pixels[number, down[:, :, None], across[:, None]].view_as(x)
+        if config.colour:
+            strength = 1 + config.colour * (2 * torch.rand(rows, 1, 1, 3, device=x.device) - 1)
+            x = (x.view_as(pixels) * strength).view_as(x)
         if config.contrast or config.brightness:
             x = (x - 0.5) * (1 + around(rows, config.contrast, x)) + 0.5 + around(rows, config.brightness, x)
         return x

@@ -113,7 +113,7 @@ class Captioner(nn.Module):
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read pictures (B, H, W·3), mask (B, H)."""
-        return self.encoder(self.augment(self.standard(source), mask), mask)
+        return self.encoder(self.augment(self.standard(source, mask), mask), mask)
 
     def forward(self, batch: Batch) -> Loss:
         """Summed cross-entropy, and λ times the unevenness of the attention while training; how many tokens."""

@@ -84,10 +84,9 @@ class FramesConfig:
 
 
 class Standard(nn.Module):
-    """Every feature with the mean 0 and the deviation 1 that it has over the training data; saved with the weights.
+    """Stored numbers as features, with mean 0 and deviation 1 over the training data where that was asked for.
 
-    Until `learn` is told of them features pass as they are. Unlike the normalisation of each recording by itself it
-    does not depend on what is said in one.
+    Until `learn` is told of a scale, which the codec of the data keeps, numbers pass as they are.
     """
 
     mean: Tensor
@@ -95,18 +94,18 @@ class Standard(nn.Module):
 
     def __init__(self, features: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("deviation", torch.ones(features))
+        self.register_buffer("mean", torch.zeros(features), persistent=False)
+        self.register_buffer("deviation", torch.ones(features), persistent=False)
 
     @torch.no_grad()
     def learn(self, mean: Tensor, deviation: Tensor) -> None:
-        """Take over the statistics (F,) of the training data; a feature that never changes becomes 0."""
+        """Take over what is subtracted, and what numbers are then divided by: (F,) each."""
         self.mean.copy_(mean)
         self.deviation.copy_(deviation.clamp(min=1e-5))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, F) → (B, T, F)."""
-        return (x - self.mean) / self.deviation
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        """(B, T, F), bytes or floats, mask (B, T) → floats (B, T, F), 0 where nothing is real."""
+        return ((x - self.mean) / self.deviation).masked_fill(~mask[:, :, None], 0.0)
 
 
 class Front(Protocol):

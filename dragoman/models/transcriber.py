@@ -98,7 +98,7 @@ class Transcriber(nn.Module):
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Read features (B, T, F), mask (B, T)."""
-        memory: Memory = self.encoder(self.augment(self.standard(source), mask), mask)
+        memory: Memory = self.encoder(self.augment(self.standard(source, mask), mask), mask)
         return memory
 
     def forward(self, batch: Batch) -> Loss:

@@ -94,6 +94,15 @@ def alignments(
     return found
 
 
+def error_kinds(
+    hypotheses: Sequence[str], references: References, units: Literal["words", "characters"]
+) -> dict[str, int]:
+    """How many symbols were replaced, inserted and left out in all, and how many the references have."""
+    found = alignments(hypotheses, references, units=units)
+    kinds = {kind: sum(getattr(one, kind) for one in found) for kind in ("substitutions", "insertions", "deletions")}
+    return kinds | {"reference": sum(len(one.left) for one in found)}
+
+
 # --- as rows of the table of metrics
 
 

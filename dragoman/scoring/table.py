@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from dragoman.errors import DataError, hint
+from dragoman.scoring.cider import combine_cider, count_cider
 from dragoman.scoring.core import Metric, References, Statistics
 from dragoman.scoring.errors import (
     combine_errors,
@@ -35,6 +36,7 @@ METRICS: Mapping[str, Metric] = {
     "chrf++": Metric("chrF++", "chrF with 1- and 2-grams of words", count_chrf_words, combine_chrf, fraction=False),
     "ter": Metric("TER", "edits and moved blocks a word", count_ter, combine_ter, higher=False, fraction=False),
     "meteor": Metric("METEOR", "words matched by form or English stem", count_meteor, combine_meteor),
+    "cider": Metric("CIDEr-D", "tf-idf likeness of captions, 0 to 10", count_cider, combine_cider, fraction=False),
     "rouge-1": Metric("ROUGE-1", "F₁ of words, for summaries", rouge_counter(ngram_overlap(1)), combine_rouge),
     "rouge-2": Metric("ROUGE-2", "F₁ of pairs of words", rouge_counter(ngram_overlap(2)), combine_rouge),
     "rouge-l": Metric("ROUGE-L", "F₁ of the common subsequence", rouge_counter(subsequence_overlap), combine_rouge),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.data.batches import Batch, batch_of
+from dragoman.data.batches import PAIRS, Batch, Form
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.models.core import AtOnce, Emissions, Slots
 from dragoman.search import captured, ctc, repeated, slots
@@ -173,15 +173,17 @@ def search_all(
     text: Callable[[Sequence[int]], str] = str,
     rules: Sequence[Rules | None] | None = None,
     traces: list[Trace | None] | None = None,
+    form: Form = PAIRS,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """(place, hypotheses) for many sources, batched by length; each place comes once, in the order of lengths.
 
-    Rules stand in the order of the sources; `traces`, as long as the sources, is filled with a trace for each.
+    Rules stand in the order of the sources; `traces`, as long as the sources, is filled with a trace for each; `form`
+    says how sources become a batch.
     """
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     for first in range(0, len(order), rows):
         places = order[first : first + rows]
-        batch = batch_of([sources[place] for place in places]).to(device)
+        batch = form.batch([sources[place] for place in places]).to(device)
         own = None if rules is None else [rules[place] for place in places]
         trace = None if traces is None else Trace(len(places))
         found = search(model, batch, config, ratio, most, method=method, text=text, rules=own, trace=trace)

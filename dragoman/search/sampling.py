@@ -15,7 +15,6 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenizers import PAD
 from dragoman.search.core import Hypothesis
 from dragoman.search.follow import Choose, follow, most_probable
 from dragoman.search.methods import Request, distinct
@@ -54,7 +53,8 @@ class Sampling:
 def draw(request: Request, sampling: Sampling, count: int, method: str) -> list[list[Hypothesis]]:
     """So many samples of every source in the order they were drawn; their scores are the model's own."""
     model = request.stepwise(method)
-    sources = [[token for token in source if token != PAD] for source in request.batch.source.tolist()]
+    both = zip(request.batch.source, request.batch.source_mask, strict=True)
+    sources = [source[mask].flatten().tolist() for source, mask in both]
     state = model.start(request.batch)
     found: list[list[Hypothesis]] = [[] for _ in sources]
     at_once = max(1, ROWS // max(1, len(sources)))

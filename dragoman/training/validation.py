@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from dragoman.data.batches import BatchPlan, gather
+from dragoman.data.batches import PAIRS, BatchPlan, gather
 from dragoman.data.corpus import Corpus
 from dragoman.data.tags import untagged
 from dragoman.scoring import score_text
@@ -59,7 +59,9 @@ class Validator:
     ) -> None:
         self.corpus, self.device, self.units = corpus, device, units
         self.search = replace(search, beam=1)
-        self.plan = BatchPlan(corpus.valid, budget=4096, seed=0)
+        frames = corpus.form != PAIRS  # of which there are many more than tokens
+        self.plan = BatchPlan(corpus.valid, budget=32768 if frames else 4096, seed=0, form=corpus.form)
+        self.rows = 64 if frames else 256
         with corpus.valid_texts.open(encoding="utf-8") as file:
             rows = decoded_rows(map(json.loads, file), corpus.source_tokenizer.tags, decode)
         sources = corpus.source_tokenizer.encode_batch([row["source"] for row in rows])
@@ -79,7 +81,7 @@ class Validator:
         for place in range(len(epoch)):
             if interrupted():
                 return None
-            scores = model.score(gather(self.corpus.valid, epoch[place]).to(self.device))
+            scores = model.score(gather(self.corpus.valid, epoch[place], form=self.corpus.form).to(self.device))
             total -= float(scores.log_probabilities.sum(dtype=torch.float64))
             correct += int(scores.correct.sum())
             count += int(scores.mask.sum())
@@ -89,7 +91,10 @@ class Validator:
             return Validation(found)
         written: list[str] = [""] * len(self.sources)
         ratio = self.corpus.report["length_ratio"]
-        for place, hypotheses in search_all(model, self.sources, self.search, ratio, self.device, rows=256):
+        answers = search_all(
+            model, self.sources, self.search, ratio, self.device, rows=self.rows, form=self.corpus.form
+        )
+        for place, hypotheses in answers:
             written[place] = self.corpus.target_tokenizer.decode(hypotheses[0].tokens)
             if interrupted():
                 return None

@@ -119,7 +119,17 @@ def test_options_and_arguments_have_one_name() -> None:
     arguments = set(inspect.signature(Predictor.evaluate).parameters)
     arguments |= set(inspect.signature(Answerer.evaluate).parameters)
     opened = set(inspect.signature(dragoman.load).parameters)
-    files = {"run", "file", "source", "target", "as_json", "output"}  # what the command line alone has
+    files = {
+        "run",
+        "file",
+        "source",
+        "target",
+        "media",
+        "as_json",
+        "output",
+        "alignment",
+        "characters",
+    }  # what the command line alone has
     search = set(SearchConfig.__dataclass_fields__)
     for option in cli.commands["evaluate"].params:
         assert option.name in arguments | opened | files | search | set(DECODING), option.name

@@ -12,17 +12,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dragoman.data.features import (
-    FeatureColumn,
-    FeatureStore,
-    FramePlan,
-    feature_batch,
-    feature_statistics,
-    gather_features,
-    write_features,
-)
+from dragoman.data.batches import BatchPlan, Form, gather
+from dragoman.data.features import FeatureColumn, MediaStore, feature_batch, feature_statistics, write_features
+from dragoman.data.forms import Frames, Pictures
 from dragoman.data.media import MediaError
-from dragoman.data.store import StoreWriter, TokenStore
+from dragoman.data.store import StoreWriter
 from dragoman.data.tokenizers import EOS, PAD
 
 
@@ -49,7 +43,7 @@ def lengths() -> list[int]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, lengths: list[int]) -> FeatureStore:
+def store(tmp_path: Path, lengths: list[int]) -> MediaStore:
     with tarfile.open(tmp_path / "all.tar.gz", "w:gz") as tar:
         for number in reversed(range(len(lengths))):  # another order than that of the rows
             about = tarfile.TarInfo(f"{number}.raw")
@@ -62,78 +56,70 @@ def store(tmp_path: Path, lengths: list[int]) -> FeatureStore:
     assert [fault.place for fault in faults] == [places[7], places[9], places[11]]
     assert [fault.kind for fault in faults] == ["unreadable-file", "unreadable-file", "missing-file"]
     with StoreWriter(tmp_path / "tokens", 10, 10) as writer:
-        targets = [[4 + number % 5] * (1 + lengths[number] // 4) for number in range(len(lengths))]
-        writer.add(targets, targets)
-    return FeatureStore(FeatureColumn(tmp_path / "features"), TokenStore(tmp_path / "tokens").target)
+        usable = [number for number in range(len(lengths)) if number not in (7, 9, 11)]
+        targets = [[4 + number % 5] * (1 + lengths[number] // 4) for number in usable]
+        writer.add([[number] for number in usable], targets)
+    return MediaStore(tmp_path / "tokens", FeatureColumn(tmp_path / "features"))
 
 
-def test_rows_come_back_as_they_were(store: FeatureStore, lengths: list[int]) -> None:
-    found = store.source.lengths().tolist()
+FORM = Form(Frames(3, "uint8"))
+
+
+def test_rows_come_back_as_they_were(store: MediaStore, lengths: list[int]) -> None:
+    column = store.source.column
+    found = column.lengths().tolist()
     assert [found[number] for number in (7, 9, 11)] == [0, 0, 0]
-    for number, row in enumerate(store.source.rows(range(len(store)))):
+    assert [place.rpartition("::")[2] for place in column.places()[:3]] == ["0.raw", "1.raw", "2.raw"]
+    for number, row in enumerate(column.rows(range(len(column)))):
         if number not in (7, 9, 11):
             assert row.tobytes() == content(number, lengths[number])
 
 
-def test_batches_are_padded_masked_and_scaled(store: FeatureStore, lengths: list[int]) -> None:
-    plan = FramePlan(store, budget=200, seed=1)
+def test_batches_are_padded_and_masked(store: MediaStore, lengths: list[int]) -> None:
+    plan = BatchPlan(store, budget=200, seed=1, form=FORM)
     seen: list[int] = []
-    shapes = set()
     epoch = plan.epoch(0)
     for number in range(len(epoch)):
         rows = epoch[number]
-        batch = gather_features(store, rows, plan)
-        seen += rows.tolist()
-        shapes.add(batch.source.shape[1])
+        batch = gather(store, rows, plan)
         assert batch.source.shape[0] * batch.source.shape[1] <= 200
-        assert batch.source.dtype == torch.float32
-        for place, row in enumerate(rows.tolist()):
+        assert batch.source.dtype == torch.int16
+        for place, row in enumerate(store.source.numbers[rows].tolist()):
+            seen.append(row)
             real = lengths[row]
-            truth = np.frombuffer(content(row, real), np.uint8).reshape(-1, 3) * 0.5
+            truth = np.frombuffer(content(row, real), np.uint8).reshape(-1, 3)
             np.testing.assert_array_equal(batch.source[place, :real].numpy(), truth)
-            assert not batch.source[place, real:].any()
+            assert batch.source[place, real:].eq(-1).all()
             assert batch.source_mask[place].tolist() == [True] * real + [False] * (batch.source.shape[1] - real)
             tokens = batch.target[place][batch.target[place] != PAD].tolist()
             assert tokens == [4 + row % 5] * (1 + real // 4) + [EOS]
         assert plan.tokens(rows) == int((batch.target != PAD).sum())
     assert sorted(seen) == [number for number in range(60) if number not in (7, 9, 11)]  # each once
-    assert len(shapes) < 16
-    rows_, frames, tokens_ = plan.largest()
-    assert frames == max(lengths)
-    assert rows_ * frames <= 200
-    assert tokens_ >= 1 + max(lengths) // 4 + 1
 
 
-def test_the_order_follows_from_seed_and_epoch(store: FeatureStore) -> None:
-    def order(seed: int, epoch: int) -> list[list[int]]:
-        found = FramePlan(store, 200, seed).epoch(epoch)
-        return [found[number].tolist() for number in range(len(found))]
-
-    assert order(1, 0) == order(1, 0)
-    assert order(1, 0) != order(1, 1)
-    assert order(1, 0) != order(2, 0)
+def test_floats_are_padded_with_nan() -> None:
+    rows = [np.ones((2, 3), np.float32), np.zeros((4, 3), np.float32)]
+    batch = Form(Frames(3, "float32")).batch(rows, [[5], [6]])
+    assert batch.source_mask.tolist() == [[True, True, False, False], [True] * 4]
+    assert batch.source[0, 2:].isnan().all()
 
 
-def test_rows_of_one_size_are_not_padded(tmp_path: Path) -> None:
-    places = []
-    for number in range(5):
-        (tmp_path / str(number)).write_bytes(content(number, 81))
-        places.append(str(tmp_path / str(number)))
-    assert write_features(tmp_path / "features", places, Raw()) == []
-    with StoreWriter(tmp_path / "tokens", 10, 10) as writer:
-        writer.add([[4]] * 5, [[4]] * 5)
-    store = FeatureStore(FeatureColumn(tmp_path / "features"), TokenStore(tmp_path / "tokens").target)
-    plan = FramePlan(store, 1000, 0)
-    batch = gather_features(store, plan.epoch(0)[0], plan)
-    assert batch.source.shape[1] == 81
+def test_pictures_are_bytes_and_never_padded() -> None:
+    rows = [np.full((4, 12), number, np.uint8) for number in (0, 255)]
+    batch = Form(Pictures(4, 12)).batch(rows, [[5], [6]])
+    assert batch.source.dtype == torch.uint8
+    assert batch.source.shape == (2, 4, 12)
     assert batch.source_mask.all()
 
 
-def test_statistics_are_those_of_all_frames(store: FeatureStore) -> None:
-    mean, deviation = feature_statistics(store.source)
-    frames = np.concatenate(store.source.rows(range(len(store)))) * 0.5
+def test_statistics_are_those_of_all_frames(store: MediaStore) -> None:
+    column = store.source.column
+    mean, deviation = feature_statistics(column)
+    frames = np.concatenate(column.rows(range(len(column)))) * 0.5
     np.testing.assert_allclose(mean.numpy(), frames.mean(0), rtol=1e-5)
     np.testing.assert_allclose(deviation.numpy(), frames.std(0), rtol=1e-5)
+    some = feature_statistics(column, [3, 5])[0]
+    np.testing.assert_allclose(some.numpy(), np.concatenate(column.rows([3, 5])).mean(0) * 0.5, rtol=1e-5)
 
 
 def test_a_batch_from_memory() -> None:

@@ -13,9 +13,12 @@ from dragoman.layers.augmentation import (
     LineChangesConfig,
     MaskingConfig,
     NoAugmentationConfig,
+    PictureChanges,
     PictureChangesConfig,
+    leaning,
     moved,
     spans,
+    zoomed,
 )
 
 CASES: list[AugmentationConfig] = [
@@ -121,3 +124,46 @@ def test_pictures_move_mirror_and_change_their_light() -> None:
     slope = (light - light.mean((1, 2), keepdim=True)).std((1, 2)) / x.std((1, 2))
     assert 0.8 <= float(slope.min()) < 0.85
     assert 1.15 < float(slope.max()) <= 1.2001
+
+
+def test_lines_lean_as_written() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(3, 20, 9)
+    torch.testing.assert_close(leaning(x, 0.0, 0.0, 0.0), x, atol=1e-5, rtol=0)
+    # A line squeezed to no less than half ends where at most its last pixel is; letters stay in their order.
+    ramp = torch.arange(1.0, 21.0)[None, :, None].expand(50, 20, 9).contiguous()
+    squeezed = leaning(ramp, 0.5, 0.0, 0.0)[:, :, 4]
+    inside = squeezed[:, :-1] > 0
+    assert (squeezed.diff(dim=1)[inside[:, :] & (squeezed[:, 1:] > squeezed[:, :-1])] < 2.01).all()
+    torch.testing.assert_close(squeezed[:, 0], torch.ones(50))
+    ends = (squeezed > 0).sum(1)
+    assert ends.min() >= 10
+    assert ends.max() <= 20
+    assert len(ends.unique()) > 3
+    # Slant moves the upper half one way, the lower the other, and leaves the middle alone.
+    slanted = leaning(ramp, 0.0, 0.0, 0.5)
+    torch.testing.assert_close(slanted[:, :, 4], ramp[:, :, 4])
+    inner = slice(4, 16)
+    left, right = slanted[:, inner, 0] - ramp[:, inner, 0], slanted[:, inner, 8] - ramp[:, inner, 8]
+    torch.testing.assert_close(left, -right, atol=1e-4, rtol=0)
+    assert left.abs().max() <= 2.0
+
+
+def test_pictures_are_zoomed_and_coloured_within_bounds() -> None:
+    torch.manual_seed(0)
+    places = torch.arange(40).expand(200, -1)
+    found = zoomed(places, 0.3)
+    assert found.min() >= 0
+    assert found.max() <= 39
+    assert (found.diff(dim=1) >= 0).all()
+    widths = found[:, -1] - found[:, 0]
+    assert widths.min() >= 26
+    assert widths.min() < 30 < 36 < widths.max()
+    plain = {"shift": 0, "contrast": 0.0, "brightness": 0.0, "mirror": False}
+    change = PictureChanges(PictureChangesConfig(**plain, colour=0.2))
+    pictures = torch.full((30, 4, 12), 0.5)
+    out = change(pictures, torch.ones(30, 4, dtype=torch.bool)).view(30, 4, 4, 3)
+    assert out.min() >= 0.4
+    assert out.max() <= 0.6
+    torch.testing.assert_close(out, out[:, :1, :1].expand_as(out))  # one strength a colour and picture
+    assert len(out[:, 0, 0].unique()) == 90

@@ -194,17 +194,20 @@ def test_patches_are_squares() -> None:
         torch.testing.assert_close(seen[0][0, place], expected)
 
 
-def test_features_are_standardised_by_what_was_learned_and_saved() -> None:
-    data = torch.randn(50, 3) * torch.tensor([2.0, 5.0, 0.0]) + torch.tensor([1.0, -4.0, 7.0])
+def test_features_are_scaled_by_what_was_learned() -> None:
+    data = torch.randn(1, 50, 3) * torch.tensor([2.0, 5.0, 0.0]) + torch.tensor([1.0, -4.0, 7.0])
+    mask = torch.ones(1, 50, dtype=torch.bool)
     standard = Standard(3)
-    torch.testing.assert_close(standard(data), data)
-    standard.learn(data.mean(0), data.std(0, correction=0))
-    out = standard(data)
-    torch.testing.assert_close(out.mean(0), torch.zeros(3), atol=1e-8, rtol=0)
-    torch.testing.assert_close(out.std(0, correction=0), torch.tensor([1.0, 1.0, 0.0]), atol=1e-8, rtol=0)
-    other = Standard(3)
-    other.load_state_dict(standard.state_dict())
-    torch.testing.assert_close(other(data), out)
+    torch.testing.assert_close(standard(data, mask), data)
+    standard.learn(data[0].mean(0), data[0].std(0, correction=0))
+    out = standard(data, mask)
+    torch.testing.assert_close(out[0].mean(0), torch.zeros(3), atol=1e-8, rtol=0)
+    torch.testing.assert_close(out[0].std(0, correction=0), torch.tensor([1.0, 1.0, 0.0]), atol=1e-8, rtol=0)
+    mask[0, 40:] = False
+    padded = data.masked_fill(~mask[:, :, None], float("nan"))
+    assert standard(padded, mask)[0, 40:].eq(0).all()
+    torch.testing.assert_close(standard(padded, mask)[0, :40], out[0, :40])
+    assert not list(standard.state_dict())  # the codec of the data keeps the scale
 
 
 def test_settings_that_cannot_be() -> None:

@@ -1,0 +1,82 @@
+"""What `predict` and `evaluate` need for runs that read recordings or pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dragoman.errors import ConfigError, DataError
+
+
+def reads_files(run: Any) -> bool:
+    """Whether the inputs of a run are files."""
+    from dragoman.data.media_shape import MediaShape
+
+    return isinstance(run.task.shape_of(run.config), MediaShape)
+
+
+def files_only(run: Any, skip_unreadable: bool, media: str | None) -> None:
+    """Refuse options that mean nothing where inputs are text."""
+    for name, given in (("--skip-unreadable", skip_unreadable), ("--media", media is not None)):
+        if given and not reads_files(run):
+            raise ConfigError(f'{name} is for recordings and pictures; {run.folder} has task = "{run.task.name}"')
+
+
+def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | None:
+    """The inputs that a name stands for if it is no list but a file, a folder, an archive or a manifest; else None."""
+    from dragoman.data.media_shape import inputs_of, is_media
+
+    if file is None or file == "-":
+        if media is not None:
+            raise ConfigError("--media is for manifests, found standard input")
+        return None
+    if is_media(file):
+        if media is not None:
+            raise ConfigError(f"--media is for manifests, found {file}")
+        return inputs_of(file)
+    kind = Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+    if kind not in (".tsv", ".jsonl"):
+        if media is not None:
+            raise ConfigError(f"--media is for manifests (.tsv, .jsonl), found {file}")
+        return None
+    return _named(run.config.data, file, kind, media or run.config.data.media or str(Path(file).parent))
+
+
+def _named(config: Any, file: str, kind: str, base: str) -> Iterator[str]:
+    """The locations in the first of a manifest's columns; texts after it are not looked at."""
+    import json
+
+    from dragoman.data.media_shape import located
+    from dragoman.data.readers import read_lines
+
+    column = config.columns[0] if config.columns else "source" if kind == ".jsonl" else "1"
+    number = None
+    for place, line in enumerate(read_lines(file), 1):
+        if kind == ".jsonl" and line.strip():
+            try:
+                name = json.loads(line)[column]
+            except (ValueError, KeyError, TypeError):
+                raise DataError(f"{file}:{place}: expected a JSON object with '{column}'") from None
+            if not isinstance(name, str):
+                raise DataError(f"{file}:{place}: found {name!r} as '{column}', expected the name of a file")
+        else:
+            cells = line.split("\t")
+            if number is None:
+                number = int(column) - 1 if column.isdigit() else cells.index(column) if column in cells else 0
+            if config.header and place == 1:
+                continue
+            if line.strip() and number >= len(cells):
+                raise DataError(f"{file}:{place}: found {len(cells)} columns, expected at least {number + 1}")
+            name = cells[number] if line.strip() else ""
+        yield located(base, name) if name else ""
+
+
+def tell_left_out(faults: list[Any]) -> None:
+    """Say which inputs were left out, after all others were answered."""
+    for fault in faults[:3]:
+        click.echo(f"left out: {fault}", err=True)
+    if faults:
+        click.echo(f"{len(faults):,} inputs could not be read; their lines are empty", err=True)
