@@ -85,7 +85,8 @@ def evaluate(
     outputs are made and whatever is asked of them. dragoman compare says whether two --output files differ.
 
     A run that classifies has accuracy, macro_f1, f1 and matthews, one that regresses mse, pearson and spearman, one
-    that tags accuracy, macro_f1, span_f1 and exact_match; labels and tags are also reported one by one.
+    that tags accuracy, macro_f1, span_f1 and exact_match; labels and tags are also reported one by one. For a language
+    model FILE is a text, and the scores are its perplexities by word, token and character.
     """
     from dragoman.companions import asked_how
     from dragoman.data.corpus import fault_message, read_all
