@@ -202,7 +202,11 @@ def entry_of(files: Files) -> Any:
 def configured_running(files: Files, overrides: Sequence[str]) -> tuple[Config, list[str]]:
     """The same for a language model: units, size and budget follow from how much text there is."""
     table: dict[str, Any] = {"task": "language-model", "data": {"train": entry_of(files)}}
-    first = build(override(table, list(overrides)))
+    asked: dict[str, Any] = override({}, list(overrides))
+    stack = asked.get("model", {}).get("stack", {})
+    recurrent = (stack if isinstance(stack, str) else stack.get("kind")) == "recurrent"
+    usual: dict[str, Any] = {} if recurrent else {"model": {"stack": {"kind": "transformer", "positions": "rotary"}}}
+    first = build(override(merge(table, usual), list(overrides)))
     shape = task_of(first).shape_of(first)
     characters = 0
     faults: list[Fault] = []
@@ -228,9 +232,14 @@ def configured_running(files: Files, overrides: Sequence[str]) -> tuple[Config, 
         "model": {
             "kind": "language-model",
             "segment": segment,
-            "memory": segment,
+            "memory": 0 if recurrent else segment,
             "output_dropout": 0.2,
             "stack": {
+                "kind": "recurrent", "layers": 2, "embedding": width, "width": 2 * width, "weight_dropout": 0.2,
+                "input_dropout": 0.2,
+            }
+            if recurrent
+            else {
                 "kind": "transformer", "layers": layers, "width": width, "heads": width // 64,
                 "feedforward": 4 * width, "positions": "rotary", "dropout": 0.2,
             },
@@ -242,7 +251,9 @@ def configured_running(files: Files, overrides: Sequence[str]) -> tuple[Config, 
     }  # fmt: skip
     reasons = [
         f"units: {units['kind']}, because the text has {characters:,} characters",
-        f"model: a Transformer of {layers} layers of {width} that reads {segment} tokens and sees as many before them",
+        f"model: 2 recurrent layers of {2 * width}, as asked"
+        if recurrent
+        else f"model: a Transformer of {layers} layers of {width} that sees {segment} tokens and as many before",
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps * batch_tokens / tokens:.0f} rounds through "
         "the text; the lowest loss is kept",
     ]

@@ -26,7 +26,7 @@ ROAD = [
     {"runs"},
     {"exchange"},
     {"predictor"},
-    {"answerer"},
+    {"answerer", "completer"},
     {"companions"},
     {"inspection"},
     {"reports"},

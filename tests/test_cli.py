@@ -310,8 +310,8 @@ def test_help_and_version() -> None:
     assert call("--version").out.startswith("dragoman ")
     listed = call("--help").out.partition("Commands:\n")[2]
     order = (
-        "train check predict evaluate score compare align score-alignment info attention probe calibrate bench new "
-        "presets"
+        "train check predict complete evaluate score compare align score-alignment info attention probe calibrate "
+        "bench new presets"
     )
     assert [line.split()[0] for line in listed.splitlines()] == [*order.split(), "demo"]
     for name in cli.cli.commands:

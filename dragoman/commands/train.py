@@ -78,6 +78,7 @@ def train(
     dragoman train --source a.en --target a.de    the same from two parallel files
     dragoman train my.toml train.steps=2000       from a configuration, one setting changed
     dragoman train runs/my                        go on where a run stopped
+    dragoman train text.txt task=language-model   from running text
     torchrun --nproc-per-node 2 -m dragoman train my.toml --run-folder runs/my    on several processes
 
     Data may be .tsv, .jsonl or .parquet, plain, .gz or .zst. Ctrl-C and SIGTERM save before they stop; the same

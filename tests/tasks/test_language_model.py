@@ -74,6 +74,7 @@ def table(name: str, folder: Path, **train: Any) -> dict[str, Any]:
     case = {"task": "language-model", "data": {"train": str(folder / "text.txt"), "holdout": 60}, **CASES[name]}
     quick = {
         "steps": 60, "validate_every": 30, "save_every": 10, "log_every": 10, "batch_tokens": 200, "average": "ema",
+        "device": "cpu",
         "optimizer": {"learning_rate": 2e-2, "warmup": 5},
     }  # fmt: skip
     return settings.merge(case, {"train": quick | train})
@@ -106,7 +107,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def numbers(*arguments: str | Path) -> dict[str, Any]:
-    said = call(*arguments, "--json")
+    said = call(*arguments, "--json", "--device", "cpu")
     assert said.code == 0, said.err
     found: dict[str, Any] = json.loads(said.out)
     return found
@@ -196,6 +197,21 @@ def test_accumulating_and_two_processes_read_the_same_text(folder: Path, tmp_pat
         assert mine.keys() == theirs.keys()
         for part in mine:
             torch.testing.assert_close(theirs[part], mine[part], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU captures steps")
+def test_captured_steps_carry_the_same_state(folder: Path, name: str, tmp_path: Path) -> None:
+    places = []
+    for way in ("off", "graphs"):
+        config = build(table(name, folder, device="cuda", precision="float32", compile=way))
+        with quiet_machine(folder / "cache"):
+            train(config, tmp_path / way, Display(quiet=True))
+        places.append(tmp_path / way / "checkpoints/00000060")
+    for file in ("weights.safetensors", "carried.safetensors"):
+        if (places[0] / file).exists():
+            plain, captured = (read_tensors(place / file) for place in places)
+            for part in plain:
+                torch.testing.assert_close(captured[part], plain[part], rtol=1e-3, atol=1e-4)
 
 
 # --- evaluation
@@ -291,7 +307,7 @@ def test_greedy_completions_take_the_likeliest_token_again_and_again(folder: Pat
 
 def test_samples_follow_from_prompt_and_seed(folder: Path, name: str) -> None:
     run = folder / name
-    chance = ("--sample", "--temperature", "1.3", "--samples", "3", "--longest", "8", "--json")
+    chance = ("--sample", "--temperature", "1.3", "--samples", "3", "--longest", "8", "--json", "--device", "cpu")
     said = call("complete", run, "the cat", "anna", *chance)
     assert said.code == 0, said.err
     again = call("complete", run, "anna", "the cat", *chance, "--batch-size", "2")
