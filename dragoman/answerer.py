@@ -27,6 +27,8 @@ NOTHING = Answer("", None)
 class Answerer:
     """A trained run that classifies, regresses or tags, ready to be asked."""
 
+    writes = True  # whether an evaluation has answers to keep
+
     def __init__(self, run: Run, device: str = "auto") -> None:
         readout = run.task.readout
         assert readout is not None, "a run that searches is a Predictor"
@@ -165,6 +167,8 @@ class Answerer:
 
 class Filler(Answerer):
     """A trained run that tells hidden tokens: it fills each [MASK] of a text."""
+
+    writes = False
 
     def evaluate(
         self,

@@ -86,6 +86,8 @@ def evaluate_directly(
     if output is not None:
         check_writable(output)
     answerer = answerer_of(run, device)
+    if output is not None and not answerer.writes:
+        raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
     examples: list[Example] = []
     faults: list[Fault] = []
     for item in read_all(run.config.data, files, shape=answerer.shape):
@@ -102,8 +104,6 @@ def evaluate_directly(
             examples, batch_size=batch_size, metrics=metrics, skip_unknown=skip_unknown, progress=progress
         )
     if output is not None:
-        if not answers:
-            raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
         with written_whole(output) as beside:
             beside.write_text("".join(f"{answer.text}\n" for answer in answers), encoding="utf-8", newline="\n")
     as_utf8()
