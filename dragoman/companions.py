@@ -22,6 +22,7 @@ from dragoman.search.exhaustive import Exhaustive
 from dragoman.search.methods import Method
 from dragoman.search.risk import MinimumBayesRisk
 from dragoman.search.sampling import Sampling
+from dragoman.search.shortlist import NAME, Shortlist, writer_of
 from dragoman.search.speculative import Speculative
 
 RunLike = str | Path | Predictor
@@ -69,6 +70,13 @@ def speculative(run: Predictor, draft: RunLike, tokens: int = 4) -> Speculative:
     small = opened(draft, str(run.device))
     check_vocabularies(run, small, "a draft")
     return Speculative(small.model, tokens)
+
+
+def shortlist(run: Predictor, file: str | Path = "auto") -> Shortlist:
+    """Search among the target tokens that a source is likely to need; "auto" is the run's own list."""
+    writer_of(run.model)
+    path = run.run.folder / NAME if file == "auto" else Path(file)
+    return Shortlist.load(path, run.source_tokenizer, run.target_tokenizer)
 
 
 class Reranker:
@@ -133,7 +141,13 @@ def backwards(reverse: Predictor, pairs: Sequence[tuple[str, str]], tag: str | N
 
 # ---------------------------------------------------------------------- from the command line
 
-METHODS = {"sample": "--sample", "mbr": "--mbr", "draft": "--draft", "exhaustive": "--exhaustive"}
+METHODS = {
+    "sample": "--sample",
+    "mbr": "--mbr",
+    "draft": "--draft",
+    "exhaustive": "--exhaustive",
+    "shortlist": "--shortlist",
+}
 NEEDS = {
     "temperature": ("sample", "mbr"),
     "top_k": ("sample", "mbr"),
@@ -165,7 +179,7 @@ def asked_how(
         if name in given and not given.keys() & set(needed):
             flags = " or ".join(FLAGS[one] for one in needed)
             raise ConfigError(f"--{name.replace('_', '-')} needs {flags}")
-    if methods and beam is not None and "rerank" not in given:
+    if methods and beam is not None and not given.keys() & {"rerank", "shortlist"}:
         raise ConfigError(f"found --beam and {methods[0]}, expected one of them")
     method = partial_method(given)
     runs = [run, *given.get("others", ())]
@@ -174,6 +188,8 @@ def asked_how(
         predictor = ensemble([predictor, *runs[1:]], device, average=given.get("average", "probability"))
     if "draft" in given:
         method = speculative(predictor, given["draft"], given.get("draft_tokens", 4))
+    if "shortlist" in given:
+        method = shortlist(predictor, given["shortlist"])
     reranker = None
     if "rerank" in given:
         weight, reverse_tag = given.get("rerank_weight", 1.0), given.get("rerank_tag")
