@@ -80,6 +80,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 if number:
                     times[name].append(len(few) / (clock() - begin))
                     texts[name] = [output.text for output in outputs]
+                    print(f"{name}, beam {beam}: {times[name][-1]:.1f} sentences/s", file=sys.stderr)
         for name, written in texts.items():
             first = next(iter(texts))
             found[f"{name}, beam {beam}"] = {
