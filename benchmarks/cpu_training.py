@@ -1,11 +1,15 @@
-"""Train a Transformer on the CPU, side by side with Hugging Face Marian and torch.nn.Transformer.
+"""Train on the CPU: a Transformer beside Hugging Face Marian and torch.nn.Transformer, or an attentional bi-LSTM beside
+a plain loop of cells.
 
     OMP_NUM_THREADS=2 python benchmarks/cpu_training.py --data FOLDER_OF_MULTI30K [--dropout everywhere]
+    OMP_NUM_THREADS=2 python benchmarks/cpu_training.py --data FOLDER_OF_MULTI30K --model attentional
 
-All three have 3+3 post-norm layers of 256, 1024 inside the feed-forward layers, one table of 8,000 sub-words for
+The Transformers have 3+3 post-norm layers of 256, 1024 inside the feed-forward layers, one table of 8,000 sub-words for
 source, target and output, label smoothing 0.1, clipping at 1 and fused AdamW. They take the same batches in turn, with
 dropout at the same places: in the stream alone (`stream`), or on attention weights and inside the feed-forward layers
-too (`everywhere`). A step of ours is the trainer's own, reading the batch included; the peers are handed theirs.
+too (`everywhere`). The attentional models (Bahdanau 2015) have embeddings of 256, states and attention of 512 and
+dropout on embeddings and before the output. A step of ours is the trainer's own, reading the batch included; the peers
+are handed theirs.
 """
 
 from __future__ import annotations
@@ -31,6 +35,8 @@ from torch.nn import functional as F
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from recurrence import LoopModel  # noqa: E402
+
 from dragoman import config as configuration  # noqa: E402
 from dragoman.data.batches import Batch, BatchPlan, gather  # noqa: E402
 from dragoman.data.corpus import Corpus, prepare  # noqa: E402
@@ -43,13 +49,14 @@ from dragoman.training.ranks import Ranks  # noqa: E402
 
 WIDTH, LAYERS, HEADS, INNER, SMOOTHING, RATE = 256, 3, 8, 1024, 0.1, 3e-4
 BUDGET = 2240  # tokens a side, padding included: about 2,000 real target tokens a step
-BAR = 1.35
+EMBEDDING, STATES = 256, 512  # of the attentional models
+BARS = {"transformer": 1.35, "attentional": 1.2}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 Step = Callable[[Batch], None]
 
 
-def settings(data: Path, dropout: float, inside: float) -> Any:
-    """The run as a user would configure it."""
+def transformer_table(dropout: float, inside: float) -> dict[str, Any]:
+    """The Transformer's settings."""
     stack = {
         "kind": "transformer",
         "layers": LAYERS,
@@ -61,17 +68,22 @@ def settings(data: Path, dropout: float, inside: float) -> Any:
         "attention_dropout": inside,
         "feedforward_dropout": inside,
     }
+    return {"tie": "all", "encoder": stack, "decoder": stack}
+
+
+def attentional_table(dropout: float, inside: float) -> dict[str, Any]:
+    """The attentional model's settings: everything as it is by default, but for tables that the peer does not share."""
+    layer = {"kind": "recurrent", "embedding": EMBEDDING, "width": STATES, "dropout": dropout}
+    return {"tie": "none", "output_bias": True, "encoder": layer, "decoder": layer}
+
+
+def settings(data: Path, model: dict[str, Any]) -> Any:
+    """The run as a user would configure it."""
     files = {side: str(data / f"train.{ending}.gz") for side, ending in (("source", "en"), ("target", "de"))}
     table = {
         "data": {"train": files},
         "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
-        "model": {
-            "kind": "encoder-decoder",
-            "tie": "all",
-            "label_smoothing": SMOOTHING,
-            "encoder": stack,
-            "decoder": stack,
-        },
+        "model": {"kind": "encoder-decoder", "label_smoothing": SMOOTHING, **model},
         "train": {
             "batch_tokens": BUDGET,
             "device": "cpu",
@@ -187,6 +199,24 @@ def peers(vocabulary: int, dropout: float, inside: float) -> dict[str, Step]:
     return {"Hugging Face Marian": peer(theirs, marian_logits), "torch.nn.Transformer": peer(plain, plain.forward)}
 
 
+def loops(vocabulary: int, dropout: float, inside: float) -> dict[str, Step]:
+    """What an attentional model is compared with."""
+    model = LoopModel(vocabulary, EMBEDDING, STATES, STATES, dropout)
+    return {
+        "plain cell loop": peer(model, lambda batch, inputs: model(batch.source, inputs, batch.source_mask)),
+    }
+
+
+def attentional_operations(batch: Batch, vocabulary: int) -> float:
+    """See `operations`."""
+    sources, targets = batch.source_mask.sum(1), (batch.target != PAD).sum(1)
+    half = STATES // 2
+    encoder = sources.sum() * (2 * 4 * half * (EMBEDDING + half) + STATES * STATES)
+    cell = 4 * STATES * (EMBEDDING + 2 * STATES) + STATES * STATES
+    readout = (2 * STATES + EMBEDDING) * EMBEDDING + EMBEDDING * vocabulary
+    return 3.0 * 2.0 * float(encoder + targets.sum() * (cell + readout) + 2 * STATES * (sources * targets).sum())
+
+
 def operations(batch: Batch, vocabulary: int) -> float:
     """Floating-point operations that a step cannot do without: matrix products over real tokens, three times forward.
 
@@ -198,6 +228,12 @@ def operations(batch: Batch, vocabulary: int) -> float:
     seen = targets * (targets + 1) // 2 + targets * sources
     decoder = LAYERS * (targets.sum() * (6 * square + inner) + sources.sum() * 2 * square + 2 * WIDTH * seen.sum())
     return 3.0 * 2.0 * float(encoder + decoder + targets.sum() * WIDTH * vocabulary)
+
+
+MODELS: dict[str, tuple[Any, Any, Any]] = {  # settings, peers, what they cannot do without
+    "transformer": (transformer_table, peers, operations),
+    "attentional": (attentional_table, loops, attentional_operations),
+}
 
 
 def matrix_peak(clock: Callable[[], float]) -> float:
@@ -230,12 +266,13 @@ def processor() -> str:
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Rounds of a few batches, everyone in turn with the same ones."""
     inside = arguments.rate if arguments.dropout == "everywhere" else 0.0
-    config = settings(arguments.data, arguments.rate, inside)
+    make, others, operations_of = MODELS[arguments.model]
+    config = settings(arguments.data, make(arguments.rate, inside))
     corpus = prepare(config.data, config.tokenizer)
     vocabulary = len(corpus.target_tokenizer)
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
     epoch = plan.epoch(0)
-    steps = {"Dragoman": ours(config, corpus), **peers(vocabulary, arguments.rate, inside)}
+    steps = {"Dragoman": ours(config, corpus), **others(vocabulary, arguments.rate, inside)}
     steps = {name: step for name, step in steps.items() if not arguments.only or arguments.only in name}
     rates: dict[str, list[float]] = {name: [] for name in steps}
     peaks, tokens, places, needed = [], 0, 0, []
@@ -245,7 +282,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         batches = [gather(corpus.train, epoch[place], plan) for place in range(first, first + arguments.batches)]
         real = sum(int((batch.target != PAD).sum()) for batch in batches)
         tokens, places = tokens + real, places + sum(batch.target.numel() for batch in batches)
-        needed.append(sum(operations(batch, vocabulary) for batch in batches) / real)
+        needed.append(sum(operations_of(batch, vocabulary) for batch in batches) / real)
         peaks.append(matrix_peak(clock))
         turns = list(steps.items())
         for name, step in turns[number % len(turns) :] + turns[: number % len(turns)]:
@@ -264,7 +301,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         "load": os.getloadavg()[0],
         "versions": {"torch": torch.__version__, "python": platform.python_version(), **transformers_version()},
         "settings": {
-            **{key: getattr(arguments, key) for key in ("dropout", "rate", "rounds", "batches", "clock")},
+            **{key: getattr(arguments, key) for key in ("model", "dropout", "rate", "rounds", "batches", "clock")},
             "vocabulary": vocabulary,
             "tokens_a_step": round(tokens / (arguments.rounds + 1) / arguments.batches),
             "padding": round(1 - tokens / places, 3),
@@ -292,7 +329,7 @@ def table(facts: dict[str, Any]) -> str:
         f"{facts['machine']}, {facts['threads']} threads, torch {facts['versions']['torch']}, "
         f"commit {facts['commit']}, {'CPU time' if told['clock'] == 'cpu' else 'wall time'}, load {facts['load']:.1f}; "
         f"{told['tokens_a_step']:,} target tokens a step, {told['padding']:.1%} padding, dropout {told['rate']} "
-        f"{'in the stream' if told['dropout'] == 'stream' else 'everywhere'}; median of {told['rounds']} rounds of "
+        f"{'everywhere' if told['dropout'] == 'everywhere' else 'in the stream'}; median of {told['rounds']} rounds of "
         f"{told['batches']} steps; matrix peak {facts['matrix_peak'] / 1e9:.1f} GFLOP/s",
         "",
         "| training, float32 | target tokens/s | least to most | of the matrix peak |",
@@ -301,7 +338,7 @@ def table(facts: dict[str, Any]) -> str:
     for name, rate in facts["tokens_per_second"].items():
         low, high = facts["spread"][name]
         lines.append(f"| {name} | {rate:,.0f} | {low:,.0f} to {high:,.0f} | {facts['share_of_peak'][name]:.0%} |")
-    lines += ["", f"{facts['ratio_to_best_peer']:.2f} × the best peer (bar: {BAR})"]
+    lines += ["", f"{facts['ratio_to_best_peer']:.2f} × the best peer (bar: {BARS[told['model']]})"]
     return "\n".join(lines)
 
 
@@ -310,7 +347,8 @@ def main() -> int:
     parser.add_argument(
         "--data", type=Path, required=True, help="the folder with Multi30k's train.en.gz and train.de.gz"
     )
-    parser.add_argument("--dropout", choices=("stream", "everywhere"), default="everywhere", help="where")
+    parser.add_argument("--model", choices=tuple(MODELS), default="transformer")
+    parser.add_argument("--dropout", choices=("stream", "everywhere"), help="where; only a Transformer has the choice")
     parser.add_argument("--rate", type=float, default=0.1, help="of dropout")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, default=2, help="steps of everyone in a round")
@@ -322,15 +360,19 @@ def main() -> int:
         "--results", type=Path, default=ROOT / "benchmarks" / "results", help="folder for JSON and table"
     )
     arguments = parser.parse_args()
+    if arguments.model != "transformer" and arguments.dropout:
+        parser.error("--dropout: only a Transformer has the choice")
+    arguments.dropout = arguments.dropout or ("everywhere" if arguments.model == "transformer" else "stream")
     facts = measure(arguments)
     text = table(facts)
     print(text)
     if not arguments.only:
         arguments.results.mkdir(parents=True, exist_ok=True)
-        path = arguments.results / f"cpu-training-{arguments.dropout}"
+        kind = arguments.dropout if arguments.model == "transformer" else arguments.model
+        path = arguments.results / f"cpu-training-{kind}"
         path.with_suffix(".json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         path.with_suffix(".md").write_text(text + "\n", encoding="utf-8")
-    return 0 if arguments.only or facts["ratio_to_best_peer"] >= BAR else 1
+    return 0 if arguments.only or facts["ratio_to_best_peer"] >= BARS[arguments.model] else 1
 
 
 if __name__ == "__main__":

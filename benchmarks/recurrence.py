@@ -70,8 +70,9 @@ Work = Callable[[], Any]  # one forward and backward pass
 class LoopModel(nn.Module):
     """An attentional bi-LSTM by nn.LSTMCell, one step after the other (Bahdanau 2015)."""
 
-    def __init__(self, vocabulary: int, embedding: int, width: int, inner: int) -> None:
+    def __init__(self, vocabulary: int, embedding: int, width: int, inner: int, dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = nn.Dropout(dropout)
         self.source, self.target = nn.Embedding(vocabulary, embedding), nn.Embedding(vocabulary, embedding)
         self.ahead, self.back = nn.LSTMCell(embedding, width // 2), nn.LSTMCell(embedding, width // 2)
         self.begin = nn.Linear(width, 2 * width)
@@ -90,20 +91,20 @@ class LoopModel(nn.Module):
         return torch.stack(found, 1)
 
     def forward(self, source: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-        x = self.source(source)
+        x = self.dropout(self.source(source))
         ahead = self.walk(self.ahead, x, range(x.shape[1]))
         back = self.walk(self.back, x, range(x.shape[1] - 1, -1, -1))
         memory = torch.cat([ahead, back], -1)
         keys = self.key(memory)
         state = torch.tanh(self.begin(torch.cat([ahead[:, -1], back[:, 0]], -1))).chunk(2, -1)
         hidden = []
-        for token in self.target(target).unbind(1):
+        for token in self.dropout(self.target(target)).unbind(1):
             scores = self.score(torch.tanh(self.query(state[0])[:, None] + keys)).squeeze(-1)
             weights = scores.masked_fill(~mask, float("-inf")).softmax(-1)
             context = (weights[:, None] @ memory)[:, 0]
             state = self.cell(torch.cat([token, context], -1), state)
             hidden.append(torch.cat([state[0], context, token], -1))
-        return self.output(torch.tanh(self.readout(torch.stack(hidden, 1))))  # type: ignore[no-any-return]
+        return self.output(self.dropout(torch.tanh(self.readout(torch.stack(hidden, 1)))))  # type: ignore[no-any-return]
 
 
 class OurModel(nn.Module):

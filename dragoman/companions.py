@@ -30,6 +30,7 @@ from dragoman.search.methods import Method
 from dragoman.search.ngram import Neural, NGram
 from dragoman.search.risk import MinimumBayesRisk
 from dragoman.search.sampling import Sampling
+from dragoman.search.shortlist import NAME, Shortlist, writer_of
 from dragoman.search.speculative import Speculative
 
 RunLike = str | Path | Predictor
@@ -77,6 +78,13 @@ def speculative(run: Predictor, draft: RunLike, tokens: int = 4) -> Speculative:
     small = opened(draft, str(run.device))
     check_vocabularies(run, small, "a draft")
     return Speculative(small.model, tokens)
+
+
+def shortlist(run: Predictor, file: str | Path = "auto") -> Shortlist:
+    """Search among the target tokens that a source is likely to need; "auto" is the run's own list."""
+    writer_of(run.model)
+    path = run.run.folder / NAME if file == "auto" else Path(file)
+    return Shortlist.load(path, run.source_tokenizer, run.target_tokenizer)
 
 
 class Reranker:
@@ -168,7 +176,13 @@ def backwards(reverse: Predictor, pairs: Sequence[tuple[str, str]], tag: str | N
 
 # ---------------------------------------------------------------------- from the command line
 
-METHODS = {"sample": "--sample", "mbr": "--mbr", "draft": "--draft", "exhaustive": "--exhaustive"}
+METHODS = {
+    "sample": "--sample",
+    "mbr": "--mbr",
+    "draft": "--draft",
+    "exhaustive": "--exhaustive",
+    "shortlist": "--shortlist",
+}
 NEEDS = {
     "temperature": ("sample", "mbr"),
     "top_k": ("sample", "mbr"),
@@ -204,7 +218,7 @@ def asked_how(
         if name in given and not given.keys() & set(needed):
             flags = " or ".join(FLAGS[one] for one in needed)
             raise ConfigError(f"--{name.replace('_', '-')} needs {flags}")
-    if methods and beam is not None and "rerank" not in given:
+    if methods and beam is not None and not given.keys() & {"rerank", "shortlist"}:
         raise ConfigError(f"found --beam and {methods[0]}, expected one of them")
     beside = [FLAGS[name] for name in ("by", "language_model") if name in given]
     if methods and beside:
@@ -222,6 +236,8 @@ def asked_how(
         method = speculative(predictor, given["draft"], given.get("draft_tokens", 4))
     if beside:
         method = transcribing(predictor, given)
+    if "shortlist" in given:
+        method = shortlist(predictor, given["shortlist"])
     reranker = None
     if "rerank" in given:
         reranker = rerankers(given["rerank"], given.get("rerank_weight", ()), given.get("rerank_tag"), device)

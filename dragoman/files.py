@@ -11,6 +11,26 @@ from pathlib import Path
 from dragoman.errors import DataError
 
 
+def cache_home() -> Path:
+    """Where work that need not be done twice is kept between runs."""
+    if os.environ.get("DRAGOMAN_CACHE"):
+        return Path(os.environ["DRAGOMAN_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman"
+
+
+# What keeps compiled code: the variable that names its folder, and the folder's name among ours.
+COMPILERS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+
+
+def keep_compiled() -> None:
+    """Let compilers keep their code where the next run finds it, unless the user has said where.
+
+    torch would keep it under /tmp, which is emptied when a machine starts and which other users can write to.
+    """
+    for variable, name in COMPILERS.items():
+        os.environ.setdefault(variable, str(cache_home().resolve() / name))
+
+
 def sync(path: Path) -> None:
     """Make sure a file's or folder's content is on disk."""
     if os.name == "nt" and path.is_dir():  # Windows does not open folders

@@ -37,6 +37,7 @@ from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.methods import Method
 from dragoman.search.rules import Rules
 from dragoman.search.run import search_all
+from dragoman.search.shortlist import Shortlist
 from dragoman.search.trace import Trace
 
 MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
@@ -120,6 +121,7 @@ class Predictor:
         self.precision = precision
         self.engine_name = engines.chosen(engine, precision, run.config.model, self.device)
         self.unreadable: Callable[[Fault], None] | None = None  # hears of files left out; None: they are errors
+        self.listed: tuple[Shortlist, engines.Engine | None] | None = None  # the engine made for a shortlist
         self.tells_scores = True  # False: who asks wants text alone, and the engine need not work out scores
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         self.form = run.task.form_of(run.config, self.source_tokenizer)
@@ -135,11 +137,15 @@ class Predictor:
     @cached_property
     def engine(self) -> engines.Engine | None:
         """What searches in place of torch; made when it is first needed."""
+        return self._made_engine()
+
+    def _made_engine(self, shortlist: Shortlist | None = None) -> engines.Engine | None:
         if self.engine_name == "torch" or not all(bool(part.isfinite().all()) for part in self.model.parameters()):
             return None  # of broken weights our own search says so
         tokenizers = (self.source_tokenizer, self.target_tokenizer)
+        weights = self.run.weights_path()
         try:
-            return engines.Engine.of(self.run.folder, self.run.weights_path(), self.model, tokenizers, self.precision)
+            return engines.Engine.of(self.run.folder, weights, self.model, tokenizers, self.precision, shortlist)
         except (OSError, RuntimeError, ValueError) as error:
             if self.insists:
                 raise RunError(f"{self.run.folder}: cannot be run by ctranslate2 ({error})") from None
@@ -152,8 +158,14 @@ class Predictor:
         """The engine if it can do what is asked; None: torch searches."""
         if self.engine_name == "torch":
             return None
+        shortlist = method if isinstance(method, Shortlist) and self.insists else None
+        method = None if shortlist else method
         size = len(self.target_tokenizer)
         reason = engines.refusal(config, most, size, method=method, rules=rules, traced=traced)
+        if reason is None and shortlist is not None:
+            if self.listed is None or self.listed[0] is not shortlist:
+                self.listed = shortlist, self._made_engine(shortlist)
+            return self.listed[1]
         if reason is None:
             return self.engine
         if self.insists:

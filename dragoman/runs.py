@@ -19,7 +19,7 @@ from dragoman.data.codecs import Labels, load_codec
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers import Tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
-from dragoman.files import write_text
+from dragoman.files import keep_compiled, write_text
 from dragoman.tasks import Task, task_of
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
 from dragoman.training.display import Display
@@ -140,6 +140,7 @@ def device_of(name: str, ranks: Ranks | None = None) -> torch.device:
             device = torch.device("cuda", local)
         if device.index >= torch.cuda.device_count():
             raise ConfigError(f"device: found {name!r}, but there are {torch.cuda.device_count()} GPUs")
+        keep_compiled()  # our own kernels too
     elif device.type != "cpu":
         raise ConfigError(f"device: found {name!r}, expected auto, cpu, cuda or cuda:N")
     return device

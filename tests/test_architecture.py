@@ -77,3 +77,10 @@ def test_help_is_quick_and_imports_no_torch() -> None:
     started = time.perf_counter()
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     assert time.perf_counter() - started < 3  # 0.1 s on a quiet machine
+
+
+def test_prediction_imports_nothing_it_does_not_need() -> None:
+    """torch itself takes two seconds; its compiler, which optimisers bring in, would take as long again."""
+    heavy = "{'torch._dynamo', 'sympy', 'rich', 'sacrebleu', 'matplotlib', 'ctranslate2', 'transformers'}"
+    script = f"import sys, dragoman.predictor, dragoman.companions\nassert not {heavy} & set(sys.modules)\n"
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

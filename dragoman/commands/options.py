@@ -94,6 +94,11 @@ DECODING = {
         "--exhaustive", type=click.IntRange(0), metavar="LENGTH",
         help="Look at every output of up to so many tokens: exact, for small vocabularies; --json adds probability.",
     ),
+    "shortlist": click.option(
+        "--shortlist", metavar="FILE",
+        help="Write only target tokens that the source's tokens are likely to need: a FILE of dragoman shortlist, or "
+        "auto, the run's own. Faster with a large vocabulary.",
+    ),
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from dragoman.commands.evaluate import evaluate
 from dragoman.commands.look import attention, calibrate, info, probe
 from dragoman.commands.predict import predict
 from dragoman.commands.score import compare, score
+from dragoman.commands.shortlist import shortlist
 from dragoman.commands.start import demo, new, presets
 from dragoman.commands.train import check, train
 from dragoman.errors import hint
@@ -76,6 +77,7 @@ for command in (
     attention,
     probe,
     calibrate,
+    shortlist,
     bench,
     new,
     presets,

@@ -33,7 +33,7 @@ from dragoman.data.tokenizers import (
     TokenizerConfig,
 )
 from dragoman.errors import DataError, nearest
-from dragoman.files import digest, sync
+from dragoman.files import cache_home, digest, sync
 from dragoman.settings import Range, setting
 
 FORMAT = 1  # raise when stores written by older code must not be read any more
@@ -200,9 +200,7 @@ def cache_folder(config: DataConfig) -> Path:
     """Where tokenised text is kept between runs."""
     if config.cache:
         return Path(config.cache)
-    if os.environ.get("DRAGOMAN_CACHE"):
-        return Path(os.environ["DRAGOMAN_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman"
+    return cache_home()
 
 
 def source_hash(example: Example) -> int:

@@ -15,7 +15,9 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import torch
@@ -26,6 +28,7 @@ from dragoman.exchange import ctranslate2 as exchange
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.search.core import NEVER_WRITTEN, Hypothesis, SearchConfig, divisor
 from dragoman.search.run import limits_of
+from dragoman.search.shortlist import Shortlist
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
 ENGINES = ("auto", "torch", "ctranslate2")
@@ -88,11 +91,34 @@ def refusal(
     return None
 
 
+@contextmanager
+def mapped(folder: Path, shortlist: Shortlist, source: Tokenizer, target: Tokenizer) -> Iterator[Path]:
+    """For the time of the block a folder with the same model and the shortlist as CTranslate2's vocabulary map.
+
+    It lists tokens by name between spaces, those of no source token being for all; and it takes the tokens that the
+    sources of a batch need together, so that there a neighbour may change an output.
+    """
+    reading, writing = exchange.names(source), exchange.names(target)
+    if odd := next((name for name in (*reading, *writing) if set(name) & set(" \t\r\n")), None):
+        raise ConfigError(f"shortlist: found the token {odd!r}, and ctranslate2 parts tokens by spaces; expected torch")
+    lines = ["\t" + " ".join(writing[token] for token in shortlist.always.tolist())]
+    for name, row in zip(reading, shortlist.likely.tolist(), strict=True):
+        lines.append(name + "\t" + " ".join(writing[token] for token in dict.fromkeys(row)))
+    with TemporaryDirectory(prefix="dragoman-") as place:
+        for path in folder.iterdir():
+            (Path(place) / path.name).symlink_to(path.resolve())
+        (Path(place) / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        yield Path(place)
+
+
 class Engine:
     """A run in CTranslate2; one worker a core with one thread each, which is twice as fast as one worker with all."""
 
-    def __init__(self, folder: Path, source: Tokenizer, target: Tokenizer, precision: str, workers: int) -> None:
-        self.precision = precision
+    def __init__(
+        self, folder: Path, source: Tokenizer, target: Tokenizer, precision: str, workers: int, listed: bool = False
+    ) -> None:
+        """`listed`: the folder has a vocabulary map, and is to be searched with it."""
+        self.precision, self.listed = precision, listed
         self.translator = exchange.package().Translator(
             str(folder),
             device="cpu",
@@ -107,11 +133,19 @@ class Engine:
 
     @staticmethod
     def of(
-        run: Path, weights: Path, model: EncoderDecoder, tokenizers: tuple[Tokenizer, Tokenizer], precision: str
+        run: Path,
+        weights: Path,
+        model: EncoderDecoder,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        precision: str,
+        shortlist: Shortlist | None = None,
     ) -> Engine:
         """The engine of a run; its model folder is made if need be."""
         folder = exchange.exported(run, weights, model, tokenizers, precision)
         try:
+            if shortlist is not None:
+                with mapped(folder, shortlist, *tokenizers) as beside:
+                    return Engine(beside, *tokenizers, precision, torch.get_num_threads(), True)
             return Engine(folder, *tokenizers, precision, torch.get_num_threads())
         finally:
             if folder.parent != run:
@@ -161,6 +195,7 @@ class Engine:
             max_input_length=0,
             max_decoding_length=longest,
             min_decoding_length=0,
+            use_vmap=self.listed,
             return_scores=scores,
             callback=tell if scores else None,
         )
@@ -194,6 +229,7 @@ class Engine:
             max_input_length=0,
             max_decoding_length=longest,
             min_decoding_length=0,
+            use_vmap=self.listed,
         )
 
         def results(limits: Sequence[int], most: int) -> list[list[Hypothesis] | None]:

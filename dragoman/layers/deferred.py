@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from dragoman.layers.affine import column_sums
+
 Gradients = tuple[Tensor | None, ...]
 
 
@@ -88,7 +90,7 @@ class _Shared:
         rows = torch.cat([line[0] for line in lines])  # (T·N, I)
         gradients = torch.cat([line[1] for line in lines])  # (T·N, O)
         weight = (gradients.t() @ rows).to(of_weight)
-        return (weight,) if of_bias is None else (weight, gradients.sum(0).to(of_bias))
+        return (weight,) if of_bias is None else (weight, column_sums(gradients).to(of_bias))
 
 
 class _Step(torch.autograd.Function):

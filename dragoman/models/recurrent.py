@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dragoman.layers.blocks import Embedding
 from dragoman.layers.cells import CellConfig, CellState, LSTMConfig, build_cell
 from dragoman.layers.deferred import DIRECT, Products, products_for
+from dragoman.layers.dropout import Dropout
 from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, MemoryAttentionConfig, build_attention
 from dragoman.layers.recurrence import VariationalDropout
 from dragoman.models.core import Memory, State
@@ -139,7 +140,7 @@ def run(cell: Any, x: Tensor, state: CellState, products: Products) -> tuple[Ten
 
 def dropout(config: _RecurrentDecoderConfig) -> nn.Module:
     """The dropout a configuration asks for, on (N, T, D)."""
-    return VariationalDropout(config.dropout) if config.variational else nn.Dropout(config.dropout)
+    return VariationalDropout(config.dropout) if config.variational else Dropout(config.dropout)
 
 
 class Begin(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dragoman.layers.blocks import Embedding
 from dragoman.layers.cells import CellConfig, LSTMConfig
+from dragoman.layers.dropout import Dropout
 from dragoman.layers.recurrence import Bidirectional, Layer, Unidirectional, VariationalDropout
 from dragoman.models.core import Memory
 from dragoman.settings import Range, Share, Size, SizeOrNone, setting
@@ -77,7 +78,7 @@ class RecurrentEncoder(nn.Module):
         self.width = config.width
         self.embedding = embedding
         self.whole_states = False
-        self.dropout = VariationalDropout(config.dropout) if config.variational else nn.Dropout(config.dropout)
+        self.dropout = VariationalDropout(config.dropout) if config.variational else Dropout(config.dropout)
         self.layers = nn.ModuleList(self._layer(config, number) for number in range(config.layers))
 
     def _layer(self, config: RecurrentEncoderConfig, number: int) -> Layer:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dragoman.layers.affine import column_sums
+
 CHUNK = 2**21  # scores at a time: 8 MB in float32
 
 
@@ -49,7 +51,7 @@ class _TotalLoss(torch.autograd.Function):
             torch.mm(scores, weight, out=of_hidden[first : first + size])
             of_weight.addmm_(scores.t(), x)
             if of_bias is not None:
-                of_bias += scores.sum(0)
+                of_bias += column_sums(scores)
         if smoothing:
             share = smoothing / vocabulary
             mean, together = weight.sum(0) * share, hidden.sum(0)

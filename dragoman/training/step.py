@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batches import Batch
 from dragoman.errors import DragomanError
+from dragoman.files import keep_compiled
 from dragoman.training.config import TrainConfig
 from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.optimizer import MovingAverage, rate_at
@@ -221,6 +222,8 @@ def build_step(
     """The fastest way that the configuration, the model and the machine allow; what stands in the way is told."""
     on_gpu = device.type == "cuda"
     kernels = config.compile == "kernels" or (config.compile == "auto" and on_gpu and worth_kernels(config, model))
+    if kernels:
+        keep_compiled()
     arguments = (config, model, wrapped, objective, optimizer, average, ranks, device, half, kernels)
     if config.compile == "off":
         return Step(*arguments)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from dragoman.files import COMPILERS, keep_compiled
 from dragoman.runs import train
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
+from tests.conftest import SMALL, call, write_rows
 from tests.training.conftest import Configure
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -65,3 +67,31 @@ def test_what_stands_in_the_way_of_graphs_is_told(configure: Configure, tmp_path
     silent = Listening()
     train(configure("train.steps=2", "train.device=cpu"), tmp_path / "other", silent)
     assert not [line for line in silent.said if "CUDA graphs" in line]
+
+
+def test_compiled_code_is_kept_for_the_next_run(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own folder for compiled code is ours once a run compiles, unless the user has named one."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
+
+    for name in COMPILERS:
+        monkeypatch.setenv(name, "")  # so that it is put back at the end
+        monkeypatch.delenv(name)
+    keep_compiled()
+    assert Path(cache_dir()) == cached.resolve() / "inductor"
+    assert Path(triton_cache_dir(0)) == cached.resolve() / "triton"
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cached / "elsewhere"))
+    keep_compiled()
+    assert Path(cache_dir()) == (cached / "elsewhere").absolute()
+
+
+def test_a_run_with_kernels_keeps_them(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = []
+    monkeypatch.setattr("dragoman.training.step.keep_compiled", lambda: kept.append(True))
+    monkeypatch.setattr("dragoman.training.step.Regions", lambda model: None)
+    folder = cached.parent
+    write_rows(folder / "pairs.tsv", [(f"a{number}", f"b{number}") for number in range(50)])
+    for way, expected in (("off", []), ("kernels", [True])):
+        more = (f"train.compile={way}", "train.steps=1", "train.validate_every=1", "--run", folder / way)
+        said = call("train", folder / "pairs.tsv", *SMALL, *more)
+        assert said.code == 0, said.err
+        assert kept == expected
