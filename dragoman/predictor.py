@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
@@ -542,8 +544,9 @@ class Predictor:
         if not isinstance(self.source_tokenizer, Features):
             return examples, []
         places = list(dict.fromkeys(example.tagged for example in examples))
-        self._files = tempfile.TemporaryDirectory(prefix="dragoman-features-")
-        folder = Path(self._files.name) / "features"
+        beside = tempfile.mkdtemp(prefix="dragoman-features-")
+        weakref.finalize(self, shutil.rmtree, beside, ignore_errors=True)
+        folder = Path(beside) / "features"
         wrong = {fault.place: fault for fault in write_features(folder, places, self.source_tokenizer.config)}
         self.source_tokenizer.remember(FeatureColumn(folder))
         named = [(one, wrong.get(one.tagged)) for one in examples]
