@@ -36,6 +36,7 @@ from dragoman.scoring.table import chosen
 from dragoman.search.confidence import calibrated, log_probability, token_confidences
 from dragoman.search.control import Asked, Ruler, Terminology, completed, controls, restored
 from dragoman.search.core import Hypothesis, SearchConfig
+from dragoman.search.joint import Attending, Fused, Joint
 from dragoman.search.methods import Method
 from dragoman.search.rules import Rules
 from dragoman.search.run import search_all
@@ -260,7 +261,7 @@ class Predictor:
         for name, value in (("batch_size", batch_size), ("most", most), ("window", window)):
             if value < 1:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
-        if is_dataclass(method) and not isinstance(method, type):
+        if is_dataclass(method) and not isinstance(method, type | Fused | Attending | Joint):  # these hold models
             method = settings.build(type(method), settings.as_table(method))  # ranges are checked
         if most > config.beam and method is None:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
