@@ -20,7 +20,7 @@ from torch import nn
 from dragoman.answerer import Filler, open_run
 from dragoman.config import Config
 from dragoman.data.batches import PAIRS, BatchPlan, Form, gather
-from dragoman.data.corpus import Corpus, Files, file_list, paths_of, read_all, tag_of, tags_of
+from dragoman.data.corpus import Corpus, Files, file_list, gathered, paths_of, read_all, tag_of, tags_of
 from dragoman.data.readers import Example, Fault, Pairs
 from dragoman.data.running import RunningPlan, RunningText
 from dragoman.errors import DataError, DragomanError, RunError
@@ -69,14 +69,17 @@ def check_lines(config: Config, files: Files, several: bool, say: Say, show: int
     """Name every faulty line; gives how many there are."""
     counts: Counter[str] = Counter()
     pairs = 0
-    shape = task_of(config).shape_of(config)
-    for item in read_all(config.data, files, several_references=several, shape=shape):
-        if isinstance(item, Fault):
-            counts[item.kind] += 1
-            if sum(counts.values()) <= show:
-                say(str(item))
-        else:
-            pairs += 1
+    with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:  # of recordings and pictures all are read
+        alone = replace(config.data, train=files, valid=None)
+        shape = task_of(config).shape_of(config)
+        shape = gathered(Path(folder), alone, config.tokenizer, lambda doing, count: None, shape)
+        for item in read_all(config.data, files, several_references=several, shape=shape):
+            if isinstance(item, Fault):
+                counts[item.kind] += 1
+                if sum(counts.values()) <= show:
+                    say(str(item))
+            else:
+                pairs += 1
     total = sum(counts.values())
     if total > show:
         say(f"… and {total - show:,} more faulty lines")

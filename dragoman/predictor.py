@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
@@ -34,6 +36,7 @@ from dragoman.scoring.table import chosen
 from dragoman.search.confidence import calibrated, log_probability, token_confidences
 from dragoman.search.control import Asked, Ruler, Terminology, completed, controls, restored
 from dragoman.search.core import Hypothesis, SearchConfig
+from dragoman.search.joint import Attending, Fused, Joint
 from dragoman.search.methods import Method
 from dragoman.search.rules import Rules
 from dragoman.search.run import search_all
@@ -274,7 +277,7 @@ class Predictor:
         for name, value in (("batch_size", batch_size), ("most", most), ("window", window)):
             if value < 1:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
-        if is_dataclass(method) and not isinstance(method, type):
+        if is_dataclass(method) and not isinstance(method, type | Fused | Attending | Joint):  # these hold models
             method = settings.build(type(method), settings.as_table(method))  # ranges are checked
         if most > config.beam and method is None:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
@@ -558,8 +561,9 @@ class Predictor:
         if not isinstance(self.source_tokenizer, Features):
             return examples, []
         places = list(dict.fromkeys(example.tagged for example in examples))
-        self._files = tempfile.TemporaryDirectory(prefix="dragoman-features-")
-        folder = Path(self._files.name) / "features"
+        beside = tempfile.mkdtemp(prefix="dragoman-features-")
+        weakref.finalize(self, shutil.rmtree, beside, ignore_errors=True)
+        folder = Path(beside) / "features"
         wrong = {fault.place: fault for fault in write_features(folder, places, self.source_tokenizer.config)}
         self.source_tokenizer.remember(FeatureColumn(folder))
         named = [(one, wrong.get(one.tagged)) for one in examples]

@@ -100,6 +100,35 @@ STARTERS = {
             "train": {"steps": 20_000, "batch_tokens": 8192, "optimizer": {"weight_decay": 0.01}},
         },
     ),
+    "transcribe": Starter(
+        "recordings or images of text lines with their text: speech and writing to text",
+        {
+            "task": "transcribe",
+            "data": {"train": "recordings.tsv", "media": ""},
+            "tokenizer": {"source": {"kind": "audio"}, "target": {"kind": "characters"}},
+            "model": {
+                "kind": "transcriber",
+                "augment": {"kind": "masking"},
+                "encoder": {"kind": "frames", "inner": {"kind": "recurrent", "layers": 2}},
+            },
+            "train": {"steps": 10_000, "batch_tokens": 20_000, "metric": "wer"},
+        },
+    ),
+    "caption": Starter(
+        "pictures with one or more captions each",
+        {
+            "task": "caption",
+            "data": {"train": "pictures.tsv", "media": ""},
+            "tokenizer": {"source": {"kind": "picture"}, "target": {"kind": "words", "minimum_count": 5}},
+            "model": {
+                "kind": "captioner",
+                "augment": {"kind": "picture"},
+                "encoder": {"kind": "picture"},
+                "decoder": {"kind": "recurrent"},
+            },
+            "train": {"steps": 10_000, "batch_tokens": 10_000, "metric": "bleu"},
+        },
+    ),
 }
 
 
@@ -130,6 +159,8 @@ def starter(task: str) -> str:
             continue
         opened = at(table, item.place)
         value = opened if opened is not None else at(resolved, item.place)
+        if isinstance(opened, Mapping):
+            continue  # its own table says it
         note = f"{item.note} ({item.expected})" if item.note else item.expected
         text = item.default if isinstance(value, Mapping) else settings.inline(value)
         tables.setdefault(head, []).append(f"{'' if opened is not None else '# '}{key} = {text}  # {note}")

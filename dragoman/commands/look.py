@@ -52,7 +52,11 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
 
     \b
     dragoman attention runs/my "a line" "another" --out seen.svg
+    dragoman attention runs/captions beach.jpg --out seen.png     where every word looked in the picture
+
+    Of a run that captions, TEXT is where a picture is; several make pictures seen-1.png, seen-2.png, …
     """
+    from dragoman.data.media_codec import Features
     from dragoman.inspection.watch import cross_attention
     from dragoman.predictor import load
     from dragoman.reports.drawing import check_picture, draw_attention
@@ -62,6 +66,12 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     usable = [text for text in texts if text.strip()]
     if not usable:
         raise DataError("found only empty text, expected something to look at")
+    if isinstance(predictor.source_tokenizer, Features):
+        from dragoman.reports.gaze import draw_gazes
+
+        for path in draw_gazes(predictor, usable, out):
+            click.echo(path)
+        return
     click.echo(draw_attention([cross_attention(predictor, text) for text in predictor.read_as(usable, tag)], out))
 
 

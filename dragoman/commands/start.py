@@ -10,7 +10,7 @@ from dragoman.commands.printing import as_utf8
 @click.command()
 @click.argument("task", required=False)
 def new(task: str | None) -> None:
-    """Print a commented starter configuration for a TASK (translate, classify, regress, tag, …).
+    """Print a commented starter configuration for a TASK (translate, classify, transcribe, …).
 
     \b
     dragoman new translate > my.toml

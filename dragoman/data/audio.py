@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.data.media import MediaError, read_bytes
-from dragoman.data.wav import WavError, is_wav, read_wav
+from dragoman.data.wav import CutShortError, WavError, is_wav, read_wav
 from dragoman.errors import MissingExtraError
 from dragoman.settings import Range, Size, setting
 
@@ -118,8 +118,11 @@ def decoded(data: bytes, place: str) -> tuple[NDArray[np.float32], int]:
             return read_wav(data)
         except WavError as error:
             try:
-                _soundfile()  # knows more kinds of WAV files, and says more of damaged ones
+                _soundfile()  # knows more kinds of WAV files
+                known = not isinstance(error, CutShortError)  # of these it would take what is there
             except MissingExtraError:
+                known = False
+            if not known:
                 detail = f"cannot be read as a recording ({error})"
                 raise MediaError(place, "unreadable-file", detail) from None
     soundfile = _soundfile()

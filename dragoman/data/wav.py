@@ -15,6 +15,10 @@ class WavError(ValueError):
     """Bytes that are no WAV file which can be read here; soundfile may know more."""
 
 
+class CutShortError(WavError):
+    """A WAV file that says it is longer than it is."""
+
+
 class Sound(NamedTuple):
     """Samples between −1 and 1, (n, channels), and how many there are a second."""
 
@@ -47,7 +51,7 @@ def read_wav(data: bytes) -> Sound:
             if layout is None:
                 raise WavError("samples come before their format")
             if len(body) < size and size < 0xFFFFFFFF:  # that is what streams write who do not know their length
-                raise WavError(f"found {len(body)} bytes of samples, expected {size}")
+                raise CutShortError(f"cut short: found {len(body)} bytes of samples, expected {size}")
             return Sound(_samples(body, *layout), layout[2])
         place += 8 + size + size % 2
     raise WavError("it has no samples")

@@ -12,6 +12,7 @@ from dragoman.data.corpus import Corpus, prepare
 from dragoman.data.lexicon import learn_lexicon
 from dragoman.data.store import TokenStore
 from dragoman.data.tokenizers import EOS, PAD, Tokenizer
+from dragoman.errors import RunError
 from dragoman.runs import Run, check_data
 from dragoman.search.shortlist import SPECIAL, Shortlist
 

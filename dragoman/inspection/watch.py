@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch, batch_of
+from dragoman.data.batches import Batch
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import DataError
 from dragoman.layers.attention import observing
@@ -73,7 +73,7 @@ def cross_attention(predictor: Predictor, text: str, output: str | None = None) 
     if output is None:
         output = predictor.predict([text])[0].text
     target = predictor.target_tokenizer.encode(output)
-    batch = batch_of([source], [target]).to(predictor.device)
+    batch = predictor.form.batch([source], [target]).to(predictor.device)
     layers = {name: weights[0] for name, weights in memory_attention(predictor.model, batch).items()}
     tokens = predictor.source_tokenizer.pieces([*source, EOS])
     entries = next((weights.shape[2] for weights in layers.values()), len(tokens))

@@ -1,0 +1,39 @@
+"""Where the words of captions looked in their pictures: from a run and files to drawings (FIELD A4, I1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman.data.images import COLOURS, PictureConfig
+from dragoman.data.media_codec import Features
+from dragoman.errors import ConfigError
+from dragoman.inspection.watch import memory_attention
+from dragoman.models.captioner import CaptionerConfig
+from dragoman.models.pictures import PatchesConfig, PictureEncoderConfig
+from dragoman.predictor import Predictor
+from dragoman.reports.pictures import draw_attention_over_picture, looked
+
+
+def draw_gazes(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
+    """One drawing a picture: the caption that is predicted, and the attention of each of its tokens."""
+    codec, model = predictor.source_tokenizer, predictor.config.model
+    assert isinstance(codec, Features)
+    if not (isinstance(model, CaptionerConfig) and isinstance(model.encoder, PictureEncoderConfig | PatchesConfig)):
+        raise ConfigError(
+            f'attention over pictures needs a run of task = "caption"; {predictor.run.folder} has '
+            f'task = "{predictor.config.task}"'
+        )
+    assert isinstance(codec.config, PictureConfig)
+    side, grid = codec.config.size, model.encoder.grid(codec.config.size)
+    tokenizer, out = predictor.target_tokenizer, []
+    predictions = predictor.predict(places)
+    for number, (place, prediction) in enumerate(zip(places, predictions, strict=True), 1):
+        rows = codec.encode(place)
+        target = tokenizer.encode(prediction.text)
+        batch = predictor.form.batch([rows], [target]).to(predictor.device)
+        weights = looked(memory_attention(predictor.model, batch), 0, (grid, grid))[: len(target)]  # not of <eos>
+        own = Path(path) if len(places) == 1 else Path(path).with_stem(f"{Path(path).stem}-{number}")
+        image = rows.reshape(side, side, COLOURS)
+        out.append(draw_attention_over_picture(image, tokenizer.pieces(target), weights, own, prediction.text))
+    return out

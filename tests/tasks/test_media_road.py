@@ -1,0 +1,498 @@
+"""From files to text for every task that reads recordings or pictures, by the command line (FIELD A4, A7)."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import tarfile
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jiwer
+import numpy as np
+import pytest
+import torch
+
+from dragoman import settings
+from dragoman.config import build
+from dragoman.data.batches import BatchPlan, gather
+from dragoman.errors import ConfigError, DataError
+from dragoman.predictor import load
+from dragoman.runs import Run, train
+from dragoman.tasks import TASKS, task_of
+from dragoman.training.display import Display
+from tests.conftest import call, quiet_machine
+
+pytest.importorskip("PIL", reason="pictures need pillow (extra 'media')")
+
+RATE = 4000
+TONES = {"low": 300.0, "mid": 700.0, "high": 1400.0}
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (40, 40, 220)}
+
+
+def recording(words: list[str], draw: random.Random, rate: int = RATE) -> bytes:
+    """A WAV file in which every word is a tone, silence around it."""
+    parts = [np.zeros(rate // 20)]
+    for word in words:
+        time = np.arange(int(rate * draw.uniform(0.08, 0.12))) / rate
+        parts += [0.5 * np.sin(2 * np.pi * TONES[word] * time), np.zeros(rate // 20)]
+    samples = np.concatenate(parts) + 0.01 * np.random.default_rng(draw.randrange(1000)).standard_normal(
+        sum(map(len, parts))
+    )
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes((samples * 32000).astype("<i2").tobytes())
+    return out.getvalue()
+
+
+def png(pixels: np.ndarray) -> bytes:
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "png")
+    return out.getvalue()
+
+
+def line(text: str) -> bytes:
+    """A line of writing: every letter is a bar at a height of its own."""
+    pixels = np.full((8, 6 * len(text) + 2), 255, np.uint8)
+    for place, letter in enumerate(text):
+        row = 2 * "abc".index(letter)
+        pixels[row : row + 2, 6 * place + 2 : 6 * place + 6] = 0
+    return png(pixels)
+
+
+def picture(colour: str, side: str, draw: random.Random) -> bytes:
+    pixels = np.full((16, 16, 3), 128, np.uint8)
+    left = draw.randint(0, 2) + (8 if side == "right" else 0)
+    pixels[4:12, left : left + 6] = COLOURS[colour]
+    return png(pixels)
+
+
+def packed(path: Path, files: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, data in files.items():
+            about = tarfile.TarInfo(name)
+            about.size = len(data)
+            tar.addfile(about, io.BytesIO(data))
+
+
+def write_data(folder: Path) -> None:
+    draw = random.Random(5)
+    sounds, lines, pictures = {}, {}, {}
+    (folder / "writing").mkdir()
+    for part, count in (("train", 60), ("test", 12)):
+        rows = []
+        for number in range(count):
+            words = draw.choices(list(TONES), k=draw.randint(1, 4))
+            sounds[f"{part}{number}.wav"] = recording(words, draw)
+            rows.append(f"{part}{number}.wav\t{' '.join(words)}\n")
+        (folder / f"speech.{part}.tsv").write_text("".join(rows))
+        (folder / f"joint.{part}.tsv").write_text("".join(rows))
+        rows = []
+        for number in range(count):
+            text = "".join(draw.choices("abc", k=draw.randint(2, 5)))
+            lines[f"{part}{number}.png"] = line(text)
+            rows.append(f"{part}{number}.png\t{text}\tsomething else\n")
+        (folder / f"writing/{part}.tsv").write_text("".join(rows))
+        rows = []
+        for number in range(count):
+            colour, side = draw.choice(list(COLOURS)), draw.choice(["left", "right"])
+            pictures[f"{part}{number}.png"] = picture(colour, side, draw)
+            rows.append(
+                f"{part}{number}.png\ta {colour} square on grey\tthere is something {colour} here\tone {colour} thing\n"
+            )
+        (folder / f"captions.{part}.tsv").write_text("".join(rows))
+    packed(folder / "sounds.tar.gz", sounds)
+    packed(folder / "pictures.tar", pictures)
+    for name, data in lines.items():
+        (folder / "writing" / name).write_bytes(data)
+
+
+AUDIO = {"kind": "audio", "rate": RATE, "features": 12, "window": 0.02, "normalise": "corpus"}
+SMALL = {"kind": "convolutional", "layers": 2, "embedding": 24, "width": 24, "kernel": 3, "dropout": 0.0}
+ENCODER = {"front": {"kind": "stacked", "frames": 2}, "dropout": 0.0, "inner": {**SMALL, "positions": "none"}}
+CASES: dict[str, dict[str, Any]] = {
+    "speech": {
+        "task": "transcribe",
+        "data": {"media": "sounds.tar.gz"},
+        "tokenizer": {"source": AUDIO, "target": {"kind": "words"}},
+        "model": {"encoder": ENCODER, "augment": {"kind": "masking", "time_share": 0.02, "band_share": 0.1}},
+        "train": {"metric": "wer"},
+    },
+    "joint": {
+        "task": "transcribe",
+        "data": {"media": "sounds.tar.gz"},
+        "tokenizer": {"source": AUDIO, "target": {"kind": "words"}},
+        "model": {
+            "encoder": ENCODER,
+            "writer": {"kind": "joint", "decoder": {"kind": "recurrent", "embedding": 16, "width": 16, "dropout": 0.0}},
+        },
+        "train": {"metric": "wer", "steps": 60},
+    },
+    "lines": {
+        "task": "transcribe",
+        "data": {"columns": ["1", "2"]},
+        "tokenizer": {"source": {"kind": "line-image", "height": 8}, "target": {"kind": "characters"}},
+        "model": {"encoder": ENCODER, "augment": {"kind": "line", "shift": 1, "squeeze": 0.05}},
+        "train": {"metric": "cer"},
+    },
+    "captions": {
+        "task": "caption",
+        "data": {"media": "pictures.tar"},
+        "tokenizer": {"source": {"kind": "picture", "size": 16}, "target": {"kind": "words"}},
+        "model": {
+            "augment": {"kind": "picture", "shift": 1, "zoom": 0.1},
+            "encoder": {"kind": "picture", "channels": [8, 16], "blocks": 1, "width": 16, "dropout": 0.0},
+            "decoder": {"kind": "recurrent", "embedding": 16, "width": 16, "dropout": 0.0},
+        },
+        "train": {"metric": "bleu", "steps": 100, "optimizer": {"learning_rate": 5e-3, "warmup": 5}},
+    },
+}
+QUICK: dict[str, Any] = {
+    "steps": 80, "validate_every": 40, "save_every": 20, "log_every": 20, "batch_tokens": 1000, "decode": 8,
+    "optimizer": {"learning_rate": 2e-2, "warmup": 5},
+}  # fmt: skip
+
+
+def manifest(folder: Path, name: str, part: str) -> Path:
+    return folder / "writing" / f"{part}.tsv" if name == "lines" else folder / f"{name}.{part}.tsv"
+
+
+def table(name: str, folder: Path) -> dict[str, Any]:
+    case = settings.merge({"data": {"train": str(manifest(folder, name, "train"))}, "train": QUICK}, CASES[name])
+    data: Any = case["data"]
+    if "media" in data:
+        data["media"] = str(folder / data["media"])
+    return case
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Every case trained once."""
+    place = tmp_path_factory.mktemp("media")
+    write_data(place)
+    with quiet_machine(place / "cache"):
+        for name in CASES:
+            config = build(table(name, place))
+            (place / f"{name}.toml").write_text(settings.dump(config), encoding="utf-8")
+            said = call("train", place / f"{name}.toml", "--run", place / name)
+            assert said.code == 0, said.err
+        yield place
+
+
+@pytest.fixture(params=CASES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_every_task_that_reads_files_is_tried() -> None:
+    known = {task.name for task in TASKS.values() if not hasattr(task.shape_of, "wrapped")}
+    assert {case["task"] for case in CASES.values()} == {"transcribe", "caption"} <= known
+
+
+def test_learns_and_scores(folder: Path, name: str) -> None:
+    test, out = manifest(folder, name, "test"), folder / "out.txt"
+    said = call("evaluate", folder / name, test, "--json", "--output", out)
+    assert said.code == 0, said.err
+    scores = json.loads(said.out)
+    assert scores["segments"] == 12
+    written = out.read_text().split("\n")[:-1]
+    rows = [row.split("\t") for row in test.read_text().splitlines()]
+    if name == "captions":
+        assert {"bleu", "chrf", "meteor", "cider"} <= set(scores)
+        assert scores["bleu"] > 30
+        right = sum(
+            any(word in text.split() for word in row[1].split() if word in COLOURS)
+            for text, row in zip(written, rows, strict=True)
+        )
+        assert right >= 9
+        assert "nrefs:3" in scores["signatures"]["bleu"]
+    else:
+        truths = [row[1] for row in rows]
+        assert scores["wer"] == pytest.approx(jiwer.wer(truths, written))
+        assert scores["cer"] == pytest.approx(jiwer.cer(truths, written))
+        assert scores["cer" if name == "lines" else "wer"] < 0.15
+        oracle = jiwer.process_words(truths, written)
+        kinds = scores["errors"]["words"]
+        edits = oracle.substitutions + oracle.insertions + oracle.deletions
+        assert kinds["substitutions"] + kinds["insertions"] + kinds["deletions"] == edits
+        assert kinds["reference"] == sum(len(text.split()) for text in truths)
+
+
+def test_every_kind_of_input_gives_the_same_text(folder: Path, tmp_path: Path) -> None:
+    test = manifest(folder, "speech", "test")
+    names = [row.split("\t")[0] for row in test.read_text().splitlines()]
+    by_manifest = call("predict", folder / "speech", test).out.splitlines()
+    assert len(by_manifest) == 12
+    list_ = tmp_path / "list.txt"
+    list_.write_text("".join(f"{folder}/sounds.tar.gz::{name}\n" for name in names) + "\n")
+    assert call("predict", folder / "speech", list_).out.splitlines() == [*by_manifest, ""]
+    everything = call("predict", folder / "speech", folder / "sounds.tar.gz").out.splitlines()
+    order = sorted([f"train{n}.wav" for n in range(60)] + [f"test{n}.wav" for n in range(12)])
+    assert [everything[order.index(name)] for name in names] == by_manifest
+    alone = tmp_path / "sounds"
+    alone.mkdir()
+    with tarfile.open(folder / "sounds.tar.gz") as tar:
+        for name in names[:3]:
+            member = tar.extractfile(name)
+            assert member is not None
+            (alone / name).write_bytes(member.read())
+    expected = [by_manifest[names.index(name)] for name in sorted(names[:3])]
+    assert call("predict", folder / "speech", alone).out.splitlines() == expected
+    assert call("predict", folder / "speech", alone / names[0]).out.splitlines() == by_manifest[:1]
+    typed = call("predict", folder / "speech", "--json", stdin=f"{alone / names[0]}\n".encode())
+    assert json.loads(typed.out)["text"] == by_manifest[0]
+    moved = tmp_path / "moved.tsv"  # the texts of a manifest are not looked at
+    moved.write_text("".join(f"{name}\n" for name in names[:3]))
+    assert call("predict", folder / "speech", moved, "--media", alone).out.splitlines() == by_manifest[:3]
+
+
+def test_batches_do_not_change_the_text(folder: Path, name: str) -> None:
+    predictor = load(folder / name)
+    shape = task_of(predictor.config).shape_of(predictor.config)
+    examples = list(shape.read(predictor.config.data, str(manifest(folder, name, "test")), True))
+    places = [one.tagged for one in examples]  # type: ignore[union-attr]
+    together = predictor.predict(places, batch_size=12)
+    alone = predictor.predict(places, batch_size=1)
+    assert [one.text for one in together] == [one.text for one in alone]
+    np.testing.assert_allclose([one.score for one in together], [one.score for one in alone], atol=1e-4)
+
+
+def test_ways_of_searching(folder: Path) -> None:
+    test = manifest(folder, "joint", "test")
+    words = folder / "words.txt"
+    words.write_text("".join(row.split("\t")[1] + "\n" for row in test.read_text().splitlines()))
+    for options in (
+        ("--by", "attention"),
+        ("--by", "joint", "--ctc-weight", "0.5"),
+        ("--by", "ctc", "--beam", "4"),
+        ("--language-model", words, "--language-model-order", "2"),
+        ("--by", "joint", "--language-model", words, "--language-model-weight", "0.1"),
+    ):
+        said = call("evaluate", folder / "joint", test, "--json", *options)
+        assert said.code == 0, said.err
+        assert json.loads(said.out)["wer"] < (0.9 if "attention" in options else 0.5), options
+    # A language model that has seen one text alone, with enough weight, hears nothing else.
+    words.write_text("high high\n")
+    strong = ("--language-model", words, "--language-model-weight", "50")
+    assert set(call("predict", folder / "joint", test, "--beam", "8", *strong).out.splitlines()) == {"high high"}
+    for name, options, wrong in (
+        ("speech", ("--by", "attention"), "needs a model with CTC and a decoder"),
+        ("speech", ("--ctc-weight", "0.5"), "--ctc-weight needs --by"),
+        ("speech", ("--language-model-order", "2"), "needs --language-model"),
+        ("captions", ("--by", "ctc"), 'goes with task = "transcribe"'),
+        ("speech", ("--by", "joint", "--sample"), "expected one of them"),
+    ):
+        said = call("predict", folder / name, manifest(folder, name, "test"), *options)
+        assert said.code != 0
+        assert wrong in said.err, said.err
+
+
+def test_alignments_are_shown(folder: Path) -> None:
+    said = call("evaluate", folder / "lines", manifest(folder, "lines", "test"), "--alignment", "--characters")
+    assert said.code == 0, said.err
+    assert "all lines:" in said.out
+    assert "characters" in said.out
+
+
+def test_goes_on_exactly_after_a_stop(folder: Path, tmp_path: Path, name: str) -> None:
+    """Augmentation follows from the seed and the step, so a run that was stopped ends with the same weights."""
+    steps = int(settings.as_table(build(table(name, folder)))["train"]["steps"])  # type: ignore[index]
+    whole = Run(folder / name)
+    config = build({**table(name, folder)})
+    first = build(settings.merge(table(name, folder), {"train": {"steps": steps // 2}}))
+    # The schedule looks at no last step, so half a run is the first half of a whole one.
+    train(first, tmp_path / "run", Display(quiet=True))
+    train(config, tmp_path / "run", Display(quiet=True))
+    weights = [
+        run.model(torch.device("cpu"), run.folder / "checkpoints" / f"{steps:08d}" / "weights.safetensors")
+        for run in (whole, Run(tmp_path / "run"))
+    ]
+    for (key, mine), theirs in zip(weights[0].named_parameters(), weights[1].parameters(), strict=True):
+        assert torch.equal(mine, theirs), key
+
+
+def test_augmentation_is_for_training_alone(folder: Path) -> None:
+    config = build(table("captions", folder))
+    corpus = task_of(config).prepare(config)
+    model = task_of(config).model(config, corpus.source_tokenizer, corpus.target_tokenizer)
+    plan = BatchPlan(corpus.train, 1000, 1, form=corpus.form)
+    batch = gather(corpus.train, plan.epoch(0)[0], plan)
+    assert batch.source.dtype == torch.uint8
+    model.eval()
+    assert model(batch).total == model(batch).total
+    model.train()
+    losses = set()
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        losses.add(float(model(batch).total.detach()))
+    assert len(losses) == 2
+    # Each of three captions is an example, but a picture is stored once.
+    assert len(corpus.train) + len(corpus.valid) == 180
+    assert len(corpus.train.source.column) == 60  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------------- what is wrong with data
+
+
+def faulty(folder: Path) -> dict[str, bytes]:
+    draw = random.Random(1)
+    good = recording(["low", "mid"], draw)
+    files = {"good.wav": good, "good2.wav": recording(["high"], draw), "good3.wav": recording(["mid"], draw)}
+    empty = io.BytesIO()
+    with wave.open(empty, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+    files |= {"empty.wav": empty.getvalue(), "rate.wav": recording(["low"], draw, 8000), "noise.wav": b"not a sound"}
+    files |= {"nothing.wav": b"", "cut.wav": good[: len(good) // 2]}
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return files
+
+
+FAULTS = {
+    "empty.wav": ("without samples", "empty-file"),
+    "rate.wav": ("found 8000 samples a second, expected 4000", "wrong-rate"),
+    "noise.wav": ("cannot be read as a recording", "unreadable-file"),
+    "nothing.wav": ("the file is empty", "unreadable-file"),
+    "cut.wav": ("cut short", "unreadable-file"),
+    "gone.wav": ("found no such file", "missing-file"),
+}
+
+
+@pytest.mark.parametrize("wrong", FAULTS)
+def test_a_file_that_cannot_be_used_stops_and_is_named(folder: Path, tmp_path: Path, wrong: str) -> None:
+    faulty(tmp_path)
+    rows = f"good.wav\tlow mid\ngood2.wav\thigh\n{wrong}\tlow\ngood3.wav\tmid\n"
+    (tmp_path / "all.tsv").write_text(rows)
+    case = table("speech", folder) | {"data": {"train": str(tmp_path / "all.tsv"), "cache": str(tmp_path / "cache")}}
+    with pytest.raises(DataError) as error:
+        task_of(build(case)).prepare(build(case))
+    assert str(tmp_path / "all.tsv") + ":3: " in str(error.value)
+    assert str(tmp_path / wrong) in str(error.value)
+    assert FAULTS[wrong][0] in str(error.value)
+    skipping = settings.merge(case, {"data": {"faults": "skip"}})
+    corpus = task_of(build(skipping)).prepare(build(skipping))
+    assert corpus.report["faults"] == {FAULTS[wrong][1]: 1}
+    assert len(corpus.train) + len(corpus.valid) == 3
+    # An evaluation of a part must not pass for one of the whole, and a prediction must keep its lines in place.
+    said = call("evaluate", folder / "speech", tmp_path / "all.tsv", "--media", tmp_path)
+    assert said.code != 0
+    assert "all.tsv:3: " in said.err
+    output = tmp_path / "out.txt"
+    options = ("--media", tmp_path, "--skip-unreadable")
+    said = call("evaluate", folder / "speech", tmp_path / "all.tsv", "--json", "--output", output, *options)
+    assert said.code == 0, said.err
+    assert (json.loads(said.out)["segments"], json.loads(said.out)["unreadable"]) == (3, 1)
+    lines = output.read_text().split("\n")[:-1]
+    assert [bool(text) for text in lines] == [True, True, False, True]
+    said = call("predict", folder / "speech", tmp_path / "all.tsv", "--media", tmp_path)
+    assert said.code != 0
+    assert f"input 3: {tmp_path / wrong}" in said.err
+    said = call("predict", folder / "speech", tmp_path / "all.tsv", *options)
+    assert said.out.split("\n")[:-1] == lines
+    assert "1 inputs could not be read" in said.err
+
+
+def test_a_missing_transcript_and_a_broken_picture_are_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(np.zeros((16, 16, 3), np.uint8)))
+    (tmp_path / "b.png").write_bytes(png(np.ones((16, 16, 3), np.uint8)))
+    (tmp_path / "broken.png").write_bytes(png(np.zeros((16, 16, 3), np.uint8))[:40])
+    (tmp_path / "all.tsv").write_text("a.png\tone\nb.png\ttwo\na.png\t\nbroken.png\tthree\n")
+    case = table("captions", folder) | {"data": {"train": str(tmp_path / "all.tsv"), "cache": str(tmp_path / "cache")}}
+    with pytest.raises(DataError, match=r"all.tsv:3: the target is empty.*all.tsv:4: .*broken.png: cannot be read"):
+        task_of(build(case)).prepare(build(case))
+    said = call("check", (tmp_path / "x.toml"))
+    (tmp_path / "x.toml").write_text(settings.dump(build(case)))
+    said = call("check", tmp_path / "x.toml")
+    assert said.code != 0
+    assert "all.tsv:3" in said.out + said.err
+    assert "broken.png" in said.out + said.err
+    skipping = settings.merge(case, {"data": {"faults": "skip"}})
+    corpus = task_of(build(skipping)).prepare(build(skipping))
+    assert corpus.report["faults"] == {"empty-side": 1, "unreadable-file": 1}
+
+
+def test_the_store_follows_the_bytes_of_the_files(folder: Path, tmp_path: Path) -> None:
+    files = faulty(tmp_path)
+    (tmp_path / "all.tsv").write_text("good.wav\tlow mid\ngood2.wav\thigh\n")
+    config = build(
+        table("speech", folder) | {"data": {"train": str(tmp_path / "all.tsv"), "cache": str(tmp_path / "cache")}}
+    )
+    first = task_of(config).prepare(config).report["fingerprint"]
+    assert task_of(config).prepare(config).report["fingerprint"] == first
+    (tmp_path / "good.wav").write_bytes(files["good3.wav"])
+    assert task_of(config).prepare(config).report["fingerprint"] != first
+
+
+# ---------------------------------------------------------------------- the rest
+
+
+def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    place = f"{folder}/pictures.tar::test0.png"
+    said = call("attention", folder / "captions", place, "--out", tmp_path / "seen.png")
+    assert said.code == 0, said.err
+    assert (tmp_path / "seen.png").stat().st_size > 2000
+    said = call("attention", folder / "speech", f"{folder}/sounds.tar.gz::test0.wav", "--out", tmp_path / "x.png")
+    assert said.code != 0
+    assert 'needs a run of task = "caption"' in said.err
+
+
+def test_info_and_check(folder: Path, name: str) -> None:
+    found = json.loads(call("info", folder / name, "--json").out)
+    assert found["task"] == CASES[name]["task"]
+    assert found["vocabulary"]["source"][0] == CASES[name]["tokenizer"]["source"]["kind"]
+    said = call("check", folder / f"{name}.toml")
+    assert said.code == 0, said.err
+
+
+def test_sampling_follows_from_the_picture(folder: Path) -> None:
+    test = manifest(folder, "captions", "test")
+    draws = [call("predict", folder / "captions", test, "--sample", "--seed", seed).out for seed in ("1", "1", "2")]
+    assert draws[0] == draws[1] != draws[2]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"tokenizer": {"source": {"kind": "picture"}, "target": {"kind": "words"}}}, "reads"),
+        ({"tokenizer": {"source": AUDIO}}, "tokenizer.target: found nothing"),
+        ({"model": {"augment": {"kind": "picture"}}}, "does not go with"),
+        ({"train": {"objective": {"kind": "minimum-risk"}}}, "which reads tokens"),
+        ({"task": "translate"}, "model.kind"),
+    ],
+)
+def test_settings_that_cannot_be(folder: Path, change: dict[str, Any], expected: str) -> None:
+    case = table("speech", folder)
+    if "tokenizer" in change:
+        del case["tokenizer"]
+    if "task" in change:
+        case["model"] = {"kind": "transcriber", **case["model"]}
+    with pytest.raises(ConfigError, match=expected):
+        build(settings.merge(case, change))
+    with pytest.raises(ConfigError, match="goes with task"):
+        build({"data": {"train": "x.tsv", "media": "y"}})
+
+
+def test_wav_files_are_read_as_soundfile_reads_them() -> None:
+    soundfile = pytest.importorskip("soundfile")
+    from dragoman.data.wav import read_wav
+
+    samples = np.random.default_rng(1).uniform(-1, 1, (500, 2))
+    for kind in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"):
+        for form in ("WAV", "WAVEX"):
+            file = io.BytesIO()
+            soundfile.write(file, samples, 16000, subtype=kind, format=form)
+            found, rate = read_wav(file.getvalue())
+            expected, _ = soundfile.read(io.BytesIO(file.getvalue()), dtype="float32", always_2d=True)
+            assert rate == 16000
+            np.testing.assert_allclose(found, expected, atol=1e-7)
