@@ -311,7 +311,7 @@ def test_help_and_version() -> None:
     listed = call("--help").out.partition("Commands:\n")[2]
     order = (
         "train check predict complete evaluate score compare align score-alignment info attention probe calibrate "
-        "bench new presets"
+        "shortlist bench new presets"
     )
     assert [line.split()[0] for line in listed.splitlines()] == [*order.split(), "demo"]
     for name in cli.cli.commands:

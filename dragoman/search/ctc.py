@@ -47,7 +47,7 @@ class Fusion:
     def after(self, text: tuple[int, ...]) -> Tensor:
         """What each token after a text adds (V,); <eos>, which is no token of it, has no bonus."""
         if text not in self.known:
-            added = self.weight * self.scorer(text) + self.bonus
+            added = self.weight * self.scorer(text) + self.bonus  # a new tensor: the scorer may keep its own
             added[EOS] -= self.bonus
             self.known[text] = added
         return self.known[text]

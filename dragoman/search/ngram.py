@@ -43,10 +43,18 @@ class NGram:
         even = torch.ones(vocabulary, dtype=torch.float64)
         even[[token for token in NEVER_WRITTEN if token != EOS]] = 0.0
         self.even = even / even.sum()
+        self.known: dict[tuple[int, ...], Tensor] = {}
 
     def __call__(self, text: tuple[int, ...]) -> Tensor:
         """Log-probabilities (V,) of what follows a text, <eos> too."""
         padded = (*[SOS] * (self.order - 1), *text)
+        padded = padded[len(padded) - self.order + 1 :]
+        if padded not in self.known:  # many texts end alike
+            self.known[padded] = self._following(padded)
+        return self.known[padded]
+
+    def _following(self, padded: tuple[int, ...]) -> Tensor:
+        """The same for a history as long as any that counts."""
         shares = self.even
         for size in range(self.order):
             found = self.counts.get(padded[len(padded) - size :])

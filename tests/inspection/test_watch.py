@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch, batch_of
+from dragoman.data.batches import PAIRS, Batch, batch_of
 from dragoman.data.tokenizers import EOS, PAD, SOS
 from dragoman.errors import DataError
 from dragoman.inspection.summary import parameter_count, summary
@@ -253,6 +253,7 @@ def predictor_of(model: EncoderDecoder, written: str) -> Any:
     return SimpleNamespace(
         model=model,
         device=torch.device("cpu"),
+        form=PAIRS,
         source_tokenizer=Numbers(),
         target_tokenizer=Numbers(),
         predict=lambda texts: [SimpleNamespace(text=written) for _ in texts],
