@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.data.batches import PAIRS
+from dragoman.data import batches
 from dragoman.data.tags import Tagged
 from dragoman.data.tokenizers import CharactersConfig, SubwordsConfig, Tokenizer, TokenizerConfig, WordsConfig, learn
 from dragoman.errors import ConfigError, DataError
@@ -82,7 +82,7 @@ def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Toke
     told: Any = SimpleNamespace(
         model=model,
         device=torch.device("cpu"),
-        form=PAIRS,
+        form=batches.PAIRS,
         source_tokenizer=source,
         target_tokenizer=tokenizer,
         tags=tuple(tags),
