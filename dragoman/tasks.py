@@ -34,6 +34,7 @@ from dragoman.data.tokenizers import PAD, Tokenizer
 from dragoman.layers.blocks import build_embedding
 from dragoman.models.bert import BertEncoderConfig
 from dragoman.models.captioner import Captioner, CaptionerConfig
+from dragoman.models.characters import CharacterWordsEncoder
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.instant import Instant, InstantConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
@@ -77,7 +78,11 @@ class Task:
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """The untrained model for these tokenizers, labels or numbers."""
-        return self.models[type(config.model)](config, source, target)
+        model = self.models[type(config.model)](config, source, target)
+        reader = getattr(model, "encoder", None)
+        if isinstance(reader, CharacterWordsEncoder):
+            reader.embedding.folded = torch.tensor(folded(whole(config, source)))
+        return model
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Any:
         """What measures a model while it is trained."""
@@ -133,6 +138,13 @@ def build_direct(kind: Any) -> Build:
         return model
 
     return build
+
+
+def folded(source: Tokenizer) -> list[int]:
+    """Of every token the one that spells it in lower case; itself where there is none."""
+    pieces = source.pieces(range(len(source)))
+    known = {piece: number for number, piece in enumerate(pieces)}
+    return [known.get(piece.lower(), number) for number, piece in enumerate(pieces)]
 
 
 def build_language_model(config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:

@@ -136,6 +136,8 @@ class TokenEmbedding(nn.Module):
         self.pad = pad
         self.space = space
         self.first_tag: int | None = None  # ids from here on are tags (FIELD G10), where there are any
+        self.folded: Tensor | None
+        self.register_buffer("folded", None, persistent=False)  # (V,) each token in lower case, where somebody asks
         self.weight = nn.Parameter(torch.randn(vocabulary, width) * width**-0.5)
         nn.init.zeros_(self.weight.data[pad])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,10 @@ class CharacterWordsConfig:
     hashed: Annotated[int, Range(0)] = setting(
         0, help="also a learned vector of each whole word, found by a hash of its characters among so many; 0: none"
     )
+    hashed_forms: tuple[Literal["word", "folded", "beginning", "ending"], ...] = setting(
+        ("word",),
+        help="what of a word is hashed: as it stands, in lower case, its first and its last three letters",
+    )
     hashed_dropout: Share = setting(0.0, help="share of words whose hashed vector is left out while training")
     dropout: Share = setting(0.0, help="on a word's vector")
     inner: RowEncoderConfig = setting(RecurrentEncoderConfig(), help="what reads the words' vectors")
@@ -43,6 +47,8 @@ class CharacterWordsConfig:
             yield f"filters: found {len(self.filters)} numbers, expected one for each of {len(self.kernels)} kernels"
         if self.inner.embedding == 0:
             yield "inner.embedding: found 0, expected a size: words made of characters have no number of their own"
+        if not self.hashed_forms or len(set(self.hashed_forms)) < len(self.hashed_forms):
+            yield f"hashed_forms: found {list(self.hashed_forms)}, expected at least one, each once"
         if self.hashed_dropout and not self.hashed:
             yield f"hashed_dropout: found {self.hashed_dropout}, expected 0 without hashed vectors"
 
@@ -72,26 +78,54 @@ def spelled(source: Tensor, mask: Tensor, space: int | None, longest: int, first
 class HashedWords(nn.Module):
     """A vector of each whole word, without a vocabulary: words are hashed into a table that begins with zeros.
 
-    So a word that training never saw adds nothing, or what a word adds that shares its row. While training some words
-    are left out, so that the characters learn to do without.
+    So a word that training never saw adds nothing, or what a word adds that shares its row. Other forms of a word may
+    add a vector each: lower case, beginning, ending. While training some are left out, so that the characters learn to
+    do without.
     """
 
-    def __init__(self, rows: int, width: int, dropout: float) -> None:
+    def __init__(self, rows: int, width: int, dropout: float, forms: Sequence[str] = ("word",)) -> None:
         super().__init__()
-        self.rows, self.dropout = rows, dropout
+        self.rows, self.dropout, self.forms = rows, dropout, tuple(forms)
         self.weight = nn.Parameter(torch.zeros(rows, width))
 
-    def forward(self, letters: Tensor) -> Tensor:
-        """Characters (B, W, L), PAD after a word's last → (B, W, D)."""
-        # A polynomial modulo a prime, not modulo 2^64: Horner's rule, where padding leaves the number as it is.
-        number = torch.zeros_like(letters[:, :, 0])
-        for place in range(letters.shape[2]):
-            letter = letters[:, :, place]
-            number = torch.where(letter == PAD, number, (number * 1_000_003 + letter) % 2_147_483_647)
-        found = nn.functional.embedding(number % self.rows, self.weight)
-        if self.training and self.dropout:
-            found = found * (torch.rand_like(found[:, :, :1]) >= self.dropout)
+    def forward(self, letters: Tensor, folded: Tensor | None = None) -> Tensor:
+        """Characters (B, W, L), PAD after a word's last → (B, W, D); `folded` (V,): every character in lower case."""
+        found: Tensor | None = None
+        for form in self.forms:
+            number = hash_of(form_of(form, letters, folded), salt=FORMS.index(form))
+            part = nn.functional.embedding(number % self.rows, self.weight)
+            if self.training and self.dropout:
+                part = part * (torch.rand_like(part[:, :, :1]) >= self.dropout)
+            found = part if found is None else found + part
+        assert found is not None
         return found
+
+
+FORMS = ("word", "folded", "beginning", "ending")
+PART = 3  # characters of a beginning or an ending
+
+
+def form_of(form: str, letters: Tensor, folded: Tensor | None) -> Tensor:
+    """Characters (B, W, L) of a form, PAD elsewhere."""
+    if form == "word":
+        return letters
+    if folded is not None:
+        letters = folded[letters]
+    if form == "beginning":
+        return letters[:, :, :PART]
+    if form == "ending":
+        place = torch.arange(letters.shape[2], device=letters.device)
+        return letters.masked_fill(place < (letters != PAD).sum(2, keepdim=True) - PART, PAD)
+    return letters
+
+
+def hash_of(letters: Tensor, salt: int) -> Tensor:
+    """(B, W): a polynomial modulo a prime, not modulo 2^64: Horner's rule, where padding leaves the number as it is."""
+    number = torch.full_like(letters[:, :, 0], salt)
+    for place in range(letters.shape[2]):
+        letter = letters[:, :, place]
+        number = torch.where(letter == PAD, number, (number * 1_000_003 + letter) % 2_147_483_647)
+    return number
 
 
 class Vectors(nn.Module):
@@ -117,7 +151,9 @@ class CharacterWordsEncoder(nn.Module):
         self.characters = CharacterConvolution(embedding.width, config.kernels, config.filters, config.highways)
         self.project = nn.Linear(self.characters.width, config.inner.embedding)
         self.hashed = (
-            HashedWords(config.hashed, config.inner.embedding, config.hashed_dropout) if config.hashed else None
+            HashedWords(config.hashed, config.inner.embedding, config.hashed_dropout, config.hashed_forms)
+            if config.hashed
+            else None
         )
         self.dropout = nn.Dropout(config.dropout)
         self.inner = ROW_ENCODERS[type(config.inner)](config.inner, Vectors(config.inner.embedding))
@@ -130,5 +166,5 @@ class CharacterWordsEncoder(nn.Module):
         words = self.characters(self.embedding(letters).flatten(0, 1), real.flatten(0, 1))
         words = self.project(self.dropout(words)).view(*letters.shape[:2], -1)  # (B, W, D)
         if self.hashed is not None:
-            words = words + self.hashed(letters)
+            words = words + self.hashed(letters, self.embedding.folded)
         return self.inner(words, real[:, :, 0])

@@ -24,7 +24,7 @@ from dragoman.layers.pooling import (
     QueriesConfig,
     TimeAttentionConfig,
 )
-from dragoman.models.characters import CharacterWordsConfig
+from dragoman.models.characters import CharacterWordsConfig, HashedWords
 from dragoman.models.dense import DenseEncoderConfig
 from dragoman.models.pooled import Classifier, PooledConfig, Regressor, SeriesInput
 from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
@@ -143,6 +143,31 @@ def test_hashed_words_keep_the_laws_and_tell_words_apart() -> None:
     assert not torch.equal(one, two)
     assert not torch.equal(one, three)
     assert torch.equal(hashed(nn.functional.pad(letters, (0, 5)))[0, 1], two)  # whatever the longest word
+
+
+def test_forms_of_a_word_are_hashed_too() -> None:
+    """Words with the same lower case, beginning or ending share what that form adds, and nothing else."""
+    folded = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 4, 5])  # 10 and 11 are capitals of 4 and 5
+    same = {
+        "word": ([4, 5, 6, 7], [4, 5, 6, 7]),
+        "folded": ([10, 5, 6, 7], [4, 11, 6, 7]),
+        "beginning": ([4, 5, 6, 7], [4, 5, 6, 8]),
+        "ending": ([4, 5, 6, 7], [9, 5, 6, 7]),
+    }
+    for form, (one, other) in same.items():
+        for asked in same:
+            hashed = HashedWords(97, 5, 0.0, (asked,))
+            nn.init.normal_(hashed.weight)
+            first, second = hashed(torch.tensor([[one, other]]), folded)[0]
+            shares = form == asked or form == "word" or (form == "folded" and asked != "word")
+            assert torch.equal(first, second) == shares, (form, asked)
+    both = HashedWords(97, 5, 0.0, ("word", "ending"))
+    nn.init.normal_(both.weight)
+    alone = [HashedWords(97, 5, 0.0, (form,)) for form in ("word", "ending")]
+    letters = torch.tensor([[[4, 5, 6, 7], [8, 9, PAD, PAD]]])
+    for one in alone:
+        one.weight = both.weight
+    torch.testing.assert_close(both(letters), alone[0](letters) + alone[1](letters))
 
 
 def test_a_word_is_read_at_its_first_token_or_as_their_mean() -> None:
