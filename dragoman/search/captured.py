@@ -272,7 +272,8 @@ _KNOWN: WeakKeyDictionary[nn.Module, Captured] = WeakKeyDictionary()
 
 def known(model: Any, batch: Batch) -> Captured | None:
     """The model with its captured steps, where it can have such."""
-    if batch.source.is_cuda and isinstance(model, nn.Module) and hasattr(model, "decoder"):
+    tokens = batch.source.dim() == 2 and batch.source.dtype == torch.long  # not recordings or pictures
+    if batch.source.is_cuda and tokens and isinstance(model, nn.Module) and hasattr(model, "decoder"):
         return _KNOWN.setdefault(model, Captured(model))
     return None
 
