@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, get_args
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar, get_args
 
 from dragoman.data import tags
 from dragoman.errors import ConfigError, DataError, MissingExtraError, nearest
@@ -198,6 +198,19 @@ def read_running(path: str | Path, *, max_characters: int = 10_000) -> Iterator[
 
 
 def _read_running(path: Path, limit: int) -> Iterator[Example | Fault]:
+    def checked(line: str, number: int) -> Example:
+        if line and not line.isspace():
+            _check_side(line, "line", limit, _UNWANTED_BUT_TAB)
+        return Example("", (line,), str(path), number)
+
+    return each_line(path, checked)
+
+
+Item = TypeVar("Item")
+
+
+def each_line(path: Path, understood: Callable[[str, int], Item]) -> Iterator[Item | Fault]:
+    """What is understood of every line and its number, or what is wrong with it."""
     name = str(path)
     with _opened(path) as read:
         for block in _text_blocks(read, name):
@@ -206,9 +219,7 @@ def _read_running(path: Path, limit: int) -> Iterator[Example | Fault]:
                     yield block.faults[number]
                     continue
                 try:
-                    if line and not line.isspace():
-                        _check_side(line, "line", limit, _UNWANTED_BUT_TAB)
-                    yield Example("", (line,), name, number)
+                    yield understood(line, number)
                 except _FaultyError as fault:
                     yield Fault(f"{name}:{number}", fault.kind, fault.detail)
 
@@ -496,20 +507,13 @@ def _numbered(read: Read, name: str) -> Iterator[str | Fault]:
 def _read_json(
     path: Path, fields: tuple[str, ...], several: bool, limit: int, numbers: bool
 ) -> Iterator[Example | Fault]:
-    name = str(path)
-    with _opened(path) as read:
-        for block in _text_blocks(read, name):
-            for number, line in enumerate(block.lines, block.first):
-                if number in block.faults:
-                    yield block.faults[number]
-                    continue
-                try:
-                    values = _json_values(line, fields)
-                    if numbers:
-                        values = [_number_text(value) for value in values]
-                    yield _from_values(values, fields, several, name, number, limit)
-                except _FaultyError as fault:
-                    yield Fault(f"{name}:{number}", fault.kind, fault.detail)
+    def example(line: str, number: int) -> Example:
+        values = _json_values(line, fields)
+        if numbers:
+            values = [_number_text(value) for value in values]
+        return _from_values(values, fields, several, str(path), number, limit)
+
+    return each_line(path, example)
 
 
 def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:

@@ -18,10 +18,8 @@ from dragoman.data.readers import (
     Pairs,
     _check_file,
     _check_side,
-    _FaultyError,
     _form,
-    _opened,
-    _text_blocks,
+    each_line,
     read_pairs,
 )
 from dragoman.data.shapes import Codecs, Examples, Row, learn_source
@@ -61,22 +59,14 @@ def read_texts(
 
 
 def _lines(path: Path, limit: int) -> Iterator[Example | Fault | None]:
-    name = str(path)
-    with _opened(path) as read:
-        for block in _text_blocks(read, name):
-            for number, line in enumerate(block.lines, block.first):
-                if number in block.faults:
-                    yield block.faults[number]
-                    continue
-                text = line.strip()
-                if not text:
-                    yield None
-                    continue
-                try:
-                    _check_side(text, "text", limit)
-                    yield Example(text, ("",), name, number)
-                except _FaultyError as fault:
-                    yield Fault(f"{name}:{number}", fault.kind, fault.detail)
+    def checked(line: str, number: int) -> Example | None:
+        text = line.strip()
+        if not text:
+            return None
+        _check_side(text, "text", limit)
+        return Example(text, ("",), str(path), number)
+
+    return each_line(path, checked)
 
 
 def _cells(items: Iterable[Example | Fault], count: int) -> Iterator[Example | Fault | None]:
