@@ -243,7 +243,7 @@ def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
     for test in recipe["recipe"]["tests"]:
         rows = [found["tests"][test] for found in seeds]
         numbers = [key for key, value in rows[0].items() if isinstance(value, float)]
-        means[test] = {key: round(statistics.mean(row[key] for row in rows), 4) for key in numbers}
+        means[test] = {key: float(f"{statistics.mean(row[key] for row in rows):.4g}") for key in numbers}
     notes = {key: recipe["recipe"][key] for key in ("variant", "beside") if recipe["recipe"].get(key) is not None}
     return {"recipe": name, "about": recipe["recipe"]["about"], **notes, "mean": means, "seeds": seeds}
 

@@ -25,13 +25,17 @@ class NoAugmentationConfig:
 
 @dataclass(frozen=True)
 class MaskingConfig:
-    """Stretches of time and bands of features silenced (SpecAugment, Park et al. 2019; no time warping)."""
+    """Stretches of time and bands of features silenced (SpecAugment, Park et al. 2019), rows changed like other voices."""
 
     kind: ClassVar[str] = "masking"
     times: SizeOrNone = setting(2, help="stretches of time silenced in every row")
     time_share: Amount = setting(0.05, help="longest such stretch, as a share of the row")
     bands: SizeOrNone = setting(2, help="bands of features silenced in every row")
     band_share: Amount = setting(0.2, help="widest such band, as a share of the features")
+    squeeze: Share = setting(0.0, help="most by which a row is made faster, as a share; none is made slower")
+    stretch: Share = setting(0.0, help="most by which features are spread up or down, as a share: another voice")
+    loudness: Amount = setting(0.0, help="most that is added to all features of a row, or taken from them")
+    noise: Share = setting(0.0, help="deviation of what is added to every feature")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,14 @@ class Masking(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, T, F) and its mask (B, T) → (B, T, F)."""
         config, (rows, length, features) = self.config, x.shape
+        if config.squeeze or config.stretch:
+            x = leaning(x, config.squeeze, config.stretch, 0.0)
+        if config.loudness:
+            x = x + around(rows, config.loudness, x)
+        if config.noise:
+            x = x + config.noise * torch.randn_like(x)
+        if config.squeeze or config.stretch or config.loudness or config.noise:
+            x = x * mask[:, :, None]
         times = spans(rows, mask.sum(1), config.times, config.time_share, length)
         wide = torch.full((rows,), features, device=x.device)
         bands = spans(rows, wide, config.bands, config.band_share, features)
@@ -114,7 +126,7 @@ def around(rows: int, amount: float, like: Tensor) -> Tensor:
 
 
 def leaning(x: Tensor, squeeze: float, stretch: float, slant: float) -> Tensor:
-    """Lines (B, T, F) as seen by a crooked eye: out(t, f) = in(a·t + s·(f − m), m + b·(f − m)), m the middle height.
+    """Rows (B, T, F) as seen by a crooked eye: out(t, f) = in(a·t + s·(f − m), m + b·(f − m)), m the middle height.
 
     1 ≤ a ≤ 1/(1 − squeeze), 1 − stretch ≤ b ≤ 1 + stretch and |s| ≤ slant are drawn for every row; what lies between
     pixels is interpolated, and beyond the line is paper.

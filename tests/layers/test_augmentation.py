@@ -11,6 +11,7 @@ from dragoman.layers.augmentation import (
     Augmentation,
     AugmentationConfig,
     LineChangesConfig,
+    Masking,
     MaskingConfig,
     NoAugmentationConfig,
     PictureChanges,
@@ -167,3 +168,26 @@ def test_pictures_are_zoomed_and_coloured_within_bounds() -> None:
     assert out.max() <= 0.6
     torch.testing.assert_close(out, out[:, :1, :1].expand_as(out))  # one strength a colour and picture
     assert len(out[:, 0, 0].unique()) == 90
+
+
+def test_recordings_become_faster_louder_and_noisier() -> None:
+    torch.manual_seed(1)
+    rows, length, features = 64, 40, 6
+    x = torch.randn(rows, length, features).cumsum(1)  # smooth in time
+    mask = torch.ones(rows, length, dtype=torch.bool)
+    mask[:, 30:] = False
+    nothing = {"times": 0, "bands": 0}
+    faster = Masking(MaskingConfig(**nothing, squeeze=0.5))(x, mask)
+    # The first frame stays, a later one comes earlier: somewhere before its old place the same numbers stand.
+    torch.testing.assert_close(faster[:, 0], x[:, 0])
+    for row in range(8):
+        gaps = (faster[row, :30] - x[row, 20]).abs().sum(1)
+        assert int(gaps.argmin()) <= 20
+    louder = Masking(MaskingConfig(**nothing, loudness=2.0))(x, mask) - x
+    added = louder[:, 0, 0]
+    torch.testing.assert_close(louder[:, :30], added[:, None, None].expand(-1, 30, features), rtol=1e-4, atol=1e-4)
+    assert added.abs().max() <= 2.0
+    assert added.std() > 0.8
+    noisier = Masking(MaskingConfig(**nothing, noise=0.5))(x, mask)[:, :30] - x[:, :30]
+    assert float(noisier.std()) == pytest.approx(0.5, abs=0.05)
+    assert not Masking(MaskingConfig(**nothing, noise=0.5, loudness=1.0))(x, mask)[:, 30:].any()
