@@ -25,7 +25,7 @@ class NoAugmentationConfig:
 
 @dataclass(frozen=True)
 class MaskingConfig:
-    """Stretches of time and bands of features silenced (SpecAugment, Park et al. 2019), rows changed like other voices."""
+    """Stretches of time and bands silenced (SpecAugment, Park et al. 2019), and rows changed like other voices."""
 
     kind: ClassVar[str] = "masking"
     times: SizeOrNone = setting(2, help="stretches of time silenced in every row")
