@@ -156,12 +156,13 @@ class Answerer:
         found = [answer.value for answer in answers]
         expected = [self.readout.truth(example.references[0]) for example in examples]
         scores: dict[str, Any] = {"segments": len(examples)}
-        scores |= score_answers(self.readout.metrics, found, expected, names)
+        labels = getattr(self.target_tokenizer, "names", ())
+        scores |= score_answers(self.readout.metrics, found, expected, names, labels)
         scores["loss"] = self.loss(examples, batch_size)
         if wrong:
             scores["unknown"] = len(wrong)
-        if labels := self.readout.report(found, expected):
-            scores["labels"] = labels
+        if each := self.readout.report(found, expected):
+            scores["labels"] = each
         return scores, answers
 
 
