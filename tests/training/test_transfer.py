@@ -191,6 +191,24 @@ def test_names_that_fit_nothing_are_refused() -> None:
         freeze(model, ["*"])
 
 
+def test_a_rate_of_frozen_weights_is_refused_and_one_of_some_that_move_is_not() -> None:
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    freeze(model, ["stack.blocks.0"])
+    assert rate_factors(model, [RateConfig("stack", 0.5)])["stack.input.embedding.weight"] == 0.5
+    with pytest.raises(
+        ConfigError, match=r"train.rates\[0\].names: found 'stack.blocks.0', whose weights train.freeze"
+    ):
+        rate_factors(model, [RateConfig("stack.blocks.0")])
+
+
+def test_no_name_is_proposed_twice() -> None:
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    with pytest.raises(ConfigError, match="Expected one of: ") as found:
+        freeze(model, ["zzz"])
+    names = str(found.value).partition("Expected one of: ")[2].rstrip(".").split(", ")
+    assert len(names) == len(set(names))
+
+
 def test_rates_by_name_are_steps_of_their_own_length() -> None:
     """Adam's first step is as long as its rate, whatever the gradient."""
     model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
