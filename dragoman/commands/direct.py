@@ -30,6 +30,22 @@ def refuse_others(
             raise ConfigError(f"{shown} {reason.format(run=run, task=task)}")
 
 
+def holds_objects(file: str | None) -> bool:
+    """Whether the lines of a file are JSON."""
+    return file is not None and file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
+
+
+def text_of_object(line: str, place: str) -> str:
+    """The text in a line of JSON; nothing more can be asked where nothing is searched."""
+    from dragoman.search.control import object_from_json
+
+    table = object_from_json(line, place)
+    for name in table:
+        if name != "source":
+            raise DataError(f"{place}: found the field '{name}', expected \"source\" alone")
+    return str(table["source"])
+
+
 def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool, device: str) -> None:
     """One answer for every line."""
     from dragoman.answerer import answerer_of
@@ -39,6 +55,10 @@ def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool,
     refuse_others(str(run.folder), run.task.name, {"run", "file", "batch_size", "as_json", "device"})
     typed = file in (None, "-")
     lines = read_lines(file)
+    if holds_objects(file):
+        lines = (
+            text_of_object(line, f"{file}:{number}") if line.strip() else line for number, line in enumerate(lines, 1)
+        )
     answerer = answerer_of(run, device)
     as_utf8()
     conversation = typed and sys.stdin.isatty()

@@ -115,6 +115,7 @@ def evaluate(
     files = Pairs(source, target) if source is not None and target is not None else file
     assert files is not None
     opened = Run(run)
+    files_only(opened, skip_unreadable, media)
     if opened.task.running:
         evaluate_text(opened, files, batch_size, as_json, device)
         return
@@ -123,7 +124,6 @@ def evaluate(
         return
     if characters and not alignment:
         raise DataError("--characters needs --alignment")
-    files_only(opened, skip_unreadable, media)
     if skip_unknown:
         raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
     asked, drawn = control_settings(given), interval_settings(given)

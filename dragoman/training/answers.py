@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from dragoman.data.batches import BatchPlan, gather
+from dragoman.data.codecs import Labels
 from dragoman.data.corpus import Corpus
 from dragoman.errors import ConfigError
 from dragoman.scoring.answers import score_answers, usual
@@ -22,7 +23,9 @@ class AnswerValidator:
     def __init__(self, corpus: Corpus, readout: Readout, metric: str, device: torch.device) -> None:
         self.corpus, self.readout, self.device = corpus, readout, device
         self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, form=corpus.form)
-        self.labels: tuple[str, ...] = getattr(corpus.target_tokenizer, "names", ())
+        self.labels: tuple[str, ...] = ()
+        if isinstance(corpus.target_tokenizer, Labels):
+            self.labels = corpus.target_tokenizer.names
         self._check(metric)
 
     def _check(self, metric: str) -> None:

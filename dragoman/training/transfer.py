@@ -195,6 +195,12 @@ def check_part(
     if not found.keys() & ours.keys():
         named = part.partition(":")[2] or first
         names = beginnings(ours)
+        if part == ALL or any(below(name, named) for name in ours):
+            own = [name for name in ours if part == ALL or below(name, named)]
+            raise ConfigError(
+                f"train.start_from.parts: {part!r} of {run} ({some(list(found))}) has no name in common with this "
+                f"model ({some(own)})"
+            )
         raise ConfigError(f"train.start_from.parts: this model has no weights of {named!r}. {hint(named, names)}")
 
 

@@ -406,6 +406,9 @@ def test_python_callers_are_told_too(folder: Path) -> None:
     with pytest.raises(DataError, match="prompt 7: found 'zebra'"):
         completer.complete(["zebra"], first=7)
     assert UNK in completer.encode("the zebra", "prompt 1", allow_unknown=True)
+    found = completer.complete(["the zebra"], allow_unknown=True, longest=2)[0][0]
+    assert found.text.split()[:2] == ["the", "zebra"]
+    assert len(found.text) > len("the zebra")
 
 
 # --- the other commands

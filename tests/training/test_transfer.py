@@ -153,6 +153,10 @@ def test_parts_that_are_not_there_are_refused() -> None:
         ConfigError, match=r"parts: this model has no weights of 'stack'. Expected one of: encoder, out"
     ):
         transfer(new, every_name(old), ["stack"], run="runs/x")
+    with pytest.raises(ConfigError, match=r"'stack:encoder' of runs/x \(encoder.* has no name in common .*\(encoder\."):
+        transfer(new, {"stack.zzz": torch.zeros(2)}, ["stack:encoder"], run="runs/x")
+    with pytest.raises(ConfigError, match=r"'all' of runs/x \(zzz\) has no name in common with this model \(encoder"):
+        transfer(new, {"zzz": torch.zeros(2)}, run="runs/x")
     wide = BertEncoderConfig(layers=1, width=16, heads=2, feedforward=24, maximum=12, texts=3)
     other = seeded(MaskedModel, 3, MaskedModelConfig(encoder=wide), WORDS + 1)
     with pytest.raises(RunError, match=r"nothing of runs/y fits this model: .*found 18 × 16, expected 17 × 8"):
