@@ -196,10 +196,11 @@ def check_part(
         named = part.partition(":")[2] or first
         names = beginnings(ours)
         if part == ALL or any(below(name, named) for name in ours):
-            own = [name for name in ours if part == ALL or below(name, named)]
+            sides = (found, [name for name in ours if part == ALL or below(name, named)])
+            theirs_shown, ours_shown = (some(beginnings(side) if part == ALL else list(side)) for side in sides)
             raise ConfigError(
-                f"train.start_from.parts: {part!r} of {run} ({some(list(found))}) has no name in common with this "
-                f"model ({some(own)})"
+                f"train.start_from.parts: {part!r} of {run} ({theirs_shown}) has no name in common with this "
+                f"model ({ours_shown})"
             )
         raise ConfigError(f"train.start_from.parts: this model has no weights of {named!r}. {hint(named, names)}")
 
