@@ -74,6 +74,19 @@ def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool,
         sys.stdout.flush()
 
 
+def all_examples(config: Any, files: Any, shape: Any, what: str, several_references: bool = False) -> list[Any]:
+    """The examples to score, every one: scores of a part would be compared with scores of the whole."""
+    from dragoman.data.corpus import fault_message, paths_of, read_all
+    from dragoman.data.readers import Fault
+
+    items = list(read_all(config, files, several_references=several_references, shape=shape))
+    if faults := [item for item in items if isinstance(item, Fault)]:
+        raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
+    if not items:
+        raise DataError(f"{', '.join(paths_of(files))}: nothing to evaluate: no {what} was read")
+    return items
+
+
 def evaluate_directly(
     run: Any,
     files: Any,
@@ -86,8 +99,6 @@ def evaluate_directly(
 ) -> None:
     """Scores, and a report of every label."""
     from dragoman.answerer import answerer_of
-    from dragoman.data.corpus import fault_message, paths_of, read_all
-    from dragoman.data.readers import Example, Fault
     from dragoman.files import check_writable, written_whole
 
     allowed = {
@@ -108,17 +119,7 @@ def evaluate_directly(
     answerer = answerer_of(run, device)
     if output is not None and not answerer.writes:
         raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
-    examples: list[Example] = []
-    faults: list[Fault] = []
-    for item in read_all(run.config.data, files, shape=answerer.shape):
-        if isinstance(item, Fault):
-            faults.append(item)
-        else:
-            examples.append(item)
-    if faults:  # scores of a part would be compared with scores of the whole
-        raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
-    if not examples:
-        raise DataError(f"{', '.join(paths_of(files))}: nothing to evaluate: no example was read")
+    examples = all_examples(run.config.data, files, answerer.shape, "example")
     with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
         scores, answers = answerer.evaluate(
             examples, batch_size=batch_size, metrics=metrics, skip_unknown=skip_unknown, progress=progress
