@@ -85,7 +85,8 @@ def predict(
     "allow" or "pattern"; they go before the options of these names.
 
     A run that classifies, regresses or tags answers every line at once: two texts have a tab between them, words and
-    the numbers of a series spaces. --json adds probabilities; options of search are refused.
+    the numbers of a series spaces. --json adds probabilities; options of search are refused, and an object has "source"
+    alone.
 
     A run that transcribes or captions reads files: FILE is a recording or picture, a folder or archive of them, a
     manifest (.tsv, .jsonl) as for training, or a list of locations, one a line ("page.tar.gz::7.png" is in an archive).
