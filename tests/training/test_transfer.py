@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dragoman import settings
 from dragoman.data.batches import batch_of
+from dragoman.data.tokenizers import Characters, CharactersConfig
 from dragoman.errors import ConfigError, RunError
 from dragoman.layers.relations import RotaryConfig
 from dragoman.models.bert import BertEncoderConfig
@@ -19,6 +20,7 @@ from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked import MaskedModel, MaskedModelConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.training.optimizer import OptimizerConfig, build_optimizer
+from dragoman.training.starting import start_with_parts
 from dragoman.training.transfer import (
     RateConfig,
     StartConfig,
@@ -238,3 +240,14 @@ def test_settings() -> None:
     assert settings.build(StartConfig, table) == StartConfig("runs/x", ("encoder",))
     with pytest.raises(ConfigError, match="factor"):
         settings.build(RateConfig, {"names": "encoder", "factor": 0.0})
+
+
+def test_the_way_out_of_another_vocabulary_names_the_setting_that_there_is() -> None:
+    """Where one vocabulary serves both sides there is no tokenizer.target to set."""
+    old, new = (Characters(CharactersConfig(), letters) for letters in ("abc", "abd"))
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    start = StartConfig("runs/x")
+    with pytest.raises(RunError, match=r'tokenizer.source = \{ kind = "run", run = "runs/x", side = "target" \}'):
+        start_with_parts(model, every_name(model), (old, old), (new, new), start)
+    with pytest.raises(RunError, match=r'tokenizer.target = \{ kind = "run", run = "runs/x", side = "target" \}'):
+        start_with_parts(model, every_name(model), (old, old), (old, new), start)
