@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import torch
 
 from dragoman.completer import Completer
 from dragoman.config import encoder_of, reach
-from dragoman.data.codecs import UnknownLabelError
+from dragoman.data.codecs import Labels, UnknownLabelError
 from dragoman.data.readers import Example
+from dragoman.data.texts import MASK
+from dragoman.data.tokenizers import UNKNOWN_SURFACE
 from dragoman.errors import ConfigError, DataError
 from dragoman.predictor import WINDOW, Predictor, as_example
 from dragoman.runs import Run, device_of
@@ -35,6 +38,7 @@ class Answerer:
         self.run, self.config, self.readout = run, run.config, readout
         self.device = device_of(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
+        self.labels = self.target_tokenizer.names if isinstance(self.target_tokenizer, Labels) else ()
         self.shape = run.task.shape_of(run.config)
         self.form = run.task.form_of(run.config, self.source_tokenizer)
         self.model: Any = run.model(self.device)
@@ -116,6 +120,18 @@ class Answerer:
                 kept.append(example)
         return kept, wrong
 
+    def _checked(
+        self, pairs: Sequence[Example | tuple[str, str]], metrics: str | Sequence[str], skip_unknown: bool
+    ) -> tuple[list[Example], tuple[str, ...]]:
+        """The examples of an evaluation and the names of its metrics, if that is what can be asked of this run."""
+        if not pairs:
+            raise DataError("nothing to evaluate: no example was read")
+        if skip_unknown and not self.labels:
+            raise ConfigError(f'skip_unknown: goes with labels; {self.run.folder} has task = "{self.run.task.name}"')
+        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        check_names(self.readout.metrics, names)
+        return [as_example(pair, place) for place, pair in enumerate(pairs, 1)], names
+
     @torch.no_grad()
     def loss(self, examples: Sequence[Example], batch_size: int = 64) -> float:
         """The mean loss of a label, number or word."""
@@ -141,11 +157,8 @@ class Answerer:
 
         A label that training did not have is an error, or with `skip_unknown` left out and counted as `unknown`.
         """
-        if not pairs:
-            raise DataError("nothing to evaluate: no example was read")
-        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        check_names(self.readout.metrics, names)
-        examples, wrong = self.known([as_example(pair, place) for place, pair in enumerate(pairs, 1)])
+        examples, names = self._checked(pairs, metrics, skip_unknown)
+        examples, wrong = self.known(examples)
         if wrong and not skip_unknown:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise DataError(f"{wrong[0]}{more}; leave such examples out with --skip-unknown (skip_unknown=True)")
@@ -156,19 +169,31 @@ class Answerer:
         found = [answer.value for answer in answers]
         expected = [self.readout.truth(example.references[0]) for example in examples]
         scores: dict[str, Any] = {"segments": len(examples)}
-        scores |= score_answers(self.readout.metrics, found, expected, names)
+        scores |= score_answers(self.readout.metrics, found, expected, names, self.labels)
         scores["loss"] = self.loss(examples, batch_size)
         if wrong:
             scores["unknown"] = len(wrong)
-        if labels := self.readout.report(found, expected):
-            scores["labels"] = labels
+        if each := self.readout.report(found, expected):
+            scores["labels"] = each
         return scores, answers
+
+
+def keeping_unknown(text: str, answer: Answer) -> Answer:
+    """An answer whose words outside the vocabulary stand as they were written, if there are any."""
+    if UNKNOWN_SURFACE not in answer.text:
+        return answer
+    for found in answer.details["masks"]:
+        text = text.replace(MASK, found[0]["text"], 1)
+    return replace(answer, text=text, value=text)
 
 
 class Filler(Answerer):
     """A trained run that tells hidden tokens: it fills each [MASK] of a text."""
 
     writes = False
+
+    def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[Answer]:
+        return [keeping_unknown(*both) for both in zip(texts, super()._window(texts, rows, first, done), strict=True)]
 
     def evaluate(
         self,
@@ -180,13 +205,7 @@ class Filler(Answerer):
         progress: Callable[[int], None] | None = None,
     ) -> tuple[dict[str, Any], list[Answer]]:
         """How well the run knows what is hidden of texts, always the same tokens; there are no answers to give."""
-        if not pairs:
-            raise DataError("nothing to evaluate: no example was read")
-        if skip_unknown:
-            raise ConfigError(f'skip_unknown: goes with labels; {self.run.folder} has task = "{self.run.task.name}"')
-        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        check_names(self.readout.metrics, names)
-        examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
+        examples, names = self._checked(pairs, metrics, skip_unknown)
         found = hidden_scores(self.model, self._batches(examples, batch_size, progress or (lambda _: None)))
         assert found is not None
         wanted = {"loss", *(names if names and "all" not in names else found)}

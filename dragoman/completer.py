@@ -90,7 +90,7 @@ class Completer:
         return [
             [
                 Completed(
-                    self.decode([*row, *one.tokens[: -1 if one.ended else None]]),
+                    self.joined(prompt, row, one.tokens[: -1 if one.ended else None]),
                     sum(one.token_scores) / len(one.token_scores),
                     tuple(self.tokenizer.pieces(one.tokens)),
                     one.token_scores,
@@ -98,7 +98,7 @@ class Completer:
                 )
                 for one in several
             ]
-            for row, several in zip(rows, found, strict=True)
+            for prompt, row, several in zip(prompts, rows, found, strict=True)
         ]
 
     def encode(self, text: str, place: str, allow_unknown: bool = False) -> list[int]:
@@ -125,6 +125,11 @@ class Completer:
             else:
                 lines[-1] += same
         return "\n".join(self.tokenizer.decode(line) for line in lines)
+
+    def joined(self, prompt: str, row: Sequence[int], following: Sequence[int]) -> str:
+        """A prompt and what follows it; words outside the vocabulary stand as they were written."""
+        text = self.decode([*row, *following])
+        return prompt + text[len(self.decode(row)) :] if UNK in row else text
 
     def rate(self, texts: Sequence[str], batch_size: int = 64) -> list[float]:
         """Of every text, a line of its own, the mean log-probability a token, its end included; −∞: no room for it."""

@@ -96,6 +96,10 @@ class Run:
         steps = Checkpoints(self.folder).steps()
         if not steps:
             raise RunError(f"{self.folder}: not trained yet; start with: dragoman train {self.folder}")
+        if any((self.folder / "best").glob("*.safetensors")):  # the newest are not those that validation chose
+            raise RunError(
+                f"{best}: no such file, but the run was validated; make it anew: dragoman train {self.folder}"
+            )
         return Checkpoints(self.folder).path(steps[-1]) / "weights.safetensors"
 
     def metrics(self) -> list[dict[str, Any]]:

@@ -557,6 +557,7 @@ def other_layers(path: Path) -> None:
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "weights cut": (cut("weights.safetensors", 2000), "weights.safetensors: damaged"),
     "weights empty": (cut("weights.safetensors", 0), "weights.safetensors: damaged"),
+    "weights gone": (lambda run: (run / "weights.safetensors").unlink(), "weights.safetensors: no such file, but the"),
     "configuration gone": (lambda run: (run / "config.toml").unlink(), "not a run folder (it has no config.toml)"),
     "configuration empty": (cut("config.toml", 0), "data.train: missing"),
     "configuration garbled": (lambda run: (run / "config.toml").write_text("x = = 3"), "config.toml:1: not valid TOML"),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 from typing import Any
 
 import click
 
-from dragoman.commands.direct import refuse_others
+from dragoman.commands.direct import all_examples, refuse_others
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8
 from dragoman.commands.progress import progress_bar
@@ -126,24 +125,14 @@ ABOUT = {
 def evaluate_text(run: Any, files: Any, batch_size: int, as_json: bool, device: str) -> None:
     """How likely a text is."""
     from dragoman.completer import Completer
-    from dragoman.data.corpus import fault_message, paths_of, read_all
-    from dragoman.data.readers import Fault
 
     refuse_others(
         str(run.folder), run.task.name, {"run", "file", "batch_size", "as_json", "device"},
         "has no meaning for a text: {run} is a language model",
     )  # fmt: skip
     completer = Completer(run, device)
-
-    def lines() -> Iterator[str]:
-        for item in read_all(run.config.data, files, shape=run.task.shape_of(run.config)):
-            if isinstance(item, Fault):  # scores of a part would be compared with scores of the whole
-                raise DataError(fault_message([item], 1).partition(" Mend")[0])
-            yield item.references[0]
-
-    text = list(lines())
-    if not text:
-        raise DataError(f"{', '.join(paths_of(files))}: nothing to evaluate: no line was read")
+    examples = all_examples(run.config.data, files, run.task.shape_of(run.config), "line")
+    text = [example.references[0] for example in examples]
     with progress_bar("tokens") if sys.stderr.isatty() else nullcontext() as progress:
         scores = completer.evaluate(text, batch_size=batch_size, progress=progress)
     as_utf8()

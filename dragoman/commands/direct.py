@@ -30,6 +30,22 @@ def refuse_others(
             raise ConfigError(f"{shown} {reason.format(run=run, task=task)}")
 
 
+def holds_objects(file: str | None) -> bool:
+    """Whether the lines of a file are JSON."""
+    return file is not None and file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
+
+
+def text_of_object(line: str, place: str) -> str:
+    """The text in a line of JSON; nothing more can be asked where nothing is searched."""
+    from dragoman.search.control import object_from_json
+
+    table = object_from_json(line, place)
+    for name in table:
+        if name != "source":
+            raise DataError(f"{place}: found the field '{name}', expected \"source\" alone")
+    return str(table["source"])
+
+
 def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool, device: str) -> None:
     """One answer for every line."""
     from dragoman.answerer import answerer_of
@@ -39,6 +55,10 @@ def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool,
     refuse_others(str(run.folder), run.task.name, {"run", "file", "batch_size", "as_json", "device"})
     typed = file in (None, "-")
     lines = read_lines(file)
+    if holds_objects(file):
+        lines = (
+            text_of_object(line, f"{file}:{number}") if line.strip() else line for number, line in enumerate(lines, 1)
+        )
     answerer = answerer_of(run, device)
     as_utf8()
     conversation = typed and sys.stdin.isatty()
@@ -54,6 +74,19 @@ def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool,
         sys.stdout.flush()
 
 
+def all_examples(config: Any, files: Any, shape: Any, what: str, several_references: bool = False) -> list[Any]:
+    """The examples to score, every one: scores of a part would be compared with scores of the whole."""
+    from dragoman.data.corpus import fault_message, paths_of, read_all
+    from dragoman.data.readers import Fault
+
+    items = list(read_all(config, files, several_references=several_references, shape=shape))
+    if faults := [item for item in items if isinstance(item, Fault)]:
+        raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
+    if not items:
+        raise DataError(f"{', '.join(paths_of(files))}: nothing to evaluate: no {what} was read")
+    return items
+
+
 def evaluate_directly(
     run: Any,
     files: Any,
@@ -66,8 +99,6 @@ def evaluate_directly(
 ) -> None:
     """Scores, and a report of every label."""
     from dragoman.answerer import answerer_of
-    from dragoman.data.corpus import fault_message, paths_of, read_all
-    from dragoman.data.readers import Example, Fault
     from dragoman.files import check_writable, written_whole
 
     allowed = {
@@ -88,17 +119,7 @@ def evaluate_directly(
     answerer = answerer_of(run, device)
     if output is not None and not answerer.writes:
         raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
-    examples: list[Example] = []
-    faults: list[Fault] = []
-    for item in read_all(run.config.data, files, shape=answerer.shape):
-        if isinstance(item, Fault):
-            faults.append(item)
-        else:
-            examples.append(item)
-    if faults:  # scores of a part would be compared with scores of the whole
-        raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
-    if not examples:
-        raise DataError(f"{', '.join(paths_of(files))}: nothing to evaluate: no example was read")
+    examples = all_examples(run.config.data, files, answerer.shape, "example")
     with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
         scores, answers = answerer.evaluate(
             examples, batch_size=batch_size, metrics=metrics, skip_unknown=skip_unknown, progress=progress

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dragoman.commands.complete import evaluate_text
-from dragoman.commands.direct import evaluate_directly
+from dragoman.commands.direct import all_examples, evaluate_directly
 from dragoman.commands.media import files_only
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
@@ -103,8 +103,7 @@ def evaluate(
     A run that transcribes or captions reads a manifest: the name of a recording or picture, then its text or texts.
     """
     from dragoman.companions import asked_how
-    from dragoman.data.corpus import fault_message, read_all
-    from dragoman.data.readers import Example, Fault, Pairs
+    from dragoman.data.readers import Pairs
     from dragoman.files import check_writable, written_whole
     from dragoman.predictor import NOTHING
     from dragoman.runs import Run
@@ -115,6 +114,7 @@ def evaluate(
     files = Pairs(source, target) if source is not None and target is not None else file
     assert files is not None
     opened = Run(run)
+    files_only(opened, skip_unreadable, media)
     if opened.task.running:
         evaluate_text(opened, files, batch_size, as_json, device)
         return
@@ -123,7 +123,6 @@ def evaluate(
         return
     if characters and not alignment:
         raise DataError("--characters needs --alignment")
-    files_only(opened, skip_unreadable, media)
     if skip_unknown:
         raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
     asked, drawn = control_settings(given), interval_settings(given)
@@ -131,20 +130,9 @@ def evaluate(
     if output is not None:
         check_writable(output)
     predictor, decoding = asked_how(run, device, how, beam, engine, precision)
-    examples: list[Example] = []
-    faults: list[Fault] = []
     shape = opened.task.shape_of(opened.config)
     reading = replace(opened.config.data, media=media) if media else opened.config.data
-    for item in read_all(reading, files, several_references=True, shape=shape):
-        if isinstance(item, Fault):
-            faults.append(item)
-        else:
-            examples.append(item)
-    if faults:
-        # Scores of a part would be compared with scores of the whole: never leave out a line silently.
-        raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
-    if not examples:
-        raise DataError(f"{file or source}: nothing to evaluate: no pair was read")
+    examples = all_examples(reading, files, shape, "pair", several_references=True)
     predictor.temperature = None  # scores ask for no confidences
     predictor.tells_scores = False
     with progress_bar("pairs", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:

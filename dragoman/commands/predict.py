@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dragoman.commands.direct import predict_directly
+from dragoman.commands.direct import holds_objects, predict_directly
 from dragoman.commands.media import files_only, locations, reads_files, tell_left_out
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
@@ -85,7 +85,8 @@ def predict(
     "allow" or "pattern"; they go before the options of these names.
 
     A run that classifies, regresses or tags answers every line at once: two texts have a tab between them, words and
-    the numbers of a series spaces. --json adds probabilities; options of search are refused.
+    the numbers of a series spaces. --json adds probabilities; options of search are refused, and an object has "source"
+    alone.
 
     A run that transcribes or captions reads files: FILE is a recording or picture, a folder or archive of them, a
     manifest (.tsv, .jsonl) as for training, or a list of locations, one a line ("page.tar.gz::7.png" is in an archive).
@@ -100,6 +101,7 @@ def predict(
         raise RunError(
             f"{run}: found a language model, which answers nothing; go on with texts: dragoman complete {run}"
         )
+    files_only(opened, skip_unreadable, media)
     if opened.task.readout is not None:
         predict_directly(opened, file, batch_size, as_json, device)
         return
@@ -110,7 +112,6 @@ def predict(
     from dragoman.predictor import WINDOW
     from dragoman.search.control import Asked, asked_from_json, control_of
 
-    files_only(opened, skip_unreadable, media)
     named = locations(opened, file, media) if reads_files(opened) else None
     lines = read_lines(file) if named is None else named
     asked = control_settings(given)
@@ -127,9 +128,7 @@ def predict(
     left_out: list[Any] = []
     if skip_unreadable:
         predictor.unreadable = left_out.append
-    objects = (
-        named is None and file is not None and file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
-    )
+    objects = named is None and holds_objects(file)
     texts = (
         asked_from_json(line, f"{file}:{number}", control) if objects and line.strip() else Asked(line, control)
         for number, line in enumerate(lines, 1)

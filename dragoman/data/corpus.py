@@ -28,6 +28,7 @@ from dragoman.data.shapes import PAIRS_SHAPE, Shape
 from dragoman.data.store import Store, StoreWriter, TokenStore
 from dragoman.data.tags import Tagged
 from dragoman.data.tokenizers import (
+    NoTextError,
     SubwordsConfig,
     Tokenizer,
     TokenizerConfig,
@@ -365,7 +366,7 @@ def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note:
     selection = Selection(config, note, shape)
     try:
         source, target = shape.learn(config, tokenizers, selection)
-    except FewLabelsError as error:
+    except (FewLabelsError, NoTextError) as error:
         raise DataError(f"{', '.join(paths_of(config.train))}: {error}") from None
     if selection.tags:
         source = Tagged(source, tags_of(config.train))
@@ -392,10 +393,12 @@ def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note:
     report["faults"] = dict(selection.faults + Counter(fault.kind for fault in unknown))
     for part in ("train", "valid"):
         if not report[part]["pairs"]:
+            own = config.valid if part == "valid" else None  # else it comes from the same files
+            usable = "" if own else f"{selection.examples} usable, "
+            files, unit = paths_of(config.train if own is None else own), getattr(shape, "unit", "pair")
             raise DataError(
-                f"{', '.join(paths_of(config.train))}: no pair is left for the {part} part "
-                f"({selection.examples} usable, {report[part]['too_long']} longer than data.max_length = "
-                f"{config.max_length} tokens)"
+                f"{', '.join(files)}: no {unit} is left for the {part} part ({usable}{report[part]['too_long']} "
+                f"longer than data.max_length = {config.max_length} tokens)"
             )
     if isinstance(shape, MediaShape):  # the stores hold numbers of frames that stand elsewhere
         for part in ("train", "valid"):

@@ -220,8 +220,12 @@ class LabelledShape:
         for number, text in enumerate(texts, first):
             parts = text.split(BETWEEN) if wanted == 2 or not isinstance(source, Numbers) else [text]
             if len(parts) != wanted or not all(part.strip() for part in parts):
-                found = f"found {len(parts)}" if len(parts) != wanted else "found an empty one"
-                raise DataError(f"input {number}: {found}, expected {('one text', 'two texts with a tab')[wanted - 1]}")
+                count = f"{len(parts)} text{'s' * (len(parts) > 1)}"
+                found = f"{count} with tabs between them" if len(parts) > 1 else count
+                if len(parts) == wanted:
+                    found = "an empty text"
+                expected = ("one text without a tab", "two texts with a tab between them")[wanted - 1]
+                raise DataError(f"input {number}: found {found}, expected {expected}")
             if isinstance(source, Numbers) and (wrong := not_numbers(text)):
                 raise DataError(f"input {number}: {wrong}")
         return source.encode_batch(texts), None

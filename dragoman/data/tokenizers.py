@@ -41,6 +41,10 @@ _CACHED_CHUNKS = 200_000
 _CACHED_CHUNK_LENGTH = 40
 
 
+class NoTextError(DataError):
+    """Training data with nothing to learn units from."""
+
+
 @dataclass(frozen=True)
 class WordsConfig:
     """Words and punctuation marks as tokens, or whatever stands between single spaces."""
@@ -448,7 +452,7 @@ def _learn_subwords(config: SubwordsConfig, texts: Iterable[str]) -> Subwords:
         )
     except RuntimeError as error:
         if "sentences_.empty()" in str(error):
-            raise DataError("no text to learn sub-words from") from error
+            raise NoTextError("no text to learn sub-words from") from error
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
             raise ConfigError(
                 f"vocabulary: found {config.vocabulary}, expected {needed[1]} or more for this many "
@@ -489,7 +493,7 @@ def learn(config: TokenizerConfig, texts: Iterable[str]) -> Tokenizer:
         )
     counts = _counted(units)
     if not counts:
-        raise DataError(f"no text to learn {config.kind} from")
+        raise NoTextError(f"no text to learn {config.kind} from")
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     room = max(0, config.vocabulary - len(SPECIALS))
     tokens = [token for token, count in ranked[:room] if count >= config.minimum_count]

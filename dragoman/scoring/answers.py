@@ -26,21 +26,25 @@ class AnswerMetric:
 
     title: str
     about: str
-    score: Callable[[Sequence[Any], Sequence[Any]], float]
+    score: Callable[..., float]
     higher: bool = True
     fraction: bool = True  # shown as a percentage
+    of_all_labels: bool = (
+        False  # `score` is also given the labels that there are, whether these examples have them or not
+    )
 
     def show(self, value: float) -> str:
         """A score as people read it."""
         return f"{100 * value:.2f} %" if self.fraction else f"{value:.4g}"
 
 
-def second_f1(found: Sequence[str], expected: Sequence[str]) -> float:
+def second_f1(found: Sequence[str], expected: Sequence[str], labels: Sequence[str] = ()) -> float:
     """The F₁ of the second of two labels in their sorted order, such as "1" of "0" and "1" (GLUE's MRPC)."""
+    names = sorted({*labels, *found, *expected})
+    if len(names) > 2:
+        raise DataError(f"metric: found 'f1' with {len(names)} labels, expected two; macro_f1 takes any number")
     scores = class_scores(found, expected)
-    if len(scores) > 2:
-        raise DataError(f"metric: found 'f1' with {len(scores)} labels, expected two; macro_f1 takes any number")
-    return scores[max(scores, key=str)].f1 if len(scores) == 2 else 0.0
+    return scores[names[1]].f1 if len(names) == 2 and names[1] in scores else 0.0
 
 
 def flat(score: Callable[[Sequence[str], Sequence[str]], float]) -> Callable[[Sequence[Any], Sequence[Any]], float]:
@@ -61,7 +65,7 @@ Metrics = Mapping[str, AnswerMetric]
 LABEL_METRICS: Metrics = {
     "accuracy": AnswerMetric("accuracy", "labels that are right", accuracy),
     "macro_f1": AnswerMetric("macro F1", "mean F₁ of all labels", macro_f1),
-    "f1": AnswerMetric("F1", "F₁ of the second of two labels", second_f1),
+    "f1": AnswerMetric("F1", "F₁ of the second of two labels", second_f1, of_all_labels=True),
     "matthews": AnswerMetric("Matthews", "correlation of Matthews", matthews, fraction=False),
 }
 NUMBER_METRICS: Metrics = {
@@ -92,10 +96,10 @@ HIDDEN_METRICS: Metrics = {
 ALL: Metrics = {**LABEL_METRICS, **NUMBER_METRICS, **TAG_METRICS}
 
 
-def usual(metrics: Metrics, found: Sequence[Any], expected: Sequence[Any]) -> list[str]:
+def usual(metrics: Metrics, found: Sequence[Any], expected: Sequence[Any], labels: Sequence[str] = ()) -> list[str]:
     """The metrics that make sense of these answers when none is asked for."""
     names = list(metrics)
-    if "f1" in metrics and len({*found, *expected}) > 2:
+    if "f1" in metrics and len({*labels, *found, *expected}) > 2:
         names.remove("f1")
     if "pearson" in metrics and len(found) < 2:
         names = ["mse"]
@@ -117,12 +121,17 @@ def check_names(metrics: Metrics, names: Sequence[str]) -> None:
 
 
 def score_answers(
-    metrics: Metrics, found: Sequence[Any], expected: Sequence[Any], names: Sequence[str] = ()
+    metrics: Metrics,
+    found: Sequence[Any],
+    expected: Sequence[Any],
+    names: Sequence[str] = (),
+    labels: Sequence[str] = (),
 ) -> dict[str, float]:
-    """The scores of these names, or of all that make sense."""
+    """The scores of these names, or of all that make sense; `labels` are all that a run knows."""
     check_names(metrics, names)
-    wanted = usual(metrics, found, expected) if not names or "all" in names else names
-    return {name: float(metrics[name].score(found, expected)) for name in wanted}
+    wanted = usual(metrics, found, expected, labels) if not names or "all" in names else names
+    given = {name: (labels,) if metrics[name].of_all_labels else () for name in wanted}
+    return {name: float(metrics[name].score(found, expected, *given[name])) for name in wanted}
 
 
 def report(found: Sequence[str], expected: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -266,16 +266,22 @@ def completed(control: Control, source: str, terms: Terminology | None, keep_pla
 FIELDS = ("prefix", "forbid", "require", "allow", "pattern")
 
 
-def asked_from_json(line: str, place: str, general: Control = NO_CONTROL) -> Asked:
-    """An input from a line of JSON: a text, or an object with "source" and what is asked of this output alone."""
+def object_from_json(line: str, place: str) -> dict[str, Any]:
+    """An input from a line of JSON: an object with "source" and perhaps more; a text is its own source."""
     try:
         table = json.loads(line)
     except ValueError as error:
         raise DataError(f"{place}: found no JSON ({error})") from error
     if isinstance(table, str):
-        return Asked(table, general)
+        return {"source": table}
     if not isinstance(table, dict) or not isinstance(table.get("source"), str):
         raise DataError(f'{place}: found {line[:60]!r}, expected an object with a text "source"')
+    return table
+
+
+def asked_from_json(line: str, place: str, general: Control = NO_CONTROL) -> Asked:
+    """An input from a line of JSON: a text, or an object with "source" and what is asked of this output alone."""
+    table = object_from_json(line, place)
     for name in table:
         if name not in ("source", *FIELDS):
             raise DataError(f"{place}: found the field '{name}'. {hint(name, FIELDS)}")

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from dragoman.data.batches import BatchPlan, gather
+from dragoman.data.codecs import Labels
 from dragoman.data.corpus import Corpus
 from dragoman.errors import ConfigError
 from dragoman.scoring.answers import score_answers, usual
@@ -22,6 +23,9 @@ class AnswerValidator:
     def __init__(self, corpus: Corpus, readout: Readout, metric: str, device: torch.device) -> None:
         self.corpus, self.readout, self.device = corpus, readout, device
         self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, form=corpus.form)
+        self.labels: tuple[str, ...] = ()
+        if isinstance(corpus.target_tokenizer, Labels):
+            self.labels = corpus.target_tokenizer.names
         self._check(metric)
 
     def _check(self, metric: str) -> None:
@@ -29,7 +33,7 @@ class AnswerValidator:
         if metric == "loss":
             return
         truths = [truth for rows in self._batches() for truth in self._truths(rows)]
-        if metric not in (possible := usual(self.readout.metrics, truths, truths)):
+        if metric not in (possible := usual(self.readout.metrics, truths, truths, self.labels)):
             raise ConfigError(
                 f"train.metric: found '{metric}', which these targets do not have; expected loss, {', '.join(possible)}"
             )
@@ -58,9 +62,8 @@ class AnswerValidator:
             loss = model(batch)
             total, count = total + float(loss.total), count + int(loss.tokens)
             found += [answer.value for answer in self.readout.read(model, batch, codec)]
-        return Validation(
-            {"loss": total / count, **score_answers(self.readout.metrics, found, expected)}, self._sample(model)
-        )
+        scores = score_answers(self.readout.metrics, found, expected, labels=self.labels)
+        return Validation({"loss": total / count, **scores}, self._sample(model))
 
     def _sample(self, model: Any) -> tuple[str, str]:
         first = np.zeros(1, dtype=np.int64)

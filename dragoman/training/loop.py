@@ -259,6 +259,7 @@ class Trainer:
             for folder in damaged:
                 shutil.rmtree(folder)
             self._cut_metrics()
+            self._mend_best()
 
     def _cut_metrics(self) -> None:
         """Forget lines of steps that will be done again."""
@@ -327,13 +328,21 @@ class Trainer:
         write_tensors(folder / f"{self.progress.step:08d}.safetensors", current)
         if self.kept == 1:
             write_tensors(self.run / "weights.safetensors", current)
-            return
-        parts = []
-        for _, step in self.progress.best:
-            path = folder / f"{step:08d}.safetensors"
-            if path.exists():
-                parts.append(read_tensors(path))
-        write_tensors(self.run / "weights.safetensors", mean_weights(list(parts)))
+        else:
+            self._write_best()
+
+    def _write_best(self) -> None:
+        """Make `weights.safetensors` from the best that are kept."""
+        paths = [self.run / "best" / f"{step:08d}.safetensors" for _, step in self.progress.best]
+        if parts := [read_tensors(path) for path in paths if path.exists()]:
+            write_tensors(self.run / "weights.safetensors", mean_weights(list(parts)))
+
+    def _mend_best(self) -> None:
+        """Make `weights.safetensors` anew where it was lost or damaged: "done" must mean that it can be used."""
+        try:
+            read_tensors(self.run / "weights.safetensors")
+        except RunError:
+            self._write_best()
 
     def _forget_unused_best(self) -> None:
         """Only weights that some kept checkpoint counts among the best may be needed again."""

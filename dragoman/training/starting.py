@@ -45,7 +45,7 @@ def start_wholly(
     """Give a model all weights of a run with the same task: everything must fit."""
     for side, old, new in zip(SIDES, theirs, ours, strict=True):
         if old.fingerprint() != new.fingerprint():
-            raise other_vocabulary(run, side, old)
+            raise other_vocabulary(run, setting_of(side, ours), side, old)
     names = [name for name, _ in model.named_parameters()]
     load_weights(model, {name: weights[name] for name in weights if name in names or name not in every_name(model)})
     return Transferred(tuple(names), (), (), (), sum(part.numel() for part in model.parameters()))
@@ -64,7 +64,8 @@ def start_with_parts(
             continue
         same = bare(old).fingerprint() == bare(new).fingerprint()
         if not same and not start.by_token:
-            raise other_vocabulary(start.run, SIDES[here], old, "; or match rows by token: start_from.by_token = true")
+            otherwise = "; or match rows by token: start_from.by_token = true"
+            raise other_vocabulary(start.run, setting_of(SIDES[here], ours), SIDES[there], old, otherwise)
         if not same or len(old) != len(new):  # a separator or tags stand after the vocabulary
             vocabularies.append(Vocabularies(old.pieces(range(len(old))), new.pieces(range(len(new)))))
     return transfer(model, weights, start.parts, vocabularies, start.run)
@@ -82,8 +83,13 @@ def tables(model: nn.Module, weights: Mapping[str, Tensor], parts: Sequence[str]
     return found
 
 
-def other_vocabulary(run: str, side: str, theirs: Tokenizer, otherwise: str = "") -> RunError:
-    """What to do where a run speaks other tokens."""
+def setting_of(side: str, ours: Codecs) -> str:
+    """Which setting of tokenizer gives a side its units: the source's, where both have one vocabulary."""
+    return "source" if ours[0].fingerprint() == ours[1].fingerprint() else side
+
+
+def other_vocabulary(run: str, here: str, there: str, theirs: Tokenizer, otherwise: str = "") -> RunError:
+    """What to do where a run speaks other tokens: those of its side `there` are needed `here`."""
     if isinstance(theirs, Labels):
         labels = ", ".join(theirs.names[:12])
         return RunError(
@@ -91,6 +97,6 @@ def other_vocabulary(run: str, side: str, theirs: Tokenizer, otherwise: str = ""
             f'start_from = {{ run = "{run}", parts = ["encoder"] }}'
         )
     return RunError(
-        f"train.start_from: {run} has another {side} vocabulary than these data; use its own: leave the table "
-        f'tokenizer out, or set tokenizer.{side} = {{ kind = "run", run = "{run}", side = "{side}" }}{otherwise}'
+        f"train.start_from: {run} has another {here} vocabulary than these data; use its own: leave the table "
+        f'tokenizer out, or set tokenizer.{here} = {{ kind = "run", run = "{run}", side = "{there}" }}{otherwise}'
     )

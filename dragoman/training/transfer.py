@@ -195,6 +195,13 @@ def check_part(
     if not found.keys() & ours.keys():
         named = part.partition(":")[2] or first
         names = beginnings(ours)
+        if part == ALL or any(below(name, named) for name in ours):
+            sides = (found, [name for name in ours if part == ALL or below(name, named)])
+            theirs_shown, ours_shown = (some(beginnings(side) if part == ALL else list(side)) for side in sides)
+            raise ConfigError(
+                f"train.start_from.parts: {part!r} of {run} ({theirs_shown}) has no name in common with this "
+                f"model ({ours_shown})"
+            )
         raise ConfigError(f"train.start_from.parts: this model has no weights of {named!r}. {hint(named, names)}")
 
 
@@ -211,7 +218,7 @@ def matching(model: nn.Module, pattern: str, place: str) -> list[nn.Parameter]:
     names = dict(model.named_parameters(remove_duplicate=False))
     found = [part for name, part in names.items() if below(name, pattern)]
     if not found:
-        near = [*beginnings(names), *dict.fromkeys(name.rpartition(".")[0] for name in names)]
+        near = {*beginnings(names), *(name.rpartition(".")[0] for name in names)}
         raise ConfigError(f"{place}: no weight is called {pattern!r}. {hint(pattern, near)}")
     return found
 
@@ -231,5 +238,10 @@ def rate_factors(model: nn.Module, rates: Sequence[RateConfig], place: str = "tr
     """Of every weight the factor of its learning rate, by its first name; of several that fit the last one holds."""
     factors: dict[int, float] = {}
     for number, rate in enumerate(rates):
-        factors |= {id(part): rate.factor for part in matching(model, rate.names, f"{place}[{number}].names")}
+        found = matching(model, rate.names, f"{place}[{number}].names")
+        if not any(part.requires_grad for part in found):
+            raise ConfigError(
+                f"{place}[{number}].names: found {rate.names!r}, whose weights train.freeze all keeps still"
+            )
+        factors |= {id(part): rate.factor for part in found}
     return {name: factors.get(id(part), 1.0) for name, part in model.named_parameters()}

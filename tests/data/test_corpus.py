@@ -242,6 +242,14 @@ def test_a_corpus_without_pairs_is_an_error(
     assert list(cache.iterdir()) == []
 
 
+def test_an_empty_validation_file_is_named_itself(tmp_path: Path) -> None:
+    write(tmp_path / "pairs.tsv", numbers(3))
+    (tmp_path / "none.tsv").write_text("")
+    with pytest.raises(DataError, match=r"none\.tsv: no pair is left for the valid part \(0 longer") as found:
+        prepare(DataConfig(train=str(tmp_path / "pairs.tsv"), valid=str(tmp_path / "none.tsv")), CHARACTERS)
+    assert "pairs.tsv" not in str(found.value)
+
+
 def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
     write(tmp_path / "pairs.tsv", numbers(3))
     with pytest.raises(DataError, match=r"pears\.tsv: no such file\. Did you mean 'pairs\.tsv'"):

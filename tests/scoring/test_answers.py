@@ -43,6 +43,18 @@ def test_more_labels_have_no_f1_of_one() -> None:
         score_answers(LABEL_METRICS, found, expected, ("mathews",))
 
 
+def test_the_second_label_is_that_of_the_run_whatever_stands_in_a_file() -> None:
+    def second(found: str, expected: str, labels: tuple[str, ...]) -> dict[str, float]:
+        return score_answers(LABEL_METRICS, list(found), list(expected), labels=labels)
+
+    assert second("11", "11", ("0", "1"))["f1"] == 1.0
+    assert second("01", "11", ("0", "1"))["f1"] == pytest.approx(2 / 3)
+    assert second("00", "00", ("0", "1"))["f1"] == 0.0
+    assert "f1" not in second("01", "11", ("0", "1", "2"))
+    with pytest.raises(DataError, match="3 labels, expected two"):
+        score_answers(LABEL_METRICS, ["0"], ["1"], ("f1",), ("0", "1", "2"))
+
+
 def test_numbers() -> None:
     draw = np.random.default_rng(1)
     expected = draw.normal(size=50)

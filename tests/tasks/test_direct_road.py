@@ -240,6 +240,16 @@ def test_the_loss_counts_labels_numbers_or_words(folder: Path, name: str) -> Non
             assert int(model(gather(corpus.train, epoch[place], plan)).tokens) == plan.tokens(epoch[place])
 
 
+def test_objects_of_a_file_are_the_texts_they_hold(folder: Path) -> None:
+    (folder / "plain.txt").write_text("good\n\nbad\n")
+    (folder / "objects.jsonl").write_text('{"source": "good"}\n\n"bad"\n')
+    plain, objects = (
+        call("predict", folder / "classify", folder / name, "--json") for name in ("plain.txt", "objects.jsonl")
+    )
+    assert plain.code == 0
+    assert (objects.out, objects.code) == (plain.out, 0)
+
+
 REFUSED = [
     (["predict", "tag", "--beam", "3"], "--beam goes with a search"),
     (["predict", "classify", "--n-best", "2", "--json"], "--n-best goes with a search"),
@@ -253,7 +263,13 @@ REFUSED = [
     (["attention", "classify", "good"], 'found task = "classify"'),
     (["probe", "classify"], 'found task = "classify"'),
     (["calibrate", "tag"], 'found task = "tag"'),
-    (["predict", "apart", "one.txt"], "input 1: found 1, expected two texts"),
+    (["predict", "apart", "one.txt"], "input 1: found 1 text, expected two texts with a tab"),
+    (["predict", "classify", "unknown.tsv"], "input 1: found 2 texts with tabs between them, expected one"),
+    (["predict", "classify", "--media", "x"], "--media is for recordings and pictures"),
+    (["evaluate", "tag", "tag.test.tsv", "--skip-unreadable"], "--skip-unreadable is for recordings and pictures"),
+    (["evaluate", "series", "series.test.tsv", "--skip-unknown"], "skip_unknown: goes with labels"),
+    (["predict", "classify", "fields.jsonl"], "fields.jsonl:1: found the field 'prefix', expected \"source\" alone"),
+    (["predict", "classify", "label.jsonl"], "label.jsonl:1: found the field 'label', expected"),
     (["predict", "series", "one.txt"], "input 1: found 'one', expected a number"),
     (["predict", "series", "long.txt"], "the 8 of model.pooling.steps"),
     (["evaluate", "classify", "unknown.tsv"], "unknown.tsv:2: found the label 'neutral'"),
@@ -286,6 +302,8 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     (folder / "one.txt").write_text("one\n")
     (folder / "long.txt").write_text("1 " * 9 + "\n")
     (folder / "empty.tsv").write_text("")
+    (folder / "fields.jsonl").write_text('{"source": "good", "prefix": "p"}\n')
+    (folder / "label.jsonl").write_text('{"source": "good", "label": "pos"}\n')
     (folder / "one-label.tsv").write_text("a\tx\nb\tx\nc\tx\n")
     (folder / "unknown.tsv").write_text("good\tpos\nso so\tneutral\nbad\tneg\n")
     (folder / "unknown-tag.tsv").write_text("dog\tNOUNS\n\ncat\tNOUN\n")

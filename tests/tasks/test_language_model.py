@@ -362,6 +362,7 @@ REFUSED = [
     (["attention", "lstm", "the"], "found a language model"),
     (["calibrate", "lstm"], "found a language model"),
     (["train", "empty.toml"], "empty.txt: no usable line found"),
+    (["train", "empty.toml", "data.train=blank.txt", "tokenizer.source.kind=words"], "blank.txt: no text to learn wo"),
     (["train", "lstm.toml", "data.train=nothing.txt", "--run", "x"], "nothing.txt: no such file"),
     (["train", "lstm.toml", "data.train=one.txt", "--run", "x"], "found one line only"),
     (["train", "lstm.toml", "data.train=pairs.jsonl", "--run", "x"], "expected plain text for a language model"),
@@ -381,6 +382,7 @@ def test_mistakes_are_told_in_one_line(
 ) -> None:
     monkeypatch.chdir(folder)
     Path("empty.txt").write_text("")
+    Path("blank.txt").write_text("\n\n\n")
     Path("one.txt").write_text("a line\n")
     Path("pairs.jsonl").write_text('{"source": "a", "target": "b"}\n')
     Path("bad.txt").write_bytes(b"good\nb\xffd\n")
@@ -406,6 +408,9 @@ def test_python_callers_are_told_too(folder: Path) -> None:
     with pytest.raises(DataError, match="prompt 7: found 'zebra'"):
         completer.complete(["zebra"], first=7)
     assert UNK in completer.encode("the zebra", "prompt 1", allow_unknown=True)
+    found = completer.complete(["the zebra"], allow_unknown=True, longest=2)[0][0]
+    assert found.text.split()[:2] == ["the", "zebra"]
+    assert len(found.text) > len("the zebra")
 
 
 # --- the other commands

@@ -153,6 +153,13 @@ def test_a_mask_is_filled_in(folder: Path) -> None:
     assert alone.details["masks"][0][0]["probability"] == pytest.approx(answers[0]["probability"], rel=1e-4)
 
 
+def test_words_outside_the_vocabulary_stand_as_they_were_written(folder: Path) -> None:
+    found = open_run(folder / "masked").predict(["the old Zebra [MASK] at the [MASK] cow"])[0]
+    words = found.text.split()
+    assert [*words[:3], *words[4:6], words[7]] == ["the", "old", "Zebra", "at", "the", "cow"]
+    assert [words[3], words[6]] == [mask[0]["text"] for mask in found.details["masks"]]
+
+
 REFUSED: list[tuple[list[str], str]] = [
     (["predict", "masked", "plain.txt"], "input 1: found no [MASK], expected one or more"),
     (["predict", "two-way", "mask.txt"], 'predict fills [MASK] by model.kind = "masked"; this run has "two-way'),

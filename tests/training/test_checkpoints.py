@@ -196,6 +196,19 @@ def test_a_run_without_a_readable_checkpoint_starts_from_the_first_step(configur
 
 
 @pytest.mark.parametrize("average", ["ema", "best"])
+@pytest.mark.parametrize("lost", [truncate, lambda run: (run / "weights.safetensors").unlink()])
+def test_lost_weights_are_made_anew_from_the_best(
+    lost: Callable[[Path], Any], average: str, configure: Configure, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(configure("train.steps=9", "train.validate_every=3", case=average), run)
+    expected = result(run)
+    lost(run)
+    train(configure("train.steps=9", "train.validate_every=3", case=average), run)
+    assert result(run) == expected
+
+
+@pytest.mark.parametrize("average", ["ema", "best"])
 def test_weights_that_a_kept_checkpoint_counts_among_the_best_are_kept(
     average: str, configure: Configure, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dragoman import settings
 from dragoman.data.batches import batch_of
+from dragoman.data.tokenizers import Characters, CharactersConfig
 from dragoman.errors import ConfigError, RunError
 from dragoman.layers.relations import RotaryConfig
 from dragoman.models.bert import BertEncoderConfig
@@ -19,6 +20,7 @@ from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked import MaskedModel, MaskedModelConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.training.optimizer import OptimizerConfig, build_optimizer
+from dragoman.training.starting import start_with_parts
 from dragoman.training.transfer import (
     RateConfig,
     StartConfig,
@@ -153,6 +155,10 @@ def test_parts_that_are_not_there_are_refused() -> None:
         ConfigError, match=r"parts: this model has no weights of 'stack'. Expected one of: encoder, out"
     ):
         transfer(new, every_name(old), ["stack"], run="runs/x")
+    with pytest.raises(ConfigError, match=r"'stack:encoder' of runs/x \(encoder.* has no name in common .*\(encoder\."):
+        transfer(new, {"stack.zzz": torch.zeros(2)}, ["stack:encoder"], run="runs/x")
+    with pytest.raises(ConfigError, match=r"'all' of runs/x \(zzz\) has no name in common with this model \(encoder"):
+        transfer(new, {"zzz": torch.zeros(2)}, run="runs/x")
     wide = BertEncoderConfig(layers=1, width=16, heads=2, feedforward=24, maximum=12, texts=3)
     other = seeded(MaskedModel, 3, MaskedModelConfig(encoder=wide), WORDS + 1)
     with pytest.raises(RunError, match=r"nothing of runs/y fits this model: .*found 18 × 16, expected 17 × 8"):
@@ -191,6 +197,24 @@ def test_names_that_fit_nothing_are_refused() -> None:
         freeze(model, ["*"])
 
 
+def test_a_rate_of_frozen_weights_is_refused_and_one_of_some_that_move_is_not() -> None:
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    freeze(model, ["stack.blocks.0"])
+    assert rate_factors(model, [RateConfig("stack", 0.5)])["stack.input.embedding.weight"] == 0.5
+    with pytest.raises(
+        ConfigError, match=r"train.rates\[0\].names: found 'stack.blocks.0', whose weights train.freeze"
+    ):
+        rate_factors(model, [RateConfig("stack.blocks.0")])
+
+
+def test_no_name_is_proposed_twice() -> None:
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    with pytest.raises(ConfigError, match="Expected one of: ") as found:
+        freeze(model, ["zzz"])
+    names = str(found.value).partition("Expected one of: ")[2].rstrip(".").split(", ")
+    assert len(names) == len(set(names))
+
+
 def test_rates_by_name_are_steps_of_their_own_length() -> None:
     """Adam's first step is as long as its rate, whatever the gradient."""
     model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
@@ -216,3 +240,14 @@ def test_settings() -> None:
     assert settings.build(StartConfig, table) == StartConfig("runs/x", ("encoder",))
     with pytest.raises(ConfigError, match="factor"):
         settings.build(RateConfig, {"names": "encoder", "factor": 0.0})
+
+
+def test_the_way_out_of_another_vocabulary_names_the_setting_that_there_is() -> None:
+    """Where one vocabulary serves both sides there is no tokenizer.target to set."""
+    old, new = (Characters(CharactersConfig(), letters) for letters in ("abc", "abd"))
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    start = StartConfig("runs/x")
+    with pytest.raises(RunError, match=r'tokenizer.source = \{ kind = "run", run = "runs/x", side = "target" \}'):
+        start_with_parts(model, every_name(model), (old, old), (new, new), start)
+    with pytest.raises(RunError, match=r'tokenizer.target = \{ kind = "run", run = "runs/x", side = "target" \}'):
+        start_with_parts(model, every_name(model), (old, old), (old, new), start)
