@@ -396,7 +396,7 @@ def test_a_file_that_cannot_be_used_stops_and_is_named(folder: Path, tmp_path: P
     assert [bool(text) for text in lines] == [True, True, False, True]
     said = call("predict", folder / "speech", tmp_path / "all.tsv", "--media", tmp_path)
     assert said.code != 0
-    assert f"input 3: {tmp_path / wrong}" in said.err
+    assert f"all.tsv:3: {tmp_path / wrong}" in said.err
     said = call("predict", folder / "speech", tmp_path / "all.tsv", *options)
     assert said.out.split("\n")[:-1] == lines
     assert "1 inputs could not be read" in said.err
@@ -433,7 +433,64 @@ def test_the_store_follows_the_bytes_of_the_files(folder: Path, tmp_path: Path) 
     assert task_of(config).prepare(config).report["fingerprint"] != first
 
 
+def test_a_list_names_its_line_and_bytes_are_no_list(folder: Path, tmp_path: Path) -> None:
+    faulty(tmp_path)
+    (tmp_path / "list.txt").write_text(f"{tmp_path}/good.wav\n\n{tmp_path}/noise.wav\n")
+    said = call("predict", folder / "speech", tmp_path / "list.txt")
+    assert f"list.txt:3: {tmp_path}/noise.wav: cannot be read as a recording (" in said.err
+    assert "BytesIO" not in said.err
+    (tmp_path / "good.data").write_bytes((tmp_path / "good.wav").read_bytes())
+    answers = [call("predict", folder / "speech", tmp_path / f"good.{end}").out for end in ("wav", "data")]
+    assert answers[0] == answers[1] != ""
+
+
+def test_a_damaged_archive_is_noticed_by_its_checksum(folder: Path, tmp_path: Path) -> None:
+    """Whatever tarfile makes of the bytes: damage within a recording would be heard as noise."""
+    data = bytearray((folder / "sounds.tar.gz").read_bytes())
+    data[-6] ^= 255  # the checksum itself, so that everything else can be read
+    (tmp_path / "sounds.tar.gz").write_bytes(data)
+    said = call("predict", folder / "speech", f"{tmp_path}/sounds.tar.gz::test0.wav")
+    assert said.code == 2
+    assert "sounds.tar.gz: the archive is damaged or cut short" in said.err
+
+
+def test_large_pictures_give_no_warning_and_fractions_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    from PIL import Image
+
+    from dragoman.data.images import PictureConfig
+
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200)  # refused from twice as many on
+    reader = PictureConfig(size=8)
+    assert reader.decode(png(np.zeros((16, 16, 3), np.uint8)), "x").shape == (8, 24)
+    with pytest.raises(DataError, match=r"large.png: cannot be read as an image .*exceeds limit"):
+        reader.decode(png(np.zeros((32, 32, 3), np.uint8)), "large.png")
+    out = io.BytesIO()
+    Image.new("F", (4, 4)).save(out, "TIFF")
+    with pytest.raises(DataError, match="fractions, expected whole numbers"):
+        reader.decode(out.getvalue(), "x.tif")
+
+
 # ---------------------------------------------------------------------- the rest
+
+
+def test_what_needs_text_is_refused(folder: Path, tmp_path: Path) -> None:
+    place = f"{folder}/pictures.tar::test0.png"
+    (tmp_path / "empty.txt").write_text("\n")
+    sound = f"{folder}/sounds.tar.gz::test0.wav"
+    for arguments, wrong in (
+        (("calibrate", folder / "captions"), "calibrate needs a run that reads text"),
+        (("bench", folder / "captions"), "bench needs a run that reads text"),
+        (("probe", folder / "speech"), "probe needs a run that reads text"),
+        (("align", folder / "captions", manifest(folder, "captions", "test")), "align needs a run that reads text"),
+        (("predict", folder / "captions", place, "--rerank", folder / "captions"), "needs a reverse run or a language"),
+        (("attention", folder / "captions", tmp_path / "gone.png"), f"dragoman: {tmp_path}/gone.png: found no such"),
+        (("predict", folder / "speech", sound, "--language-model", tmp_path / "empty.txt"), "empty.txt: found no text"),
+    ):
+        said = call(*arguments)
+        assert said.code == 2, said
+        assert wrong in said.err, said.err
+        assert len(said.err.splitlines()) == 1
+    assert "--skip-unreadable" not in call("attention", folder / "captions", tmp_path / "gone.png").err
 
 
 def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None:
