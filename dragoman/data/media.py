@@ -138,6 +138,8 @@ def _file_bytes(place: str) -> bytes:
         return Path(place).read_bytes()
     except FileNotFoundError:
         raise MediaError(place, "missing-file", "found no such file") from None
+    except IsADirectoryError:
+        raise MediaError(place, "unreadable-file", "found a folder, expected a file") from None
     except OSError as error:
         raise MediaError(place, "unreadable-file", f"cannot be read ({error.strerror or error})") from None
 

@@ -133,6 +133,7 @@ class MediaShape:
         return total.hexdigest()
 
 
+SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
 TRANSCRIPTS = MediaShape("transcripts", several=False)
 CAPTIONS = MediaShape("captions", several=True)
 
@@ -151,7 +152,7 @@ def listed(path: str | Path) -> list[str]:
 
 def is_media(path: str | Path) -> bool:
     """Whether a name is that of a recording, a picture, an archive or a folder, and not of a list of them."""
-    kinds = (".wav", ".flac", ".ogg", ".mp3", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
+    kinds = (*SOUNDS, ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
     named = PARTED in str(path) or Path(path).is_dir() or is_archive(path) or str(path).lower().endswith(kinds)
     return named or _is_no_text(Path(path))
 

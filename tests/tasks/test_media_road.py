@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from dragoman import settings
+from dragoman.automatic import configured
 from dragoman.config import build
 from dragoman.data.batches import BatchPlan, gather
 from dragoman.errors import ConfigError, DataError
@@ -473,6 +474,42 @@ def test_large_pictures_give_no_warning_and_fractions_are_refused(tmp_path: Path
 # ---------------------------------------------------------------------- the rest
 
 
+def test_a_manifest_is_enough(folder: Path, tmp_path: Path) -> None:
+    """`train FILE task=…` chooses how files are read by the files themselves."""
+    for name, kind in (("speech", "audio"), ("lines", "line-image"), ("captions", "picture")):
+        media = table(name, folder)["data"].get("media", "")
+        overrides = [f"task={CASES[name]['task']}", f"data.media={media}"]
+        overrides += ['data.columns=["1", "2"]'] if name == "lines" else []
+        config, reasons = configured(str(manifest(folder, name, "train")), overrides)
+        assert (config.tokenizer.source.kind, len(reasons)) == (kind, 2)
+        assert kind != "audio" or config.tokenizer.source.rate == RATE  # type: ignore[union-attr]
+        for wrong, expected in (
+            ("tokenizer.source.kind=audoi", "Did you mean 'audio'"),
+            ("data.media=3", "expected text"),
+        ):
+            with pytest.raises(ConfigError, match=expected):
+                configured(str(manifest(folder, name, "train")), [*overrides, wrong])
+    faulty(tmp_path)
+    (tmp_path / "all.tsv").write_text("gone.wav\tlow\ngood2.wav\thigh\ngood3.wav\tmid\n")
+    with pytest.raises(DataError, match=r"all.tsv:1: .*gone.wav: found no such file"):
+        configured(str(tmp_path / "all.tsv"), ["task=transcribe"])
+    config, _ = configured(str(tmp_path / "all.tsv"), ["task=transcribe", "data.faults=skip"])
+    assert config.tokenizer.source.rate == RATE  # type: ignore[union-attr]
+
+
+def test_check_tries_what_can_be_read(folder: Path, tmp_path: Path) -> None:
+    faulty(tmp_path)
+    rows = "good.wav\tlow mid\ngone.wav\tlow\ngood2.wav\thigh\ngood3.wav\tmid\n" + "good.wav\tlow mid\n" * 20
+    (tmp_path / "all.tsv").write_text(rows)
+    data = {"train": str(tmp_path / "all.tsv"), "cache": str(tmp_path / "cache"), "faults": "skip"}
+    (tmp_path / "x.toml").write_text(settings.dump(build(table("speech", folder) | {"data": data})))
+    said = call("check", tmp_path / "x.toml")
+    assert said.code == 0, said.err
+    assert "1 missing-file" in said.out
+    assert "rows; " in said.out
+    assert "decoded" in said.out
+
+
 def test_what_needs_text_is_refused(folder: Path, tmp_path: Path) -> None:
     place = f"{folder}/pictures.tar::test0.png"
     (tmp_path / "empty.txt").write_text("\n")
@@ -502,6 +539,24 @@ def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None
     said = call("attention", folder / "speech", f"{folder}/sounds.tar.gz::test0.wav", "--out", tmp_path / "x.png")
     assert said.code != 0
     assert 'needs a run of task = "caption"' in said.err
+
+
+def test_a_long_caption_is_drawn_whole(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its letters stay inside the drawing, and what stands between dollars is no formula."""
+    pytest.importorskip("matplotlib")
+    from dragoman.reports import pictures
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(pictures, "save", lambda drawing, path: drawn.append(drawing) or path)
+    words = ["a", "dog", "that", "costs", "$5", "or", "$6", "runs"] * 6
+    pictures.draw_attention_over_picture(
+        np.zeros((8, 8, 3), np.uint8), words, torch.rand(len(words), 2, 2), tmp_path / "x.png", " ".join(words)
+    )
+    drawn[0].draw_without_rendering()
+    box = drawn[0]._suptitle.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= drawn[0].bbox.x1
+    assert not drawn[0]._suptitle.get_parse_math()
 
 
 def test_info_and_check(folder: Path, name: str) -> None:
