@@ -286,6 +286,9 @@ def transcribing(predictor: Predictor, given: Mapping[str, Any]) -> Method | Non
         raise ConfigError(
             f'{FLAGS[name]} goes with task = "transcribe"; {predictor.run.folder} has task = "{predictor.config.task}"'
         )
+    for name in ("ctc_weight", "language_model_weight", "language_model_bonus"):
+        if not math.isfinite(given.get(name, 0.0)):
+            raise ConfigError(f"--{name.replace('_', '-')}: found {given[name]}, expected a finite number")
     fusion = None
     if "language_model" in given:
         weight, bonus = given.get("language_model_weight", 0.3), given.get("language_model_bonus", 0.0)

@@ -522,6 +522,10 @@ def test_what_needs_text_is_refused(folder: Path, tmp_path: Path) -> None:
         (("predict", folder / "captions", place, "--rerank", folder / "captions"), "needs a reverse run or a language"),
         (("attention", folder / "captions", tmp_path / "gone.png"), f"dragoman: {tmp_path}/gone.png: found no such"),
         (("predict", folder / "speech", sound, "--language-model", tmp_path / "empty.txt"), "empty.txt: found no text"),
+        (
+            ("predict", folder / "speech", sound, "--language-model", "x.txt", "--language-model-weight", "nan"),
+            "--language-model-weight: found nan, expected a finite number",
+        ),
     ):
         said = call(*arguments)
         assert said.code == 2, said
