@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman.automatic_media import configured_media
 from dragoman.config import METRICS, Config, build, preset_table, preset_text
 from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
 from dragoman.data.readers import Fault, Pairs
@@ -185,6 +186,8 @@ def configured(files: Files, overrides: Sequence[str] = ()) -> tuple[Config, lis
     if asked.get("task", "translate") != "translate":
         if asked["task"] == "language-model":
             return configured_running(files, overrides)
+        if asked["task"] in ("transcribe", "caption"):
+            return configured_media(files, str(asked["task"]), overrides)
         return configured_directly(files, str(asked["task"]), overrides)
     preset = asked.get("preset")  # a slip of the pen is told before a long file is read
     if preset is not None:

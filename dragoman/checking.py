@@ -19,13 +19,18 @@ from torch import nn
 
 from dragoman.answerer import Filler, open_run
 from dragoman.config import Config
+from dragoman.data.audio import AudioConfig
 from dragoman.data.batches import PAIRS, BatchPlan, Form, gather
 from dragoman.data.corpus import Corpus, Files, file_list, gathered, paths_of, read_all, tag_of, tags_of
+from dragoman.data.images import LineImageConfig, PictureConfig
+from dragoman.data.media import MediaError
+from dragoman.data.media_codec import Features
 from dragoman.data.readers import Example, Fault, Pairs
 from dragoman.data.running import RunningPlan, RunningText
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.softmax import SampledSoftmaxConfig
+from dragoman.models.transcriber import Transcriber
 from dragoman.runs import device_of, start_from, train
 from dragoman.tasks import model_for, segment_of, task_of
 from dragoman.training.display import Display
@@ -93,9 +98,11 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     for side, column in (("source", corpus.train.source), ("target", corpus.train.target)):
         lengths = column.lengths()
         middle, high = np.quantile(lengths, [0.5, 0.95])
+        codec = corpus.source_tokenizer if side == "source" else corpus.target_tokenizer
+        files = isinstance(codec, Features)
         say(
-            f"lengths: {side} median {middle:.0f}, 95 % up to {high:.0f}, longest {lengths.max()} tokens; "
-            f"vocabulary {len(corpus.source_tokenizer if side == 'source' else corpus.target_tokenizer):,}"
+            f"lengths: {side} median {middle:.0f}, 95 % up to {high:.0f}, longest {lengths.max()} "
+            f"{'rows' if files else 'tokens'}; {f'{len(codec):,} features' if files else f'vocabulary {len(codec):,}'}"
         )
     too_long = corpus.report["train"]["too_long"]
     if too_long:
@@ -152,8 +159,11 @@ def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
     say(f"room: {left_out:,} of {count:,} targets ({left_out / count:.1%}) are too long to be written at all")
     if not reached:
         raise DragomanError(
-            "no target can be written: raise model.alignment.upsample (or model.alignment.longest), or take smaller "
-            "units for the source than for the target"
+            "no target can be written: raise model.upsample, lower model.encoder.front, or take larger units for the "
+            "target"
+            if isinstance(model, Transcriber)
+            else "no target can be written: raise model.alignment.upsample (or model.alignment.longest), or take "
+            "smaller units for the source than for the target"
         )
 
 
@@ -246,10 +256,22 @@ def trial_examples(config: Config) -> dict[str, list[Example]]:
     found: dict[str, list[Example]] = {}
     for entry in file_list(config.data.train):
         items = read_all(config.data, entry, shape=task_of(config).shape_of(config))
-        usable = (item for item in items if isinstance(item, Example))
+        usable = (item for item in items if isinstance(item, Example) and can_be_read(config, item))
         same = found.setdefault(tag_of(entry) or "", [])
         same += islice(usable, wanted - len(same))
     return found
+
+
+def can_be_read(config: Config, example: Example) -> bool:
+    """Whether the file of an example, where it has one, can be decoded; whether it must be was checked before."""
+    reader = config.tokenizer.source
+    if not isinstance(reader, AudioConfig | LineImageConfig | PictureConfig):
+        return True
+    try:
+        reader.features_of(example.tagged)
+    except MediaError:
+        return False
+    return True
 
 
 def check_cycle(config: Config, say: Say) -> None:
@@ -283,8 +305,13 @@ def check_cycle(config: Config, say: Say) -> None:
             say("cycle: trained 2 steps, validated, saved, reloaded and completed a text")
             return
         predictor = open_run(run, config.train.device)
-        short = (
-            [one.tagged for one in chosen if len(predictor.source_tokenizer.encode(one.tagged)) <= data.max_length]
+        codec = predictor.source_tokenizer
+        short = (  # of files all are: how long they may be says tokenizer.source
+            [
+                one.tagged
+                for one in chosen
+                if isinstance(codec, Features) or len(codec.encode(one.tagged)) <= data.max_length
+            ]
             for chosen in examples.values()
         )
         texts = [text for chosen in short for text in chosen[:2]]

@@ -14,9 +14,10 @@ import torch
 from dragoman import settings
 from dragoman.completer import Completer
 from dragoman.data.batches import batch_of
+from dragoman.data.media_codec import Features
 from dragoman.data.readers import read_lines
 from dragoman.data.tags import asked, check_tag
-from dragoman.errors import ConfigError, RunError
+from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.language_model import LanguageModel
 from dragoman.models.transcriber import Transcriber
@@ -106,6 +107,11 @@ class Reranker:
             folder = Run(run)
             run = Completer(folder, device) if folder.task.running else Predictor(folder, device)
         self.run = run
+        if isinstance(run, Predictor) and isinstance(run.source_tokenizer, Features):
+            raise ConfigError(
+                f'--rerank needs a reverse run or a language model; {run.run.folder} has task = "{run.config.task}", '
+                "which reads files"
+            )
         if isinstance(run, Completer):
             if tag is not None:
                 raise ConfigError(f"tag: found {tag!r}, but {run.run.folder} is a language model, which knows no tags")
@@ -135,6 +141,15 @@ class Rerankers:
 
     def __init__(self, several: Sequence[Reranker]) -> None:
         self.several = several
+
+    def texts_alone(self, run: str) -> None:
+        """Refuse what leads back to the source, where that is a file and no text."""
+        for one in self.several:
+            if not isinstance(one.run, Completer):
+                raise ConfigError(
+                    f"{one.run.run.folder}: found a reverse run, but {run} reads files, which no run writes; "
+                    'expected a run of "language-model"'
+                )
 
     def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], most: int) -> list[Prediction]:
         """The predictions with their alternatives sorted anew, `most` of each kept; `score` becomes the sum."""
@@ -241,6 +256,8 @@ def asked_how(
     reranker = None
     if "rerank" in given:
         reranker = rerankers(given["rerank"], given.get("rerank_weight", ()), given.get("rerank_tag"), device)
+        if isinstance(predictor.source_tokenizer, Features):
+            reranker.texts_alone(run)
     return predictor, {"method": method, "rerank": reranker}
 
 
@@ -269,6 +286,9 @@ def transcribing(predictor: Predictor, given: Mapping[str, Any]) -> Method | Non
         raise ConfigError(
             f'{FLAGS[name]} goes with task = "transcribe"; {predictor.run.folder} has task = "{predictor.config.task}"'
         )
+    for name in ("ctc_weight", "language_model_weight", "language_model_bonus"):
+        if not math.isfinite(given.get(name, 0.0)):
+            raise ConfigError(f"--{name.replace('_', '-')}: found {given[name]}, expected a finite number")
     fusion = None
     if "language_model" in given:
         weight, bonus = given.get("language_model_weight", 0.3), given.get("language_model_bonus", 0.0)
@@ -286,7 +306,11 @@ def language_scorer(predictor: Predictor, place: str, order: int | None = None) 
     """What tells how a text goes on: n-grams of a text file, or a run that has learned to."""
     target = predictor.target_tokenizer
     if not Path(place).is_dir():
-        return NGram((target.encode(line) for line in read_lines(place)), len(target), order or 5)
+        texts = (target.encode(line) for line in read_lines(place) if line.strip())
+        counted = NGram(texts, len(target), order or 5)
+        if not counted.counts:
+            raise DataError(f"{place}: found no text, expected lines to count n-grams of")
+        return counted
     if order is not None:
         raise ConfigError("--language-model-order goes with a text file, found a run")
     run = Run(place)

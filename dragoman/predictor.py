@@ -123,6 +123,7 @@ class Predictor:
         self.insists = engine == "ctranslate2" or precision == "int8"  # a search it cannot do is then an error
         self.precision = precision
         self.engine_name = engines.chosen(engine, precision, run.config.model, self.device)
+        self.called: Callable[[int], str] = "input {}".format  # where the input with a number stands, for errors
         self.unreadable: Callable[[Fault], None] | None = None  # hears of files left out; None: they are errors
         self.listed: tuple[Shortlist, engines.Engine | None] | None = None  # the engine made for a shortlist
         self.tells_scores = True  # False: who asks wants text alone, and the engine need not work out scores
@@ -361,12 +362,12 @@ class Predictor:
         for place, tokens in zip(places, sources, strict=True):
             if most_read is not None and len(tokens) >= most_read:
                 raise DataError(
-                    f"input {first + place}: found {len(tokens) + 1} tokens, <eos> included, expected at most the "
-                    f"{most_read} of model.encoder.{bound}"
+                    f"{self.called(first + place)}: found {len(tokens) + 1} tokens, <eos> included, expected at most "
+                    f"the {most_read} of model.encoder.{bound}"
                 )
         rules: list[Rules | None] | None = None
         if any(asked_for[place].control for place in places):
-            rules = [self.ruler.rules(asked_for[place].control, f"input {first + place}") for place in places]
+            rules = [self.ruler.rules(asked_for[place].control, self.called(first + place)) for place in places]
             rules = rules if any(rules) else None
         seen: list[Trace | None] | None = None if traces is None else [None] * len(places)
         engine = self._engine_for(config, most, method, rules=rules is not None, traced=seen is not None)
@@ -416,9 +417,9 @@ class Predictor:
             if not isinstance(found, Fault):
                 kept.append((found, place))
             elif self.unreadable is None:
-                raise DataError(f"input {first + place}: {found}; leave such inputs out with --skip-unreadable")
+                raise DataError(f"{self.called(first + place)}: {found}; leave such inputs out with --skip-unreadable")
             else:
-                self.unreadable(Fault(f"input {first + place}", found.kind, str(found)))
+                self.unreadable(Fault(self.called(first + place), found.kind, str(found)))
                 done(1)
         return [source for source, _ in kept], [place for _, place in kept]
 

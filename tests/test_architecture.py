@@ -30,7 +30,7 @@ ROAD = [
     {"companions"},
     {"inspection"},
     {"reports"},
-    {"automatic", "starter", "checking", "benching", "information", "demo"},
+    {"automatic_media", "automatic", "starter", "checking", "benching", "information", "demo"},
     {"commands"},
     {"cli"},
     {"__main__", "__init__"},

@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from dragoman.commands.media import texts_only
 from dragoman.commands.options import device_option, json_option, tag_option
 from dragoman.commands.printing import as_utf8
 from dragoman.errors import DataError
@@ -92,6 +93,9 @@ def align(
     if threshold is not None and math.isnan(threshold):
         raise DataError("--threshold: found nan, expected a number")
     truth = None if gold is None else read_alignments(read_lines(gold), gold, None if not gold_from else int(gold_from))
+    for one in (run, reverse):
+        if one is not None:
+            texts_only("align", one)
     predictor = load(run, device)
     backward = None if reverse is None else load(reverse, device)
     if predicting:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from dragoman.commands.media import texts_only
 from dragoman.commands.options import beam_option, device_option, json_option, tag_option
 from dragoman.commands.printing import as_utf8
 from dragoman.errors import DataError
@@ -120,6 +121,7 @@ def probe(
 
     if sentences is not None and names and "length" not in names:
         raise DataError(f"--sentences is for the probe of length: found {', '.join(names)} alone")
+    texts_only("probe", run)
     given = SENTENCES if sentences is None else list(read_lines(sentences))
     predictor = load(run, device)
     outcomes = ask(
@@ -181,6 +183,7 @@ def calibrate(
         from dragoman.reports.drawing import check_picture
 
         check_picture(plot)
+    texts_only("calibrate", run)
     predictor = load(run, device)
     files = Pairs(source, target) if source is not None and target is not None else file
     rows = None if files is None else confidence.read_rows(predictor, files, tag)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,15 @@ def files_only(run: Any, skip_unreadable: bool, media: str | None) -> None:
             raise ConfigError(f'{name} is for recordings and pictures; {run.folder} has task = "{run.task.name}"')
 
 
+def texts_only(command: str, run: str) -> None:
+    """Refuse a run that reads files where a command reads texts."""
+    from dragoman.runs import Run
+
+    opened = Run(run)
+    if reads_files(opened):
+        raise ConfigError(f'{command} needs a run that reads text; {run} has task = "{opened.task.name}"')
+
+
 def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | None:
     """The inputs that a name stands for if it is no list but a file, a folder, an archive or a manifest; else None."""
     from dragoman.data.media_shape import inputs_of, is_media
@@ -37,12 +46,27 @@ def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | 
         if media is not None:
             raise ConfigError(f"--media is for manifests, found {file}")
         return inputs_of(file)
-    kind = Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+    kind = manifest_kind(file)
     if kind not in (".tsv", ".jsonl"):
         if media is not None:
             raise ConfigError(f"--media is for manifests (.tsv, .jsonl), found {file}")
         return None
     return _named(run.config.data, file, kind, media or run.config.data.media or str(Path(file).parent))
+
+
+def caller(run: Any, file: str) -> Callable[[int], str]:
+    """Where the input with a number stands: in a line of a manifest or list, or by its own name alone."""
+    from dragoman.data.media_shape import is_media
+
+    if is_media(file):
+        return "input {}".format
+    header = run.config.data.header and manifest_kind(file) == ".tsv"
+    return lambda number: f"{file}:{number + header}"
+
+
+def manifest_kind(file: str) -> str:
+    """The ending of a file's name without that of its compression."""
+    return Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
 
 def _named(config: Any, file: str, kind: str, base: str) -> Iterator[str]:

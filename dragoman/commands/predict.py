@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from dragoman.commands.direct import holds_objects, predict_directly
-from dragoman.commands.media import files_only, locations, reads_files, tell_left_out
+from dragoman.commands.media import caller, files_only, locations, reads_files, tell_left_out
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
     SEARCH_OPTIONS,
@@ -125,6 +125,8 @@ def predict(
     if not as_json:
         predictor.temperature = None  # plain output has no room for confidences: do not work them out
         predictor.tells_scores = False
+    if reads_files(opened) and file is not None and not typed:
+        predictor.called = caller(opened, file)
     left_out: list[Any] = []
     if skip_unreadable:
         predictor.unreadable = left_out.append

@@ -129,7 +129,8 @@ def decoded(data: bytes, place: str) -> tuple[NDArray[np.float32], int]:
     try:
         samples, found = soundfile.read(io.BytesIO(data), dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, RuntimeError, TypeError, ValueError) as error:
-        detail = f"cannot be read as a recording ({str(error).rstrip('.')})"
+        reason = str(getattr(error, "error_string", error)).rstrip(".")  # without the object that was read
+        detail = f"cannot be read as a recording ({reason[:1].lower()}{reason[1:]})"
         raise MediaError(place, "unreadable-file", detail) from None
     return samples, found
 
@@ -142,7 +143,7 @@ def read_samples(data: bytes, place: str, rate: int, *, resample: bool = False) 
     if not np.isfinite(samples).all():
         raise MediaError(place, "unreadable-file", "found samples that are no numbers, expected finite ones")
     if found != rate and not resample:
-        advice = "convert it, or ask for resampling"
+        advice = "convert it, or train with tokenizer.source.resample = true"
         raise MediaError(place, "wrong-rate", f"found {found} samples a second, expected {rate}; {advice}")
     mono = torch.from_numpy(samples.mean(1))
     return mono if found == rate else resampled(mono, found, rate)

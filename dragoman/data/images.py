@@ -6,6 +6,7 @@ Numbers are stored as bytes; `step` makes them numbers from 0 to 1.
 from __future__ import annotations
 
 import io
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -85,15 +86,19 @@ def opened(data: bytes, place: str, mode: str) -> Any:
     if not data:
         raise MediaError(place, "unreadable-file", "cannot be read as an image (the file is empty)")
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            upright = ImageOps.exif_transpose(image)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of half of what it refuses
+            with Image.open(io.BytesIO(data)) as image:
+                upright = ImageOps.exif_transpose(image)
             if upright.has_transparency_data:
                 clear = upright.convert("RGBA")
                 upright = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
+            elif upright.mode == "F":  # of which nobody can say what is white
+                raise ValueError("found pixels that are fractions, expected whole numbers")
             elif upright.mode.startswith("I"):  # 16 bits a pixel, which pillow would cut off at 255
                 upright = Image.fromarray((np.asarray(upright, np.int64) >> 8).astype(np.uint8))
             return upright.convert(mode)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         unknown = isinstance(error, UnidentifiedImageError)
-        reason = "not a known kind of image" if unknown else str(error).partition("\n")[0]
+        reason = "not a known kind of image" if unknown else str(error).partition("\n")[0].rstrip(".")
         raise MediaError(place, "unreadable-file", f"cannot be read as an image ({reason})") from None

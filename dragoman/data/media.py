@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from dragoman.errors import DataError, nearest
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 PARTED = "::"
-_DAMAGE = (tarfile.TarError, EOFError, zlib.error)
+_DAMAGE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class MediaError(DataError):
@@ -63,6 +64,7 @@ def _members(archive: str, stamp: tuple[int, int]) -> dict[str, str | None]:
     """
     found: dict[str, str | None] = {}
     whole: dict[str, str | None] = {}
+    _check_sum(archive)
     with _opened(archive) as tar:
         for member in tar:
             if not member.isfile():
@@ -84,6 +86,17 @@ def members(archive: str) -> dict[str, str | None]:
         raise DataError(f"{archive}: the archive is damaged or cut short ({error})") from error
     except OSError as error:
         raise DataError(f"{archive}: cannot be read ({error.strerror or error})") from error
+
+
+def _check_sum(archive: str) -> None:
+    """Read a gzipped archive to its end, where its checksum stands; tarfile never looks at that."""
+    with Path(archive).open("rb") as file:
+        if file.read(2) != b"\x1f\x8b":
+            return
+        file.seek(0)
+        with gzip.GzipFile(fileobj=file) as plain:
+            while plain.read(1 << 20):
+                pass
 
 
 def _opened(archive: str, stream: bool = True) -> tarfile.TarFile:
@@ -125,6 +138,8 @@ def _file_bytes(place: str) -> bytes:
         return Path(place).read_bytes()
     except FileNotFoundError:
         raise MediaError(place, "missing-file", "found no such file") from None
+    except IsADirectoryError:
+        raise MediaError(place, "unreadable-file", "found a folder, expected a file") from None
     except OSError as error:
         raise MediaError(place, "unreadable-file", f"cannot be read ({error.strerror or error})") from None
 

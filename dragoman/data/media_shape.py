@@ -133,6 +133,7 @@ class MediaShape:
         return total.hexdigest()
 
 
+SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
 TRANSCRIPTS = MediaShape("transcripts", several=False)
 CAPTIONS = MediaShape("captions", several=True)
 
@@ -151,8 +152,17 @@ def listed(path: str | Path) -> list[str]:
 
 def is_media(path: str | Path) -> bool:
     """Whether a name is that of a recording, a picture, an archive or a folder, and not of a list of them."""
-    kinds = (".wav", ".flac", ".ogg", ".mp3", ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
-    return PARTED in str(path) or Path(path).is_dir() or is_archive(path) or str(path).lower().endswith(kinds)
+    kinds = (*SOUNDS, ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
+    named = PARTED in str(path) or Path(path).is_dir() or is_archive(path) or str(path).lower().endswith(kinds)
+    return named or _is_no_text(Path(path))
+
+
+def _is_no_text(path: Path) -> bool:
+    """Whether a file, whatever its ending, begins with bytes that no list of names has."""
+    if not path.is_file() or path.suffix.lower() in (".gz", ".zst"):
+        return False
+    with path.open("rb") as file:
+        return b"\0" in file.read(1024)
 
 
 def inputs_of(path: str | Path) -> list[str]:

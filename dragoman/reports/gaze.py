@@ -27,6 +27,7 @@ def draw_gazes(predictor: Predictor, places: Sequence[str], path: str) -> list[P
     assert isinstance(codec.config, PictureConfig)
     side, grid = codec.config.size, model.encoder.grid(codec.config.size)
     tokenizer, out = predictor.target_tokenizer, []
+    codec.encode_batch(places)  # names a picture that cannot be read
     predictions = predictor.predict(places)
     for number, (place, prediction) in enumerate(zip(places, predictions, strict=True), 1):
         rows = codec.encode(place)

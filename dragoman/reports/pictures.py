@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from dragoman.reports.drawing import INK, figure, save
 
 ACROSS = 6  # panels in a row
+LONGEST = 20  # letters of a word that fit over its panel
 
 
 def draw_attention_over_picture(
@@ -38,15 +40,18 @@ def draw_attention_over_picture(
     rows = -(-panels // columns)
     drawing, _ = figure(1.9 * columns, 2.15 * rows)
     if title:
-        drawing.suptitle(title, fontsize=11, color=INK)
+        wrapped = textwrap.fill(title, 20 * columns)  # letters that fit over a panel
+        drawing.suptitle(wrapped, fontsize=11, color=INK, parse_math=False)
     grid = drawing.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid:
         axes.axis("off")
     grid[0].imshow(pixels)
+    grid[0].set_title("the picture", fontsize=9, color=INK)
     for axes, word, shades, own in zip(grid[1:], words, stretched, weights, strict=False):
         axes.imshow(pixels.mean(-1), cmap="gray")
         axes.imshow(shades.numpy(), cmap="inferno", alpha=0.65, vmin=0.0, vmax=max(float(shades.max()), 1e-9))
-        axes.set_title(f"{word}  {float(own.max()):.2f}", fontsize=9, color=INK)
+        short = word if len(word) <= LONGEST else f"{word[: LONGEST - 1]}…"
+        axes.set_title(f"{short}  {float(own.max()):.2f}", fontsize=9, color=INK, parse_math=False)
     return save(drawing, path)
 
 

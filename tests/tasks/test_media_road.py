@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from dragoman import settings
+from dragoman.automatic import configured
 from dragoman.config import build
 from dragoman.data.batches import BatchPlan, gather
 from dragoman.errors import ConfigError, DataError
@@ -396,7 +397,7 @@ def test_a_file_that_cannot_be_used_stops_and_is_named(folder: Path, tmp_path: P
     assert [bool(text) for text in lines] == [True, True, False, True]
     said = call("predict", folder / "speech", tmp_path / "all.tsv", "--media", tmp_path)
     assert said.code != 0
-    assert f"input 3: {tmp_path / wrong}" in said.err
+    assert f"all.tsv:3: {tmp_path / wrong}" in said.err
     said = call("predict", folder / "speech", tmp_path / "all.tsv", *options)
     assert said.out.split("\n")[:-1] == lines
     assert "1 inputs could not be read" in said.err
@@ -433,7 +434,104 @@ def test_the_store_follows_the_bytes_of_the_files(folder: Path, tmp_path: Path) 
     assert task_of(config).prepare(config).report["fingerprint"] != first
 
 
+def test_a_list_names_its_line_and_bytes_are_no_list(folder: Path, tmp_path: Path) -> None:
+    faulty(tmp_path)
+    (tmp_path / "list.txt").write_text(f"{tmp_path}/good.wav\n\n{tmp_path}/noise.wav\n")
+    said = call("predict", folder / "speech", tmp_path / "list.txt")
+    assert f"list.txt:3: {tmp_path}/noise.wav: cannot be read as a recording (" in said.err
+    assert "BytesIO" not in said.err
+    (tmp_path / "good.data").write_bytes((tmp_path / "good.wav").read_bytes())
+    answers = [call("predict", folder / "speech", tmp_path / f"good.{end}").out for end in ("wav", "data")]
+    assert answers[0] == answers[1] != ""
+
+
+def test_a_damaged_archive_is_noticed_by_its_checksum(folder: Path, tmp_path: Path) -> None:
+    """Whatever tarfile makes of the bytes: damage within a recording would be heard as noise."""
+    data = bytearray((folder / "sounds.tar.gz").read_bytes())
+    data[-6] ^= 255  # the checksum itself, so that everything else can be read
+    (tmp_path / "sounds.tar.gz").write_bytes(data)
+    said = call("predict", folder / "speech", f"{tmp_path}/sounds.tar.gz::test0.wav")
+    assert said.code == 2
+    assert "sounds.tar.gz: the archive is damaged or cut short" in said.err
+
+
+def test_large_pictures_give_no_warning_and_fractions_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    from PIL import Image
+
+    from dragoman.data.images import PictureConfig
+
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 200)  # refused from twice as many on
+    reader = PictureConfig(size=8)
+    assert reader.decode(png(np.zeros((16, 16, 3), np.uint8)), "x").shape == (8, 24)
+    with pytest.raises(DataError, match=r"large.png: cannot be read as an image .*exceeds limit"):
+        reader.decode(png(np.zeros((32, 32, 3), np.uint8)), "large.png")
+    out = io.BytesIO()
+    Image.new("F", (4, 4)).save(out, "TIFF")
+    with pytest.raises(DataError, match="fractions, expected whole numbers"):
+        reader.decode(out.getvalue(), "x.tif")
+
+
 # ---------------------------------------------------------------------- the rest
+
+
+def test_a_manifest_is_enough(folder: Path, tmp_path: Path) -> None:
+    """`train FILE task=…` chooses how files are read by the files themselves."""
+    for name, kind in (("speech", "audio"), ("lines", "line-image"), ("captions", "picture")):
+        media = table(name, folder)["data"].get("media", "")
+        overrides = [f"task={CASES[name]['task']}", f"data.media={media}"]
+        overrides += ['data.columns=["1", "2"]'] if name == "lines" else []
+        config, reasons = configured(str(manifest(folder, name, "train")), overrides)
+        assert (config.tokenizer.source.kind, len(reasons)) == (kind, 2)
+        assert kind != "audio" or config.tokenizer.source.rate == RATE  # type: ignore[union-attr]
+        for wrong, expected in (
+            ("tokenizer.source.kind=audoi", "Did you mean 'audio'"),
+            ("data.media=3", "expected text"),
+        ):
+            with pytest.raises(ConfigError, match=expected):
+                configured(str(manifest(folder, name, "train")), [*overrides, wrong])
+    faulty(tmp_path)
+    (tmp_path / "all.tsv").write_text("gone.wav\tlow\ngood2.wav\thigh\ngood3.wav\tmid\n")
+    with pytest.raises(DataError, match=r"all.tsv:1: .*gone.wav: found no such file"):
+        configured(str(tmp_path / "all.tsv"), ["task=transcribe"])
+    config, _ = configured(str(tmp_path / "all.tsv"), ["task=transcribe", "data.faults=skip"])
+    assert config.tokenizer.source.rate == RATE  # type: ignore[union-attr]
+
+
+def test_check_tries_what_can_be_read(folder: Path, tmp_path: Path) -> None:
+    faulty(tmp_path)
+    rows = "good.wav\tlow mid\ngone.wav\tlow\ngood2.wav\thigh\ngood3.wav\tmid\n" + "good.wav\tlow mid\n" * 20
+    (tmp_path / "all.tsv").write_text(rows)
+    data = {"train": str(tmp_path / "all.tsv"), "cache": str(tmp_path / "cache"), "faults": "skip"}
+    (tmp_path / "x.toml").write_text(settings.dump(build(table("speech", folder) | {"data": data})))
+    said = call("check", tmp_path / "x.toml")
+    assert said.code == 0, said.err
+    assert "1 missing-file" in said.out
+    assert "rows; " in said.out
+    assert "decoded" in said.out
+
+
+def test_what_needs_text_is_refused(folder: Path, tmp_path: Path) -> None:
+    place = f"{folder}/pictures.tar::test0.png"
+    (tmp_path / "empty.txt").write_text("\n")
+    sound = f"{folder}/sounds.tar.gz::test0.wav"
+    for arguments, wrong in (
+        (("calibrate", folder / "captions"), "calibrate needs a run that reads text"),
+        (("bench", folder / "captions"), "bench needs a run that reads text"),
+        (("probe", folder / "speech"), "probe needs a run that reads text"),
+        (("align", folder / "captions", manifest(folder, "captions", "test")), "align needs a run that reads text"),
+        (("predict", folder / "captions", place, "--rerank", folder / "captions"), "needs a reverse run or a language"),
+        (("attention", folder / "captions", tmp_path / "gone.png"), f"dragoman: {tmp_path}/gone.png: found no such"),
+        (("predict", folder / "speech", sound, "--language-model", tmp_path / "empty.txt"), "empty.txt: found no text"),
+        (
+            ("predict", folder / "speech", sound, "--language-model", "x.txt", "--language-model-weight", "nan"),
+            "--language-model-weight: found nan, expected a finite number",
+        ),
+    ):
+        said = call(*arguments)
+        assert said.code == 2, said
+        assert wrong in said.err, said.err
+        assert len(said.err.splitlines()) == 1
+    assert "--skip-unreadable" not in call("attention", folder / "captions", tmp_path / "gone.png").err
 
 
 def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None:
@@ -445,6 +543,24 @@ def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None
     said = call("attention", folder / "speech", f"{folder}/sounds.tar.gz::test0.wav", "--out", tmp_path / "x.png")
     assert said.code != 0
     assert 'needs a run of task = "caption"' in said.err
+
+
+def test_a_long_caption_is_drawn_whole(tmp_path: Path, monkeypatch: Any) -> None:
+    """Its letters stay inside the drawing, and what stands between dollars is no formula."""
+    pytest.importorskip("matplotlib")
+    from dragoman.reports import pictures
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(pictures, "save", lambda drawing, path: drawn.append(drawing) or path)
+    words = ["a", "dog", "that", "costs", "$5", "or", "$6", "runs"] * 6
+    pictures.draw_attention_over_picture(
+        np.zeros((8, 8, 3), np.uint8), words, torch.rand(len(words), 2, 2), tmp_path / "x.png", " ".join(words)
+    )
+    drawn[0].draw_without_rendering()
+    box = drawn[0]._suptitle.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= drawn[0].bbox.x1
+    assert not drawn[0]._suptitle.get_parse_math()
 
 
 def test_info_and_check(folder: Path, name: str) -> None:
