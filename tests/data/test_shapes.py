@@ -115,7 +115,7 @@ def test_two_texts_have_a_separator_of_their_own(tmp_path: Path) -> None:
     again = load_tokenizer(tmp_path, "source")
     assert isinstance(again, Joined)
     assert again.encode("c\ta") == joined.encode("c\ta")
-    with pytest.raises(DataError, match="input 4: found 1, expected two texts"):
+    with pytest.raises(DataError, match="input 4: found 1 text, expected two texts"):
         LabelledShape().inputs(["abc"], joined, 4)
 
 
