@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
-
-import torch
 
 from dragoman.data.batches import Batch, batch_of
 from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError, DragomanError
+from dragoman.inspection.cost import seconds_of
 from dragoman.predictor import Predictor, load
 from dragoman.training.loop import own_stream, use_half_precision
 from dragoman.training.objectives import Likelihood, LikelihoodConfig
@@ -71,7 +69,7 @@ def training_speeds(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[S
         with own_stream(predictor.device):
             for _ in range(3 if way != "off" else 1):  # shapes are captured when they come again
                 epoch()
-            found = timed(epoch, predictor.device, rounds)
+            found = [seconds_of(epoch, predictor.device) for _ in range(rounds)]
         name = {"off": "training", "graphs": "training, CUDA graphs", "kernels": "training, compiled"}[way]
         yield speed(name, found, sum(int((batch.target != PAD).sum()) for batch in batches), len(rows))
 
@@ -94,7 +92,7 @@ def decoding_speeds(run: str, texts: Sequence[str], device: str, rounds: int) ->
                     return predictor.predict(texts, beam=beam)
 
                 written = sum(len(one.tokens) + 1 for one in decode())
-                found = timed(decode, predictor.device, rounds)
+                found = [seconds_of(decode, predictor.device) for _ in range(rounds)]
                 name = f"{'greedy' if beam == 1 else f'beam {beam}'}, {engine} {precision}"
                 yield speed(name, found, written, len(texts))
         except DragomanError:  # not to be had here
@@ -115,20 +113,6 @@ def token_batches(rows: Rows, budget: int) -> list[Batch]:
     if together:
         batches.append(batch_of([one for one, _ in together], [other for _, other in together]))
     return batches
-
-
-def timed(work: Callable[[], Any], device: torch.device, rounds: int) -> list[float]:
-    """Seconds of every round."""
-    found = []
-    for _ in range(rounds):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        started = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - started)
-    return found
 
 
 def speed(name: str, seconds: Sequence[float], tokens: int, sentences: int) -> Speed:

@@ -100,17 +100,22 @@ def kept_bytes(layer: nn.Module, run: Callable[[], Any]) -> int:
     return sum(storages.values())
 
 
+def seconds_of(work: Callable[[], Any], device: torch.device) -> float:
+    """Of one run, a GPU's work included."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
+
+
 def _seconds(run: Callable[[], None], device: torch.device, least: float) -> float:
     """Of one run, the median of several that together take at least so long."""
     found: list[float] = []
     while len(found) < 3 or (sum(found) < least and len(found) < 200):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        started = time.perf_counter()
-        run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        found.append(time.perf_counter() - started)
+        found.append(seconds_of(run, device))
     return statistics.median(found)
 
 
