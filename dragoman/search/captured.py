@@ -202,6 +202,7 @@ class Captured:
         self.model = model
         self.stages: dict[Any, Stage] = {}  # the least used first
         self.asked: dict[Any, int] = {}
+        self.guard = Lock()  # of both: threads that ask at once must not make a stage twice
         self.working = True
 
     @property
@@ -212,18 +213,20 @@ class Captured:
 
     def ready(self, kind: Any) -> bool:
         """Whether a kind of stage was asked for often enough to be captured."""
-        self.asked[kind] = self.asked.get(kind, 0) + 1
-        return self.working and (kind in self.stages or self.asked[kind] > USES)
+        with self.guard:
+            self.asked[kind] = self.asked.get(kind, 0) + 1
+            return self.working and (kind in self.stages or self.asked[kind] > USES)
 
     def stage(self, kind: Any, make: Callable[[], Stage]) -> Stage:
         """The stage of a kind, made if there is none yet; the caller has it alone until the lock is released."""
-        stage = self.stages.pop(kind, None)
-        if stage is None:
-            self.make_room()
-            stage = make()
-            if stage.tokens.is_cuda:
-                stage.capture()
-        self.stages[kind] = stage
+        with self.guard:
+            stage = self.stages.pop(kind, None)
+            if stage is None:
+                self.make_room()
+                stage = make()
+                if stage.tokens.is_cuda:
+                    stage.capture()
+            self.stages[kind] = stage
         stage.lock.acquire()
         return stage
 

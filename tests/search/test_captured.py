@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from threading import Thread
+
 import pytest
 import torch
 
@@ -55,6 +59,30 @@ def test_a_stage_gives_what_growing_states_give(decoder: str) -> None:
     assert as_rows([greedy]) == as_rows([follow(model.step, model.start(batch), limits)])
 
 
+@torch.no_grad()
+def test_threads_that_ask_at_once_share_one_stage() -> None:
+    model, batch = model_of("gru"), batch_of(SOURCES)
+    writer, shape, made = Captured(model), shape_for(batch, 3, 9), []
+    state = model.start(batch, shape.written)
+
+    def make() -> captured.Stage:
+        time.sleep(0.05)  # long enough for all to come
+        made.append(captured.Stage(model, state.fixed, state.moving, replace(shape, sources=len(SOURCES))))
+        return made[-1]
+
+    def ask() -> None:
+        stage = writer.stage(shape, make)
+        stage.lock.release()
+
+    threads = [Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert list(writer.stages.values()) == made
+
+
 def test_shapes_are_few() -> None:
     assert [on_grid(number) for number in (1, 7, 8, 9, 17, 31, 100)] == [1, 7, 8, 10, 20, 32, 112]
     assert on_grid(9, 8) == 16
@@ -76,9 +104,9 @@ def test_a_search_that_repeats_itself_gives_what_the_plain_one_gives(
     expected = beam(
         model.step, model.start(batch), limits, width=width, most=most, certain=stop == "certain", length_penalty=0.7
     )
-    for time in range(6):
+    for round_ in range(6):
         found = repeated.search(model, batch, limits, width, most, config)
-        if time < captured.USES:
+        if round_ < captured.USES:
             assert found is None
         else:
             assert found is not None
