@@ -11,6 +11,7 @@ from torch import nn
 
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import PAD
+from dragoman.models import softmax
 from dragoman.models.convolutional import ConvolutionalDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.forcing import (
@@ -35,6 +36,23 @@ def test_a_sample_of_everything_is_the_full_loss() -> None:
         sampled = sampled_loss(SampledSoftmaxConfig(size=40), hidden, target, output, smoothing)
         torch.testing.assert_close(sampled, full)
     assert not full[1, 3:].any()
+
+
+def test_rows_that_only_fill_up_the_table_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = nn.Linear(6, 41)
+    hidden, target = torch.randn(3, 5, 6, requires_grad=True), torch.randint(4, 41, (3, 5))
+    target[1, 3:] = PAD
+    wanted = [hidden, output.weight, output.bias]
+    found = []
+    for alignment in (1, 8):
+        monkeypatch.setitem(softmax.ALIGNED, "cpu", alignment)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert softmax.aligned_scores(hidden, output).shape[-1] == (41 if alignment == 1 else 48)
+            loss = full_loss(FullSoftmaxConfig(), hidden, target, output, 0.1)
+        found.append((loss, *torch.autograd.grad(loss.sum(), wanted)))
+    assert softmax.aligned_scores(hidden, output).shape[-1] == 41  # single precision has no need of it
+    for plain, filled in zip(*found, strict=True):
+        torch.testing.assert_close(filled, plain, rtol=1e-2, atol=1e-2)
 
 
 def test_a_small_sample_estimates_the_full_loss_and_its_gradient() -> None:
