@@ -26,7 +26,7 @@ from dragoman.models.frames import FramesConfig
 from dragoman.models.instant import InstantConfig
 from dragoman.models.language_model import LanguageModelConfig
 from dragoman.models.masked import MaskedModelConfig
-from dragoman.models.pictures import PatchesConfig, PictureEncoderConfig
+from dragoman.models.pictures import PatchesConfig, PictureEncoderConfig, TorchvisionConfig
 from dragoman.models.pooled import PooledConfig
 from dragoman.models.tagger import TaggerConfig
 from dragoman.models.transcriber import JointConfig, TranscriberConfig
@@ -165,6 +165,7 @@ READ_BY: dict[type, tuple[Any, ...]] = {
     FramesConfig: (AudioConfig, LineImageConfig),
     PictureEncoderConfig: (PictureConfig,),
     PatchesConfig: (PictureConfig,),
+    TorchvisionConfig: (PictureConfig,),
 }
 CHANGED_BY: dict[type, tuple[Any, ...]] = {
     NoAugmentationConfig: (AudioConfig, LineImageConfig, PictureConfig),

@@ -20,6 +20,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers import Tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import keep_compiled, write_text
+from dragoman.models.pictures import TorchvisionEncoder
 from dragoman.tasks import Task, task_of
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
 from dragoman.training.display import Display
@@ -224,8 +225,10 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         freeze(model, config.train.freeze)  # a name that is not there is said before anything is written
         rate_factors(model, config.train.rates)
         begun: list[str] = []
-        if config.train.start is not None and not Checkpoints(folder).steps():
-            begun = start_from(config, model, corpus).lines(config.train.start.run)
+        if not Checkpoints(folder).steps():
+            begun = trained_elsewhere(model)
+            if config.train.start is not None:
+                begun += start_from(config, model, corpus).lines(config.train.start.run)
         if state == "new":
             create(folder, config, corpus)
         elif state == "run":
@@ -259,6 +262,12 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             display.say(f"going on from step {trainer.progress.step}")
         with display:
             return trainer.train()
+
+
+def trained_elsewhere(model: nn.Module) -> list[str]:
+    """Let the parts of a new model that a library has trained take its weights; tells which."""
+    lines = [part.take_trained() for part in model.modules() if isinstance(part, TorchvisionEncoder)]
+    return [f"starts with {line}" for line in lines if line]
 
 
 def start_from(config: Config, model: nn.Module, corpus: Corpus) -> Transferred:

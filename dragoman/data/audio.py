@@ -42,6 +42,11 @@ class AudioConfig:
         "recording",
         help="every feature to mean 0 and variance 1 in each recording, or over the training data; none: as it is",
     )
+    range: Annotated[float, Range(0.0, None)] = setting(
+        0.0,
+        help="decibels: energies further below the recording's loudest count as that far, so that digital silence and "
+        "faint noise look alike (30 for clear speech, 80 for nearly all of it); 0: no limit",
+    )
     longest: Positive = setting(60.0, help="seconds; a longer recording is a fault")
 
     def problems(self) -> Iterator[str]:
@@ -204,12 +209,16 @@ def log_mel(samples: Tensor, config: AudioConfig) -> Tensor:
     """Natural logs of the energies that the filters see: samples (n,) → (T, F), T = 1 + (n − window) // hop.
 
     A frame is a whole window under a Hann window (periodic), filled up with zeros to a power of two; nothing is made
-    up beyond the ends. Energies below 1e-10 count as that, so silence is finite.
+    up beyond the ends. Energies below 1e-10 count as that, so silence is finite; so do those below `config.range`.
     """
     frames = samples.double().unfold(0, config.window_samples, config.hop_samples)  # (T, window)
     frames = frames * torch.hann_window(config.window_samples, dtype=torch.float64)
     power: Tensor = torch.fft.rfft(frames, config.transform).abs() ** 2  # (T, bins)
-    return (power @ mel_filters(config)).clamp(min=1e-10).log().float()
+    energies = power @ mel_filters(config)
+    lowest = torch.tensor(1e-10, dtype=torch.float64)
+    if config.range:
+        lowest = lowest.maximum(energies.max() * 10.0 ** (-config.range / 10.0))
+    return energies.maximum(lowest).log().float()
 
 
 def standardised(features: Tensor) -> Tensor:

@@ -16,15 +16,24 @@ from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAug
 from dragoman.models.core import Encoder, Loss, Memory, State, TokenScores
 from dragoman.models.encoder_decoder import DecoderConfig
 from dragoman.models.frames import FramesConfig, FramesEncoder, Standard
-from dragoman.models.pictures import PatchesConfig, PatchesEncoder, PictureEncoder, PictureEncoderConfig
+from dragoman.models.pictures import (
+    PatchesConfig,
+    PatchesEncoder,
+    PictureEncoder,
+    PictureEncoderConfig,
+    TorchvisionConfig,
+    TorchvisionEncoder,
+)
 from dragoman.models.recurrent import FixedContextDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.writer import Writer, writer_problems
 from dragoman.settings import Range, Share, setting
 
-FeatureEncoderConfig = PictureEncoderConfig | PatchesConfig | FramesConfig
+PictureReaderConfig = PictureEncoderConfig | PatchesConfig | TorchvisionConfig
+FeatureEncoderConfig = PictureReaderConfig | FramesConfig
 FEATURE_ENCODERS: dict[type, Any] = {
     PictureEncoderConfig: PictureEncoder,
     PatchesConfig: PatchesEncoder,
+    TorchvisionConfig: TorchvisionEncoder,
     FramesConfig: FramesEncoder,
 }
 

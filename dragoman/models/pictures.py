@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.data.images import COLOURS
+from dragoman.errors import ConfigError, DragomanError, MissingExtraError, hint
 from dragoman.layers.blocks import glorot
 from dragoman.layers.convolution import NonLocal
 from dragoman.layers.positions import LearnedConfig
@@ -43,12 +44,6 @@ class PictureEncoderConfig:
             if size % GROUPS:
                 yield f"channels: found {size}, expected multiples of {GROUPS}, the groups of the norms"
 
-    def grid(self, size: int) -> int:
-        """Places a side of the memory for pictures of this many pixels a side."""
-        for _ in self.channels:
-            size = -(-size // 2)
-        return size
-
 
 @dataclass(frozen=True)
 class PatchesConfig:
@@ -72,15 +67,29 @@ class PatchesConfig:
         """Size of the memory."""
         return self.inner.width
 
-    def grid(self, size: int) -> int:
-        """Places a side of the memory for pictures of this many pixels a side."""
-        return size // self.size
+
+@dataclass(frozen=True)
+class TorchvisionConfig:
+    """A network of torchvision up to its last pooling, with the weights that come with it or random ones."""
+
+    kind: ClassVar[str] = "torchvision"
+    name: str = setting("resnet18", help="which one, such as resnet50, mobilenet_v3_small or convnext_tiny")
+    weights: Literal["trained", "none"] = setting(
+        "trained", help="torchvision's, which it downloads when a run begins; none: random ones"
+    )
+    width: Size = setting(256, help="size of the memory")
+    dropout: Share = setting(0.1, help="on the memory")
+
+
+def colours(source: Tensor) -> Tensor:
+    """Rows of pixels (B, H, W·3) as colours (B, 3, H, W)."""
+    rows, height, _ = source.shape
+    return source.view(rows, height, -1, COLOURS).permute(0, 3, 1, 2)
 
 
 def pixels(source: Tensor) -> Tensor:
     """Rows of pixels (B, H, W·3), 0 to 1, as colours (B, 3, H, W) around 0."""
-    rows, height, _ = source.shape
-    return (source.view(rows, height, -1, COLOURS).permute(0, 3, 1, 2) - 0.5) * 4
+    return (colours(source) - 0.5) * 4
 
 
 class ResidualBlock(nn.Module):
@@ -131,9 +140,84 @@ class PictureEncoder(nn.Module):
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, H, W·3); every picture is whole, so the mask (B, H) says nothing."""
         x = self.stages(F.relu(self.stem(pixels(source))))
-        entries = self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2))))  # (B, h·w, D)
-        real = torch.ones(entries.shape[:2], dtype=torch.bool, device=x.device)
-        return Memory(keys=entries, values=entries, mask=real, final=(entries.mean(1),))
+        return spatial_memory(self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2)))))
+
+
+def spatial_memory(entries: Tensor) -> Memory:
+    """Of entries (B, h·w, D), all of them real; its final state is their mean."""
+    real = torch.ones(entries.shape[:2], dtype=torch.bool, device=entries.device)
+    return Memory(keys=entries, values=entries, mask=real, final=(entries.mean(1),))
+
+
+class TorchvisionEncoder(nn.Module):
+    """A network of torchvision, its grid of channels projected.
+
+    Its norms always use the statistics they came with, so that no picture sees another.
+    """
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, config: TorchvisionConfig, features: int) -> None:
+        super().__init__()
+        self.config, self.width = config, config.width
+        self.trunk = trunk_of(config.name, None)
+        # What ImageNet's colours are, for all of torchvision's networks.
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None], persistent=False)
+        self.register_buffer("spread", torch.tensor([0.229, 0.224, 0.225])[:, None, None], persistent=False)
+        side = features // COLOURS
+        self.eval()
+        with torch.no_grad():
+            channels = self.trunk(torch.zeros(1, COLOURS, side, side)).shape[1]
+        self.project = nn.Linear(channels, config.width)
+        self.norm = nn.LayerNorm(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        glorot(self.project)
+        self.train()
+
+    def train(self, mode: bool = True) -> TorchvisionEncoder:
+        """See nn.Module; but for the network itself."""
+        super().train(mode)
+        self.trunk.eval()
+        return self
+
+    def take_trained(self) -> str:
+        """Take torchvision's weights, if they are asked for, and tell so."""
+        if self.config.weights == "none":
+            return ""
+        self.trunk.load_state_dict(trunk_of(self.config.name, "DEFAULT").state_dict())
+        count = sum(part.numel() for part in self.trunk.parameters())
+        return f"{count:,} weights of torchvision's {self.config.name}"
+
+    def forward(self, source: Tensor, mask: Tensor) -> Memory:
+        """source (B, H, W·3); see PictureEncoder."""
+        x = self.trunk((colours(source) - self.mean) / self.spread)
+        return spatial_memory(self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2)))))
+
+
+def trunk_of(name: str, weights: str | None) -> nn.Module:
+    """A network of torchvision up to its last pooling: pictures (B, 3, H, W) → (B, C, h, w)."""
+    try:
+        from torchvision import models
+    except ImportError:
+        raise MissingExtraError('model.encoder.kind = "torchvision"', "torchvision", "torchvision") from None
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ConfigError(f"model.encoder.name: torchvision has no {name!r}. {hint(name, known)}")
+    try:
+        network = models.get_model(name, weights=weights)
+    except OSError as error:
+        raise DragomanError(f"the weights of torchvision's {name} could not be downloaded: {error}") from None
+    if hasattr(network, "features"):
+        trunk: nn.Module = network.features
+    elif hasattr(network, "layer4"):  # a residual network: all but pooling and output
+        trunk = nn.Sequential(*list(network.children())[:-2])
+    else:
+        raise ConfigError(
+            f"model.encoder.name: found {name!r}, which ends in no grid of places; expected a convolutional network "
+            "such as resnet18, mobilenet_v3_small or convnext_tiny"
+        )
+    return trunk
 
 
 class PatchesEncoder(nn.Module):

@@ -51,6 +51,11 @@ class TranscriberConfig:
 
     kind: ClassVar[str] = "transcriber"
     upsample: Size = setting(1, help="positions that CTC writes for each entry of the memory")
+    label_smoothing: Share = setting(
+        0.0,
+        help="share of CTC's loss that draws every position towards all labels alike, so that it does not settle too "
+        "early on where to write (Kim et al. 2018)",
+    )
     augment: AugmentationConfig = setting(NoAugmentationConfig(), help="small changes to the features while training")
     encoder: FramesConfig = setting(FramesConfig(), help="what reads the features")
     writer: NoWriterConfig | JointConfig = setting(NoWriterConfig(), help="what writes beside CTC")
@@ -107,7 +112,8 @@ class Transcriber(nn.Module):
         A target that has no path gives CTC nothing; without a decoder its tokens are not counted either.
         """
         memory = self.encode(batch.source, batch.source_mask)
-        total, tokens = self.ctc.loss(said, memory, batch.target, 0.0), batch.target != PAD
+        smoothing = self.config.label_smoothing if self.training else 0.0
+        total, tokens = self.ctc.loss(said, memory, batch.target, smoothing), batch.target != PAD
         if self.writer is None or self.joint is None:
             return Loss(total, (tokens & self.ctc.reachable(memory.mask, batch.target)[:, None]).sum())
         smoothing = self.joint.label_smoothing if self.training else 0.0

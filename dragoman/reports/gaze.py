@@ -9,8 +9,7 @@ from dragoman.data.images import COLOURS, PictureConfig
 from dragoman.data.media_codec import Features
 from dragoman.errors import ConfigError
 from dragoman.inspection.watch import memory_attention
-from dragoman.models.captioner import CaptionerConfig
-from dragoman.models.pictures import PatchesConfig, PictureEncoderConfig
+from dragoman.models.captioner import CaptionerConfig, PictureReaderConfig
 from dragoman.predictor import Predictor
 from dragoman.reports.pictures import draw_attention_over_picture, looked
 
@@ -19,21 +18,20 @@ def draw_gazes(predictor: Predictor, places: Sequence[str], path: str) -> list[P
     """One drawing a picture: the caption that is predicted, and the attention of each of its tokens."""
     codec, model = predictor.source_tokenizer, predictor.config.model
     assert isinstance(codec, Features)
-    if not (isinstance(model, CaptionerConfig) and isinstance(model.encoder, PictureEncoderConfig | PatchesConfig)):
+    if not (isinstance(model, CaptionerConfig) and isinstance(model.encoder, PictureReaderConfig)):
         raise ConfigError(
             f'attention over pictures needs a run of task = "caption"; {predictor.run.folder} has '
             f'task = "{predictor.config.task}"'
         )
     assert isinstance(codec.config, PictureConfig)
-    side, grid = codec.config.size, model.encoder.grid(codec.config.size)
-    tokenizer, out = predictor.target_tokenizer, []
+    side, tokenizer, out = codec.config.size, predictor.target_tokenizer, []
     codec.encode_batch(places)  # names a picture that cannot be read
     predictions = predictor.predict(places)
     for number, (place, prediction) in enumerate(zip(places, predictions, strict=True), 1):
         rows = codec.encode(place)
         target = tokenizer.encode(prediction.text)
         batch = predictor.form.batch([rows], [target]).to(predictor.device)
-        weights = looked(memory_attention(predictor.model, batch), 0, (grid, grid))[: len(target)]  # not of <eos>
+        weights = looked(memory_attention(predictor.model, batch), 0)[: len(target)]  # not of <eos>
         own = Path(path) if len(places) == 1 else Path(path).with_stem(f"{Path(path).stem}-{number}")
         image = rows.reshape(side, side, COLOURS)
         out.append(draw_attention_over_picture(image, tokenizer.pieces(target), weights, own, prediction.text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,12 +56,13 @@ def draw_attention_over_picture(
     return save(drawing, path)
 
 
-def over_grid(weights: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Attention (T, S) over a spatial memory as one grid a word: (T, h, w)."""
-    assert weights.shape[1] == grid[0] * grid[1], "the memory has one entry a place of the grid"
-    return weights.reshape(-1, *grid)
+def over_grid(weights: Tensor) -> Tensor:
+    """Attention (T, S) over the memory of a square picture as one grid a word: (T, √S, √S)."""
+    side = math.isqrt(weights.shape[1])
+    assert weights.shape[1] == side**2, "the memory of a square picture has a square grid of places"
+    return weights.reshape(-1, side, side)
 
 
-def looked(layers: dict[str, Tensor], row: int, grid: tuple[int, int]) -> Tensor:
+def looked(layers: dict[str, Tensor], row: int) -> Tensor:
     """What `inspection.watch.memory_attention` saw of one row, the mean over layers and heads: (T, h, w)."""
-    return over_grid(torch.stack([weights[row].mean(0) for weights in layers.values()]).mean(0), grid)
+    return over_grid(torch.stack([weights[row].mean(0) for weights in layers.values()]).mean(0))
