@@ -6,6 +6,7 @@ import io
 import math
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,16 @@ def test_a_tone_is_where_its_filter_is_and_silence_is_finite() -> None:
     silence = log_mel(torch.zeros(8000), SMALL)
     assert torch.equal(silence, torch.full_like(silence, math.log(1e-10)))
     assert torch.equal(standardised(silence), torch.zeros_like(silence))
+
+
+def test_nothing_is_further_below_the_loudest_than_the_range() -> None:
+    samples = torch.from_numpy(noise(8000))
+    samples[:4000] *= 1e-3  # 60 dB fainter
+    whole, cut = log_mel(samples, SMALL), log_mel(samples, replace(SMALL, range=30.0))
+    lowest = whole.max() - 3 * math.log(10)  # 30 dB are a factor of 1,000
+    torch.testing.assert_close(cut, whole.clamp(min=float(lowest)))
+    assert bool((whole < lowest).any())
+    torch.testing.assert_close(log_mel(samples, replace(SMALL, range=200.0)), whole)
 
 
 def test_normalised_features_have_mean_zero_and_variance_one() -> None:

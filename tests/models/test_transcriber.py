@@ -111,6 +111,15 @@ def test_the_loss_is_that_of_all_paths_and_torchs() -> None:
     assert float(-scores.log_probabilities.sum()) == pytest.approx(truth, abs=1e-9)
 
 
+def test_smoothing_draws_every_real_position_towards_all_labels_while_training() -> None:
+    batch = batch_of(rows(), TARGETS)
+    plain = build("none", label_smoothing=0.2).eval()
+    total = plain(batch).total  # what is measured is not smoothed
+    written = plain.emissions(batch, torch.tensor([9] * 4), 1)
+    uniform = sum(-written.log_probabilities[row, :length].mean(-1).sum() for row, length in enumerate([4, 2, 4, 5]))
+    torch.testing.assert_close(plain.train()(batch).total, 0.8 * total + 0.2 * uniform, **CLOSE)
+
+
 @pytest.mark.parametrize("writer", ["lstm", "transformer"])
 def test_the_joint_loss_is_the_weighted_sum(writer: str) -> None:
     model, batch = build(writer), batch_of(rows(), TARGETS)
