@@ -198,7 +198,7 @@ def cell_works(arguments: argparse.Namespace, only: list[str]) -> dict[str, Work
         eager(f"{name}: walk", cell, lambda cell=cell, start=start: cell.states(x, start)[0])  # type: ignore[misc]
         eager(f"{name}: loop", cell, lambda cell=cell, start=start: cell.loop(x, start)[0])  # type: ignore[misc]
         if cell.by_torch:
-            eager(f"{name}: torch's", cell, lambda cell=cell, start=start: cell.torchs(x, start)[0])  # type: ignore[misc]
+            eager(f"{name}: torch's", cell, lambda cell=cell, start=start: cell.torchs(x, start, cell._weights())[0])  # type: ignore[misc]
     return works
 
 

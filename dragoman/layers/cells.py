@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.layers.deferred import DIRECT, Products
+from dragoman.layers.half import in_half_precision
 from dragoman.layers.walk import (
     CoupledWalk,
     GRUBeforeWalk,
@@ -172,7 +173,9 @@ class Cell(nn.Module):
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """Every step of x (N, T, I) → outputs (N, T, D) and the state after the last."""
         if self.by_torch in BY_TORCH.get(x.device.type, ()):
-            return self.torchs(x, state)
+            if torch.is_autocast_enabled(x.device.type):
+                return in_half_precision(self.torchs, x, state, self._weights(), self.blocks)
+            return self.torchs(x, state, self._weights())
         states = self.states(x, state)
         return states[0], tuple(part[:, -1] for part in states)
 
@@ -192,8 +195,8 @@ class Cell(nn.Module):
             steps.append(state)
         return tuple(torch.stack(part, 1) for part in zip(*steps, strict=True))
 
-    def torchs(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """`sequence` by torch's own kernel."""
+    def torchs(self, x: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
+        """`sequence` by torch's own kernel, with weights as `_weights` gives them."""
         raise NotImplementedError
 
     def extras(self) -> tuple[Tensor, ...]:
@@ -225,10 +228,10 @@ class PlainCell(Cell):
         """The state one step later; projected (N, D)."""
         return (self.activation(self._add_hidden(projected, state[0], products)),)
 
-    def torchs(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    def torchs(self, x: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
         """See Cell."""
         start = state[0][None].contiguous()
-        out, hidden = self.fused(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
+        out, hidden = self.fused(x, start, weights, True, 1, 0.0, self.training, False, True)
         return out, (hidden[0],)
 
 
@@ -253,10 +256,10 @@ class LSTMCell(Cell):
         hidden, memory = torch.lstm_cell(x, list(state), *self._weights())
         return hidden, (hidden, memory)
 
-    def torchs(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    def torchs(self, x: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
         """See Cell."""
         start = [part[None].contiguous() for part in state]
-        out, hidden, memory = torch.lstm(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
+        out, hidden, memory = torch.lstm(x, start, weights, True, 1, 0.0, self.training, False, True)
         return out, (hidden[0], memory[0])
 
 
@@ -383,10 +386,10 @@ class GRUCell(Cell):
         hidden = torch.gru_cell(x, state[0], *self._weights())
         return hidden, (hidden,)
 
-    def torchs(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+    def torchs(self, x: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
         """See Cell."""
         start = state[0][None].contiguous()
-        out, hidden = torch.gru(x, start, self._weights(), True, 1, 0.0, self.training, False, True)
+        out, hidden = torch.gru(x, start, weights, True, 1, 0.0, self.training, False, True)
         return out, (hidden[0],)
 
 

@@ -74,7 +74,7 @@ def looped(cell: Cell, x: Tensor, starts: CellState) -> tuple[Tensor, CellState]
 
 def by_torch(cell: Cell, x: Tensor, starts: CellState) -> list[tuple[Tensor, CellState]]:
     """The sequence by torch's own kernel, where it has one."""
-    return [cell.torchs(x, starts)] if cell.by_torch else []
+    return [cell.torchs(x, starts, cell._weights())] if cell.by_torch else []
 
 
 def same_with_gradients(ways: list[tuple[Tensor, CellState]], leaves: list[Tensor]) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import PAD
+from dragoman.layers import half
 from dragoman.models import softmax
 from dragoman.models.convolutional import ConvolutionalDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -45,7 +46,7 @@ def test_rows_that_only_fill_up_the_table_change_nothing(monkeypatch: pytest.Mon
     wanted = [hidden, output.weight, output.bias]
     found = []
     for alignment in (1, 8):
-        monkeypatch.setitem(softmax.ALIGNED, "cpu", alignment)
+        monkeypatch.setitem(half.ALIGNED, "cpu", alignment)
         with torch.autocast("cpu", torch.bfloat16):
             assert softmax.aligned_scores(hidden, output).shape[-1] == (41 if alignment == 1 else 48)
             loss = full_loss(FullSoftmaxConfig(), hidden, target, output, 0.1)
