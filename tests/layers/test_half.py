@@ -29,7 +29,7 @@ def gradients(found: tuple[Tensor, tuple[Tensor, ...]], size: float, *wanted: Te
     out, after = found
     torch.manual_seed(2)
     loss = sum(size * (part * torch.randn_like(part)).sum() for part in (out, *after))
-    return torch.autograd.grad(loss, wanted)  # type: ignore[arg-type]
+    return torch.autograd.grad(loss, wanted)
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -93,7 +93,7 @@ def test_a_gpu_keeps_the_gradients_of_a_mean_over_many_tokens(name: str, tokens:
         with torch.autocast("cuda", torch.bfloat16, enabled=enabled):
             result = cell.sequence(x, cell.start(16))
             assert result[0].dtype == (torch.bfloat16 if enabled else torch.float32)
-        return gradients(tuple([result[0].float(), [part.float() for part in result[1]]]), 1 / tokens, *wanted)  # type: ignore[arg-type]
+        return gradients((result[0].float(), tuple(part.float() for part in result[1])), 1 / tokens, *wanted)
 
     for ours, exact in zip(found(True), found(False), strict=True):
         assert float((ours - exact).norm() / exact.norm()) < 0.02
