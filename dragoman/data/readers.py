@@ -72,6 +72,7 @@ class Example(NamedTuple):
     line: int
     tag: str = ""  # what the target is, where one model learns several
     at: str = ""  # where a recording or picture is read from; the source is then its name in the manifest
+    word_lines: tuple[int, ...] = ()  # of every word, where each stands on a line of its own
 
     @property
     def tagged(self) -> str:
@@ -84,6 +85,10 @@ class Example(NamedTuple):
     def place(self) -> str:
         """Where the example stands, as "path:line"; made on demand, since most are never asked for."""
         return f"{self.path}:{self.line}"
+
+    def place_of_word(self, word: int) -> str:
+        """Where a word of a sentence stands, counted from 0; that of the example where all are on one line."""
+        return f"{self.path}:{self.word_lines[word]}" if self.word_lines else self.place
 
 
 @dataclass(frozen=True)
