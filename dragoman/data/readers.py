@@ -241,7 +241,14 @@ def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
     """
     if isinstance(source, str | Path) and str(source) != "-":
         _check_file(Path(source))
+        if _form(Path(source))[0] == "parquet":
+            raise DataError(f"{source}: found Parquet, expected lines of text")
     return _read_lines(source)
+
+
+def holds_objects(file: str | Path | None) -> bool:
+    """Whether the lines of a file to predict are JSON, by its name."""
+    return file is not None and _form(Path(file))[0] == "jsonl"
 
 
 def _read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
