@@ -207,7 +207,12 @@ def test_info_and_check(folder: Path, name: str) -> None:
     found = json.loads(call("info", folder / name, "--json").out)
     assert found["task"] == CASES[name]["task"]
     assert sum(layer["parameters"] for layer in found["layers"] if "." not in layer["name"]) == found["parameters"]
-    assert call("info", folder / name).code == 0
+    said = call("info", folder / name)
+    assert said.code == 0, said.err
+    numbers = {"regress": ["target"], "series": ["source", "target"]}.get(name, [])
+    for side in ("source", "target"):  # numbers are no vocabulary
+        assert (f'\n{side}: numbers (scale = "standard")\n' in said.out) == (side in numbers)
+        assert (f"\n{side} vocabulary: " in said.out) == (side not in numbers)
     said = call("check", folder / f"{name}.toml")
     assert said.code == 0, said.err
     assert "cycle: trained 2 steps" in said.out

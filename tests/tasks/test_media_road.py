@@ -598,10 +598,26 @@ def test_a_long_caption_is_drawn_whole(tmp_path: Path, monkeypatch: Any) -> None
     assert not drawn[0]._suptitle.get_parse_math()
 
 
+READS = {
+    "speech": ("12 features a frame of audio, 100 frames a second", "frames"),
+    "joint": ("12 features a frame of audio, 100 frames a second", "frames"),
+    "lines": ("8 pixels a column of a line of text, 0 is paper and 1 ink", "columns"),
+    "captions": ("pictures of 16 × 16 pixels, 48 numbers a row: red, green and blue", "rows"),
+}
+
+
 def test_info_and_check(folder: Path, name: str) -> None:
     found = json.loads(call("info", folder / name, "--json").out)
     assert found["task"] == CASES[name]["task"]
     assert found["vocabulary"]["source"][0] == CASES[name]["tokenizer"]["source"]["kind"]
+    reads, unit = READS[name]
+    said = call("info", folder / name).out
+    assert f"\nsource: {reads}\n" in said
+    assert "source vocabulary" not in said
+    assert "target vocabulary: " in said
+    assert f" pairs, {found['data']['train']['source_tokens']:,} source {unit} and " in said
+    size = 16 if name == "captions" else 8
+    assert f"(output shapes for 2 sources of {size} {unit}, 2 targets of 7 tokens)" in said
     said = call("check", folder / f"{name}.toml")
     assert said.code == 0, said.err
 
