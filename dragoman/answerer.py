@@ -13,8 +13,8 @@ import torch
 
 from dragoman.completer import Completer
 from dragoman.config import encoder_of, reach
-from dragoman.data.codecs import Labels, UnknownLabelError
-from dragoman.data.readers import Example
+from dragoman.data.codecs import Labels
+from dragoman.data.readers import Example, Fault
 from dragoman.data.texts import MASK
 from dragoman.data.tokenizers import UNKNOWN_SURFACE
 from dragoman.errors import ConfigError, DataError
@@ -111,11 +111,10 @@ class Answerer:
     def known(self, examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
         """The examples whose labels training had, and what is wrong with the others."""
         kept, wrong = [], []
-        for example in examples:
-            try:
-                self.target_tokenizer.encode_batch([example.references[0]])
-            except UnknownLabelError as error:
-                wrong.append(f"{example.place}: {error}")
+        rows = self.shape.rows(examples, self.source_tokenizer, self.target_tokenizer)
+        for example, row in zip(examples, rows, strict=True):
+            if isinstance(row, Fault):
+                wrong.append(str(row))
             else:
                 kept.append(example)
         return kept, wrong

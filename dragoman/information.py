@@ -9,7 +9,10 @@ import torch
 
 from dragoman import settings
 from dragoman.config import encoder_of, reach
-from dragoman.data.codecs import Labels
+from dragoman.data.batches import Batch
+from dragoman.data.codecs import Labels, Numbers
+from dragoman.data.media_codec import Features
+from dragoman.data.tokenizers import Tokenizer
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.runs import Run
 from dragoman.training.display import duration
@@ -35,11 +38,11 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
         "running": run.task.running,
         "parameters": parameter_count(model),
         "layers": [layer._asdict() for layer in layers],
-        "example": f"2 lanes of {size} tokens"
-        if run.task.running
-        else f"2 sources of {size} tokens, 2 targets of {batch.target.shape[-1]}",
+        "example": f"2 lanes of {size} tokens" if run.task.running else example_of(source, batch, size),
         "data": run.data,
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
+        "about": {"source": about(source, "source"), "target": about(target, "target")},
+        "source_unit": source.config.unit if isinstance(source, Features) else "",
         "tags": list(source.tags),
         "labels": list(target.names) if isinstance(target, Labels) else [],
         "steps": [trained[-1]["step"] if trained else 0, run.config.train.steps],
@@ -49,6 +52,23 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
         "config": settings.as_table(run.config),
         "torch": str(torch.__version__),
     }
+
+
+def about(codec: Tokenizer, side: str) -> str:
+    """What a side of the run is: features and numbers are no vocabulary."""
+    if isinstance(codec, Features):
+        return f"{side}: {codec.config.about}"
+    if isinstance(codec, Numbers):
+        return f'{side}: numbers (scale = "{codec.config.scale}")'
+    return f"{side} vocabulary: {len(codec):,} {codec.kind}"
+
+
+def example_of(source: Tokenizer, batch: Batch, size: int) -> str:
+    """What the output shapes are for; a picture has all its rows, whatever the size."""
+    targets = f"2 targets of {batch.target.shape[-1]}"
+    if isinstance(source, Features):
+        return f"2 sources of {batch.source.shape[1]} {source.config.unit}, {targets} tokens"
+    return f"2 sources of {size} tokens, {targets}"
 
 
 def spark(values: list[float], width: int = 60) -> str:
@@ -86,14 +106,15 @@ def show(found: dict[str, Any]) -> None:
         if found["running"]:
             console.print(f"{part}: {counts['pairs']:,} lines, {counts['target_tokens']:,} tokens with their ends")
             continue
+        unit = f" {found['source_unit']}" if found["source_unit"] else ""
         console.print(
-            f"{part}: {counts['pairs']:,} pairs, {counts['source_tokens']:,} source and "
+            f"{part}: {counts['pairs']:,} pairs, {counts['source_tokens']:,} source{unit} and "
             f"{counts['target_tokens']:,} target tokens, {counts['too_long']:,} too long"
         )
-    for side, (kind, size) in found["vocabulary"].items():
+    for side, text in found["about"].items():
         if found["running"] and side == "source":
             continue  # it is the same
-        console.print(f"{side} vocabulary: {size:,} {kind}")
+        console.print(text)
     if found["labels"]:
         console.print(f"labels: {', '.join(found['labels'])}", markup=False)
     if found["tags"]:

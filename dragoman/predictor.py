@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -91,6 +91,14 @@ def confident(prediction: Prediction, tokens: tuple[float, ...], scale: Scale) -
 
 
 NOTHING = Prediction("", 0.0, (), ())
+
+
+class ReferenceLoss(NamedTuple):
+    """How probable references are, over their tokens, <eos> included."""
+
+    loss: float  # mean negative log-probability; ∞ if none can be written
+    accuracy: float
+    too_long: int  # references left out, since the model cannot write them at all
 
 
 class Rerank(Protocol):
@@ -453,15 +461,12 @@ class Predictor:
         return [asked(example.tagged, tag, self.tags, example.place) for example in examples]
 
     @torch.no_grad()
-    def loss(self, examples: Sequence[Example], batch_size: int = 64, *, tag: str | None = None) -> tuple[float, float]:
-        """Mean negative log-probability per target token (<eos> counted) of first references, and token accuracy.
-
-        References that the model cannot write at all are left out; ∞ if there is no other.
-        """
+    def loss(self, examples: Sequence[Example], batch_size: int = 64, *, tag: str | None = None) -> ReferenceLoss:
+        """How probable first references are; those that the model cannot write at all are left out and counted."""
         sources = self.source_tokenizer.encode_batch(self._sources(examples, tag))
         targets = self.target_tokenizer.encode_batch([example.references[0] for example in examples])
         order = sorted(range(len(examples)), key=lambda place: len(targets[place]))
-        total, correct, count = 0.0, 0, 0
+        total, correct, count, too_long = 0.0, 0, 0, 0
         for first in range(0, len(order), batch_size):
             places = order[first : first + batch_size]
             batch = self.form.batch([sources[p] for p in places], [targets[p] for p in places]).to(self.device)
@@ -469,7 +474,9 @@ class Predictor:
             total -= float(scores.log_probabilities.sum(dtype=torch.float64))
             correct += int(scores.correct.sum())
             count += int(scores.mask.sum())
-        return (total / count, correct / count) if count else (math.inf, 0.0)
+            too_long += int((~scores.mask.any(1)).sum())  # every other reference has its <eos> at least
+        mean = (total / count, correct / count) if count else (math.inf, 0.0)
+        return ReferenceLoss(*mean, too_long)
 
     def evaluate(
         self,
@@ -501,8 +508,10 @@ class Predictor:
         How outputs are searched for and what is asked of them is as for `predict`. `metrics` are names of
         `scoring.METRICS`, or "all"; loss, perplexity and token accuracy always come with them, and are those of the
         references, whatever is asked of the outputs. `intervals` adds 95 % confidence intervals by bootstrap over
-        segments. `progress` is called with how many more outputs are done. A recording or picture that cannot be read
-        is an error, or with `skip_unreadable` left out and counted as `unreadable`.
+        segments. First references that a model that writes at once has no room for are in no loss, perplexity or token
+        accuracy; where there are some, `too_long` counts them. `progress` is called with how many more outputs are
+        done. A recording or picture that cannot be read is an error, or with `skip_unreadable` left out and counted as
+        `unreadable`.
         """
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
@@ -545,8 +554,11 @@ class Predictor:
             draws=draws if intervals else 0,
             seed=draws_seed,
         )
-        loss, accuracy = self.loss(examples, batch_size, tag=tag)
-        scores |= {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": accuracy}
+        loss, accuracy, too_long = self.loss(examples, batch_size, tag=tag)
+        perplexity = math.exp(min(loss, 700)) if math.isfinite(loss) else loss
+        scores |= {"loss": loss, "perplexity": perplexity, "token_accuracy": accuracy}
+        if too_long:
+            scores["too_long"] = too_long
         if self.run.task.kinds:
             texts, truths = [one.text for one in predictions], [example.references for example in examples]
             scores["errors"] = {unit: error_kinds(texts, truths, unit) for unit in ("words", "characters")}

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dragoman.commands.direct import all_examples, refuse_others
+from dragoman.commands.direct import all_examples, refuse_others, texts_of
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8
 from dragoman.commands.progress import progress_bar
@@ -68,6 +68,9 @@ def complete(
     printed too. With --one-line every prompt gives one line of output (or --samples lines); without it texts have
     several lines, and an empty line stands between them: --json tells them apart. Texts depend on the prompt and the
     seed, not on the other prompts or the batch size.
+
+    The lines of a FILE.jsonl are objects with "source", the prompt, or texts; there a prompt may have several lines,
+    with "\\n" between them.
     """
     given = {name: value for name, value in wheel.items() if value is not None}
     for name, value in (*given.items(), ("samples", samples)):
@@ -80,10 +83,9 @@ def complete(
         raise DataError("standard input is closed: give a PROMPT, or name a --file")
     from dragoman import settings
     from dragoman.completer import open_completer
-    from dragoman.data.readers import read_lines
     from dragoman.search.sampling import Sampling
 
-    lines = iter(prompts) if prompts else read_lines(file)
+    lines = iter(prompts) if prompts else texts_of(file)
     completer = open_completer(run, device)
     sampling = settings.build(Sampling, given) if sample else None
     as_utf8()

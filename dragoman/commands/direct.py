@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -30,11 +31,6 @@ def refuse_others(
             raise ConfigError(f"{shown} {reason.format(run=run, task=task)}")
 
 
-def holds_objects(file: str | None) -> bool:
-    """Whether the lines of a file are JSON."""
-    return file is not None and file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".jsonl")
-
-
 def text_of_object(line: str, place: str) -> str:
     """The text in a line of JSON; nothing more can be asked where nothing is searched."""
     from dragoman.search.control import object_from_json
@@ -46,19 +42,24 @@ def text_of_object(line: str, place: str) -> str:
     return str(table["source"])
 
 
+def texts_of(file: str | None) -> Iterator[str]:
+    """The texts of a file or of standard input, one a line; the lines of a .jsonl file are objects."""
+    from dragoman.data.readers import holds_objects, read_lines
+
+    lines = read_lines(file)
+    if not holds_objects(file):
+        return lines
+    return (text_of_object(line, f"{file}:{number}") if line.strip() else line for number, line in enumerate(lines, 1))
+
+
 def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool, device: str) -> None:
     """One answer for every line."""
     from dragoman.answerer import answerer_of
-    from dragoman.data.readers import read_lines
     from dragoman.predictor import WINDOW
 
     refuse_others(str(run.folder), run.task.name, {"run", "file", "batch_size", "as_json", "device"})
     typed = file in (None, "-")
-    lines = read_lines(file)
-    if holds_objects(file):
-        lines = (
-            text_of_object(line, f"{file}:{number}") if line.strip() else line for number, line in enumerate(lines, 1)
-        )
+    lines = texts_of(file)
     answerer = answerer_of(run, device)
     as_utf8()
     conversation = typed and sys.stdin.isatty()

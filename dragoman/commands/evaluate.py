@@ -101,6 +101,8 @@ def evaluate(
     model FILE is a text, and the scores are its perplexities by word, token and character.
 
     A run that transcribes or captions reads a manifest: the name of a recording or picture, then its text or texts.
+    References too long to be written at all by a model that writes everything at once (CTC) have no loss; they are left
+    out of loss, perplexity and token accuracy, and counted ("too_long").
     """
     from dragoman.companions import asked_how
     from dragoman.data.readers import Pairs

@@ -65,8 +65,10 @@ def caller(run: Any, file: str) -> Callable[[int], str]:
 
 
 def manifest_kind(file: str) -> str:
-    """The ending of a file's name without that of its compression."""
-    return Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+    """The ending of a file's name without that of its compression; ".jsonl" for JSON lines of either name."""
+    from dragoman.data.readers import holds_objects
+
+    return ".jsonl" if holds_objects(file) else Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
 
 def _named(config: Any, file: str, kind: str, base: str) -> Iterator[str]:

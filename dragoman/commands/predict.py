@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dragoman.commands.direct import holds_objects, predict_directly
+from dragoman.commands.direct import predict_directly
 from dragoman.commands.media import caller, files_only, locations, reads_files, tell_left_out
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
@@ -108,7 +108,7 @@ def predict(
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
     from dragoman.companions import asked_how
-    from dragoman.data.readers import read_lines
+    from dragoman.data.readers import holds_objects, read_lines
     from dragoman.predictor import WINDOW
     from dragoman.search.control import Asked, asked_from_json, control_of
 

@@ -59,6 +59,10 @@ def print_scores(scores: dict[str, Any], as_json: bool) -> None:
     for unit, kinds in scores.get("errors", {}).items():
         shown = ", ".join(f"{kinds[kind]:,} {kind}" for kind in ("substitutions", "insertions", "deletions"))
         click.echo(f"{unit:<15}{kinds['reference']:>10,}   {shown}")
+    if "too_long" in scores:  # in the words of `check`
+        share = f"of {scores['segments']:,} references ({scores['too_long'] / scores['segments']:.1%})"
+        about = "are too long to be written at all: not in loss, perplexity and token accuracy"
+        click.echo(f"{'too long':<15}{scores['too_long']:>10,}   {share} {about}")
     if "unreadable" in scores:
         click.echo(f"{'unreadable':<15}{scores['unreadable']:>10,}")
     click.echo(f"{'segments':<15}{scores['segments']:>10,}")

@@ -84,6 +84,13 @@ class AudioConfig:
         """Samples of the Fourier transform: the next power of two."""
         return int(2 ** math.ceil(math.log2(self.window_samples)))
 
+    @property
+    def about(self) -> str:
+        """What a model reads of a recording."""
+        rate = self.rate / self.hop_samples
+        return f"{self.features} features a frame of audio, {rate:.4g} frames a second"
+
+    unit: ClassVar[str] = "frames"
     dtype: ClassVar[str] = "float32"
     step: ClassVar[float] = 1.0  # what a stored number is multiplied by
 

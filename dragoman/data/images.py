@@ -28,6 +28,7 @@ class LineImageConfig:
     height: Size = setting(48, help="pixels: every line is scaled to this height, its width with it")
     paper: Literal["light", "dark"] = setting("light", help="which of the two is paper, and becomes 0")
     widest: Size = setting(4000, help="pixels; a line that is wider at this height is a fault")
+    unit: ClassVar[str] = "columns"
     dtype: ClassVar[str] = "uint8"
     step: ClassVar[float] = 1 / 255
 
@@ -35,6 +36,11 @@ class LineImageConfig:
     def features(self) -> int:
         """Numbers a column."""
         return self.height
+
+    @property
+    def about(self) -> str:
+        """What a model reads of a line."""
+        return f"{self.height} pixels a column of a line of text, 0 is paper and 1 ink"
 
     def decode(self, data: bytes, place: str) -> NDArray[np.uint8]:
         """The columns (W, H) of a file's bytes."""
@@ -57,6 +63,7 @@ class PictureConfig:
 
     kind: ClassVar[str] = "picture"
     size: Size = setting(80, help="pixels a side")
+    unit: ClassVar[str] = "rows"
     dtype: ClassVar[str] = "uint8"
     step: ClassVar[float] = 1 / 255
 
@@ -64,6 +71,11 @@ class PictureConfig:
     def features(self) -> int:
         """Numbers a row of pixels."""
         return COLOURS * self.size
+
+    @property
+    def about(self) -> str:
+        """What a model reads of a picture."""
+        return f"pictures of {self.size} × {self.size} pixels, {self.features} numbers a row: red, green and blue"
 
     def decode(self, data: bytes, place: str) -> NDArray[np.uint8]:
         """The rows (H, W·3) of a file's bytes."""

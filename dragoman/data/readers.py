@@ -72,6 +72,7 @@ class Example(NamedTuple):
     line: int
     tag: str = ""  # what the target is, where one model learns several
     at: str = ""  # where a recording or picture is read from; the source is then its name in the manifest
+    word_lines: tuple[int, ...] = ()  # of every word, where each stands on a line of its own
 
     @property
     def tagged(self) -> str:
@@ -84,6 +85,10 @@ class Example(NamedTuple):
     def place(self) -> str:
         """Where the example stands, as "path:line"; made on demand, since most are never asked for."""
         return f"{self.path}:{self.line}"
+
+    def place_of_word(self, word: int) -> str:
+        """Where a word of a sentence stands, counted from 0; that of the example where all are on one line."""
+        return f"{self.path}:{self.word_lines[word]}" if self.word_lines else self.place
 
 
 @dataclass(frozen=True)
@@ -236,7 +241,14 @@ def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
     """
     if isinstance(source, str | Path) and str(source) != "-":
         _check_file(Path(source))
+        if _form(Path(source))[0] == "parquet":
+            raise DataError(f"{source}: found Parquet, expected lines of text")
     return _read_lines(source)
+
+
+def holds_objects(file: str | Path | None) -> bool:
+    """Whether the lines of a file to predict are JSON, by its name."""
+    return file is not None and _form(Path(file))[0] == "jsonl"
 
 
 def _read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:

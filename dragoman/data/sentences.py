@@ -96,19 +96,20 @@ def _read(path: Path, numbers: tuple[int, ...], form: str, header: bool, limit: 
     name = str(path)
     words: list[str] = []
     tags: list[str] = []
+    lines: list[int] = []
     faulty = False
-    first = 0
 
     def finished() -> Iterator[Example | Fault]:
         nonlocal faulty
         text = " ".join(words)
         if words and len(text) > limit and not faulty:
             detail = f"the sentence has {len(text)} characters, expected at most {limit}"
-            yield Fault(f"{name}:{first}", "over-long", detail)
+            yield Fault(f"{name}:{lines[0]}", "over-long", detail)
         elif words and not faulty:
-            yield Example(text, (" ".join(tags),), name, first)
+            yield Example(text, (" ".join(tags),), name, lines[0], word_lines=tuple(lines))
         words.clear()
         tags.clear()
+        lines.clear()
         faulty = False
 
     with _opened(path) as read:
@@ -126,9 +127,9 @@ def _read(path: Path, numbers: tuple[int, ...], form: str, header: bool, limit: 
                 else:
                     found = _word_and_tag(line, numbers, form)
                     if isinstance(found[0], str):
-                        first = first if words else number
                         words.append(found[0])
                         tags.append(found[1])
+                        lines.append(number)
                     else:
                         faulty = True
                         yield Fault(f"{name}:{number}", *found[1])

@@ -316,10 +316,12 @@ class TaggedShape:
         out: list[Row | Fault] = []
         left = source.encode_batch([example.source for example in examples])
         for example, row in zip(examples, left, strict=True):
+            tags: list[int] = []
             try:
-                tags = [target.number(tag) for tag in example.references[0].split(" ")]
+                for tag in example.references[0].split(" "):
+                    tags.append(target.number(tag))
             except UnknownLabelError as error:
-                out.append(Fault(example.place, "unknown-label", str(error)))
+                out.append(Fault(example.place_of_word(len(tags)), "unknown-label", str(error)))
                 continue
             out.append((row, [*tags, *word_places(example.source, source)]))
         return out

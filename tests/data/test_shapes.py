@@ -145,6 +145,10 @@ def test_conllu_and_two_columns(tmp_path: Path) -> None:
     items = list(read_sentences(str(packed), columns=("1", "2")))
     assert told(items) == ["The dog|DET NOUN", "runs|VERB"]
     assert [item.place for item in items] == [f"{packed}:2", f"{packed}:6"]
+    assert [item.word_lines for item in items] == [(2, 3), (6,)]  # type: ignore[union-attr]
+    first = next(read_sentences(str(path)))
+    assert isinstance(first, Example)
+    assert [first.place_of_word(word) for word in range(3)] == [f"{path}:{line}" for line in (2, 4, 5)]
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,15 @@ def test_loss_is_that_of_the_outputs_scores(run: Predictor) -> None:
     assert scores["token_accuracy"] == 1
 
 
+def test_references_that_cannot_be_written_are_counted(run: Predictor) -> None:
+    pairs = [(word, word.upper()) for word in words(5, seed=7)]
+    alone, _ = run.evaluate(pairs)
+    scores, _ = run.evaluate([("a", "A" * 500), *pairs, ("b", "B" * 500)])
+    assert (scores["segments"], scores["too_long"]) == (7, 2)
+    assert scores["loss"] == pytest.approx(alone["loss"], rel=1e-4)
+    assert "too_long" not in alone
+
+
 def test_validation_and_curve_are_those_of_other_runs(run: Predictor) -> None:
     validated = [row["valid"] for row in run.run.metrics() if "valid" in row]
     assert len(validated) == 2

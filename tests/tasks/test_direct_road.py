@@ -207,7 +207,12 @@ def test_info_and_check(folder: Path, name: str) -> None:
     found = json.loads(call("info", folder / name, "--json").out)
     assert found["task"] == CASES[name]["task"]
     assert sum(layer["parameters"] for layer in found["layers"] if "." not in layer["name"]) == found["parameters"]
-    assert call("info", folder / name).code == 0
+    said = call("info", folder / name)
+    assert said.code == 0, said.err
+    numbers = {"regress": ["target"], "series": ["source", "target"]}.get(name, [])
+    for side in ("source", "target"):  # numbers are no vocabulary
+        assert (f'\n{side}: numbers (scale = "standard")\n' in said.out) == (side in numbers)
+        assert (f"\n{side} vocabulary: " in said.out) == (side not in numbers)
     said = call("check", folder / f"{name}.toml")
     assert said.code == 0, said.err
     assert "cycle: trained 2 steps" in said.out
@@ -273,7 +278,11 @@ REFUSED = [
     (["predict", "series", "one.txt"], "input 1: found 'one', expected a number"),
     (["predict", "series", "long.txt"], "the 8 of model.pooling.steps"),
     (["evaluate", "classify", "unknown.tsv"], "unknown.tsv:2: found the label 'neutral'"),
-    (["evaluate", "tag", "unknown-tag.tsv"], "unknown-tag.tsv:1: found the label 'NOUNS', expected one of"),
+    (["evaluate", "tag", "unknown-tag.tsv"], "unknown-tag.tsv:5: found the label 'NOUNS', expected one of"),
+    (["evaluate", "chain", "unknown-tag.conllu"], "unknown-tag.conllu:6: found the label 'NOUNS', expected one of"),
+    (["evaluate", "tag", "unknown-tag.jsonl"], "unknown-tag.jsonl:2: found the label 'NOUNS', expected one of"),
+    (["train", "tag.toml", "data.valid=unknown-tag.tsv", "--run", "x"], "unknown-tag.tsv:5: found the label 'NOUNS'"),
+    (["evaluate", "classify", "two-labels.tsv"], "two-labels.tsv:2: found the label 'pos neg', expected one of"),
     (["evaluate", "classify", "one.txt"], "one.txt:1: found 1 column"),
     (["evaluate", "classify", "empty.tsv"], "nothing to evaluate"),
     (["evaluate", "tag", "empty.tsv"], "nothing to evaluate"),
@@ -306,7 +315,14 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     (folder / "label.jsonl").write_text('{"source": "good", "label": "pos"}\n')
     (folder / "one-label.tsv").write_text("a\tx\nb\tx\nc\tx\n")
     (folder / "unknown.tsv").write_text("good\tpos\nso so\tneutral\nbad\tneg\n")
-    (folder / "unknown-tag.tsv").write_text("dog\tNOUNS\n\ncat\tNOUN\n")
+    (folder / "two-labels.tsv").write_text("good\tpos\nso so\tpos neg\n")
+    (folder / "unknown-tag.tsv").write_text("cat\tNOUN\n\nthe\tDET\nbig\tADJ\ndog\tNOUNS\nruns\tVERBS\n")
+    (folder / "unknown-tag.jsonl").write_text(
+        '{"source": "cat", "target": "NOUN"}\n{"source": "the dog", "target": "DET NOUNS"}\n'
+    )
+    rows = [("1-2", "thedog", "_"), ("1", "the", "DET"), ("1.1", "big", "ADJ"), ("2", "dog", "NOUNS")]
+    words = "".join(f"{number}\t{word}\t_\t{tag}{6 * chr(9)}\n" for number, word, tag in rows)
+    (folder / "unknown-tag.conllu").write_text(f"# two\n# comments\n{words}\n")
     empty = (folder / "classify.toml").read_text().replace("classify.train.tsv", "empty.tsv")
     (folder / "empty.toml").write_text(empty)
     with quiet_machine(folder / "cache"):

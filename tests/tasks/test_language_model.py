@@ -331,6 +331,12 @@ def test_prompts_come_as_arguments_files_or_lines(folder: Path) -> None:
     whole = call("complete", run, "the", "a", "--longest", "6")
     assert "\n\na" in whole.out
     assert call("complete", run, "--file", "-", "--longest", "6", stdin=b"the\na\n").out == whole.out
+    lines = b'{"source": "the"}\n"a"\n'  # as predict reads them
+    for name, content in (("a.jsonl", lines), ("a.ndjson", lines), ("a.jsonl.gz", gzip.compress(lines))):
+        (folder / name).write_bytes(content)
+        assert call("complete", run, "--file", folder / name, "--longest", "6").out == whole.out
+    (folder / "a.jsonl").write_text('{"source": "anna\\nthe"}\n')  # a prompt of two lines, which no plain file can have
+    assert call("complete", run, "--file", folder / "a.jsonl").out == call("complete", run, "anna\nthe").out
 
 
 def test_a_line_ends_where_it_ends(folder: Path) -> None:
@@ -354,6 +360,9 @@ REFUSED = [
     (["complete", "lstm", "the cat", "the zebra"], "prompt 2: found 'zebra', which is not in the vocabulary"),
     (["complete", "lstm", "--file", "nothing.txt"], "nothing.txt: no such file"),
     (["complete", "lstm", "--file", "empty.txt"], "found no line, expected prompts"),
+    (["complete", "lstm", "--file", "pairs.jsonl"], "pairs.jsonl:1: found the field 'target', expected"),
+    (["complete", "lstm", "--file", "bad.jsonl"], "bad.jsonl:2: found no JSON"),
+    (["complete", "lstm", "--file", "x.parquet"], "x.parquet: found Parquet, expected lines of text"),
     (["complete", "lstm", "the", "--file", "test.txt"], "expected one of them"),
     (["complete", "lstm", "the", "--top-k", "3"], "--top-k needs --sample"),
     (["complete", "lstm", "the", "--samples", "3"], "--samples needs --sample"),
@@ -385,6 +394,8 @@ def test_mistakes_are_told_in_one_line(
     Path("blank.txt").write_text("\n\n\n")
     Path("one.txt").write_text("a line\n")
     Path("pairs.jsonl").write_text('{"source": "a", "target": "b"}\n')
+    Path("bad.jsonl").write_text('"a"\nthe cat\n')
+    Path("x.parquet").write_text("PAR1\n")
     Path("bad.txt").write_bytes(b"good\nb\xffd\n")
     Path("empty.toml").write_text('task = "language-model"\n[data]\ntrain = "empty.txt"\n')
     with quiet_machine(folder / "cache"):

@@ -231,11 +231,42 @@ def test_learns_and_scores(folder: Path, name: str) -> None:
         assert kinds["reference"] == sum(len(text.split()) for text in truths)
 
 
+@pytest.mark.parametrize("name", ["speech", "joint"])
+def test_references_without_a_path_are_counted(folder: Path, tmp_path: Path, name: str) -> None:
+    """They are left out of the loss, and said to be; outputs are scored against them all the same."""
+    rows = manifest(folder, name, "test").read_text().splitlines(keepends=True)[:4]
+    # CTC needs a blank between equal words: 2n − 1 positions, of which a recording of some words has about 30.
+    long = [f"{row.split()[0]}\t{'low ' * 100}\n" for row in rows[:2]]
+    fit, all_, none = (tmp_path / f"{part}.tsv" for part in ("fit", "all", "none"))
+    for path, content in ((fit, rows[1:]), (all_, [long[0], *rows[1:]]), (none, long)):
+        path.write_text("".join(content))
+    scores = {path: json.loads(call("evaluate", folder / name, path, "--json").out) for path in (fit, all_)}
+    assert "too_long" not in scores[fit]
+    assert (scores[all_]["segments"], scores[all_]["too_long"]) == (4, 1)
+    for score in ("loss", "perplexity", "token_accuracy"):
+        assert scores[all_][score] == pytest.approx(scores[fit][score], rel=1e-4)
+    truths = [row.split("\t")[1].strip() for row in all_.read_text().splitlines()]
+    assert scores[all_]["wer"] == pytest.approx(
+        jiwer.wer(truths, call("predict", folder / name, all_).out.splitlines())
+    )
+    said = [line.split(maxsplit=3) for line in call("evaluate", folder / name, all_).out.splitlines()]
+    told = "of 4 references (25.0%) are too long to be written at all: not in loss, perplexity and token accuracy"
+    assert ["too", "long", "1", told] in said
+    assert "too long" not in call("evaluate", folder / name, fit).out
+    nothing = call("evaluate", folder / name, none).out
+    assert "of 2 references (100.0%) are too long" in nothing
+    assert ["perplexity", "inf"] in [line.split() for line in nothing.splitlines()]
+
+
 def test_every_kind_of_input_gives_the_same_text(folder: Path, tmp_path: Path) -> None:
     test = manifest(folder, "speech", "test")
     names = [row.split("\t")[0] for row in test.read_text().splitlines()]
     by_manifest = call("predict", folder / "speech", test).out.splitlines()
     assert len(by_manifest) == 12
+    for kind in ("jsonl", "ndjson"):
+        objects = tmp_path / f"all.{kind}"
+        objects.write_text("".join(json.dumps({"source": name}) + "\n" for name in names))
+        assert call("predict", folder / "speech", objects).out.splitlines() == by_manifest
     list_ = tmp_path / "list.txt"
     list_.write_text("".join(f"{folder}/sounds.tar.gz::{name}\n" for name in names) + "\n")
     assert call("predict", folder / "speech", list_).out.splitlines() == [*by_manifest, ""]
@@ -567,10 +598,26 @@ def test_a_long_caption_is_drawn_whole(tmp_path: Path, monkeypatch: Any) -> None
     assert not drawn[0]._suptitle.get_parse_math()
 
 
+READS = {
+    "speech": ("12 features a frame of audio, 100 frames a second", "frames"),
+    "joint": ("12 features a frame of audio, 100 frames a second", "frames"),
+    "lines": ("8 pixels a column of a line of text, 0 is paper and 1 ink", "columns"),
+    "captions": ("pictures of 16 × 16 pixels, 48 numbers a row: red, green and blue", "rows"),
+}
+
+
 def test_info_and_check(folder: Path, name: str) -> None:
     found = json.loads(call("info", folder / name, "--json").out)
     assert found["task"] == CASES[name]["task"]
     assert found["vocabulary"]["source"][0] == CASES[name]["tokenizer"]["source"]["kind"]
+    reads, unit = READS[name]
+    said = call("info", folder / name).out
+    assert f"\nsource: {reads}\n" in said
+    assert "source vocabulary" not in said
+    assert "target vocabulary: " in said
+    assert f" pairs, {found['data']['train']['source_tokens']:,} source {unit} and " in said
+    size = 16 if name == "captions" else 8
+    assert f"(output shapes for 2 sources of {size} {unit}, 2 targets of 7 tokens)" in said
     said = call("check", folder / f"{name}.toml")
     assert said.code == 0, said.err
 
