@@ -162,18 +162,16 @@ def train_and_evaluate(
         "note": note,
         "tests": {},
     }
+    how = [part.format(work=work) for part in recipe["recipe"].get("evaluate", ())]
+    if "choose" in recipe["recipe"]:
+        how, found["chosen"] = chosen(recipe, data, work, run, log)
     for test, entry in recipe["recipe"]["tests"].items():
-        table = data_table(data, work, entry)
-        files = [table] if isinstance(table, str) else ["--source", table["source"], "--target", table["target"]]
-        output = work / f"{name}-{seed}.{test}.txt"
         started = time.time()
-        rows = str(recipe["recipe"].get("batch_size", 256))
-        evaluate = [*command, "evaluate", str(run), *files, "--json", "--batch-size", rows]
+        asked = how
         if recipe["config"].get("task") not in ("language-model", "masked-language-model"):  # which answer nothing
-            evaluate += ["--output", str(output)]
-        evaluate += [part.format(work=work) for part in recipe["recipe"].get("evaluate", ())]
-        done = subprocess.run(evaluate, check=True, stdout=subprocess.PIPE, stderr=log, text=True)
-        found["tests"][test] = json.loads(done.stdout) | {"seconds": round(time.time() - started, 1)}
+            asked = [*how, "--output", str(work / f"{name}-{seed}.{test}.txt")]
+        scores = evaluated(recipe, data_table(data, work, entry), run, asked, log)
+        found["tests"][test] = scores | {"seconds": round(time.time() - started, 1)}
     report = json.loads((run / "data.json").read_text(encoding="utf-8"))
     found["data_fingerprint"] = report["fingerprint"]
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -182,6 +180,25 @@ def train_and_evaluate(
     found["target_tokens_per_second"] = round(trained["tokens"] / trained["seconds"], 1)
     found["parameters"] = parameters(run)
     (work / f"{name}-{seed}.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
+
+
+def evaluated(recipe: Table, table: Any, run: Path, how: list[str], log: Any) -> Table:
+    """The scores of a run on a test set."""
+    files = [table] if isinstance(table, str) else ["--source", table["source"], "--target", table["target"]]
+    rows = str(recipe["recipe"].get("batch_size", 256))
+    command = [sys.executable, "-m", "dragoman", "evaluate", str(run), *files, "--json", "--batch-size", rows, *how]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=log, text=True)
+    scores: Table = json.loads(done.stdout)
+    return scores
+
+
+def chosen(recipe: Table, data: Path, work: Path, run: Path, log: Any) -> tuple[list[str], Table]:
+    """Of several ways to search the one with the best score on the validation set, and what each reached there."""
+    choose = recipe["recipe"]["choose"]
+    table = data_table(data, work, recipe["recipe"]["valid"])
+    reached = {" ".join(how): evaluated(recipe, table, run, how, log)[choose["metric"]] for how in choose["among"]}
+    best = max(reached, key=lambda how: reached[how])
+    return best.split(), {"metric": choose["metric"], "best": best, "on the validation set": reached}
 
 
 def parameters(run: Path) -> int:
