@@ -450,6 +450,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("no room for a run", {}, ["train", "pairs.tsv", "-q", "--run", "test.tsv/x"], ("cannot make the run folder",)),
     ("other settings", {}, ["train", "pairs.tsv", "-q", "--run", "runs/pairs"], ("model.encoder.layers was 1, is",)),
     ("another seed", {}, ["train", "runs/pairs", "train.seed=9"], ("train.seed was 1, is 9", "--run")),
+    ("fewer steps", {}, ["train", "runs/pairs", "train.steps=2"], ("has 100 steps, more than train.steps = 2",)),
     # predict
     ("beam of nothing", {}, ["predict", "runs/pairs", "--beam", "0"], ("'--beam': 0 is not in the range x>=1",)),
     ("n-best in plain", {}, ["predict", "runs/pairs", "--n-best", "3"], ("--n-best 3 needs --json",)),
