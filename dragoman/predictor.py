@@ -164,25 +164,30 @@ class Predictor:
             print(f"{self.run.folder}: cannot be run by ctranslate2 ({error}); torch searches", file=sys.stderr)
             return None
 
+    def _refusal(
+        self, config: SearchConfig, most: int, method: Method | None, *, rules: bool, traced: bool
+    ) -> str | None:
+        """Why torch searches and not the engine; an error where the engine was insisted on. None: the engine does."""
+        if self.engine_name == "torch":
+            return "there is no other engine"
+        listed = isinstance(method, Shortlist) and self.insists
+        size = len(self.target_tokenizer)
+        reason = engines.refusal(config, most, size, method=None if listed else method, rules=rules, traced=traced)
+        if reason is not None and self.insists:
+            raise ConfigError(f"engine: found ctranslate2, which cannot do {reason}; expected auto or torch")
+        return reason
+
     def _engine_for(
         self, config: SearchConfig, most: int, method: Method | None, *, rules: bool, traced: bool
     ) -> engines.Engine | None:
-        """The engine if it can do what is asked; None: torch searches."""
-        if self.engine_name == "torch":
+        """The engine if it can do what is asked, made if need be; None: torch searches."""
+        if self._refusal(config, most, method, rules=rules, traced=traced) is not None:
             return None
-        shortlist = method if isinstance(method, Shortlist) and self.insists else None
-        method = None if shortlist else method
-        size = len(self.target_tokenizer)
-        reason = engines.refusal(config, most, size, method=method, rules=rules, traced=traced)
-        if reason is None and shortlist is not None:
-            if self.listed is None or self.listed[0] is not shortlist:
-                self.listed = shortlist, self._made_engine(shortlist)
-            return self.listed[1]
-        if reason is None:
+        if not isinstance(method, Shortlist):
             return self.engine
-        if self.insists:
-            raise ConfigError(f"engine: found ctranslate2, which cannot do {reason}; expected auto or torch")
-        return None
+        if self.listed is None or self.listed[0] is not method:
+            self.listed = method, self._made_engine(method)
+        return self.listed[1]
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -290,7 +295,7 @@ class Predictor:
             method = settings.build(type(method), settings.as_table(method))  # ranges are checked
         if most > config.beam and method is None:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
-        self._engine_for(config, most, method, rules=False, traced=tell is not None)  # a mistake shows before any work
+        self._refusal(config, most, method, rules=False, traced=tell is not None)  # a mistake shows before any work
         terms = Terminology.read(terminology) if isinstance(terminology, str | Path) else terminology
         asked_for = self._asked(texts, tag, terms, placeholders)
         done = progress or (lambda _: None)

@@ -183,6 +183,16 @@ def check_resumable(run: Run, config: Config) -> None:
         )
 
 
+def check_steps(folder: Path, steps: int) -> None:
+    """A run cannot be taken back to fewer steps; its configuration would tell of steps that it has left behind."""
+    reached = max(Checkpoints(folder).steps(), default=0)
+    if reached > steps:
+        raise RunError(
+            f"{folder}: the run already has {reached:,} steps, more than train.steps = {steps:,} asks for, so nothing "
+            f"was trained; go on with train.steps above {reached}, or name a new folder with --run"
+        )
+
+
 def folder_state(folder: Path) -> str:
     """ "new", "run", or an error for a folder that holds something else."""
     if not folder.exists():
@@ -212,6 +222,7 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         state = folder_state(folder) if ranks.first else ""
         if state == "run":
             check_resumable(Run(folder), config)
+            check_steps(folder, config.train.steps)
         elif config.train.start is not None:
             Run(config.train.start.run).weights_path()  # what is not there is said before anything is written
         task = task_of(config)

@@ -35,6 +35,9 @@ def check_picture(path: str | Path) -> None:
         raise DataError(f"{path}: found ending '{path.suffix}', expected .png, .svg or .pdf")
     if path.is_dir():
         raise DataError(f"{path}: found a folder, expected a file to write")
+    above = next(folder for folder in path.absolute().parents if folder.exists())  # those below it will be made
+    if not above.is_dir():
+        raise DataError(f"{path}: cannot be written; '{above.name}' is a file, expected a folder")
     figure(1, 1)
 
 

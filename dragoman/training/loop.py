@@ -25,6 +25,7 @@ from dragoman.search.core import SearchConfig
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import Display
+from dragoman.training.divergence import Divergence, first_loss
 from dragoman.training.feeds import Feed, RowsFeed
 from dragoman.training.objectives import OBJECTIVES
 from dragoman.training.optimizer import (
@@ -78,6 +79,7 @@ class Trainer:
         self.checkpoints = Checkpoints(run)
         self.progress = Progress()
         self._restore()
+        self.divergence = Divergence(first_loss(run / "metrics.jsonl"))
         self._saved = self.progress.step
         self._epoch: tuple[int, Any] | None = None
         self._logged_at: tuple[float, int] | None = None
@@ -170,6 +172,7 @@ class Trainer:
         rate = rate_at(config.optimizer, progress.step, config.steps)
         loss = self.ranks.sum([float(self.learn.loss)])[0] / max(1, progress.loss_count)
         self._refuse_nonsense(loss)
+        self.divergence.logged(progress.step, loss)
         now = time.perf_counter()
         if self._logged_at is None:
             speed = progress.tokens / max(progress.seconds, 1e-9)
@@ -319,6 +322,8 @@ class Trainer:
         if found.sample:
             self.display.say("  e.g. " + "  →  ".join(found.sample))
         self._record({"step": progress.step, "valid": found.scores, "seconds": round(progress.seconds, 2)})
+        if warning := self.divergence.warning(self.config.optimizer.learning_rate):
+            self.display.warn(warning)
 
     def _keep_best(self) -> None:
         """Keep these weights among the best, and let `weights.safetensors` be what prediction should use."""

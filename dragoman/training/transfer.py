@@ -119,7 +119,7 @@ def every_name(model: nn.Module) -> dict[str, Tensor]:
 
 def below(name: str, beginning: str) -> bool:
     """Whether a name is another, stands below it, or fits it as a pattern."""
-    return not beginning or name == beginning or name.startswith(f"{beginning}.") or fnmatchcase(name, beginning)
+    return name == beginning or name.startswith(f"{beginning}.") or fnmatchcase(name, beginning)
 
 
 def renamed(name: str, part: str) -> str | None:
@@ -215,6 +215,10 @@ def beginnings(names: Iterable[str]) -> list[str]:
 
 def matching(model: nn.Module, pattern: str, place: str) -> list[nn.Parameter]:
     """The weights with these names; a ConfigError where there are none."""
+    if not pattern.strip():
+        raise ConfigError(
+            f'{place}: found {pattern!r}, expected the beginning of names, or a pattern ("*": all weights)'
+        )
     names = dict(model.named_parameters(remove_duplicate=False))
     found = [part for name, part in names.items() if below(name, pattern)]
     if not found:

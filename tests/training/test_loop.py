@@ -328,6 +328,17 @@ def test_a_finished_run_is_left_as_it_is(configure: Configure, tmp_path: Path, m
     assert {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()} == before
 
 
+def test_fewer_steps_than_a_run_has_are_refused(configure: Configure, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(configure("train.steps=8"), run)
+    before = {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+    expected = r"already has 8 steps, more than train\.steps = 2 .*nothing was trained; go on with train\.steps above 8"
+    with pytest.raises(RunError, match=expected):
+        train(configure("train.steps=2"), run)
+    assert {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()} == before
+    assert Run(run).config.train.steps == 8, "the configuration does not tell of steps that lie behind"
+
+
 def test_more_steps_go_on_as_if_they_had_been_asked_for_at_once(configure: Configure, tmp_path: Path) -> None:
     train(configure("train.steps=20"), tmp_path / "run")
     train(configure("train.steps=40"), tmp_path / "run")

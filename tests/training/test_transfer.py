@@ -197,6 +197,17 @@ def test_names_that_fit_nothing_are_refused() -> None:
         freeze(model, ["*"])
 
 
+@pytest.mark.parametrize("empty", ["", " "])
+def test_an_empty_name_does_not_stand_for_all_weights(empty: str) -> None:
+    model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
+    expected = rf"found '{empty}', expected the beginning of names, or a pattern"
+    with pytest.raises(ConfigError, match=rf"train.rates\[1\].names: {expected}"):
+        rate_factors(model, [RateConfig("output"), RateConfig(empty)])
+    with pytest.raises(ConfigError, match=f"train.freeze: {expected}"):
+        freeze(model, ["output", empty])
+    assert set(rate_factors(model, [RateConfig("*", 0.5)]).values()) == {0.5}  # whoever means all can say so
+
+
 def test_a_rate_of_frozen_weights_is_refused_and_one_of_some_that_move_is_not() -> None:
     model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
     freeze(model, ["stack.blocks.0"])
