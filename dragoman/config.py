@@ -15,7 +15,7 @@ from dragoman.data.corpus import DataConfig, Files, TokenizersConfig, tags_of
 from dragoman.data.images import LineImageConfig, PictureConfig
 from dragoman.data.readers import Pairs
 from dragoman.data.tokenizers import CharactersConfig
-from dragoman.errors import ConfigError, hint
+from dragoman.errors import ConfigError, hint, nearest
 from dragoman.layers.augmentation import LineChangesConfig, MaskingConfig, NoAugmentationConfig, PictureChangesConfig
 from dragoman.layers.pooling import TimeAttentionConfig
 from dragoman.layers.positions import LearnedConfig
@@ -77,7 +77,12 @@ class Config:
             return
         metrics = METRICS[self.task]
         if self.train.metric not in metrics:
-            yield f'train.metric: found "{self.train.metric}", but task = "{self.task}" has {", ".join(metrics)}'
+            misspelt = not any(self.train.metric in names for names in METRICS.values())
+            match = nearest(self.train.metric, metrics) if misspelt else None
+            yield (
+                f'train.metric: found "{self.train.metric}", but task = "{self.task}" has {", ".join(metrics)}'
+                + (f". Did you mean '{match}'?" if match else "")
+            )
         if isinstance(self.model, LanguageModelConfig):
             yield from running_problems(self, self.model)
             return
@@ -122,7 +127,7 @@ METRICS: dict[str, tuple[str, ...]] = {
     "language-model": ("loss",),  # all its scores follow from the likelihood of the text
     "masked-language-model": ("loss", "accuracy"),
     "transcribe": TEXT_METRICS,
-    "caption": TEXT_METRICS,
+    "caption": (*TEXT_METRICS, "meteor", "cider"),
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from dragoman import settings
-from dragoman.config import Config, build, preset_names
+from dragoman.config import METRICS, Config, build, preset_names
 from dragoman.errors import ConfigError, hint
 from dragoman.tasks import TASKS
 
@@ -161,7 +161,8 @@ def starter(task: str) -> str:
         value = opened if opened is not None else at(resolved, item.place)
         if isinstance(opened, Mapping):
             continue  # its own table says it
-        note = f"{item.note} ({item.expected})" if item.note else item.expected
+        expected = f"one of {', '.join(METRICS[task])}" if item.place == "train.metric" else item.expected
+        note = f"{item.note} ({expected})" if item.note else expected
         text = item.default if isinstance(value, Mapping) else settings.inline(value)
         tables.setdefault(head, []).append(f"{'' if opened is not None else '# '}{key} = {text}  # {note}")
     for head, rows in tables.items():

@@ -92,7 +92,7 @@ class Task:
             return self.measure(corpus, device)
         if self.readout is not None:
             return AnswerValidator(corpus, self.readout, config.train.metric, device)
-        return Validator(corpus, config.search, config.train.decode, device, config.data.units)
+        return Validator(corpus, config.search, config.train.decode, device, config.data.units, config.train.metric)
 
     def feed(self, config: Config, corpus: Corpus, model: nn.Module, ranks: Ranks) -> Feed:
         """Where the batches of training come from."""

@@ -73,7 +73,7 @@ class Trainer:
         self.optimizer = build_optimizer(config.optimizer, model, rate_factors(model, config.rates))
         self.average = MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
         self.kept = config.average.count if isinstance(config.average, BestAverageConfig) else 1
-        self.validator = validator or Validator(corpus, search, config.decode, device, units)
+        self.validator = validator or Validator(corpus, search, config.decode, device, units, config.metric)
         self.feed = feed or RowsFeed(corpus, config)
         self.plan = self.feed.plan
         self.checkpoints = Checkpoints(run)

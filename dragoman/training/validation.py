@@ -14,7 +14,9 @@ import torch
 from dragoman.data.batches import PAIRS, BatchPlan, gather
 from dragoman.data.corpus import Corpus
 from dragoman.data.tags import untagged
-from dragoman.scoring import score_text
+from dragoman.scoring import METRICS, score_table
+from dragoman.scoring.metrics import REPORTED
+from dragoman.scoring.table import Units
 from dragoman.search.core import SearchConfig
 from dragoman.search.run import search_all
 
@@ -29,7 +31,7 @@ class Validation:
     def line(self) -> str:
         """The scores as a person reads them."""
         formats = {"loss": ".3f", "perplexity": ".2f", "bleu": ".1f", "chrf": ".1f", "mse": ".4g"}
-        formats["pseudo_perplexity"] = ".2f"
+        formats |= {"pseudo_perplexity": ".2f", "cider": ".3f"}
         formats |= dict.fromkeys(("matthews", "pearson", "spearman"), ".3f")
         formats |= dict.fromkeys(("word_perplexity", "character_perplexity", "character_nats", "byte_bits"), ".4g")
         return "  ".join(
@@ -55,9 +57,18 @@ class Validator:
     """Measures a model on the validation part of a corpus."""
 
     def __init__(
-        self, corpus: Corpus, search: SearchConfig, decode: int, device: torch.device, units: str = "words"
+        self,
+        corpus: Corpus,
+        search: SearchConfig,
+        decode: int,
+        device: torch.device,
+        units: str = "words",
+        metric: str = "loss",
     ) -> None:
-        self.corpus, self.device, self.units = corpus, device, units
+        self.corpus, self.device = corpus, device
+        self.units: Units = "phonemes" if units == "phonemes" else "words"
+        # Whatever chooses the best weights is measured, besides what every run tells.
+        self.names = (*REPORTED[self.units], *({metric} & METRICS.keys() - {*REPORTED[self.units]}))
         self.search = replace(search, beam=1)
         frames = corpus.form != PAIRS  # of which there are many more than tokens
         self.plan = BatchPlan(corpus.valid, budget=32768 if frames else 4096, seed=0, form=corpus.form)
@@ -98,9 +109,6 @@ class Validator:
             written[place] = self.corpus.target_tokenizer.decode(hypotheses[0].tokens)
             if interrupted():
                 return None
-        text = score_text(written, self.references, units="phonemes" if self.units == "phonemes" else "words")
-        for name in ("bleu", "chrf", "wer", "cer", "per", "exact_match"):
-            value = getattr(text, name)
-            if value is not None:
-                found[name] = value
+        scores = score_table(written, self.references, self.names, units=self.units)
+        found |= {name: scores[name] for name in self.names}
         return Validation(found, (self.texts[0], written[0]))

@@ -231,6 +231,21 @@ def test_learns_and_scores(folder: Path, name: str) -> None:
         assert kinds["reference"] == sum(len(text.split()) for text in truths)
 
 
+@pytest.mark.parametrize("metric", ["meteor", "cider"])
+def test_metrics_of_captions_choose_weights(folder: Path, tmp_path: Path, metric: str) -> None:
+    """What validation measures of whole greedy captions is what an evaluation measures of them."""
+    run, test = tmp_path / "run", manifest(folder, "captions", "test")
+    changes = (f"data.valid={test}", f"train.metric={metric}", "train.steps=30", "train.decode=100")
+    said = call("train", folder / "captions.toml", *changes, "--run", run)
+    assert said.code == 0, said.err
+    assert f"best {metric} " in said.err + said.out
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (validated,) = (row["valid"] for row in rows if "valid" in row)
+    scores = json.loads(call("evaluate", run, test, "--beam", "1", "--metric", metric, "--json").out)
+    assert scores[metric] == pytest.approx(validated[metric])
+    assert validated[metric] > 0
+
+
 @pytest.mark.parametrize("name", ["speech", "joint"])
 def test_references_without_a_path_are_counted(folder: Path, tmp_path: Path, name: str) -> None:
     """They are left out of the loss, and said to be; outputs are scored against them all the same."""
