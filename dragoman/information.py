@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from dragoman.data.tokenizers import Tokenizer
 from dragoman.inspection.summary import parameter_count, summary
 from dragoman.runs import Run
 from dragoman.training.display import duration
+from dragoman.training.objectives import MinimumRiskConfig
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -52,6 +54,27 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
         "config": settings.as_table(run.config),
         "torch": str(torch.__version__),
     }
+
+
+def curve_words(run: Run) -> tuple[str, str]:
+    """What the curves of a run show: the unit of their loss, and what only the loss of training has in it."""
+    if isinstance(run.config.train.objective, MinimumRiskConfig):
+        return f"loss per {run.task.loss}", "the expected cost of samples"
+    table = settings.as_table(run.config.model)
+    parts = {"dropout": "dropout", "label_smoothing": "smoothing", "augment": "augmentation"}
+    found = [word for key, word in parts.items() if used(table, key)]
+    return f"loss per {run.task.loss}", f"with {' and '.join(found)}" if found else ""
+
+
+def used(table: Mapping[str, Any], key: str) -> bool:
+    """Whether some setting whose name ends so, however deep, is neither 0 nor none."""
+    for name, value in table.items():
+        kind = value.get("kind", "none") if name == key and isinstance(value, Mapping) else "none"
+        if kind != "none" or (name.endswith(key) and isinstance(value, float) and value > 0):
+            return True
+        if isinstance(value, Mapping) and used(value, key):
+            return True
+    return False
 
 
 def about(codec: Tokenizer, side: str) -> str:

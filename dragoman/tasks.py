@@ -68,6 +68,7 @@ class Task:
     measure: Callable[[Corpus, torch.device], Any] | None = None  # a validator of its own
     metrics: tuple[str, ...] = ()  # of a search: what an evaluation reports unless asked for others; none: the usual
     kinds: bool = False  # whether an evaluation also counts edits by kind
+    loss: str = "token (nats)"  # what the loss is the mean over, and its unit
 
     def prepare(self, config: Config, note: Note = lambda doing, count: None) -> Corpus:
         """The data of a run, read and tokenised unless that was done before."""
@@ -246,6 +247,7 @@ TASKS: dict[str, Task] = {
             form_of=lambda config, source: Form(source_form(config, source), Scalars()),
             models={PooledConfig: build_direct(Classifier)},
             readout=LabelReadout(),
+            loss="example (nats)",
         ),
         Task(
             "regress",
@@ -253,6 +255,7 @@ TASKS: dict[str, Task] = {
             form_of=lambda config, source: Form(source_form(config, source), Scalars(torch.float32)),
             models={PooledConfig: build_direct(Regressor)},
             readout=NumberReadout(),
+            loss="number (squared error)",
         ),
         Task(
             "tag",
@@ -260,6 +263,7 @@ TASKS: dict[str, Task] = {
             form_of=lambda config, source: Form(source_form(config, source), Tags()),
             models={TaggerConfig: build_direct(Tagger)},
             readout=TagReadout(),
+            loss="word (nats)",
         ),
         Task(
             "language-model",
@@ -277,6 +281,7 @@ TASKS: dict[str, Task] = {
                 TwoWayModelConfig: build_pretrained(TwoWayModel),
             },
             readout=FillReadout(),
+            loss="hidden token (nats)",
             measure=HiddenValidator,
         ),
         Task(

@@ -259,6 +259,9 @@ def test_curve_is_drawn(inside: Workshop, tmp_path: Path) -> None:
     root = xml.etree.ElementTree.parse(tmp_path / "curve.svg").getroot()
     assert root.tag.endswith("svg")
     assert len(list(root.iter())) > 50
+    drawn = (tmp_path / "curve.svg").read_text()
+    assert "<!-- loss per token (nats) -->" in drawn
+    assert "<!-- training (with smoothing) -->" in drawn  # conftest.py sets dropout to 0
 
 
 def chunks(content: bytes) -> list[tuple[bytes, bytes]]:

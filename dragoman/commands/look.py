@@ -37,10 +37,13 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     else:
         show(found)
     if plot is not None:
+        from dragoman.information import curve_words
         from dragoman.reports.drawing import draw_curves
         from dragoman.runs import Run
 
-        click.echo(f"curve: {draw_curves(Run(run).metrics(), plot, title=run)}", err=True)
+        opened = Run(run)
+        title = opened.folder.resolve().name
+        click.echo(f"curve: {draw_curves(opened.metrics(), plot, *curve_words(opened), title)}", err=True)
 
 
 @click.command()

@@ -104,18 +104,20 @@ def draw_attention(alignments: Sequence[Alignment], path: str | Path, title: str
     return save(drawing, path)
 
 
-def draw_curves(metrics: Sequence[Mapping[str, Any]], path: str | Path, title: str = "") -> Path:
-    """Training and validation loss over steps."""
+def draw_curves(
+    metrics: Sequence[Mapping[str, Any]], path: str | Path, loss: str = "loss", differs: str = "", title: str = ""
+) -> Path:
+    """Training and validation loss over steps; `loss` is its unit, `differs` what only that of training has in it."""
     drawing, _ = figure(7, 4)
     axes = drawing.add_subplot()
     train = [(row["step"], row["loss"]) for row in metrics if "loss" in row]
     valid = [(row["step"], row["valid"]["loss"]) for row in metrics if "valid" in row]
     if train:
-        axes.plot(*zip(*train, strict=True), color="#9fb3c8", label="training (with smoothing and dropout)")
+        axes.plot(*zip(*train, strict=True), color="#9fb3c8", label=f"training ({differs})" if differs else "training")
     if valid:
         axes.plot(*zip(*valid, strict=True), color="#0b69a3", marker="o", markersize=3, label="validation")
     axes.set_xlabel("step")
-    axes.set_ylabel("loss per token (nats)")
+    axes.set_ylabel(loss)
     axes.grid(alpha=0.3)
     if train or valid:
         axes.legend(frameon=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,6 +152,23 @@ def test_every_task_without_a_search_is_tried() -> None:
     assert {task: set(row.models) for task, row in TASKS.items()} == {
         task: set(kinds) for task, kinds in MODELS.items()
     }
+
+
+CURVES = {
+    "classify": ("loss per example (nats)", "training (with dropout)"),
+    "series": ("loss per number (squared error)", "training"),
+    "tag": ("loss per word (nats)", "training (with dropout)"),
+}
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_curves_say_what_they_show(folder: Path, tmp_path: Path, name: str) -> None:
+    said = call("info", folder / name, "--plot", tmp_path / "curve.svg")
+    assert said.code == 0, said.err
+    drawn = re.findall("<!-- (.*?) -->", (tmp_path / "curve.svg").read_text())  # every text, before its outlines
+    unit, training = CURVES[name]
+    assert {unit, training, "validation", name} <= set(drawn)
+    assert str(folder) not in " ".join(drawn)
 
 
 def test_learns_and_scores(folder: Path, name: str) -> None:
