@@ -21,6 +21,7 @@ from dragoman.answerer import Filler, open_run
 from dragoman.config import Config
 from dragoman.data.audio import AudioConfig
 from dragoman.data.batches import PAIRS, BatchPlan, Form, gather
+from dragoman.data.codecs import Labels, Numbers
 from dragoman.data.corpus import Corpus, Files, file_list, gathered, paths_of, read_all, tag_of, tags_of
 from dragoman.data.images import LineImageConfig, PictureConfig
 from dragoman.data.media import MediaError
@@ -31,7 +32,7 @@ from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.softmax import SampledSoftmaxConfig
 from dragoman.models.transcriber import Transcriber
-from dragoman.runs import device_of, start_from, train
+from dragoman.runs import device_of, start_from, train, units_of
 from dragoman.tasks import model_for, segment_of, task_of
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
@@ -97,13 +98,19 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     """How long the rows are and how well they fill batches; gives the shapes of the batches."""
     for side, column in (("source", corpus.train.source), ("target", corpus.train.target)):
         lengths = column.lengths()
-        middle, high = np.quantile(lengths, [0.5, 0.95])
         codec = corpus.source_tokenizer if side == "source" else corpus.target_tokenizer
-        files = isinstance(codec, Features)
-        say(
-            f"lengths: {side} median {middle:.0f}, 95 % up to {high:.0f}, longest {lengths.max()} "
-            f"{'rows' if files else 'tokens'}; {f'{len(codec):,} features' if files else f'vocabulary {len(codec):,}'}"
-        )
+        if not lengths.any():
+            continue  # texts alone, which are their own targets
+        if side == "target" and isinstance(codec, Labels | Numbers):
+            say(f"target: {units_of(codec)}")
+            continue
+        middle, high = np.quantile(lengths, [0.5, 0.95])
+        what = codec.config.unit if isinstance(codec, Features) else "tokens"
+        spread = f"median {middle:.0f}, 95 % up to {high:.0f}, longest {lengths.max()}"
+        if isinstance(codec, Numbers):
+            say(f"lengths: {side} {spread} numbers")
+        else:
+            say(f"lengths: {side} {spread} {what}; {units_of(codec)}")
     too_long = corpus.report["train"]["too_long"]
     if too_long:
         say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")

@@ -15,8 +15,9 @@ from torch import nn
 from dragoman import settings
 from dragoman.config import Config, with_absolute_paths
 from dragoman.data.batches import PAIRS
-from dragoman.data.codecs import Labels, load_codec
+from dragoman.data.codecs import Labels, Numbers, load_codec
 from dragoman.data.corpus import Corpus
+from dragoman.data.media_codec import Features
 from dragoman.data.tokenizers import Tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import keep_compiled, write_text
@@ -265,7 +266,9 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             feed,
         )
         count = sum(part.numel() for part in model.parameters())
-        place = f"{ranks.world} processes" if not ranks.alone else f"one process, {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        alone = f"one process, {threads} thread{'s' if threads > 1 else ''}"
+        place = alone if ranks.alone else f"{ranks.world} processes"
         still = sum(part.numel() for part in model.parameters() if not part.requires_grad)
         kept = f", {still:,} of them frozen" if still else ""
         display.say(f"model: {count:,} parameters on {device} ({place}){kept}")
@@ -307,6 +310,24 @@ def check_data(folder: Path, corpus: Corpus) -> None:
         )
 
 
+def units_of(codec: Tokenizer) -> str:
+    """How many units there are to read or write: features and numbers are no vocabulary."""
+    if isinstance(codec, Numbers):
+        return "numbers"
+    if isinstance(codec, Features):
+        return f"{len(codec):,} features"
+    return f"{len(codec):,} labels" if isinstance(codec, Labels) else f"vocabulary {len(codec):,}"
+
+
+def sides(corpus: Corpus) -> str:
+    """What is read and what is written, in a few words."""
+    source, target = units_of(corpus.source_tokenizer), units_of(corpus.target_tokenizer)
+    if corpus.form.terms is not None:  # what is told stands in the sources
+        return source
+    both = source.startswith("vocabulary") and target.startswith("vocabulary")
+    return f"{source} → {target.removeprefix('vocabulary ') if both else target}"
+
+
 def tell_data(display: Display, corpus: Corpus, task: Task) -> None:
     """What came of the files."""
     report = corpus.report
@@ -319,8 +340,7 @@ def tell_data(display: Display, corpus: Corpus, task: Task) -> None:
         )
     else:
         display.say(
-            f"data: {train_part['pairs']:,} {what} to learn from, {valid_part['pairs']:,} to validate; "
-            f"vocabulary {len(corpus.source_tokenizer):,} → {len(corpus.target_tokenizer):,}"
+            f"data: {train_part['pairs']:,} {what} to learn from, {valid_part['pairs']:,} to validate; {sides(corpus)}"
         )
     if isinstance(corpus.target_tokenizer, Labels):
         names = corpus.target_tokenizer.names

@@ -41,7 +41,7 @@ FORMAT = 1  # raise when stores written by older code must not be read any more
 CHUNK = 20_000
 FEATURES = "features"  # folder of a corpus of recordings or pictures
 Files = str | tuple[str | Pairs, ...] | Pairs
-Note = Callable[[str, int], None]  # (what is being done, pairs done so far)
+Note = Callable[[str, int], None]  # (what is being done, how much of it so far)
 
 
 @dataclass(frozen=True)
@@ -352,7 +352,7 @@ def gathered(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, not
     files = [config.train, *([config.valid] if config.valid is not None else [])]
     items = (item for some in files for item in read_all(config, some, several_references=True, shape=shape))
     examples = (item for item in items if isinstance(item, Example))
-    return shape.gathered(folder / FEATURES, examples, tokenizers.source, lambda done: note("reading files", done))
+    return shape.gathered(folder / FEATURES, examples, tokenizers.source, note)
 
 
 def open_store(folder: Path) -> Store:

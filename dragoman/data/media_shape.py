@@ -58,12 +58,13 @@ class MediaShape:
         return Fault(example.place, found.kind, str(found)) if isinstance(found, Fault) else example
 
     def gathered(
-        self, folder: Path, examples: Iterable[Example], config: Any, note: Callable[[int], None]
+        self, folder: Path, examples: Iterable[Example], config: Any, note: Callable[[str, int], None]
     ) -> MediaShape:
         """The same shape after all files were read once, into a store in `folder`."""
         places = list(dict.fromkeys(example.at for example in examples))
         known: dict[str, int | Fault] = {place: number for number, place in enumerate(places)}
-        for fault in write_features(folder, places, config, note):
+        doing = f"reading {len(places):,} file{'' if len(places) == 1 else 's'}"
+        for fault in write_features(folder, places, config, lambda done: note(doing, done)):
             known[fault.place] = fault
         shape = MediaShape(self.name, self.several, known)
         shape.column = FeatureColumn(folder)

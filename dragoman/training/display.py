@@ -57,11 +57,11 @@ class Display:
             print(line, file=self.stream, flush=True)
 
     def doing(self, what: str, count: int) -> None:
-        """Long preparation: pairs handled so far."""
+        """Long preparation: how many things were handled so far."""
         now = time.monotonic()
         if self.quiet or (what == self._doing and now - self._noted < (0.2 if self.lively else 10)):
             return
-        line = f"{what}: {count:,} pairs" if count else f"{what} …"
+        line = f"{what}: {count:,} so far" if count else f"{what} …"
         if self.lively:
             end = "\n" if self._doing and what != self._doing else ""
             print(f"{end}\r{line}", end="", file=self.stream, flush=True)

@@ -154,6 +154,22 @@ def test_every_task_without_a_search_is_tried() -> None:
     }
 
 
+TOLD = {
+    "classify": (r"; vocabulary \d+ → 2 labels", "target: 2 labels"),
+    "series": ("; numbers → numbers", r"longest 6 numbers\ntarget: numbers"),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_no_vocabulary_is_told_of_labels_and_numbers(folder: Path, tmp_path: Path, name: str) -> None:
+    trained = call("train", folder / f"{name}.toml", "train.steps=1", "--run", tmp_path / "run")
+    assert trained.code == 0, trained.err
+    checked = call("check", folder / f"{name}.toml")
+    assert checked.code == 0, checked.err
+    for expected, found in zip(TOLD[name], (trained.err, checked.out), strict=True):
+        assert re.search(rf"{expected}\n", found), found
+
+
 CURVES = {
     "classify": ("loss per example (nats)", "training (with dropout)"),
     "series": ("loss per number (squared error)", "training"),

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -202,11 +203,14 @@ def test_check_and_info(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert said.code == 0, said.err
             assert "all is well" in said.out
             assert "% of the source cells are padding" in said.out
+            assert ("lengths: target" in said.out) == (name == "pairs"), "a text alone is its own target"
             found = call("info", name)
             assert found.code == 0, found.err
             assert "masked-language-model" in found.out
         said = call("train", "train.txt", "task=masked-language-model", "train.steps=2", "--run", "auto")
     assert said.code == 0, said.err
+    (told,) = (line for line in said.err.splitlines() if line.startswith("data: "))
+    assert re.search(r"; vocabulary \d+$", told), told
     assert "a small BERT" in said.err
 
 
