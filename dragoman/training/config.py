@@ -26,7 +26,9 @@ class TrainConfig:
         "without a tokenizer its own is used too. Empty: random weights",
     )
     freeze: tuple[str, ...] = setting(
-        (), help='weights that stay as they are: beginnings of their names, or patterns such as "*.norm.*"'
+        (),
+        help='weights that stay as they are: names, each with all below it ("encoder.embedding" is not '
+        '"encoder.embedding_norm"), or patterns such as "encoder.embedding*"',
     )
     rates: tuple[RateConfig, ...] = setting(
         (), help='learning rates of their own, as in [{ names = "encoder", factor = 0.1 }]; of several the last holds'

@@ -30,7 +30,7 @@ class StartConfig:
     run: str = setting(help="its folder")
     parts: tuple[str, ...] = setting(
         (ALL,),
-        help='what is taken: "all", "encoder", "decoder", "embeddings" or any other beginning of names; '
+        help='what is taken: "all", "encoder", "decoder", "embeddings" or any other name, with all below it; '
         '"stack:decoder" where it has another name here',
     )
     by_token: bool = setting(False, help="where vocabularies differ: take the rows of the tokens that both have")
@@ -40,7 +40,7 @@ class StartConfig:
 class RateConfig:
     """A learning rate of their own for some weights."""
 
-    names: str = setting(help='which weights: the beginning of their names, or a pattern such as "*.attention.*"')
+    names: str = setting(help='which weights: a name, with all below it, or a pattern such as "*.attention.*"')
     factor: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
         0.1, help="times the rate of the schedule"
     )

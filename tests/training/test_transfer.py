@@ -262,3 +262,17 @@ def test_the_way_out_of_another_vocabulary_names_the_setting_that_there_is() -> 
         start_with_parts(model, every_name(model), (old, old), (new, new), start)
     with pytest.raises(RunError, match=r'tokenizer.target = \{ kind = "run", run = "runs/x", side = "target" \}'):
         start_with_parts(model, every_name(model), (old, old), (old, new), start)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "frozen"),
+    [
+        ("encoder.embedding", {"encoder.embedding.weight"}),
+        ("encoder.embedding*", {"encoder.embedding.weight", "encoder.embedding_norm.weight"}),
+        ("*.norm.*", {"encoder.norm.weight"}),
+    ],
+)
+def test_a_name_is_whole_between_dots(pattern: str, frozen: set[str]) -> None:
+    """The examples of docs/tasks.md."""
+    parts = nn.ModuleDict({name: nn.RMSNorm(2) for name in ("embedding", "embedding_norm", "norm")})
+    assert set(freeze(nn.ModuleDict({"encoder": parts}), [pattern])) == frozen
