@@ -42,7 +42,7 @@ from dragoman.training.objectives import LikelihoodConfig, MinimumRiskConfig
 class Config:
     """Everything a run is a function of, besides the data itself."""
 
-    data: DataConfig = setting(help="where the pairs are")
+    data: DataConfig = setting(help="where the examples are")
     task: Literal[
         "translate",
         "classify",

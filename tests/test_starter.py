@@ -6,9 +6,11 @@ import re
 import tomllib
 from typing import Any
 
+import click
 import pytest
 
 from dragoman import config, settings
+from dragoman.cli import cli
 from dragoman.config import Config
 from dragoman.errors import ConfigError
 from dragoman.starter import STARTERS, at, starter
@@ -89,6 +91,16 @@ def test_every_line_says_what_it_is_for(task: str) -> None:
             assert found[2].startswith(tuple(note for note in notes[f"{heading}.{found[1]}"] if note))
             seen += 1
     assert seen > 50
+
+
+def test_no_help_refers_to_papers_that_a_user_does_not_have() -> None:
+    notes = [item.note for item in settings.describe(Config)]
+    commands = [cli.commands[name] for name in cli.commands]
+    helps = [command.get_help(click.Context(command)) for command in commands]
+    assert len(notes) > 500
+    assert len(helps) > 10
+    for text in (*notes, *helps):
+        assert not re.search(r"\bFIELD\b|\b[A-M]\d{1,2}\)", text), text
 
 
 def test_an_unknown_task_is_told_with_the_nearest() -> None:

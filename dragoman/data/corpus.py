@@ -49,10 +49,11 @@ class DataConfig:
     """Where the pairs are and which of them can be used."""
 
     train: Files = setting(
-        help='a file of pairs, a list of them, or { source = "a.en", target = "a.de" }; '
+        help="a file of what the task reads (pairs, labelled texts, plain text, a manifest), a list of them, or of "
+        'pairs { source = "a.en", target = "a.de" }; '
         '.tsv, .jsonl or .parquet, also .gz or .zst; a table may have a tag, as in { file = "a.tsv", tag = "de" }'
     )
-    valid: Files | None = setting(None, help="pairs for validation; without it a part of train is set aside")
+    valid: Files | None = setting(None, help="the same for validation; without it a part of train is set aside")
     columns: tuple[str, ...] = setting(
         (),
         help='which columns, such as ["2", "3"] or ["en", "de"]; before a label or number may stand two texts, '
@@ -61,11 +62,15 @@ class DataConfig:
     header: bool = setting(False, help="the first line of every tab-separated file names its columns")
     holdout: Annotated[int, Range(1, None)] = setting(
         2000,
-        help="without valid: about so many pairs are set aside by a hash of their source, at most a tenth; of running "
-        "text the last lines",
+        help="without valid: about so many examples are set aside by a hash of their source, at most a tenth; of "
+        "running text the last lines",
     )
     faults: Literal["stop", "skip"] = setting("stop", help="on a line that cannot be used: stop, or leave it out")
-    max_length: Annotated[int, Range(1, None)] = setting(256, help="longer pairs (in tokens) are left out of training")
+    max_length: Annotated[int, Range(1, None)] = setting(
+        256,
+        help="longer examples (in tokens) are left out of training; of a masked language model texts are cut into rows "
+        "of at most so many",
+    )
     max_characters: Annotated[int, Range(1, None)] = setting(10_000, help="a longer line is a fault")
     media: str = setting(
         "", help="for transcribe and caption: the folder or .tar(.gz) that files are in; empty: the manifest's folder"

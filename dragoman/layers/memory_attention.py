@@ -106,8 +106,8 @@ WINDOWS: dict[type, type[Window]] = {
 @dataclass(frozen=True)
 class _OneHead:
     window: WindowConfig = setting(WholeConfig(), help="which places of the source can be seen")
-    keys: SizeOrNone = setting(0, help="compare with keys W h of this size; 0: with the memory itself (FIELD C5)")
-    values: SizeOrNone = setting(0, help="read values W h of this size; 0: the memory itself (FIELD C5)")
+    keys: SizeOrNone = setting(0, help="compare with keys W h of this size; 0: with the memory itself")
+    values: SizeOrNone = setting(0, help="read values W h of this size; 0: the memory itself")
     gate: bool = setting(False, help="the query says how much of what was read counts: σ(w · s) (Xu et al. 2015)")
 
 
