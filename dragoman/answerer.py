@@ -126,7 +126,10 @@ class Answerer:
         if not pairs:
             raise DataError("nothing to evaluate: no example was read")
         if skip_unknown and not self.labels:
-            raise ConfigError(f'skip_unknown: goes with labels; {self.run.folder} has task = "{self.run.task.name}"')
+            raise ConfigError(
+                "--skip-unknown (skip_unknown=True) is for labels and tags; "
+                f'{self.run.folder} has task = "{self.run.task.name}"'
+            )
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         check_names(self.readout.metrics, names)
         return [as_example(pair, place) for place, pair in enumerate(pairs, 1)], names

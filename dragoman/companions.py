@@ -105,6 +105,10 @@ class Reranker:
         self.weight, self.tag = weight, tag
         if not isinstance(run, Predictor | Completer):
             folder = Run(run)
+            if folder.task.readout is not None:
+                raise ConfigError(
+                    f'--rerank needs a reverse run or a language model; {folder.folder} has task = "{folder.task.name}"'
+                )
             run = Completer(folder, device) if folder.task.running else Predictor(folder, device)
         self.run = run
         if isinstance(run, Predictor) and isinstance(run.source_tokenizer, Features):

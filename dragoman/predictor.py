@@ -123,7 +123,7 @@ class Predictor:
         if run.task.readout is not None:
             raise RunError(
                 f'{run.folder}: found task = "{run.task.name}", which is answered without a search; expected one '
-                'that searches (task = "translate")'
+                'that searches (task = "translate", "transcribe" or "caption")'
             )
         self.run = run
         self.config = run.config

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from dragoman.commands.printing import as_utf8
 from dragoman.commands.progress import count_lines, progress_bar
-from dragoman.errors import ConfigError, DataError
+from dragoman.errors import ConfigError, DataError, RunError
 
 
 def refuse_others(
@@ -29,6 +29,18 @@ def refuse_others(
         if name not in allowed and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             shown = parameter.opts[0] if isinstance(parameter, click.Option) else name
             raise ConfigError(f"{shown} {reason.format(run=run, task=task)}")
+
+
+def searched_only(command: str, run: str, tasks: str) -> None:
+    """Refuse a run that is answered without a search where a command looks at one; `tasks` are those it can look at."""
+    from dragoman.runs import Run
+
+    opened = Run(run)
+    if opened.task.readout is not None:
+        raise RunError(
+            f'{run}: found task = "{opened.task.name}", which is answered without a search; '
+            f"{command} needs task = {tasks}"
+        )
 
 
 def text_of_object(line: str, place: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from dragoman.commands.direct import searched_only
 from dragoman.commands.media import texts_only
 from dragoman.commands.options import beam_option, device_option, json_option, tag_option
 from dragoman.commands.printing import as_utf8
@@ -66,6 +67,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     from dragoman.reports.drawing import check_picture, draw_attention
 
     check_picture(out)
+    searched_only("attention", run, '"translate" or "caption"')
     predictor = load(run)
     usable = [text for text in texts if text.strip()]
     if not usable:
@@ -125,6 +127,7 @@ def probe(
     if sentences is not None and names and "length" not in names:
         raise DataError(f"--sentences is for the probe of length: found {', '.join(names)} alone")
     texts_only("probe", run)
+    searched_only("probe", run, '"translate"')
     given = SENTENCES if sentences is None else list(read_lines(sentences))
     predictor = load(run, device)
     outcomes = ask(
@@ -187,6 +190,7 @@ def calibrate(
 
         check_picture(plot)
     texts_only("calibrate", run)
+    searched_only("calibrate", run, '"translate"')
     predictor = load(run, device)
     files = Pairs(source, target) if source is not None and target is not None else file
     rows = None if files is None else confidence.read_rows(predictor, files, tag)

@@ -16,8 +16,10 @@ import torch
 import dragoman
 from dragoman import settings
 from dragoman.answerer import Answerer, open_run
+from dragoman.companions import Reranker
 from dragoman.config import MODELS, Config, build
 from dragoman.data.batches import BatchPlan, gather
+from dragoman.errors import ConfigError
 from dragoman.runs import train
 from dragoman.scoring.labels import accuracy, mean_squared_error
 from dragoman.tasks import TASKS
@@ -289,6 +291,11 @@ def test_objects_of_a_file_are_the_texts_they_hold(folder: Path) -> None:
     assert (objects.out, objects.code) == (plain.out, 0)
 
 
+def test_a_classifier_reranks_nothing(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r'needs a reverse run or a language model; .* has task = "classify"$'):
+        Reranker(folder / "classify")
+
+
 REFUSED = [
     (["predict", "tag", "--beam", "3"], "--beam goes with a search"),
     (["predict", "classify", "--n-best", "2", "--json"], "--n-best goes with a search"),
@@ -299,14 +306,15 @@ REFUSED = [
     (["evaluate", "tag", "tag.test.tsv", "--metric", "bleu"], "no metric of this task"),
     (["evaluate", "series", "series.test.tsv", "--metric", "ms"], "Did you mean 'mse'?"),
     (["evaluate", "tag", "tag.test.tsv", "--metric", "span_f1"], "expected O, B-LABEL"),
-    (["attention", "classify", "good"], 'found task = "classify"'),
-    (["probe", "classify"], 'found task = "classify"'),
-    (["calibrate", "tag"], 'found task = "tag"'),
+    (["attention", "classify", "good"], 'found task = "classify", which is answered without a search; attention needs '
+     'task = "translate" or "caption"'),
+    (["probe", "classify"], 'probe needs task = "translate"'),
+    (["calibrate", "tag"], 'calibrate needs task = "translate"'),
     (["predict", "apart", "one.txt"], "input 1: found 1 text, expected two texts with a tab"),
     (["predict", "classify", "unknown.tsv"], "input 1: found 2 texts with tabs between them, expected one"),
     (["predict", "classify", "--media", "x"], "--media is for recordings and pictures"),
     (["evaluate", "tag", "tag.test.tsv", "--skip-unreadable"], "--skip-unreadable is for recordings and pictures"),
-    (["evaluate", "series", "series.test.tsv", "--skip-unknown"], "skip_unknown: goes with labels"),
+    (["evaluate", "series", "series.test.tsv", "--skip-unknown"], "--skip-unknown (skip_unknown=True) is for label"),
     (["predict", "classify", "fields.jsonl"], "fields.jsonl:1: found the field 'prefix', expected \"source\" alone"),
     (["predict", "classify", "label.jsonl"], "label.jsonl:1: found the field 'label', expected"),
     (["predict", "series", "one.txt"], "input 1: found 'one', expected a number"),
