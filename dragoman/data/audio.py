@@ -42,16 +42,18 @@ class AudioConfig:
         "recording",
         help="every feature to mean 0 and variance 1 in each recording, or over the training data; none: as it is",
     )
-    range: Annotated[float, Range(0.0, None)] = setting(
+    range: Annotated[float, Range(0.0, 200.0)] = setting(
         0.0,
         help="decibels: energies further below the recording's loudest count as that far, so that digital silence and "
-        "faint noise look alike (30 for clear speech, 80 for nearly all of it); 0: no limit",
+        "faint noise look alike (30 for clear speech, 80 for nearly all of it), at least 1; 0: no limit",
     )
     longest: Positive = setting(60.0, help="seconds; a longer recording is a fault")
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
         half = self.rate / 2
+        if 0 < self.range < 1:  # next to nothing would be left of a recording
+            yield f"range: found {self.range:g}, expected decibels, at least 1, or 0 for no limit"
         if self.highest > half:
             yield f"highest: found {self.highest}, expected at most half the rate, {half:g}"
         if self.lowest >= self.top:

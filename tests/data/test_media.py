@@ -15,6 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from dragoman import settings
 from dragoman.data.audio import (
     AudioConfig,
     hertz_to_mel,
@@ -28,7 +29,7 @@ from dragoman.data.audio import (
 from dragoman.data.images import LineImageConfig, PictureConfig
 from dragoman.data.media import MediaError, location, read_bytes, read_many
 from dragoman.data.readers import Fault
-from dragoman.errors import DataError, MissingExtraError
+from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 soundfile = pytest.importorskip("soundfile")
 Image = pytest.importorskip("PIL.Image")
@@ -283,3 +284,16 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
         list(read_many([f"{path}::1"]))
     with pytest.raises(DataError, match=r"none\.tar: cannot be read \(No such file"):
         list(read_many([f"{tmp_path}/none.tar::1"]))
+
+
+@pytest.mark.parametrize(
+    ("range_", "expected"), [(1e300, "at most 200"), (1e-6, "at least 1, or 0"), (-1.0, "at least 0")]
+)
+def test_a_range_that_no_recording_has_is_refused(range_: float, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"range: found .*, expected .*{expected}"):
+        settings.build(AudioConfig, {"range": range_})
+
+
+@pytest.mark.parametrize("range_", [0.0, 1.0, 40, 200.0])
+def test_a_range_of_decibels_is_taken(range_: float) -> None:
+    assert settings.build(AudioConfig, {"range": range_}).range == range_
