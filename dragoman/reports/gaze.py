@@ -34,5 +34,6 @@ def draw_gazes(predictor: Predictor, places: Sequence[str], path: str) -> list[P
         weights = looked(memory_attention(predictor.model, batch), 0)[: len(target)]  # not of <eos>
         own = Path(path) if len(places) == 1 else Path(path).with_stem(f"{Path(path).stem}-{number}")
         image = rows.reshape(side, side, COLOURS)
-        out.append(draw_attention_over_picture(image, tokenizer.pieces(target), weights, own, prediction.text))
+        name = Path(place.rpartition("::")[2]).name
+        out.append(draw_attention_over_picture(image, tokenizer.pieces(target), weights, own, prediction.text, name))
     return out

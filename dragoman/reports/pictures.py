@@ -21,12 +21,17 @@ LONGEST = 20  # letters of a word that fit over its panel
 
 
 def draw_attention_over_picture(
-    image: NDArray[Any] | Tensor, words: Sequence[str], weights: Tensor, path: str | Path, title: str = ""
+    image: NDArray[Any] | Tensor,
+    words: Sequence[str],
+    weights: Tensor,
+    path: str | Path,
+    title: str = "",
+    name: str = "the picture",
 ) -> Path:
     """The picture, then one panel a word: the brighter a place, the more the word looked at it.
 
     image (H, W, 3), numbers from 0 to 1 or bytes; weights (T, h, w), one grid a word, which is stretched over the
-    picture. Every panel has a scale of its own, and says its largest weight.
+    picture. Every panel has a scale of its own, and says its largest weight; `name` stands over the picture.
     """
     pixels = np.asarray(image)
     assert pixels.ndim == 3, "a picture has height, width and colours"
@@ -39,7 +44,7 @@ def draw_attention_over_picture(
     panels = len(words) + 1
     columns = min(panels, ACROSS)
     rows = -(-panels // columns)
-    drawing, _ = figure(1.9 * columns, 2.15 * rows)
+    drawing, _ = figure(1.9 * columns, 2.15 * rows + 0.7)
     if title:
         wrapped = textwrap.fill(title, 20 * columns)  # letters that fit over a panel
         drawing.suptitle(wrapped, fontsize=11, color=INK, parse_math=False)
@@ -47,13 +52,26 @@ def draw_attention_over_picture(
     for axes in grid:
         axes.axis("off")
     grid[0].imshow(pixels)
-    grid[0].set_title("the picture", fontsize=9, color=INK)
+    grid[0].set_title(shortened(name), fontsize=9, color=INK, parse_math=False)
     for axes, word, shades, own in zip(grid[1:], words, stretched, weights, strict=False):
         axes.imshow(pixels.mean(-1), cmap="gray")
-        axes.imshow(shades.numpy(), cmap="inferno", alpha=0.65, vmin=0.0, vmax=max(float(shades.max()), 1e-9))
-        short = word if len(word) <= LONGEST else f"{word[: LONGEST - 1]}…"
-        axes.set_title(f"{short}  {float(own.max()):.2f}", fontsize=9, color=INK, parse_math=False)
+        shown = axes.imshow(shades.numpy(), cmap="inferno", alpha=0.65, vmin=0.0, vmax=max(float(shades.max()), 1e-9))
+        axes.set_title(f"{shortened(word)}  {float(own.max()):.0%}", fontsize=9, color=INK, parse_math=False)
+    if len(words):
+        scale = drawing.colorbar(shown, ax=grid.tolist(), orientation="horizontal", aspect=50, shrink=0.8)
+        scale.set_ticks([0.0, shown.norm.vmax], labels=["0", "the most"])
+        places = f"{weights.shape[1]} × {weights.shape[2]} places"
+        scale.set_label(
+            textwrap.fill(f"share of a word's attention at one of {places}; the most stands over it", 20 * columns),
+            fontsize=9, color=INK,
+        )  # fmt: skip
+        scale.ax.tick_params(labelsize=8, colors=INK)
     return save(drawing, path)
+
+
+def shortened(text: str) -> str:
+    """What fits over a panel."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 def over_grid(weights: Tensor) -> Tensor:

@@ -593,6 +593,14 @@ def test_attention_is_drawn_over_a_picture(folder: Path, tmp_path: Path) -> None
     said = call("attention", folder / "captions", place, "--out", tmp_path / "seen.png")
     assert said.code == 0, said.err
     assert (tmp_path / "seen.png").stat().st_size > 2000
+    assert call("attention", folder / "captions", place, "--out", tmp_path / "seen.svg").code == 0
+    drawn = re.findall(
+        "<!-- (.*?) -->", (tmp_path / "seen.svg").read_text(), re.DOTALL
+    )  # every text, before its outlines
+    assert "test0.png" in drawn
+    assert any(text.split()[:2] == ["share", "of"] for text in drawn)
+    assert "0" in drawn
+    assert any(re.fullmatch(r"\w+  \d+%", text) for text in drawn)
     said = call("attention", folder / "speech", f"{folder}/sounds.tar.gz::test0.wav", "--out", tmp_path / "x.png")
     assert said.code != 0
     assert 'needs a run of task = "caption"' in said.err
