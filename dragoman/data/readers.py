@@ -39,6 +39,7 @@ FaultKind = Literal[
 ]
 FAULTS: tuple[str, ...] = get_args(FaultKind)
 
+FIELDS = ("source", "target")  # of a record, unless others are named
 _BLOCK_BYTES = 1 << 18
 _LONGEST_LINE_BYTES = 1 << 26
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -152,7 +153,7 @@ def read_pairs(
         raise ConfigError(f"columns: found {columns}, expected {wanted} (source, target)")
     _check_file(path)
     form, compression = _form(path)
-    fields = columns or ("source", "target")
+    fields = columns or FIELDS
     if header and form != "columns":
         raise ConfigError(f"header: found true for {path}, expected false: only tab-separated files have one")
     if form == "parquet":
@@ -538,10 +539,17 @@ def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:
         raise _FaultyError("bad-json", f"found {_kind(record)}, expected a JSON object")
     try:
         return [record[field] for field in fields]
-    except KeyError as error:
-        found = ", ".join(f"'{key}'" for key in record) or "none"
-        detail = f"found the fields {found}, expected '{error.args[0]}'"
-        raise _FaultyError("missing-field", detail) from None
+    except KeyError:
+        raise _FaultyError("missing-field", f"found the fields {_lacking(record, fields)}") from None
+
+
+def _lacking(found: Iterable[str], fields: Sequence[str]) -> str:
+    """What there is, and all that is missing; unless other names were asked for, that they can be."""
+    names = list(found)
+    shown = ", ".join(f"'{name}'" for name in names) or "none"
+    missing = " and ".join(f"'{field}'" for field in dict.fromkeys(fields) if field not in names)
+    unnamed = " (others are named by data.columns)" if tuple(fields) == FIELDS else ""
+    return f"{shown}, expected {missing}{unnamed}"
 
 
 def _number_text(value: Any) -> Any:
@@ -605,10 +613,9 @@ def _read_parquet(path: Path, fields: tuple[str, ...], several: bool, limit: int
 
 def _check_schema(schema: Any, fields: tuple[str, ...], several: bool, name: str) -> None:
     """A column that is missing or of another type is wrong in every row: say it once."""
+    if not {*fields} <= {*schema.names}:
+        raise DataError(f"{name}: found the columns {_lacking(schema.names, fields)}")
     for index, field in enumerate(fields):
-        if field not in schema.names:
-            found = ", ".join(f"'{column}'" for column in schema.names)
-            raise DataError(f"{name}: found the columns {found}, expected '{field}'")
         kind = schema.field(field).type
         inner = getattr(kind, "value_type", kind)
         lists = str(kind).startswith(("list", "large_list", "fixed_size_list"))

@@ -408,9 +408,16 @@ def test_json_lines(tmp_path: Path) -> None:
     ]
     found = faults(path)
     assert found[0] == f"{path}:2: 'target' is a number, expected text"
-    assert found[2] == f"{path}:4: found the fields 'source', 'tarqet', expected 'target'"
+    assert found[2].startswith(f"{path}:4: found the fields 'source', 'tarqet', expected 'target' (")
     assert found[5] == f"{path}:7: blank line"
     assert found[6] == f"{path}:8: found U+0009 at offset 1 of the source, expected no control characters"
+
+
+def test_all_missing_fields_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, '{"words": "a b", "tags": "X Y"}', "tagged.jsonl")
+    told = "found the fields 'words', 'tags', expected 'source' and 'target' (others are named by data.columns)"
+    assert faults(path) == [f"{path}:1: {told}"]
+    assert faults(path, columns=("words", "tag")) == [f"{path}:1: found the fields 'words', 'tags', expected 'tag'"]
 
 
 def test_json_fields_and_references(tmp_path: Path) -> None:
