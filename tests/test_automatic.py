@@ -15,7 +15,7 @@ import pytest
 from dragoman import automatic, config
 from dragoman.automatic import Look
 from dragoman.data.readers import Pairs
-from dragoman.errors import DataError
+from dragoman.errors import ConfigError, DataError
 from tests.conftest import call, words, write_rows
 
 SENTENCES = Look(
@@ -236,3 +236,67 @@ def test_any_preset_can_be_asked_for(preset: str, seen: Look) -> None:
     asked = config.build({"preset": preset, "data": {"train": "pairs.tsv"}}).model
     assert (model.encoder, model.decoder) == (asked.encoder, asked.decoder)
     assert f"preset: {preset}, as asked" in reasons
+
+
+# ---------------------------------------------------------------------- what is asked for on top
+
+
+def test_faults_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_bytes(b"good film\tyes\nno column\nbad film\tno\n" * 3)
+    skip = "data.faults=skip"
+    for task in ("translate", "classify"):
+        with pytest.raises(DataError, match="found 1 column"):
+            automatic.configured(str(path), [f"task={task}"])
+        assert automatic.configured(str(path), [f"task={task}", skip])[0].data.faults == "skip"
+
+
+def test_settings_of_what_is_chosen_can_be_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "tags.tsv"
+    path.write_text("a\tD\ndog\tN\n\na\tD\ncat\tN\n\n")
+    built, _ = automatic.configured(str(path), ["task=tag", "model.encoder.inner.width=48"])
+    model: Any = built.model
+    assert (model.encoder.kind, model.encoder.inner.width) == ("character-words", 48)
+    other, _ = automatic.configured(str(path), ["task=tag", "model.encoder.kind=recurrent", "model.encoder.width=48"])
+    model = other.model
+    assert (model.encoder.kind, model.encoder.width) == ("recurrent", 48)
+    path.write_text("1 2 3\t4\n2 3 4\t5\n3 4 5\t6\n")
+    series, _ = automatic.configured(str(path), ["task=regress", "tokenizer.source.scale=standard"])
+    assert series.tokenizer.source.kind == "numbers"
+    with pytest.raises(ConfigError, match=r"model\.encoder\.widht"):
+        automatic.configured(str(path), ["task=regress", "model.encoder.widht=48"])
+
+
+@pytest.mark.parametrize("over", [["model.pairs=true"], ["model.kind=two-way-language-model"]])
+def test_other_ways_to_pretrain_need_one_setting(over: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("one line\nanother line\na third\n" * 5)
+    automatic.configured(str(path), ["task=masked-language-model", *over])
+
+
+@pytest.mark.parametrize("kind", ["masked", "two-way-language-model"])
+def test_a_run_to_start_from_says_how_to_read(kind: str, tmp_path: Path) -> None:
+    text, rows, run = tmp_path / "text.txt", tmp_path / "rows.tsv", tmp_path / "run"
+    text.write_text("one line\nanother line\na third\n" * 5)
+    rows.write_text("one line\tyes\nanother line\tno\na third\tno\n" * 5)
+    first = [
+        "task=masked-language-model", f"model.kind={kind}", "tokenizer.source.kind=characters", "train.steps=2",
+        "train.validate_every=2", "model.encoder.layers=1", "model.encoder.width=32", "data.max_length=60",
+    ]  # fmt: skip
+    assert call("train", text, *first, "--run-folder", run).code == 0
+    said = call(
+        "train", rows, "task=classify", f"train.start_from={run}", "train.steps=2", "--run-folder", tmp_path / "b"
+    )
+    assert said.code == 0, said.err
+    assert "reads as the run it starts from" in said.err
+    assert json.loads((tmp_path / "b/data.json").read_text())["train"]["pairs"]
+    again = call(
+        "train",
+        rows,
+        "task=classify",
+        f"train.start_from={tmp_path}/b",
+        "train.steps=2",
+        "--run-folder",
+        tmp_path / "c",
+    )
+    assert again.code == 0, again.err
