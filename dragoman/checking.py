@@ -31,7 +31,7 @@ from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.softmax import SampledSoftmaxConfig
 from dragoman.models.transcriber import Transcriber
-from dragoman.runs import device_of, start_from, train
+from dragoman.runs import check_library, check_start, device_of, start_from, train
 from dragoman.tasks import model_for, segment_of, task_of
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
@@ -50,6 +50,9 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
     say("configuration: every setting is known and in range")
     device = device_of(config.train.device)
     use_half_precision(config.train.precision, device)
+    check_library(config.model)
+    if config.train.start is not None:
+        check_start(config.train.start.run)
     files = [config.data.train] + ([config.data.valid] if config.data.valid is not None else [])
     faults = sum(check_lines(config, part, part is not config.data.train, say, show) for part in files)
     if faults and config.data.faults == "stop":
