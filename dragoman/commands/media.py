@@ -36,7 +36,7 @@ def texts_only(command: str, run: str) -> None:
 
 def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | None:
     """The inputs that a name stands for if it is no list but a file, a folder, an archive or a manifest; else None."""
-    from dragoman.data.media_shape import inputs_of, is_media
+    from dragoman.data.media_shape import PICTURES, SOUNDS, inputs_of, is_media, kind_of
 
     if file is None or file == "-":
         if media is not None:
@@ -45,7 +45,14 @@ def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | 
     if is_media(file):
         if media is not None:
             raise ConfigError(f"--media is for manifests, found {file}")
-        return inputs_of(file)
+        endings = SOUNDS if run.config.tokenizer.source.kind == "audio" else PICTURES
+        found = inputs_of(file, endings)
+        if found.passed:
+            total = f"{found.passed + len(found.places):,}"
+            click.echo(
+                f"{file}: {found.passed:,} of {total} files passed over, no {kind_of(endings)} by name", err=True
+            )
+        return found.places
     kind = manifest_kind(file)
     if kind not in (".tsv", ".jsonl"):
         if media is not None:

@@ -90,6 +90,8 @@ def predict(
 
     A run that transcribes or captions reads files: FILE is a recording or picture, a folder or archive of them, a
     manifest (.tsv, .jsonl) as for training, or a list of locations, one a line ("page.tar.gz::7.png" is in an archive).
+    Of a folder or archive the recordings (or pictures) are read in sorted order of their names, other files are passed
+    over and counted.
     """
     typed = file in (None, "-")
     if typed and sys.stdin is None:

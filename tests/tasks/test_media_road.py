@@ -290,6 +290,33 @@ def test_every_kind_of_input_gives_the_same_text(folder: Path, tmp_path: Path) -
     assert call("predict", folder / "speech", moved, "--media", alone).out.splitlines() == by_manifest[:3]
 
 
+def test_files_of_other_kinds_are_passed_over(folder: Path, tmp_path: Path) -> None:
+    """A manifest lies beside its files, and folders hold notes: neither is a recording."""
+    draw = random.Random(3)
+    files = {f"{name}.WAV": recording([name], draw) for name in ("mid", "high", "low")}
+    others = {"test.tsv": b"mid.WAV\tmid\n", "note.txt": b"?", "seen.png": line("abc"), "._mid.WAV": b"left by a Mac"}
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for name, data in (files | others).items():
+        (alone / name).write_bytes(data)
+    packed(tmp_path / "all.tar.gz", {f"inner/{name}": data for name, data in (files | others).items()})
+    expected = [call("predict", folder / "speech", alone / f"{name}.WAV").out for name in ("high", "low", "mid")]
+    assert len(set(expected)) == 3
+    for place in (alone, tmp_path / "all.tar.gz"):
+        said = call("predict", folder / "speech", place)
+        assert said.code == 0, said.err
+        assert said.out == "".join(expected)
+        assert said.err == f"{place}: 4 of 7 files passed over, no recording by name\n"
+    assert len(call("predict", folder / "lines", alone).out.splitlines()) == 1  # a run of pictures reads pictures
+    only = tmp_path / "only"
+    only.mkdir()
+    (only / "test.tsv").write_text("mid.WAV\tmid\n")
+    said = call("predict", folder / "captions", only)
+    assert said.code == 2
+    assert f"{only}: found 1 file in it, none of them a picture; expected names in .png, " in said.err
+    assert len(said.err.splitlines()) == 1
+
+
 def test_batches_do_not_change_the_text(folder: Path, name: str) -> None:
     predictor = load(folder / name)
     shape = task_of(predictor.config).shape_of(predictor.config)
