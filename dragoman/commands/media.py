@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,13 @@ def _named(config: Any, file: str, kind: str, base: str) -> Iterator[str]:
                 raise DataError(f"{file}:{place}: found {len(cells)} columns, expected at least {number + 1}")
             name = cells[number] if line.strip() else ""
         yield located(base, name) if name else ""
+
+
+def noted(lines: Iterable[str], beside: deque[str]) -> Iterator[str]:
+    """The lines as they are, each added to what is to be told beside its answer."""
+    for line in lines:
+        beside.append(line.encode("utf-8", "replace").decode())  # a file's name may hold bytes that are no text
+        yield line
 
 
 def tell_left_out(faults: list[Any]) -> None:

@@ -317,6 +317,32 @@ def test_files_of_other_kinds_are_passed_over(folder: Path, tmp_path: Path) -> N
     assert len(said.err.splitlines()) == 1
 
 
+def test_json_names_the_file_of_every_answer(folder: Path, tmp_path: Path) -> None:
+    names = [f"test{number}.wav" for number in (7, 1, 3)]
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    with tarfile.open(folder / "sounds.tar.gz") as tar:
+        tar.extractall(alone, [tar.getmember(name) for name in names], filter="data")
+    (alone / "test2.wav").write_bytes(b"not a sound")
+    listed = tmp_path / "list.txt"
+    listed.write_text(f"{alone}/test7.wav\n\n{alone}/test1.wav\n")
+    packed(tmp_path / "all.tar", {name: (alone / name).read_bytes() for name in names})
+    for place, expected in (
+        (alone, [f"{alone}/test{number}.wav" for number in (1, 2, 3, 7)]),
+        (tmp_path / "all.tar", [f"{tmp_path}/all.tar::test{number}.wav" for number in (1, 3, 7)]),
+        (manifest(folder, "speech", "test"), [f"{folder}/sounds.tar.gz::test{number}.wav" for number in range(12)]),
+        (listed, [f"{alone}/test7.wav", "", f"{alone}/test1.wav"]),
+        (alone / "test3.wav", [f"{alone}/test3.wav"]),
+    ):
+        said = call("predict", folder / "speech", place, "--json", "--skip-unreadable", "--batch-size", "2")
+        answers = [json.loads(row) for row in said.out.splitlines()]
+        assert [answer["source"] for answer in answers] == expected
+        for answer in answers:  # the name is that of the answer beside it
+            silent = answer["source"] in ("", f"{alone}/test2.wav")
+            own = "\n" if silent else call("predict", folder / "speech", answer["source"]).out
+            assert answer["text"] + "\n" == own
+
+
 def test_batches_do_not_change_the_text(folder: Path, name: str) -> None:
     predictor = load(folder / name)
     shape = task_of(predictor.config).shape_of(predictor.config)
