@@ -20,10 +20,14 @@ def reads_files(run: Any) -> bool:
 
 
 def files_only(run: Any, skip_unreadable: bool, media: str | None) -> None:
-    """Refuse options that mean nothing where inputs are text."""
+    """Refuse options that mean nothing where inputs are text, and a place of files that is none."""
     for name, given in (("--skip-unreadable", skip_unreadable), ("--media", media is not None)):
         if given and not reads_files(run):
             raise ConfigError(f'{name} is for recordings and pictures; {run.folder} has task = "{run.task.name}"')
+    if media is not None:
+        from dragoman.data.media_shape import check_media
+
+        check_media(media, "--media")
 
 
 def texts_only(command: str, run: str) -> None:
@@ -59,7 +63,7 @@ def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | 
         if media is not None:
             raise ConfigError(f"--media is for manifests (.tsv, .jsonl), found {file}")
         return None
-    return _named(run.config.data, file, kind, media or run.config.data.media or str(Path(file).parent))
+    return _named(run.config.data, file, kind, media)
 
 
 def caller(run: Any, file: str) -> Callable[[int], str]:
@@ -79,14 +83,16 @@ def manifest_kind(file: str) -> str:
     return ".jsonl" if holds_objects(file) else Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
 
-def _named(config: Any, file: str, kind: str, base: str) -> Iterator[str]:
+def _named(config: Any, file: str, kind: str, media: str | None) -> Iterator[str]:
     """The locations in the first of a manifest's columns; texts after it are not looked at."""
     import json
 
-    from dragoman.data.media_shape import located
+    from dragoman.data.media_shape import check_media, is_relative, located
     from dragoman.data.readers import read_lines
 
     column = config.columns[0] if config.columns else "source" if kind == ".jsonl" else "1"
+    base = media or config.media or str(Path(file).parent)
+    looked_at = bool(media) or not config.media
     number = None
     for place, line in enumerate(read_lines(file), 1):
         if kind == ".jsonl" and line.strip():
@@ -105,6 +111,9 @@ def _named(config: Any, file: str, kind: str, base: str) -> Iterator[str]:
             if line.strip() and number >= len(cells):
                 raise DataError(f"{file}:{place}: found {len(cells)} columns, expected at least {number + 1}")
             name = cells[number] if line.strip() else ""
+        if name and not looked_at and is_relative(name):
+            check_media(config.media, "data.media of the run (--media names another)")
+            looked_at = True
         yield located(base, name) if name else ""
 
 

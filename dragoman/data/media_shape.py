@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.data.audio import AudioConfig
 from dragoman.data.features import FeatureColumn, feature_statistics, write_features
-from dragoman.data.media import PARTED, is_archive, location, members, parted
+from dragoman.data.media import ARCHIVES, PARTED, is_archive, location, members, parted
 from dragoman.data.media_codec import Features
 from dragoman.data.readers import Example, Fault, Pairs, read_pairs
 from dragoman.data.shapes import Codecs, Examples, Row
@@ -23,7 +23,21 @@ if TYPE_CHECKING:
 
 def located(base: str | Path, name: str) -> str:
     """Where a name from a manifest stands; one that says so itself stands there."""
-    return name if PARTED in name or Path(name).is_absolute() else location(base, name)
+    return location(base, name) if is_relative(name) else name
+
+
+def is_relative(name: str) -> bool:
+    """Whether a name from a manifest needs the folder or archive that files are in."""
+    return PARTED not in name and not Path(name).is_absolute()
+
+
+def check_media(base: str, setting: str) -> None:
+    """Refuse what files cannot be in, before each of them is said to be missing; `setting` is where it was named."""
+    path = Path(base)
+    if path.is_dir() or (path.is_file() and is_archive(path)):
+        return
+    found = "which is neither" if path.exists() else "which does not exist"
+    raise DataError(f"{setting}: found '{base}', {found}; expected a folder or an archive ({', '.join(ARCHIVES)})")
 
 
 class MediaShape:
@@ -49,8 +63,15 @@ class MediaShape:
             max_characters=config.max_characters,
             header=config.header,
         )
+        looked_at = not config.media
         for item in items:
-            yield item if isinstance(item, Fault) else self.checked(item._replace(at=located(base, item.source)))
+            if isinstance(item, Fault):
+                yield item
+                continue
+            if not looked_at and is_relative(item.source):
+                check_media(config.media, "data.media")
+                looked_at = True
+            yield self.checked(item._replace(at=located(base, item.source)))
 
     def checked(self, example: Example) -> Example | Fault:
         """The example, or what is wrong with its file."""

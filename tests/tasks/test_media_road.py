@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import shutil
 import tarfile
 import wave
 from collections.abc import Iterator
@@ -583,6 +584,56 @@ def test_a_manifest_is_enough(folder: Path, tmp_path: Path) -> None:
         configured(str(tmp_path / "all.tsv"), ["task=transcribe"])
     config, _ = configured(str(tmp_path / "all.tsv"), ["task=transcribe", "data.faults=skip"])
     assert config.tokenizer.source.rate == RATE  # type: ignore[union-attr]
+
+
+def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_path: Path) -> None:
+    gone, test = tmp_path / "gone.tar.gz", manifest(folder, "speech", "test")
+    (tmp_path / "sounds.zip").write_bytes(b"PK")
+    for media, found in ((gone, "which does not exist"), (tmp_path / "sounds.zip", "which is neither")):
+        expected = f"found '{media}', {found}; expected a folder or an archive (.tar, .tar.gz, .tgz)\n"
+        for command in ("predict", "evaluate"):
+            said = call(command, folder / "speech", test, "--media", media, "--skip-unreadable")
+            assert (said.code, said.err) == (2, f"dragoman: --media: {expected}")
+        for faults in ("stop", "skip"):
+            case = settings.merge(table("speech", folder), {"data": {"media": str(media), "faults": faults}})
+            with pytest.raises(DataError, match=r"^data\.media: found ") as error:
+                task_of(build(case)).prepare(build(case))
+            assert str(error.value) + "\n" == f"data.media: {expected}"
+            with pytest.raises(DataError, match=r"^data\.media: found "):
+                configured(str(test), ["task=transcribe", f"data.media={media}", f"data.faults={faults}"])
+    moved = shutil.copytree(folder / "speech", tmp_path / "moved")
+    settings_ = (moved / "config.toml").read_text()
+    (moved / "config.toml").write_text(settings_.replace(str(folder / "sounds.tar.gz"), str(gone)))
+    said = call("predict", moved, test)
+    assert said.code == 2
+    assert said.err.startswith(f"dragoman: data.media of the run (--media names another): found '{gone}', ")
+    assert "data.media: found " in call("evaluate", moved, test).err
+    assert call("predict", moved, test, "--media", folder / "sounds.tar.gz").code == 0
+    whole = tmp_path / "whole.tsv"  # names that stand for themselves need no such place
+    whole.write_text(f"{folder}/sounds.tar.gz::test0.wav\tlow\n")
+    assert call("predict", moved, whole).code == call("evaluate", moved, whole).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("speech", ["tokenizer.source.rate=4000"]), ("lines", []), ("captions", [])]
+)
+def test_nothing_is_chosen_by_a_file_that_does_not_exist(
+    folder: Path, tmp_path: Path, name: str, options: list[str]
+) -> None:
+    """The first file is looked for before anything is said of it, and where it was looked for is told."""
+    alone = tmp_path / "all.tsv"
+    rows = [row.split("\t") for row in manifest(folder, name, "test").read_text().splitlines()]
+    alone.write_text("".join(f"{row[0]}\t{row[1]}\n" for row in rows))
+    asked = [f"task={CASES[name]['task']}", *options]
+    said = call("train", alone, *asked, "--run", tmp_path / "run")
+    assert said.code == 2
+    told = "data.media, the folder or archive that files are in, is not set: names are relative to the manifest"
+    assert said.err == f"dragoman: {alone}:1: {tmp_path / rows[0][0]}: found no such file; {told}\n"
+    assert "source:" not in said.out
+    with pytest.raises(DataError, match=f"found no such file; data.media, .* is '{tmp_path}'"):
+        configured(str(alone), [*asked, f"data.media={tmp_path}"])
+    with pytest.raises(DataError, match=r"found none of 12 files that can be read; the last: .*; data.media, "):
+        configured(str(alone), [*asked, "data.faults=skip"])
 
 
 def test_check_tries_what_can_be_read(folder: Path, tmp_path: Path) -> None:
