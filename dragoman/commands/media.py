@@ -124,9 +124,11 @@ def noted(lines: Iterable[str], beside: deque[str]) -> Iterator[str]:
         yield line
 
 
-def tell_left_out(faults: list[Any]) -> None:
-    """Say which inputs were left out, after all others were answered."""
+def tell_left_out(faults: list[Any], what: str) -> None:
+    """Say which inputs were left out, after all others were answered, and what became of them."""
     for fault in faults[:3]:
         click.echo(f"left out: {fault}", err=True)
+    if len(faults) > 3:
+        click.echo(f"left out: (and {len(faults) - 3:,} more)", err=True)
     if faults:
-        click.echo(f"{len(faults):,} inputs could not be read; their lines are empty", err=True)
+        click.echo(f"{len(faults):,} input{'s' * (len(faults) > 1)} could not be read; {what}", err=True)

@@ -184,4 +184,4 @@ def predict(
                 sys.stdout.flush()
         sys.stdout.flush()
     tell_saved(decoding)
-    tell_left_out(left_out)
+    tell_left_out(left_out, "each has an empty line")

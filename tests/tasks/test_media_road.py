@@ -489,7 +489,24 @@ def test_a_file_that_cannot_be_used_stops_and_is_named(folder: Path, tmp_path: P
     assert f"all.tsv:3: {tmp_path / wrong}" in said.err
     said = call("predict", folder / "speech", tmp_path / "all.tsv", *options)
     assert said.out.split("\n")[:-1] == lines
-    assert "1 inputs could not be read" in said.err
+    assert "1 input could not be read; each has an empty line" in said.err
+
+
+def test_files_left_out_are_named_and_the_rest_counted(folder: Path, tmp_path: Path) -> None:
+    faulty(tmp_path)
+    wrong = ["noise.wav", "gone.wav", "cut.wav", "nothing.wav", "empty.wav"]
+    (tmp_path / "all.tsv").write_text("".join(f"{name}\tlow mid\n" for name in ("good.wav", *wrong)))
+    for command, became in (("predict", "each has an empty line"), ("evaluate", "no score counts them")):
+        said = call(command, folder / "speech", tmp_path / "all.tsv", "--media", tmp_path, "--skip-unreadable")
+        assert said.code == 0, said.err
+        told = said.err.splitlines()
+        assert len(told) == 5
+        for number, (line_, name) in enumerate(zip(told[:3], wrong[:3], strict=True), 2):
+            assert line_.startswith(f"left out: {tmp_path}/all.tsv:{number}: {tmp_path / name}: ")
+        assert told[3:] == ["left out: (and 2 more)", f"5 inputs could not be read; {became}"]
+        (tmp_path / "good.tsv").write_text("good.wav\tlow mid\n")
+        said = call(command, folder / "speech", tmp_path / "good.tsv", "--media", tmp_path, "--skip-unreadable")
+        assert (said.code, said.err) == (0, "")
 
 
 def test_a_missing_transcript_and_a_broken_picture_are_named(folder: Path, tmp_path: Path) -> None:
