@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dragoman import settings
 from dragoman.automatic_media import configured_media
 from dragoman.config import METRICS, Config, build, preset_table, preset_text
-from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
+from dragoman.data.corpus import FAULTS_KEPT, DataConfig, Files, fault_message, paths_of, read_all
 from dragoman.data.readers import Fault, Pairs
 from dragoman.data.shapes import not_numbers
 from dragoman.errors import DataError
@@ -60,17 +61,18 @@ class Look:
         return self.target_spaces < 0.1 or self.target_characters <= 32 or self.pairs < FEW
 
 
-def look(files: Files) -> Look:
-    """Read all pairs once; faults are an error here, as they will be in training."""
+def look(files: Files, config: DataConfig | None = None) -> Look:
+    """Read all pairs once; faults are an error here where they will be one in training."""
+    config = config or DataConfig(train=files)
     pairs = 0
     totals: Counter[str] = Counter()
     symbols: Counter[str] = Counter()
     faults: list[Fault] = []
     fault_count = 0
-    for item in read_all(DataConfig(train=files), files):
+    for item in read_all(config, files):
         if isinstance(item, Fault):
             fault_count += 1
-            if len(faults) < 3:
+            if len(faults) < FAULTS_KEPT:
                 faults.append(item)
             continue
         pairs += 1
@@ -83,7 +85,7 @@ def look(files: Files) -> Look:
         totals["target_spaces"] += " " in target
         if len(symbols) <= 1000:
             symbols.update(target.split())
-    if fault_count:
+    if fault_count and config.faults == "stop":
         raise DataError(fault_message(faults, fault_count))
     if pairs < 2:
         raise DataError(f"{', '.join(paths_of(files))}: found {pairs} pairs, expected at least 2")
@@ -192,7 +194,10 @@ def configured(files: Files, overrides: Sequence[str] = ()) -> tuple[Config, lis
     preset = asked.get("preset")  # a slip of the pen is told before a long file is read
     if preset is not None:
         preset_text(str(preset))
-    table, reasons = choose(files, look(files), None if preset is None else str(preset))
+    data = asked.get("data")
+    table = {"train": entry_of(files), **(data if isinstance(data, dict) else {})}
+    seen = look(files, settings.build(DataConfig, table, "data"))
+    table, reasons = choose(files, seen, None if preset is None else str(preset))
     table["data"]["train"] = entry_of(files)
     return build(override(table, list(overrides))), reasons
 
@@ -218,8 +223,8 @@ def configured_running(files: Files, overrides: Sequence[str]) -> tuple[Config, 
             faults.append(item)
         else:
             characters += len(item.references[0]) + 1
-    if faults:
-        raise DataError(fault_message(faults[:3], len(faults)))
+    if faults and first.data.faults == "stop":
+        raise DataError(fault_message(faults, len(faults)))
     if not characters:
         raise DataError(f"{', '.join(paths_of(files))}: no usable line found")
     few = characters < FEW_CHARACTERS
@@ -277,8 +282,8 @@ def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tu
         count += 1
         length += len(item.source)
         series = series and not not_numbers(item.source)
-    if faults:
-        raise DataError(fault_message(faults[:3], len(faults)))
+    if faults and first.data.faults == "stop":
+        raise DataError(fault_message(faults, len(faults)))
     if count < 2:
         raise DataError(f"{', '.join(paths_of(files))}: found {count} examples, expected at least 2")
     chosen, reason = DIRECT["series" if series and task == "regress" else task]

@@ -54,7 +54,7 @@ def usable(files: Files, config: DataConfig, task: str) -> list[Example]:
     items = list(read_all(config, files, shape=TRANSCRIPTS if task == "transcribe" else CAPTIONS))
     faults = [item for item in items if isinstance(item, Fault)]
     if faults and config.faults == "stop":
-        raise DataError(fault_message(faults[:3], len(faults)))
+        raise DataError(fault_message(faults, len(faults)))
     found = [item for item in items if isinstance(item, Example)]
     if len(found) < 2:
         raise DataError(f"{', '.join(paths_of(files))}: found {len(found)} examples, expected at least 2")
