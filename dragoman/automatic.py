@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.automatic_media import configured_media
 from dragoman.config import METRICS, MODELS, Config, build, preset_table, preset_text
-from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
+from dragoman.data.corpus import FAULTS_KEPT, DataConfig, Files, fault_message, paths_of, read_all
 from dragoman.data.readers import Fault, Pairs
 from dragoman.data.shapes import not_numbers
 from dragoman.errors import ConfigError, DataError
@@ -77,7 +77,7 @@ def look(files: Files, data: DataConfig | None = None) -> Look:
     for item in read_all(data, files):
         if isinstance(item, Fault):
             fault_count += 1
-            if len(faults) < 3:
+            if len(faults) < FAULTS_KEPT:
                 faults.append(item)
             continue
         pairs += 1
@@ -234,7 +234,7 @@ def configured_running(files: Files, overrides: Sequence[str]) -> tuple[Config, 
         else:
             characters += len(item.references[0]) + 1
     if faults and first.data.faults == "stop":
-        raise DataError(fault_message(faults[:3], len(faults)))
+        raise DataError(fault_message(faults, len(faults)))
     if not characters:
         raise DataError(f"{', '.join(paths_of(files))}: no usable line found")
     few = characters < FEW_CHARACTERS
@@ -307,16 +307,14 @@ def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tu
         length += len(item.source)
         series = series and not not_numbers(item.source)
     if faults and first.data.faults == "stop":
-        raise DataError(fault_message(faults[:3], len(faults)))
+        raise DataError(fault_message(faults, len(faults)))
     if count < 2:
         raise DataError(f"{', '.join(paths_of(files))}: found {count} examples, expected at least 2")
     name = "series" if series and task == "regress" else task
     chosen, reason = DIRECT[name]
     table = begun(name)
     if table.get("model") != chosen["model"]:
-        reason = (
-            "model: as asked for" if "kind" in table_of(asked, "model") else "model: reads as the run it starts from"
-        )
+        reason = "model: as asked for" if another else "model: reads as the run it starts from"
     tokens = length / count / CHARACTERS.get(chosen["tokenizer"]["source"]["kind"], 6)
     steps_an_epoch = max(1.0, count * (tokens + 1) * 1.15 / 2048)
     epochs = next(epochs for limit, epochs in EPOCHS if count <= limit)

@@ -21,7 +21,18 @@ from dragoman.answerer import Filler, open_run
 from dragoman.config import Config
 from dragoman.data.audio import AudioConfig
 from dragoman.data.batches import PAIRS, BatchPlan, Form, gather
-from dragoman.data.corpus import Corpus, Files, file_list, gathered, paths_of, read_all, tag_of, tags_of
+from dragoman.data.corpus import (
+    FAULTS_KEPT,
+    Corpus,
+    Files,
+    columns_advice,
+    file_list,
+    gathered,
+    paths_of,
+    read_all,
+    tag_of,
+    tags_of,
+)
 from dragoman.data.images import LineImageConfig, PictureConfig
 from dragoman.data.media import MediaError
 from dragoman.data.media_codec import Features
@@ -76,6 +87,7 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
 def check_lines(config: Config, files: Files, several: bool, say: Say, show: int) -> int:
     """Name every faulty line; gives how many there are."""
     counts: Counter[str] = Counter()
+    first: list[Fault] = []
     pairs = 0
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:  # of recordings and pictures all are read
         alone = replace(config.data, train=files, valid=None)
@@ -84,6 +96,8 @@ def check_lines(config: Config, files: Files, several: bool, say: Say, show: int
         for item in read_all(config.data, files, several_references=several, shape=shape):
             if isinstance(item, Fault):
                 counts[item.kind] += 1
+                if len(first) < FAULTS_KEPT:
+                    first.append(item)
                 if sum(counts.values()) <= show:
                     say(str(item))
             else:
@@ -91,6 +105,8 @@ def check_lines(config: Config, files: Files, several: bool, say: Say, show: int
     total = sum(counts.values())
     if total > show:
         say(f"… and {total - show:,} more faulty lines")
+    if advice := columns_advice(first):
+        say(advice)
     found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no faults"
     say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable {getattr(shape, 'unit', 'pair')}s, {found}")
     return total

@@ -14,8 +14,10 @@ import pytest
 
 from dragoman import automatic, config
 from dragoman.automatic import Look
+from dragoman.checking import check_lines
 from dragoman.data.readers import Pairs
 from dragoman.errors import ConfigError, DataError
+from dragoman.tasks import task_of
 from tests.conftest import call, words, write_rows
 
 SENTENCES = Look(
@@ -98,6 +100,48 @@ def test_faults_and_emptiness_are_told(tmp_path: Path) -> None:
     path.write_bytes(b"a\tb\n")
     with pytest.raises(DataError, match="found 1 pairs, expected at least 2"):
         automatic.look(str(path))
+
+
+@pytest.mark.parametrize("task", ["translate", "classify", "regress", "tag", "transcribe"])
+def test_surplus_columns_are_to_be_chosen_from(tmp_path: Path, task: str) -> None:
+    """Leaving such lines out would leave none."""
+    path = tmp_path / "all.tsv"
+    path.write_text("".join(f"a{number}\tb\tc\n" for number in range(40)) + "short\n")
+    asked = [f"task={task}"]
+    told = r'\(and 38 more\)\. Choose among the 3 columns with data\.columns, such as \["1", "2"\].*\["1", "2", "3"\]'
+    with pytest.raises(DataError, match=rf"all.tsv:1: found 3 columns, expected 2.*{told}"):
+        automatic.configured(str(path), asked)
+    table = config.build(
+        {"task": task, "data": {"train": str(path), "cache": str(tmp_path / "cache")}} | UNITS.get(task, {})
+    )
+    with pytest.raises(DataError, match=told):
+        task_of(table).prepare(table)
+    said: list[str] = []
+    check_lines(table, str(path), False, said.append, 3)
+    assert any("with data.columns" in line for line in said)
+    path.write_text("a\tb\tc\n" + "lonely\n" * 5)  # few of the faults: choosing would not help
+    with pytest.raises(DataError, match=r"\. Mend the lines, or leave"):
+        automatic.configured(str(path), asked)
+
+
+UNITS: dict[str, dict[str, Any]] = {
+    "transcribe": {"tokenizer": {"source": {"kind": "audio"}, "target": {"kind": "characters"}}},
+}
+
+
+def test_pairs_are_looked_at_as_the_settings_say(tmp_path: Path) -> None:
+    """What an error names as a remedy is one."""
+    path = tmp_path / "all.tsv"
+    path.write_text("".join(f"a{number}\tb\tc d e f\n" for number in range(40)))
+    made, _ = automatic.configured(str(path), ['data.columns=["1", "3"]'])
+    assert made.data.columns == ("1", "3")
+    with pytest.raises(ConfigError, match=r'data\.columns: found "x"'):
+        automatic.configured(str(path), ["data.columns=x"])
+    path.write_text("".join(f"a{number}\t{number}\n" for number in range(40)) + "lonely\n")
+    for task in ("translate", "classify", "regress"):
+        with pytest.raises(DataError, match=r"all.tsv:41: found 1 column"):
+            automatic.configured(str(path), [f"task={task}"])
+        assert automatic.configured(str(path), [f"task={task}", "data.faults=skip"])[0].data.faults == "skip"
 
 
 # ---------------------------------------------------------------------- choosing
