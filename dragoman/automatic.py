@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dragoman.automatic_media import configured_media
-from dragoman.config import METRICS, Config, build, preset_table, preset_text
-from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
+from dragoman.config import METRICS, MODELS, Config, build, preset_table, preset_text
+from dragoman.data.corpus import FAULTS_KEPT, DataConfig, Files, fault_message, paths_of, read_all
 from dragoman.data.readers import Fault, Pairs
 from dragoman.data.shapes import not_numbers
-from dragoman.errors import DataError
-from dragoman.settings import merge, override
+from dragoman.errors import ConfigError, DataError
+from dragoman.models.bert import BertEncoderConfig
+from dragoman.models.masked import MaskedModelConfig
+from dragoman.models.two_way import TwoWayEncoderConfig, TwoWayModelConfig
+from dragoman.settings import build as build_settings
+from dragoman.settings import merge, override, read_toml
 from dragoman.tasks import task_of
 
 FEW = 2000  # sentences, too few to learn sub-words from
@@ -60,17 +66,18 @@ class Look:
         return self.target_spaces < 0.1 or self.target_characters <= 32 or self.pairs < FEW
 
 
-def look(files: Files) -> Look:
-    """Read all pairs once; faults are an error here, as they will be in training."""
+def look(files: Files, data: DataConfig | None = None) -> Look:
+    """Read all pairs once; faults are an error here where they will be one in training."""
+    data = data or DataConfig(train=files)
     pairs = 0
     totals: Counter[str] = Counter()
     symbols: Counter[str] = Counter()
     faults: list[Fault] = []
     fault_count = 0
-    for item in read_all(DataConfig(train=files), files):
+    for item in read_all(data, files):
         if isinstance(item, Fault):
             fault_count += 1
-            if len(faults) < 3:
+            if len(faults) < FAULTS_KEPT:
                 faults.append(item)
             continue
         pairs += 1
@@ -83,7 +90,7 @@ def look(files: Files) -> Look:
         totals["target_spaces"] += " " in target
         if len(symbols) <= 1000:
             symbols.update(target.split())
-    if fault_count:
+    if fault_count and data.faults == "stop":
         raise DataError(fault_message(faults, fault_count))
     if pairs < 2:
         raise DataError(f"{', '.join(paths_of(files))}: found {pairs} pairs, expected at least 2")
@@ -192,9 +199,17 @@ def configured(files: Files, overrides: Sequence[str] = ()) -> tuple[Config, lis
     preset = asked.get("preset")  # a slip of the pen is told before a long file is read
     if preset is not None:
         preset_text(str(preset))
-    table, reasons = choose(files, look(files), None if preset is None else str(preset))
-    table["data"]["train"] = entry_of(files)
+    train = {"train": entry_of(files)}
+    data = build_settings(DataConfig, merge(train, table_of(asked, "data")), "data")
+    table, reasons = choose(files, look(files, data), None if preset is None else str(preset))
+    table["data"] |= train
     return build(override(table, list(overrides))), reasons
+
+
+def table_of(asked: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A table of settings that were asked for, empty where there are none."""
+    found = asked.get(name, {})
+    return found if isinstance(found, Mapping) else {}
 
 
 def entry_of(files: Files) -> Any:
@@ -218,8 +233,8 @@ def configured_running(files: Files, overrides: Sequence[str]) -> tuple[Config, 
             faults.append(item)
         else:
             characters += len(item.references[0]) + 1
-    if faults:
-        raise DataError(fault_message(faults[:3], len(faults)))
+    if faults and first.data.faults == "stop":
+        raise DataError(fault_message(faults, len(faults)))
     if not characters:
         raise DataError(f"{', '.join(paths_of(files))}: no usable line found")
     few = characters < FEW_CHARACTERS
@@ -265,8 +280,22 @@ def configured_running(files: Files, overrides: Sequence[str]) -> tuple[Config, 
 
 def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:
     """The same for a task that is answered without a search."""
-    table: dict[str, Any] = {"task": task, "data": {"train": entry_of(files)}}
-    first = build(override(table, list(overrides)))  # also tells a slip of the pen before a long file is read
+    base: dict[str, Any] = {"task": task, "data": {"train": entry_of(files)}}
+    asked = override({}, list(overrides))
+    if task not in DIRECT:
+        return build(override(base, list(overrides))), []  # names the mistake
+    usual = MODELS[task][0].kind
+    another = table_of(asked, "model").get("kind", usual) != usual  # which has other settings
+
+    def begun(name: str) -> dict[str, Any]:
+        """What these data begin with, but for what does not go with what was asked for."""
+        table = merge(base, DIRECT[name][0])
+        if another:
+            table = merge(base, {"tokenizer": table["tokenizer"]})
+        return started(table, asked)
+
+    names = ("regress", "series") if task == "regress" else (task,)
+    first = first_that_builds([override(begun(name), list(overrides)) for name in names])  # tells slips of the pen
     shape = task_of(first).shape_of(first)
     count, length, series = 0, 0, True
     faults: list[Fault] = []
@@ -277,12 +306,15 @@ def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tu
         count += 1
         length += len(item.source)
         series = series and not not_numbers(item.source)
-    if faults:
-        raise DataError(fault_message(faults[:3], len(faults)))
+    if faults and first.data.faults == "stop":
+        raise DataError(fault_message(faults, len(faults)))
     if count < 2:
         raise DataError(f"{', '.join(paths_of(files))}: found {count} examples, expected at least 2")
-    chosen, reason = DIRECT["series" if series and task == "regress" else task]
-    table = merge(table, chosen)
+    name = "series" if series and task == "regress" else task
+    chosen, reason = DIRECT[name]
+    table = begun(name)
+    if table.get("model") != chosen["model"]:
+        reason = "model: as asked for" if another else "model: reads as the run it starts from"
     tokens = length / count / CHARACTERS.get(chosen["tokenizer"]["source"]["kind"], 6)
     steps_an_epoch = max(1.0, count * (tokens + 1) * 1.15 / 2048)
     epochs = next(epochs for limit, epochs in EPOCHS if count <= limit)
@@ -295,6 +327,39 @@ def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tu
     }  # fmt: skip
     reasons = [reason, f"budget: {steps:,} steps of 2,048 tokens for {count:,} examples; the best {metric} is kept"]
     return build(override(table, list(overrides))), reasons
+
+
+def first_that_builds(tables: Sequence[Mapping[str, Any]]) -> Config:
+    """Of several tables the first without a mistake; where all have one, that of the first is told."""
+    try:
+        return build(tables[0])
+    except ConfigError:
+        for table in tables[1:]:
+            with suppress(ConfigError):
+                return build(table)
+        raise
+
+
+def started(table: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The table where another run is started from: its tokenizers, what reads, and how much that can read."""
+    start = table_of(asked, "train").get("start_from")
+    folder = start.get("run") if isinstance(start, Mapping) else start
+    if not isinstance(folder, str) or not folder or not (Path(folder) / "config.toml").is_file():
+        return table  # who opens it says so
+    theirs: dict[str, Any] = read_toml(Path(folder) / "config.toml")
+    model: dict[str, Any] = dict(theirs.get("model", {}))
+    table = {name: part for name, part in table.items() if name != "tokenizer"}
+    table["data"] = {**table["data"], "max_length": theirs["data"]["max_length"]}
+    if theirs.get("task") == table["task"]:
+        return table | {"model": model}
+    if "encoder" in model:
+        encoder = {"kind": READS.get(model["kind"], "recurrent"), **model["encoder"]}
+        table["model"] = {**table.get("model", {}), "encoder": encoder}
+    return table
+
+
+# The kind of encoder in a model that has but one.
+READS = {MaskedModelConfig.kind: BertEncoderConfig.kind, TwoWayModelConfig.kind: TwoWayEncoderConfig.kind}
 
 
 def tie_of(preset: str, joint: bool) -> str:
@@ -368,7 +433,7 @@ DIRECT: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 DIRECT["masked-language-model"] = (
     {
-        "data": {"max_length": 126},
+        "data": {"max_length": 125},  # two texts need one more than one
         "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
         "model": {
             "encoder": {

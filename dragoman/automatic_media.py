@@ -33,7 +33,7 @@ def configured_media(files: Files, task: str, overrides: Sequence[str]) -> tuple
     kind = wanted.get("kind", usual)
     slips = built({"kind": kind, **FEW} if kind == "audio" else {"kind": kind}, {})  # told before files are read
     examples = usable(files, slips.data, task)
-    reader, reason = chosen_reader(usual, wanted, examples, slips.data.faults == "skip")
+    reader, reason = chosen_reader(usual, wanted, examples, slips.data)
     count = sum(len(one.references) for one in examples)
     rows = typical_rows(built(reader, {}).tokenizer.source, examples)
     batch_tokens = int(min(20_000, max(4 * rows, count * rows / 8)))
@@ -54,7 +54,7 @@ def usable(files: Files, config: DataConfig, task: str) -> list[Example]:
     items = list(read_all(config, files, shape=TRANSCRIPTS if task == "transcribe" else CAPTIONS))
     faults = [item for item in items if isinstance(item, Fault)]
     if faults and config.faults == "stop":
-        raise DataError(fault_message(faults[:3], len(faults)))
+        raise DataError(fault_message(faults, len(faults)))
     found = [item for item in items if isinstance(item, Example)]
     if len(found) < 2:
         raise DataError(f"{', '.join(paths_of(files))}: found {len(found)} examples, expected at least 2")
@@ -62,27 +62,36 @@ def usable(files: Files, config: DataConfig, task: str) -> list[Example]:
 
 
 def chosen_reader(
-    usual: str, asked: dict[str, Any], examples: Sequence[Example], skip: bool
+    usual: str, asked: dict[str, Any], examples: Sequence[Example], data: DataConfig
 ) -> tuple[dict[str, Any], str]:
     """How files are read, by what was asked for and the first file that can be read; and why."""
-    named = examples[0].tagged
-    lines = usual == "audio" and not named.lower().endswith(SOUNDS)
-    kind = asked.get("kind") or ("line-image" if lines else usual)
-    if kind != "audio":
-        return {"kind": kind}, f"source: {kind}, as in {named}"
-    if "rate" in asked:
-        features = {} if asked["rate"] >= ENOUGH else FEW
-        return {"kind": kind, **features}, f"source: audio of {asked['rate']:,} samples a second, as asked"
     for example in examples:
+        named = example.tagged
+        lines = usual == "audio" and not named.lower().endswith(SOUNDS)
+        kind = asked.get("kind") or ("line-image" if lines else usual)
         try:
-            rate = decoded(read_bytes(example.tagged), example.tagged)[1]
-        except MediaError as error:
-            if not skip:
-                raise DataError(f"{example.place}: {error}") from None
-        else:
-            reason = f"source: audio of {rate:,} samples a second, as in {example.tagged}"
+            content = read_bytes(named)
+            if kind != "audio":
+                return {"kind": kind}, f"source: {kind}, as in {named}"
+            if "rate" in asked:
+                features = {} if asked["rate"] >= ENOUGH else FEW
+                return {"kind": kind, **features}, f"source: audio of {asked['rate']:,} samples a second, as asked"
+            rate = decoded(content, named)[1]
+            reason = f"source: audio of {rate:,} samples a second, as in {named}"
             return {"kind": kind, "rate": rate, **({} if rate >= ENOUGH else FEW)}, reason
-    raise DataError(f"found none of {len(examples):,} recordings that can be read")
+        except MediaError as error:
+            if data.faults == "stop":
+                raise DataError(f"{example.place}: {error}{advice(error, data)}") from None
+            last = error
+    raise DataError(f"found none of {len(examples):,} files that can be read; the last: {last}{advice(last, data)}")
+
+
+def advice(error: MediaError, data: DataConfig) -> str:
+    """Where files were looked for, if that is what is wrong."""
+    if error.kind != "missing-file":
+        return ""
+    place = f"is '{data.media}'" if data.media else "is not set: names are relative to the manifest"
+    return f"; data.media, the folder or archive that files are in, {place}"
 
 
 def typical_rows(reader: Any, examples: Sequence[Example]) -> int:

@@ -22,7 +22,18 @@ from dragoman.config import Config
 from dragoman.data.audio import AudioConfig
 from dragoman.data.batches import PAIRS, BatchPlan, Form, gather
 from dragoman.data.codecs import Labels, Numbers
-from dragoman.data.corpus import Corpus, Files, file_list, gathered, paths_of, read_all, tag_of, tags_of
+from dragoman.data.corpus import (
+    FAULTS_KEPT,
+    Corpus,
+    Files,
+    columns_advice,
+    file_list,
+    gathered,
+    paths_of,
+    read_all,
+    tag_of,
+    tags_of,
+)
 from dragoman.data.images import LineImageConfig, PictureConfig
 from dragoman.data.media import MediaError
 from dragoman.data.media_codec import Features
@@ -32,7 +43,7 @@ from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.softmax import SampledSoftmaxConfig
 from dragoman.models.transcriber import Transcriber
-from dragoman.runs import device_of, start_from, train, units_of
+from dragoman.runs import check_library, check_start, device_of, start_from, train, units_of
 from dragoman.tasks import model_for, segment_of, task_of
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
@@ -51,6 +62,9 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
     say("configuration: every setting is known and in range")
     device = device_of(config.train.device)
     use_half_precision(config.train.precision, device)
+    check_library(config.model)
+    if config.train.start is not None:
+        check_start(config.train.start.run)
     files = [config.data.train] + ([config.data.valid] if config.data.valid is not None else [])
     faults = sum(check_lines(config, part, part is not config.data.train, say, show) for part in files)
     if faults and config.data.faults == "stop":
@@ -74,6 +88,7 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
 def check_lines(config: Config, files: Files, several: bool, say: Say, show: int) -> int:
     """Name every faulty line; gives how many there are."""
     counts: Counter[str] = Counter()
+    first: list[Fault] = []
     pairs = 0
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:  # of recordings and pictures all are read
         alone = replace(config.data, train=files, valid=None)
@@ -82,6 +97,8 @@ def check_lines(config: Config, files: Files, several: bool, say: Say, show: int
         for item in read_all(config.data, files, several_references=several, shape=shape):
             if isinstance(item, Fault):
                 counts[item.kind] += 1
+                if len(first) < FAULTS_KEPT:
+                    first.append(item)
                 if sum(counts.values()) <= show:
                     say(str(item))
             else:
@@ -89,6 +106,8 @@ def check_lines(config: Config, files: Files, several: bool, say: Say, show: int
     total = sum(counts.values())
     if total > show:
         say(f"… and {total - show:,} more faulty lines")
+    if advice := columns_advice(first):
+        say(advice)
     found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no faults"
     say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable {getattr(shape, 'unit', 'pair')}s, {found}")
     return total

@@ -533,6 +533,9 @@ class Predictor:
         if faults and not skip_unreadable:
             more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
             raise DataError(f"{faults[0]}{more}; leave such examples out with --skip-unreadable (skip_unreadable=True)")
+        if self.unreadable is not None:
+            for fault in faults:
+                self.unreadable(fault)
         if not examples:
             raise DataError(f"nothing to evaluate: none of {len(faults)} files could be read")
         sources = self._sources(examples, tag)

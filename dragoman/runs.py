@@ -21,7 +21,7 @@ from dragoman.data.media_codec import Features
 from dragoman.data.tokenizers import Tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import keep_compiled, write_text
-from dragoman.models.pictures import TorchvisionEncoder
+from dragoman.models.pictures import TorchvisionConfig, TorchvisionEncoder, trunk_of
 from dragoman.tasks import Task, task_of
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
 from dragoman.training.display import Display
@@ -184,6 +184,21 @@ def check_resumable(run: Run, config: Config) -> None:
         )
 
 
+def check_start(folder: str) -> None:
+    """A run to start from must be there and have weights."""
+    try:
+        Run(folder).weights_path()
+    except RunError as error:
+        raise RunError(f"train.start_from: {error}") from None
+
+
+def check_library(model: Any) -> None:
+    """What a library must bring is asked for before long data are read."""
+    encoder = getattr(model, "encoder", None)
+    if isinstance(encoder, TorchvisionConfig):
+        trunk_of(encoder.name, None)
+
+
 def check_steps(folder: Path, steps: int) -> None:
     """A run cannot be taken back to fewer steps; its configuration would tell of steps that it has left behind."""
     reached = max(Checkpoints(folder).steps(), default=0)
@@ -213,6 +228,7 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
     ranks = Ranks()
     device = device_of(config.train.device, ranks)
     use_half_precision(config.train.precision, device)  # what cannot be done is said before anything is written
+    check_library(config.model)
     if config.train.tensorboard:
         summary_writer()
     if device.type == "cuda":
@@ -225,7 +241,7 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             check_resumable(Run(folder), config)
             check_steps(folder, config.train.steps)
         elif config.train.start is not None:
-            Run(config.train.start.run).weights_path()  # what is not there is said before anything is written
+            check_start(config.train.start.run)
         task = task_of(config)
         if ranks.first:
             task.prepare(config, display.doing)
@@ -236,6 +252,7 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         model = task.model(config, source, target).to(device)
         freeze(model, config.train.freeze)  # a name that is not there is said before anything is written
         rate_factors(model, config.train.rates)
+        validator = task.validator(config, corpus, device)  # a metric that these data do not have, too
         begun: list[str] = []
         if not Checkpoints(folder).steps():
             begun = trained_elsewhere(model)
@@ -250,7 +267,6 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         tell_data(display, corpus, task)
         for line in begun:
             display.say(line)
-        validator = task.validator(config, corpus, device)
         feed = task.feed(config, corpus, model, ranks)
         trainer = Trainer(
             config.train,

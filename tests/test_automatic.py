@@ -14,8 +14,10 @@ import pytest
 
 from dragoman import automatic, config
 from dragoman.automatic import Look
+from dragoman.checking import check_lines
 from dragoman.data.readers import Pairs
-from dragoman.errors import DataError
+from dragoman.errors import ConfigError, DataError
+from dragoman.tasks import task_of
 from tests.conftest import call, words, write_rows
 
 SENTENCES = Look(
@@ -98,6 +100,48 @@ def test_faults_and_emptiness_are_told(tmp_path: Path) -> None:
     path.write_bytes(b"a\tb\n")
     with pytest.raises(DataError, match="found 1 pairs, expected at least 2"):
         automatic.look(str(path))
+
+
+@pytest.mark.parametrize("task", ["translate", "classify", "regress", "tag", "transcribe"])
+def test_surplus_columns_are_to_be_chosen_from(tmp_path: Path, task: str) -> None:
+    """Leaving such lines out would leave none."""
+    path = tmp_path / "all.tsv"
+    path.write_text("".join(f"a{number}\tb\tc\n" for number in range(40)) + "short\n")
+    asked = [f"task={task}"]
+    told = r'\(and 38 more\)\. Choose among the 3 columns with data\.columns, such as \["1", "2"\].*\["1", "2", "3"\]'
+    with pytest.raises(DataError, match=rf"all.tsv:1: found 3 columns, expected 2.*{told}"):
+        automatic.configured(str(path), asked)
+    table = config.build(
+        {"task": task, "data": {"train": str(path), "cache": str(tmp_path / "cache")}} | UNITS.get(task, {})
+    )
+    with pytest.raises(DataError, match=told):
+        task_of(table).prepare(table)
+    said: list[str] = []
+    check_lines(table, str(path), False, said.append, 3)
+    assert any("with data.columns" in line for line in said)
+    path.write_text("a\tb\tc\n" + "lonely\n" * 5)  # few of the faults: choosing would not help
+    with pytest.raises(DataError, match=r"\. Mend the lines, or leave"):
+        automatic.configured(str(path), asked)
+
+
+UNITS: dict[str, dict[str, Any]] = {
+    "transcribe": {"tokenizer": {"source": {"kind": "audio"}, "target": {"kind": "characters"}}},
+}
+
+
+def test_pairs_are_looked_at_as_the_settings_say(tmp_path: Path) -> None:
+    """What an error names as a remedy is one."""
+    path = tmp_path / "all.tsv"
+    path.write_text("".join(f"a{number}\tb\tc d e f\n" for number in range(40)))
+    made, _ = automatic.configured(str(path), ['data.columns=["1", "3"]'])
+    assert made.data.columns == ("1", "3")
+    with pytest.raises(ConfigError, match=r'data\.columns: found "x"'):
+        automatic.configured(str(path), ["data.columns=x"])
+    path.write_text("".join(f"a{number}\t{number}\n" for number in range(40)) + "lonely\n")
+    for task in ("translate", "classify", "regress"):
+        with pytest.raises(DataError, match=r"all.tsv:41: found 1 column"):
+            automatic.configured(str(path), [f"task={task}"])
+        assert automatic.configured(str(path), [f"task={task}", "data.faults=skip"])[0].data.faults == "skip"
 
 
 # ---------------------------------------------------------------------- choosing
@@ -236,3 +280,67 @@ def test_any_preset_can_be_asked_for(preset: str, seen: Look) -> None:
     asked = config.build({"preset": preset, "data": {"train": "pairs.tsv"}}).model
     assert (model.encoder, model.decoder) == (asked.encoder, asked.decoder)
     assert f"preset: {preset}, as asked" in reasons
+
+
+# ---------------------------------------------------------------------- what is asked for on top
+
+
+def test_faults_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_bytes(b"good film\tyes\nno column\nbad film\tno\n" * 3)
+    skip = "data.faults=skip"
+    for task in ("translate", "classify"):
+        with pytest.raises(DataError, match="found 1 column"):
+            automatic.configured(str(path), [f"task={task}"])
+        assert automatic.configured(str(path), [f"task={task}", skip])[0].data.faults == "skip"
+
+
+def test_settings_of_what_is_chosen_can_be_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "tags.tsv"
+    path.write_text("a\tD\ndog\tN\n\na\tD\ncat\tN\n\n")
+    built, _ = automatic.configured(str(path), ["task=tag", "model.encoder.inner.width=48"])
+    model: Any = built.model
+    assert (model.encoder.kind, model.encoder.inner.width) == ("character-words", 48)
+    other, _ = automatic.configured(str(path), ["task=tag", "model.encoder.kind=recurrent", "model.encoder.width=48"])
+    model = other.model
+    assert (model.encoder.kind, model.encoder.width) == ("recurrent", 48)
+    path.write_text("1 2 3\t4\n2 3 4\t5\n3 4 5\t6\n")
+    series, _ = automatic.configured(str(path), ["task=regress", "tokenizer.source.scale=standard"])
+    assert series.tokenizer.source.kind == "numbers"
+    with pytest.raises(ConfigError, match=r"model\.encoder\.widht"):
+        automatic.configured(str(path), ["task=regress", "model.encoder.widht=48"])
+
+
+@pytest.mark.parametrize("over", [["model.pairs=true"], ["model.kind=two-way-language-model"]])
+def test_other_ways_to_pretrain_need_one_setting(over: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("one line\nanother line\na third\n" * 5)
+    automatic.configured(str(path), ["task=masked-language-model", *over])
+
+
+@pytest.mark.parametrize("kind", ["masked", "two-way-language-model"])
+def test_a_run_to_start_from_says_how_to_read(kind: str, tmp_path: Path) -> None:
+    text, rows, run = tmp_path / "text.txt", tmp_path / "rows.tsv", tmp_path / "run"
+    text.write_text("one line\nanother line\na third\n" * 5)
+    rows.write_text("one line\tyes\nanother line\tno\na third\tno\n" * 5)
+    first = [
+        "task=masked-language-model", f"model.kind={kind}", "tokenizer.source.kind=characters", "train.steps=2",
+        "train.validate_every=2", "model.encoder.layers=1", "model.encoder.width=32", "data.max_length=60",
+    ]  # fmt: skip
+    assert call("train", text, *first, "--run-folder", run).code == 0
+    said = call(
+        "train", rows, "task=classify", f"train.start_from={run}", "train.steps=2", "--run-folder", tmp_path / "b"
+    )
+    assert said.code == 0, said.err
+    assert "reads as the run it starts from" in said.err
+    assert json.loads((tmp_path / "b/data.json").read_text())["train"]["pairs"]
+    again = call(
+        "train",
+        rows,
+        "task=classify",
+        f"train.start_from={tmp_path}/b",
+        "train.steps=2",
+        "--run-folder",
+        tmp_path / "c",
+    )
+    assert again.code == 0, again.err

@@ -89,12 +89,12 @@ def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool,
 
 def all_examples(config: Any, files: Any, shape: Any, what: str, several_references: bool = False) -> list[Any]:
     """The examples to score, every one: scores of a part would be compared with scores of the whole."""
-    from dragoman.data.corpus import fault_message, paths_of, read_all
+    from dragoman.data.corpus import faults_told, paths_of, read_all
     from dragoman.data.readers import Fault
 
     items = list(read_all(config, files, several_references=several_references, shape=shape))
     if faults := [item for item in items if isinstance(item, Fault)]:
-        raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
+        raise DataError(faults_told(faults, len(faults)))
     if not items:
         raise DataError(f"{', '.join(paths_of(files))}: nothing to evaluate: no {what} was read")
     return items

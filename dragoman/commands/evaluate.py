@@ -11,7 +11,7 @@ import click
 
 from dragoman.commands.complete import evaluate_text
 from dragoman.commands.direct import all_examples, evaluate_directly
-from dragoman.commands.media import files_only
+from dragoman.commands.media import files_only, tell_left_out
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
     INTERVAL_OPTIONS,
@@ -137,6 +137,9 @@ def evaluate(
     examples = all_examples(reading, files, shape, "pair", several_references=True)
     predictor.temperature = None  # scores ask for no confidences
     predictor.tells_scores = False
+    left_out: list[Any] = []
+    if skip_unreadable:
+        predictor.unreadable = left_out.append
     with progress_bar("pairs", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
         scores, predictions = predictor.evaluate(
             examples,
@@ -169,3 +172,4 @@ def evaluate(
         for line in alignment_lines(found, unit, table=False) if not as_json else ():
             click.echo(line)
     print_scores(scores, as_json)
+    tell_left_out(left_out, "no score counts them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,14 @@ def reads_files(run: Any) -> bool:
 
 
 def files_only(run: Any, skip_unreadable: bool, media: str | None) -> None:
-    """Refuse options that mean nothing where inputs are text."""
+    """Refuse options that mean nothing where inputs are text, and a place of files that is none."""
     for name, given in (("--skip-unreadable", skip_unreadable), ("--media", media is not None)):
         if given and not reads_files(run):
             raise ConfigError(f'{name} is for recordings and pictures; {run.folder} has task = "{run.task.name}"')
+    if media is not None:
+        from dragoman.data.media_shape import check_media
+
+        check_media(media, "--media")
 
 
 def texts_only(command: str, run: str) -> None:
@@ -36,7 +41,7 @@ def texts_only(command: str, run: str) -> None:
 
 def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | None:
     """The inputs that a name stands for if it is no list but a file, a folder, an archive or a manifest; else None."""
-    from dragoman.data.media_shape import inputs_of, is_media
+    from dragoman.data.media_shape import PICTURES, SOUNDS, inputs_of, is_media, kind_of
 
     if file is None or file == "-":
         if media is not None:
@@ -45,13 +50,20 @@ def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | 
     if is_media(file):
         if media is not None:
             raise ConfigError(f"--media is for manifests, found {file}")
-        return inputs_of(file)
+        endings = SOUNDS if run.config.tokenizer.source.kind == "audio" else PICTURES
+        found = inputs_of(file, endings)
+        if found.passed:
+            total = f"{found.passed + len(found.places):,}"
+            click.echo(
+                f"{file}: {found.passed:,} of {total} files passed over, no {kind_of(endings)} by name", err=True
+            )
+        return found.places
     kind = manifest_kind(file)
     if kind not in (".tsv", ".jsonl"):
         if media is not None:
             raise ConfigError(f"--media is for manifests (.tsv, .jsonl), found {file}")
         return None
-    return _named(run.config.data, file, kind, media or run.config.data.media or str(Path(file).parent))
+    return _named(run.config.data, file, kind, media)
 
 
 def caller(run: Any, file: str) -> Callable[[int], str]:
@@ -71,14 +83,16 @@ def manifest_kind(file: str) -> str:
     return ".jsonl" if holds_objects(file) else Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
 
-def _named(config: Any, file: str, kind: str, base: str) -> Iterator[str]:
+def _named(config: Any, file: str, kind: str, media: str | None) -> Iterator[str]:
     """The locations in the first of a manifest's columns; texts after it are not looked at."""
     import json
 
-    from dragoman.data.media_shape import located
+    from dragoman.data.media_shape import check_media, is_relative, located
     from dragoman.data.readers import read_lines
 
     column = config.columns[0] if config.columns else "source" if kind == ".jsonl" else "1"
+    base = media or config.media or str(Path(file).parent)
+    looked_at = bool(media) or not config.media
     number = None
     for place, line in enumerate(read_lines(file), 1):
         if kind == ".jsonl" and line.strip():
@@ -97,12 +111,24 @@ def _named(config: Any, file: str, kind: str, base: str) -> Iterator[str]:
             if line.strip() and number >= len(cells):
                 raise DataError(f"{file}:{place}: found {len(cells)} columns, expected at least {number + 1}")
             name = cells[number] if line.strip() else ""
+        if name and not looked_at and is_relative(name):
+            check_media(config.media, "data.media of the run (--media names another)")
+            looked_at = True
         yield located(base, name) if name else ""
 
 
-def tell_left_out(faults: list[Any]) -> None:
-    """Say which inputs were left out, after all others were answered."""
+def noted(lines: Iterable[str], beside: deque[str]) -> Iterator[str]:
+    """The lines as they are, each added to what is to be told beside its answer."""
+    for line in lines:
+        beside.append(line.encode("utf-8", "replace").decode())  # a file's name may hold bytes that are no text
+        yield line
+
+
+def tell_left_out(faults: list[Any], what: str) -> None:
+    """Say which inputs were left out, after all others were answered, and what became of them."""
     for fault in faults[:3]:
         click.echo(f"left out: {fault}", err=True)
+    if len(faults) > 3:
+        click.echo(f"left out: (and {len(faults) - 3:,} more)", err=True)
     if faults:
-        click.echo(f"{len(faults):,} inputs could not be read; their lines are empty", err=True)
+        click.echo(f"{len(faults):,} input{'s' * (len(faults) > 1)} could not be read; {what}", err=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dragoman.commands.direct import predict_directly
-from dragoman.commands.media import caller, files_only, locations, reads_files, tell_left_out
+from dragoman.commands.media import caller, files_only, locations, noted, reads_files, tell_left_out
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
     SEARCH_OPTIONS,
@@ -42,7 +43,12 @@ from dragoman.errors import DataError, RunError
 @options(CONTROL_OPTIONS)
 @click.option("--beam-trace", metavar="FILE", help="Write all that the search looked at: one JSON object an input.")
 @tag_option
-@click.option("--json", "as_json", is_flag=True, help="One object a line: text, score, tokens, token_scores.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One object a line: text, score, tokens, token_scores; source where it is a file.",
+)
 @click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json.")
 @skip_unreadable_option
 @media_option
@@ -90,6 +96,8 @@ def predict(
 
     A run that transcribes or captions reads files: FILE is a recording or picture, a folder or archive of them, a
     manifest (.tsv, .jsonl) as for training, or a list of locations, one a line ("page.tar.gz::7.png" is in an archive).
+    Of a folder or archive the recordings (or pictures) are read in sorted order of their names, other files are passed
+    over and counted. Plain output has one line a file in that order; --json names every file as "source".
     """
     typed = file in (None, "-")
     if typed and sys.stdin is None:
@@ -131,6 +139,9 @@ def predict(
     if skip_unreadable:
         predictor.unreadable = left_out.append
     objects = named is None and holds_objects(file)
+    sources: deque[str] = deque()  # of files, as far as they are read and not yet answered
+    if as_json and reads_files(opened):
+        lines = noted(lines, sources)
     texts = (
         asked_from_json(line, f"{file}:{number}", control) if objects and line.strip() else Asked(line, control)
         for number, line in enumerate(lines, 1)
@@ -163,7 +174,9 @@ def predict(
             **decoding,
         ):
             if as_json:
-                text = prediction.as_json(probability=how["exhaustive"] is not None)
+                table = {"source": sources.popleft()} if sources else {}
+                table |= prediction.as_table(probability=how["exhaustive"] is not None)
+                text = json.dumps(table, ensure_ascii=False)
             else:  # a sub-word model can spell any byte; a line must stay a line
                 text = prediction.text.replace("\n", " ").replace("\r", " ")
             sys.stdout.write(text + "\n")
@@ -171,4 +184,4 @@ def predict(
                 sys.stdout.flush()
         sys.stdout.flush()
     tell_saved(decoding)
-    tell_left_out(left_out)
+    tell_left_out(left_out, "each has an empty line")

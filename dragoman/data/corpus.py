@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -39,6 +40,8 @@ from dragoman.settings import Range, setting
 
 FORMAT = 1  # raise when stores written by older code must not be read any more
 CHUNK = 20_000
+FAULTS_KEPT = 100  # the first so many tell what is wrong with all
+SURPLUS = re.compile("found ([0-9]+) columns, expected 2(?! or)")  # where two are usual and others can be chosen
 FEATURES = "features"  # folder of a corpus of recordings or pictures
 Files = str | tuple[str | Pairs, ...] | Pairs
 Note = Callable[[str, int], None]  # (what is being done, how much of it so far)
@@ -269,7 +272,7 @@ class Selection:
                 self.note(doing, count)
             if isinstance(item, Fault):
                 faults[item.kind] += 1
-                if len(first) < 3:
+                if len(first) < FAULTS_KEPT:
                     first.append(item)
             else:
                 yield item
@@ -299,11 +302,27 @@ class Selection:
                 yield example
 
 
-def fault_message(first: list[Fault], count: int) -> str:
-    """One line that names the first faulty lines and what to do."""
-    shown = "; ".join(str(fault) for fault in first)
-    rest = f" (and {count - len(first)} more)" if count > len(first) else ""
-    return f'{shown}{rest}. Mend the lines, or leave such lines out with data.faults="skip"'
+def faults_told(first: Sequence[Fault], count: int) -> str:
+    """One line that names the first three of so many faulty lines."""
+    shown = "; ".join(str(fault) for fault in first[:3])
+    return f"{shown} (and {count - 3} more)." if count > 3 else f"{shown}."
+
+
+def fault_message(first: Sequence[Fault], count: int) -> str:
+    """The same and what to do; of the first faults as many should be given as are at hand, up to FAULTS_KEPT."""
+    advice = columns_advice(first)
+    mend = f"{advice}, mend" if advice else "Mend"
+    return f'{faults_told(first, count)} {mend} the lines, or leave such lines out with data.faults="skip"'
+
+
+def columns_advice(faults: Sequence[Fault]) -> str:
+    """How to choose columns, if nearly all faulty lines have the same number of them too many; else nothing."""
+    found = Counter(int(match[1]) for fault in faults if (match := SURPLUS.match(fault.detail)))
+    columns, lines = max(found.items(), key=lambda item: item[1], default=(0, 0))
+    if columns <= 2 or lines < 0.9 * len(faults):
+        return ""
+    two = f'two texts before a label or number: ["1", "2", "{columns}"]'
+    return f'Choose among the {columns} columns with data.columns, such as ["1", "2"] ({two})'
 
 
 def chunks(examples: Iterable[Example], size: int = CHUNK) -> Iterator[list[Example]]:
@@ -394,7 +413,7 @@ def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note:
     valid = kept_as_text(selection.valid("tokenising validation pairs"))
     report["valid"], unknown = write_store(folder / "valid", valid, *bounds)
     if unknown and config.faults == "stop":
-        raise DataError(fault_message(unknown[:3], len(unknown)))
+        raise DataError(fault_message(unknown, len(unknown)))
     report["faults"] = dict(selection.faults + Counter(fault.kind for fault in unknown))
     for part in ("train", "valid"):
         if not report[part]["pairs"]:

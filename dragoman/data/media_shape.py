@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.data.audio import AudioConfig
 from dragoman.data.features import FeatureColumn, feature_statistics, write_features
@@ -23,7 +23,21 @@ if TYPE_CHECKING:
 
 def located(base: str | Path, name: str) -> str:
     """Where a name from a manifest stands; one that says so itself stands there."""
-    return name if PARTED in name or Path(name).is_absolute() else location(base, name)
+    return location(base, name) if is_relative(name) else name
+
+
+def is_relative(name: str) -> bool:
+    """Whether a name from a manifest needs the folder or archive that files are in."""
+    return PARTED not in name and not Path(name).is_absolute()
+
+
+def check_media(base: str, setting: str) -> None:
+    """Refuse what files cannot be in, before each of them is said to be missing; `setting` is where it was named."""
+    path = Path(base)
+    if path.is_dir() or (path.is_file() and is_archive(path)):
+        return
+    found = "which is neither" if path.exists() else "which does not exist"
+    raise DataError(f"{setting}: found '{base}', {found}; expected a folder or an archive ({', '.join(ARCHIVES)})")
 
 
 class MediaShape:
@@ -49,8 +63,15 @@ class MediaShape:
             max_characters=config.max_characters,
             header=config.header,
         )
+        looked_at = not config.media
         for item in items:
-            yield item if isinstance(item, Fault) else self.checked(item._replace(at=located(base, item.source)))
+            if isinstance(item, Fault):
+                yield item
+                continue
+            if not looked_at and is_relative(item.source):
+                check_media(config.media, "data.media")
+                looked_at = True
+            yield self.checked(item._replace(at=located(base, item.source)))
 
     def checked(self, example: Example) -> Example | Fault:
         """The example, or what is wrong with its file."""
@@ -134,28 +155,48 @@ class MediaShape:
         return total.hexdigest()
 
 
-SOUNDS = (".wav", ".flac", ".ogg", ".mp3")
+SOUNDS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".sph", ".w64")
+PICTURES = (
+    *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
+    *(".pbm", ".pgm", ".ppm", ".pnm", ".jp2", ".avif"),
+)
 TRANSCRIPTS = MediaShape("transcripts", several=False)
 CAPTIONS = MediaShape("captions", several=True)
 
 
-def listed(path: str | Path) -> list[str]:
-    """The locations of all files of a folder or archive, in the order of their names."""
+class Listed(NamedTuple):
+    """The locations that a name stands for, and how many files beside them were passed over."""
+
+    places: list[str]
+    passed: int = 0
+
+
+def listed(path: str | Path, endings: tuple[str, ...]) -> Listed:
+    """The files of a folder or archive with one of these endings, sorted by name; manifests and the like are passed."""
     path = Path(path)
     if path.is_dir():
-        found = [str(one) for one in sorted(path.iterdir()) if one.is_file() and not one.name.startswith(".")]
+        found = [str(one) for one in sorted(path.iterdir()) if one.is_file()]
     else:
         found = [f"{path}{PARTED}{name}" for name in sorted({name for name in members(str(path)).values() if name})]
-    if not found:
-        raise DataError(f"{path}: found no file in it, expected recordings or pictures")
-    return found
+    kept = [
+        one for one in found if one.lower().endswith(endings) and not PurePath(parted(one).name).name.startswith(".")
+    ]
+    if not kept:
+        count = f"{len(found):,} file{'s' * (len(found) != 1)}"
+        expected = f"expected names in {', '.join(endings)}; files of other endings can be named in a list"
+        raise DataError(f"{path}: found {count} in it, none of them a {kind_of(endings)}; {expected}")
+    return Listed(kept, len(found) - len(kept))
+
+
+def kind_of(endings: tuple[str, ...]) -> str:
+    """What files with these endings are."""
+    return "recording" if endings is SOUNDS else "picture"
 
 
 def is_media(path: str | Path) -> bool:
     """Whether a name is that of a recording, a picture, an archive or a folder, and not of a list of them."""
-    kinds = (*SOUNDS, ".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
-    named = PARTED in str(path) or Path(path).is_dir() or is_archive(path) or str(path).lower().endswith(kinds)
-    return named or _is_no_text(Path(path))
+    named = PARTED in str(path) or Path(path).is_dir() or is_archive(path)
+    return named or str(path).lower().endswith((*SOUNDS, *PICTURES)) or _is_no_text(Path(path))
 
 
 def _is_no_text(path: Path) -> bool:
@@ -166,7 +207,7 @@ def _is_no_text(path: Path) -> bool:
         return b"\0" in file.read(1024)
 
 
-def inputs_of(path: str | Path) -> list[str]:
-    """The locations that a name of such a kind stands for."""
-    alone = PARTED in str(path) or not (Path(path).is_dir() or str(path).lower().endswith(ARCHIVES))
-    return [str(path)] if alone else listed(path)
+def inputs_of(path: str | Path, endings: tuple[str, ...]) -> Listed:
+    """The locations that a name of such a kind stands for; a file that is named itself may have any ending."""
+    alone = PARTED in str(path) or not (Path(path).is_dir() or is_archive(path))
+    return Listed([str(path)]) if alone else listed(path, endings)

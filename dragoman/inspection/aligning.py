@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dragoman.data.corpus import fault_message, read_all
+from dragoman.data.corpus import faults_told, read_all
 from dragoman.data.readers import Fault, Pairs, read_lines
 from dragoman.errors import DataError
 from dragoman.inspection.alignment import (
@@ -34,7 +34,7 @@ def read_aligned(predictor: Predictor, files: str | Pairs) -> list[Pair]:
         else:
             pairs.append((item.tagged, item.references[0]))
     if faults:
-        raise DataError(fault_message(faults[:3], len(faults)).partition(" Mend")[0])
+        raise DataError(faults_told(faults, len(faults)))
     return pairs
 
 

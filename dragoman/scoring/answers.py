@@ -58,7 +58,10 @@ def flat(score: Callable[[Sequence[str], Sequence[str]], float]) -> Callable[[Se
 
 def whole_spans(found: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> float:
     """The F₁ of whole spans of BIO tags."""
-    return span_f1(found, expected).f1
+    try:
+        return span_f1(found, expected).f1
+    except DataError as error:
+        raise DataError(f"span_f1 needs tags of spans; {error}") from None
 
 
 Metrics = Mapping[str, AnswerMetric]

@@ -173,8 +173,12 @@ def transfer(
             loaded.append(name)
             numbers += ours.numel()
     if not loaded and not partly:
-        reasons = "; ".join(dict.fromkeys(why for _, why in left))
-        raise RunError(f"train.start_from: nothing of {run} fits this model: {reasons}")
+        first = "; ".join(f"{name}: {why}" for name, why in left[:2])
+        more = f" (and {len(left) - 2:,} more)" if len(left) > 2 else ""
+        raise RunError(
+            f"train.start_from: nothing of {run} fits this model: {first}{more}; give both the same sizes "
+            f"(dragoman info {run} shows its own)"
+        )
     unused = tuple(name for name in weights if used.get(name) not in own)
     return Transferred(tuple(loaded), tuple(partly), tuple(left), unused, numbers)
 

@@ -6,6 +6,7 @@ import io
 import json
 import random
 import re
+import shutil
 import tarfile
 import wave
 from collections.abc import Iterator
@@ -308,6 +309,59 @@ def test_every_kind_of_input_gives_the_same_text(folder: Path, tmp_path: Path) -
     assert call("predict", folder / "speech", moved, "--media", alone).out.splitlines() == by_manifest[:3]
 
 
+def test_files_of_other_kinds_are_passed_over(folder: Path, tmp_path: Path) -> None:
+    """A manifest lies beside its files, and folders hold notes: neither is a recording."""
+    draw = random.Random(3)
+    files = {f"{name}.WAV": recording([name], draw) for name in ("mid", "high", "low")}
+    others = {"test.tsv": b"mid.WAV\tmid\n", "note.txt": b"?", "seen.png": line("abc"), "._mid.WAV": b"left by a Mac"}
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    for name, data in (files | others).items():
+        (alone / name).write_bytes(data)
+    packed(tmp_path / "all.tar.gz", {f"inner/{name}": data for name, data in (files | others).items()})
+    expected = [call("predict", folder / "speech", alone / f"{name}.WAV").out for name in ("high", "low", "mid")]
+    assert len(set(expected)) == 3
+    for place in (alone, tmp_path / "all.tar.gz"):
+        said = call("predict", folder / "speech", place)
+        assert said.code == 0, said.err
+        assert said.out == "".join(expected)
+        assert said.err == f"{place}: 4 of 7 files passed over, no recording by name\n"
+    assert len(call("predict", folder / "lines", alone).out.splitlines()) == 1  # a run of pictures reads pictures
+    only = tmp_path / "only"
+    only.mkdir()
+    (only / "test.tsv").write_text("mid.WAV\tmid\n")
+    said = call("predict", folder / "captions", only)
+    assert said.code == 2
+    assert f"{only}: found 1 file in it, none of them a picture; expected names in .png, " in said.err
+    assert len(said.err.splitlines()) == 1
+
+
+def test_json_names_the_file_of_every_answer(folder: Path, tmp_path: Path) -> None:
+    names = [f"test{number}.wav" for number in (7, 1, 3)]
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    with tarfile.open(folder / "sounds.tar.gz") as tar:
+        tar.extractall(alone, [tar.getmember(name) for name in names], filter="data")
+    (alone / "test2.wav").write_bytes(b"not a sound")
+    listed = tmp_path / "list.txt"
+    listed.write_text(f"{alone}/test7.wav\n\n{alone}/test1.wav\n")
+    packed(tmp_path / "all.tar", {name: (alone / name).read_bytes() for name in names})
+    for place, expected in (
+        (alone, [f"{alone}/test{number}.wav" for number in (1, 2, 3, 7)]),
+        (tmp_path / "all.tar", [f"{tmp_path}/all.tar::test{number}.wav" for number in (1, 3, 7)]),
+        (manifest(folder, "speech", "test"), [f"{folder}/sounds.tar.gz::test{number}.wav" for number in range(12)]),
+        (listed, [f"{alone}/test7.wav", "", f"{alone}/test1.wav"]),
+        (alone / "test3.wav", [f"{alone}/test3.wav"]),
+    ):
+        said = call("predict", folder / "speech", place, "--json", "--skip-unreadable", "--batch-size", "2")
+        answers = [json.loads(row) for row in said.out.splitlines()]
+        assert [answer["source"] for answer in answers] == expected
+        for answer in answers:  # the name is that of the answer beside it
+            silent = answer["source"] in ("", f"{alone}/test2.wav")
+            own = "\n" if silent else call("predict", folder / "speech", answer["source"]).out
+            assert answer["text"] + "\n" == own
+
+
 def test_batches_do_not_change_the_text(folder: Path, name: str) -> None:
     predictor = load(folder / name)
     shape = task_of(predictor.config).shape_of(predictor.config)
@@ -453,7 +507,24 @@ def test_a_file_that_cannot_be_used_stops_and_is_named(folder: Path, tmp_path: P
     assert f"all.tsv:3: {tmp_path / wrong}" in said.err
     said = call("predict", folder / "speech", tmp_path / "all.tsv", *options)
     assert said.out.split("\n")[:-1] == lines
-    assert "1 inputs could not be read" in said.err
+    assert "1 input could not be read; each has an empty line" in said.err
+
+
+def test_files_left_out_are_named_and_the_rest_counted(folder: Path, tmp_path: Path) -> None:
+    faulty(tmp_path)
+    wrong = ["noise.wav", "gone.wav", "cut.wav", "nothing.wav", "empty.wav"]
+    (tmp_path / "all.tsv").write_text("".join(f"{name}\tlow mid\n" for name in ("good.wav", *wrong)))
+    for command, became in (("predict", "each has an empty line"), ("evaluate", "no score counts them")):
+        said = call(command, folder / "speech", tmp_path / "all.tsv", "--media", tmp_path, "--skip-unreadable")
+        assert said.code == 0, said.err
+        told = said.err.splitlines()
+        assert len(told) == 5
+        for number, (line_, name) in enumerate(zip(told[:3], wrong[:3], strict=True), 2):
+            assert line_.startswith(f"left out: {tmp_path}/all.tsv:{number}: {tmp_path / name}: ")
+        assert told[3:] == ["left out: (and 2 more)", f"5 inputs could not be read; {became}"]
+        (tmp_path / "good.tsv").write_text("good.wav\tlow mid\n")
+        said = call(command, folder / "speech", tmp_path / "good.tsv", "--media", tmp_path, "--skip-unreadable")
+        assert (said.code, said.err) == (0, "")
 
 
 def test_a_missing_transcript_and_a_broken_picture_are_named(folder: Path, tmp_path: Path) -> None:
@@ -548,6 +619,56 @@ def test_a_manifest_is_enough(folder: Path, tmp_path: Path) -> None:
         configured(str(tmp_path / "all.tsv"), ["task=transcribe"])
     config, _ = configured(str(tmp_path / "all.tsv"), ["task=transcribe", "data.faults=skip"])
     assert config.tokenizer.source.rate == RATE  # type: ignore[union-attr]
+
+
+def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_path: Path) -> None:
+    gone, test = tmp_path / "gone.tar.gz", manifest(folder, "speech", "test")
+    (tmp_path / "sounds.zip").write_bytes(b"PK")
+    for media, found in ((gone, "which does not exist"), (tmp_path / "sounds.zip", "which is neither")):
+        expected = f"found '{media}', {found}; expected a folder or an archive (.tar, .tar.gz, .tgz)\n"
+        for command in ("predict", "evaluate"):
+            said = call(command, folder / "speech", test, "--media", media, "--skip-unreadable")
+            assert (said.code, said.err) == (2, f"dragoman: --media: {expected}")
+        for faults in ("stop", "skip"):
+            case = settings.merge(table("speech", folder), {"data": {"media": str(media), "faults": faults}})
+            with pytest.raises(DataError, match=r"^data\.media: found ") as error:
+                task_of(build(case)).prepare(build(case))
+            assert str(error.value) + "\n" == f"data.media: {expected}"
+            with pytest.raises(DataError, match=r"^data\.media: found "):
+                configured(str(test), ["task=transcribe", f"data.media={media}", f"data.faults={faults}"])
+    moved = shutil.copytree(folder / "speech", tmp_path / "moved")
+    settings_ = (moved / "config.toml").read_text()
+    (moved / "config.toml").write_text(settings_.replace(str(folder / "sounds.tar.gz"), str(gone)))
+    said = call("predict", moved, test)
+    assert said.code == 2
+    assert said.err.startswith(f"dragoman: data.media of the run (--media names another): found '{gone}', ")
+    assert "data.media: found " in call("evaluate", moved, test).err
+    assert call("predict", moved, test, "--media", folder / "sounds.tar.gz").code == 0
+    whole = tmp_path / "whole.tsv"  # names that stand for themselves need no such place
+    whole.write_text(f"{folder}/sounds.tar.gz::test0.wav\tlow\n")
+    assert call("predict", moved, whole).code == call("evaluate", moved, whole).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("speech", ["tokenizer.source.rate=4000"]), ("lines", []), ("captions", [])]
+)
+def test_nothing_is_chosen_by_a_file_that_does_not_exist(
+    folder: Path, tmp_path: Path, name: str, options: list[str]
+) -> None:
+    """The first file is looked for before anything is said of it, and where it was looked for is told."""
+    alone = tmp_path / "all.tsv"
+    rows = [row.split("\t") for row in manifest(folder, name, "test").read_text().splitlines()]
+    alone.write_text("".join(f"{row[0]}\t{row[1]}\n" for row in rows))
+    asked = [f"task={CASES[name]['task']}", *options]
+    said = call("train", alone, *asked, "--run", tmp_path / "run")
+    assert said.code == 2
+    told = "data.media, the folder or archive that files are in, is not set: names are relative to the manifest"
+    assert said.err == f"dragoman: {alone}:1: {tmp_path / rows[0][0]}: found no such file; {told}\n"
+    assert "source:" not in said.out
+    with pytest.raises(DataError, match=f"found no such file; data.media, .* is '{tmp_path}'"):
+        configured(str(alone), [*asked, f"data.media={tmp_path}"])
+    with pytest.raises(DataError, match=r"found none of 12 files that can be read; the last: .*; data.media, "):
+        configured(str(alone), [*asked, "data.faults=skip"])
 
 
 def test_check_tries_what_can_be_read(folder: Path, tmp_path: Path) -> None:
