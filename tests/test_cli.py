@@ -319,7 +319,7 @@ def test_help_and_version() -> None:
     assert [line.split()[0] for line in listed.splitlines()] == [*order.split(), "demo"]
     for name in cli.cli.commands:
         said = call(name, "-h").out
-        assert f"Usage: dragoman {name} " in said
+        assert f"Usage: dragoman {name} " in said, call(name, "-h")
         assert f"\n  dragoman {name}" in said  # an example
 
 
