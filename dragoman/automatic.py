@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.automatic_media import configured_media
-from dragoman.config import METRICS, MODELS, Config, build, preset_table, preset_text
+from dragoman.config import METRICS, MODELS, Config, build, preset_table, preset_text, started_folder
 from dragoman.data.corpus import FAULTS_KEPT, DataConfig, Files, fault_message, paths_of, read_all
 from dragoman.data.readers import Fault, Pairs
 from dragoman.data.shapes import not_numbers
@@ -342,10 +342,9 @@ def first_that_builds(tables: Sequence[Mapping[str, Any]]) -> Config:
 
 def started(table: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
     """The table where another run is started from: its tokenizers, what reads, and how much that can read."""
-    start = table_of(asked, "train").get("start_from")
-    folder = start.get("run") if isinstance(start, Mapping) else start
-    if not isinstance(folder, str) or not folder or not (Path(folder) / "config.toml").is_file():
-        return table  # who opens it says so
+    folder = started_folder(asked)
+    if not folder:
+        return table
     theirs: dict[str, Any] = read_toml(Path(folder) / "config.toml")
     model: dict[str, Any] = dict(theirs.get("model", {}))
     table = {name: part for name, part in table.items() if name != "tokenizer"}

@@ -353,13 +353,19 @@ def build(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     return settings.build(Config, merged)
 
 
-def started_tokenizers(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The tokenizers of the run that another one starts from; none where it has none to give."""
-    train, task = table.get("train"), table.get("task", "translate")
+def started_folder(table: Mapping[str, Any]) -> str:
+    """The run that a table of settings starts from; empty where there is none, or no run: who opens it says so."""
+    train = table.get("train")
     start = train.get("start_from") if isinstance(train, Mapping) else None
     folder = start.get("run") if isinstance(start, Mapping) else start
-    if not isinstance(folder, str) or not folder or not (Path(folder) / "config.toml").is_file():
-        return {}  # who opens it says so
+    return folder if isinstance(folder, str) and folder and (Path(folder) / "config.toml").is_file() else ""
+
+
+def started_tokenizers(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The tokenizers of the run that another one starts from; none where it has none to give."""
+    folder, task = started_folder(table), table.get("task", "translate")
+    if not folder:
+        return {}
     theirs = settings.read_toml(Path(folder) / "config.toml").get("tokenizer", {})
     assert isinstance(theirs, Mapping)
     found: dict[str, Any] = {}

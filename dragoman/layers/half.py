@@ -3,7 +3,7 @@
 Autocast always runs them in float16, whatever it runs all else in. Gradients of a mean over thousands of tokens are so
 small that float16 rounds them away, so they are made larger on the way in and smaller on the way out, by a power of
 two: nothing else changes. And matrix units read eight such numbers at a time: other sizes are filled up with zeros
-(an LSTM of width 1,150 would take twice as long as one of 1,152), and units of zeros stay zero.
+(steps with an LSTM of width 1,150 took 1.5 times as long as of 1,152), and units of zeros stay zero.
 """
 
 from __future__ import annotations
