@@ -23,9 +23,11 @@ from dragoman.data.audio import AudioConfig
 from dragoman.data.batches import PAIRS, BatchPlan, Form, gather
 from dragoman.data.codecs import Labels, Numbers
 from dragoman.data.corpus import (
+    CHUNK,
     FAULTS_KEPT,
     Corpus,
     Files,
+    Note,
     columns_advice,
     file_list,
     gathered,
@@ -43,7 +45,7 @@ from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.softmax import SampledSoftmaxConfig
 from dragoman.models.transcriber import Transcriber
-from dragoman.runs import check_library, check_start, device_of, start_from, train, units_of
+from dragoman.runs import check_library, check_start, device_of, start_from, train, units_of, unknown_told
 from dragoman.tasks import model_for, segment_of, task_of
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
@@ -57,8 +59,8 @@ SLICE = 48  # pairs of the trial cycle
 LOOKED_AT = 200  # random batches whose targets are held against the room a model has
 
 
-def check(config: Config, say: Say, show: int = 1000) -> None:
-    """Say what is found; raises a DragomanError at the end if the run could not start."""
+def check(config: Config, say: Say, show: int = 1000, doing: Note = lambda what, count: None) -> None:
+    """Say what is found, and what is being done; raises a DragomanError at the end if the run could not start."""
     say("configuration: every setting is known and in range")
     device = device_of(config.train.device)
     use_half_precision(config.train.precision, device)
@@ -66,13 +68,15 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
     if config.train.start is not None:
         check_start(config.train.start.run)
     files = [config.data.train] + ([config.data.valid] if config.data.valid is not None else [])
-    faults = sum(check_lines(config, part, part is not config.data.train, say, show) for part in files)
+    faults = sum(check_lines(config, part, part is not config.data.train, say, show, doing) for part in files)
     if faults and config.data.faults == "stop":
         raise DataError(f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"')
-    corpus = task_of(config).prepare(config)
+    corpus = task_of(config).prepare(config, doing)
     if corpus.source_tokenizer.tags:
         counts = corpus.report["tags"].items()
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
+    if unknown := unknown_told(corpus.report):
+        say(unknown)
     shapes = (check_text if task_of(config).running else check_lengths)(config, corpus, say)
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
     freeze(model, config.train.freeze)
@@ -81,11 +85,15 @@ def check(config: Config, say: Say, show: int = 1000) -> None:
         for line in start_from(config, model, corpus).lines(config.train.start.run):
             say(f"start: {line}")
     check_reach(config, corpus, say)
+    doing("measuring memory", 0)
     check_memory(config, corpus, shapes, device, say)
+    doing("trying a whole cycle on a few examples", 0)
     check_cycle(config, say)
 
 
-def check_lines(config: Config, files: Files, several: bool, say: Say, show: int) -> int:
+def check_lines(
+    config: Config, files: Files, several: bool, say: Say, show: int, doing: Note = lambda what, count: None
+) -> int:
     """Name every faulty line; gives how many there are."""
     counts: Counter[str] = Counter()
     first: list[Fault] = []
@@ -93,8 +101,11 @@ def check_lines(config: Config, files: Files, several: bool, say: Say, show: int
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:  # of recordings and pictures all are read
         alone = replace(config.data, train=files, valid=None)
         shape = task_of(config).shape_of(config)
-        shape = gathered(Path(folder), alone, config.tokenizer, lambda doing, count: None, shape)
-        for item in read_all(config.data, files, several_references=several, shape=shape):
+        shape = gathered(Path(folder), alone, config.tokenizer, doing, shape)
+        items = read_all(config.data, files, several_references=several, shape=shape)
+        for number, item in enumerate(items):
+            if number % CHUNK == 0:
+                doing("checking lines", number)
             if isinstance(item, Fault):
                 counts[item.kind] += 1
                 if len(first) < FAULTS_KEPT:

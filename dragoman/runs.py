@@ -51,6 +51,8 @@ CHANGEABLE = (
     "data.media",
 )
 
+TELLING = 0.01  # a share of unknown tokens worth a word
+
 
 class Run:
     """A folder with everything about one model."""
@@ -244,7 +246,8 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             check_start(config.train.start.run)
         task = task_of(config)
         if ranks.first:
-            task.prepare(config, display.doing)
+            with display:  # what may be wrong with the data is told on a line of its own
+                task.prepare(config, display.doing)
         ranks.wait()
         corpus = task.prepare(config)
         torch.manual_seed(config.train.seed)
@@ -368,6 +371,23 @@ def tell_data(display: Display, corpus: Corpus, task: Task) -> None:
         left_out["longer than data.max_length"] = train_part["too_long"]
     if left_out:
         display.warn("left out: " + ", ".join(f"{count:,} {kind}" for kind, count in left_out.items()))
+    if unknown := unknown_told(report):
+        display.say(unknown)
+
+
+def unknown_told(report: dict[str, Any]) -> str:
+    """Which shares of the text its vocabulary does not know, if any is worth a word; older stores do not tell."""
+    parts = {part: report[part].get("unknown", {}) for part in ("train", "valid")}
+    sides = [side for side in ("source", "target") if any(shares.get(side, 0) > TELLING for shares in parts.values())]
+    if not sides:
+        return ""
+    one = len(parts["train"]) == 1
+    told = (
+        f"{parts['train'].get(side, 0):.1%} of the {'tokens' if one else f'{side} tokens'} to learn from, "
+        f"{parts['valid'].get(side, 0):.1%} of those to validate"
+        for side in sides
+    )
+    return f"unknown to the vocabulary: {'; '.join(told)}"
 
 
 def resumed(folder: str | Path, overrides: Sequence[str] = ()) -> Config:

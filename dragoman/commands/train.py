@@ -126,7 +126,14 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
     dragoman check my.toml train.batch_tokens=8192 --show 20
     """
     from dragoman.checking import check as prove
+    from dragoman.training.display import Display
 
     config, _ = resolve(what, source, target, overrides, click.echo)
-    prove(config, click.echo, show)
+    with Display() as display:
+
+        def say(line: str) -> None:
+            display.close()  # what is being done stands on a line of its own
+            click.echo(line)
+
+        prove(config, say, show, display.doing)
     click.echo("all is well")

@@ -20,15 +20,24 @@ import numpy as np
 
 from dragoman import settings
 from dragoman.data.batches import PAIRS, Form
-from dragoman.data.codecs import FewLabelsError, NumbersConfig, RunTokenizerConfig, load_codec, tokenizer_of
+from dragoman.data.codecs import (
+    FewLabelsError,
+    Labels,
+    Numbers,
+    NumbersConfig,
+    RunTokenizerConfig,
+    load_codec,
+    tokenizer_of,
+)
 from dragoman.data.features import FeatureColumn, MediaStore
 from dragoman.data.media_codec import Features, MediaConfig
 from dragoman.data.media_shape import MediaShape
 from dragoman.data.readers import Example, Fault, Pairs, read_pairs
 from dragoman.data.shapes import PAIRS_SHAPE, Shape
-from dragoman.data.store import Store, StoreWriter, TokenStore
+from dragoman.data.store import SIDES, Store, StoreWriter, TokenStore
 from dragoman.data.tags import Tagged
 from dragoman.data.tokenizers import (
+    UNK,
     NoTextError,
     SubwordsConfig,
     Tokenizer,
@@ -339,9 +348,12 @@ def write_store(
     target: Tokenizer,
     max_length: int,
     shape: Shape = PAIRS_SHAPE,
-) -> tuple[dict[str, int], list[Fault]]:
-    """Tokenise examples into a store; gives counts of pairs, tokens and what was too long, and what was no target."""
-    counts = dict.fromkeys(("pairs", "source_tokens", "target_tokens", "too_long"), 0)
+) -> tuple[dict[str, Any], list[Fault]]:
+    """Tokenise examples into a store; gives counts of pairs, tokens and what was too long, which share of the tokens
+    of each side is unknown, and what was no target."""
+    counts: dict[str, Any] = dict.fromkeys(("pairs", "source_tokens", "target_tokens", "too_long"), 0)
+    texts = {side: place for place, side in enumerate(SIDES) if is_text((source, target)[place])}
+    tokens, unknown = Counter[str](), Counter[str]()
     faults: list[Fault] = []
     dtypes = shape.dtypes(source, target, max_length)
     with StoreWriter(folder, len(source), len(target), dtypes) as writer:
@@ -359,7 +371,27 @@ def write_store(
             counts["pairs"] += len(kept)
             counts["source_tokens"] += sum(len(left) for left, _ in kept)
             counts["target_tokens"] += sum(shape.terms(row) for row in kept)
+            for side, place in texts.items():
+                tokens[side] += sum(len(row[place]) for row in kept)
+                unknown[side] += sum(row[place].count(UNK) for row in kept)
+    counts["unknown"] = {side: unknown[side] / tokens[side] for side in texts if tokens[side]}
     return counts, faults
+
+
+def is_text(codec: object) -> bool:
+    """Whether what a codec turns into numbers are tokens, some of which may be unknown."""
+    return not isinstance(codec, Labels | Numbers | Features)
+
+
+def some_known(config: DataConfig, tokenizers: TokenizersConfig, shares: dict[str, float]) -> None:
+    """That the vocabulary has at least one token of either side's text; else nothing could be learned."""
+    for side, share in shares.items():
+        if share == 1:
+            setting = side if getattr(tokenizers, side) is not None else "source"
+            raise DataError(
+                f"{', '.join(paths_of(config.train))}: every token of the {side} is unknown to its vocabulary, "
+                f"expected some that are not; change tokenizer.{setting} (minimum_count, vocabulary, kind)"
+            )
 
 
 def length_ratio(store: Store) -> float:
@@ -424,6 +456,7 @@ def _build(folder: Path, config: DataConfig, tokenizers: TokenizersConfig, note:
                 f"{', '.join(files)}: no {unit} is left for the {part} part ({usable}{report[part]['too_long']} "
                 f"longer than data.max_length = {config.max_length} tokens)"
             )
+    some_known(config, tokenizers, report["train"]["unknown"])
     if isinstance(shape, MediaShape):  # the stores hold numbers of frames that stand elsewhere
         for part in ("train", "valid"):
             report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())

@@ -25,6 +25,7 @@ class Display:
         self._bar: Any = None
         self._task: Any = None
         self._doing = ""
+        self._open = False  # whether a line of a preparation waits for its end
         self._noted = 0.0
 
     def __enter__(self) -> Display:
@@ -36,10 +37,13 @@ class Display:
         self.close()
 
     def close(self) -> None:
-        """End the bar, leaving its last state on the screen."""
+        """End the bar or the line of a preparation, leaving its last state on the screen."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        if self._open:
+            print(file=self.stream, flush=True)
+            self._open = False
 
     def say(self, line: str) -> None:
         """A line that stays."""
@@ -54,6 +58,7 @@ class Display:
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False)
         else:
+            self.close()
             print(line, file=self.stream, flush=True)
 
     def doing(self, what: str, count: int) -> None:
@@ -63,16 +68,17 @@ class Display:
             return
         line = f"{what}: {count:,} so far" if count else f"{what} …"
         if self.lively:
-            end = "\n" if self._doing and what != self._doing else ""
-            print(f"{end}\r{line}", end="", file=self.stream, flush=True)
+            if what != self._doing:
+                self.close()
+            print(f"\r{line}", end="", file=self.stream, flush=True)
+            self._open = True
         else:
             print(line, file=self.stream, flush=True)
         self._doing, self._noted = what, now
 
     def begin(self, step: int, steps: int) -> None:
         """Training starts or goes on."""
-        if self.lively and self._doing:
-            print(file=self.stream)
+        self.close()
         if self.lively:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

@@ -82,6 +82,19 @@ def test_an_error_stands_on_a_line_of_its_own(inside: Workshop, tmp_path: Path) 
     assert shown.split("\r\n")[-2].startswith(f"dragoman: {path}:2: found byte 0xe9")
 
 
+def test_what_is_prepared_stands_on_lines_of_its_own(inside: Workshop) -> None:
+    path = inside.write("bad.tsv", b"abc\tcba\n" * 30 + b"abc\n")
+    table = inside.write("bad.toml", '[data]\ntrain = "bad.tsv"\n[tokenizer.source]\nkind = "characters"\n')
+    for command, doing in (("train", "reading …"), ("check", "checking lines …")):
+        code, shown = at_a_terminal(command, table)
+        assert code == 2
+        lines = [line.rpartition("\r")[2] for line in shown.split("\r\n")]
+        assert doing in lines
+        assert lines[-2] == call(command, table).err.splitlines()[-1]
+    path.unlink()
+    table.unlink()
+
+
 @pytest.mark.parametrize("content", [b"", b"a", b"a\n", b"a\nb", b"\n\n", b"x\n" * 700_000 + b"y"])
 def test_lines_are_counted_as_they_are_read(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.txt"

@@ -25,6 +25,7 @@ from dragoman.data.corpus import Corpus, DataConfig, Selection, TokenizersConfig
 from dragoman.data.readers import Example, Pairs
 from dragoman.data.tokenizers import CharactersConfig, SubwordsConfig, WordsConfig
 from dragoman.errors import DataError
+from dragoman.runs import unknown_told
 
 CHARACTERS = TokenizersConfig(source=CharactersConfig())
 SPACES = TokenizersConfig(source=WordsConfig(split="spaces"), target=WordsConfig(split="spaces"))
@@ -398,3 +399,26 @@ def test_memory_stays_flat_while_text_is_tokenised(
         tracemalloc.stop()
     # What length_ratio sorts at the end takes some tens of bytes a pair.
     assert peaks[2] - peaks[1] < 64 * 13_500
+
+
+def test_shares_of_unknown_tokens_are_counted(tmp_path: Path) -> None:
+    pairs = [(f"same s{number}", "same same other") for number in range(100)]
+    rare = TokenizersConfig(source=WordsConfig(split="spaces", minimum_count=2), target=WordsConfig(split="spaces"))
+    valid = write(tmp_path / "valid.tsv", [("same same", "same new other new")])
+    corpus = prepare(DataConfig(train=str(write(tmp_path / "a.tsv", pairs)), valid=str(valid)), rare)
+    assert corpus.report["train"]["unknown"] == {"source": 0.5, "target": 0.0}
+    assert corpus.report["valid"]["unknown"] == {"source": 0.0, "target": 0.5}
+    told = "50.0% of the source tokens to learn from, 0.0% of those to validate"
+    assert unknown_told(corpus.report) == (
+        f"unknown to the vocabulary: {told}; 0.0% of the target tokens to learn from, 50.0% of those to validate"
+    )
+    assert unknown_told({"train": {"pairs": 1}, "valid": {"pairs": 1}}) == ""  # as older stores
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_text_of_which_nothing_is_known_is_refused(tmp_path: Path, side: str) -> None:
+    path = write(tmp_path / "a.tsv", numbers(20))
+    rare = replace(SPACES, **{side: WordsConfig(split="spaces", minimum_count=2)})
+    message = rf"a\.tsv: every token of the {side} is unknown to its vocabulary.*tokenizer\.{side} \(minimum_count"
+    with pytest.raises(DataError, match=message):
+        prepare(DataConfig(train=str(path)), rare)
