@@ -200,8 +200,14 @@ def build(cls: type[D], table: Mapping[str, object], place: str = "", origin: st
     return instance
 
 
-def _build(cls: Any, table: Mapping[str, object], place: str, errors: list[str], others: Any = ()) -> object:
-    """An instance, or None when errors were added; `others` are the classes of other kinds."""
+def _build(
+    cls: Any, table: Mapping[str, object], place: str, errors: list[str], others: Any = (), base: object = MISSING
+) -> object:
+    """An instance, or None when errors were added; `others` are the classes of other kinds.
+
+    What the table does not say is as in `base`, the instance that stands there without any table, if it is of this
+    class; else as the class has it.
+    """
     before = len(errors)
     fields, kind = _fields(cls), _kind(cls)
     names = [*fields] if kind is None else ["kind", *fields]
@@ -215,6 +221,8 @@ def _build(cls: Any, table: Mapping[str, object], place: str, errors: list[str],
     values: Table = {}
     for name, field in fields.items():
         expected, default, inner = _expected(hints[name]), _default(field), _join(place, name)
+        if type(base) is cls:
+            default = values[name] = getattr(base, name)
         if name in table:
             values[name] = _read(expected, table[name], inner, errors, default)
         elif default is MISSING:
@@ -242,7 +250,7 @@ def _read(expected: _Expected, value: object, place: str, errors: list[str], def
     if isinstance(value, Mapping) and expected.tables:
         chosen = _choose(expected.tables, value, place, errors, default)
         others = [cls for cls in expected.tables if cls is not chosen]
-        return None if chosen is None else _build(chosen, value, place, errors, others)
+        return None if chosen is None else _build(chosen, value, place, errors, others, default)
     if isinstance(value, list | tuple) and expected.lists:
         trials: list[list[str]] = []
         for item in expected.lists:

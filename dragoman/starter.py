@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dragoman import settings
@@ -132,12 +132,19 @@ STARTERS = {
 }
 
 
-def starter(task: str) -> str:
-    """The text of a starter configuration: what it sets, and behind '#' everything else with its present value."""
+def starter(task: str, overrides: Sequence[str] = ()) -> str:
+    """The text of a starter configuration: what it sets, and behind '#' everything else with its present value.
+
+    `place=value` settings on top may choose other kinds of parts, whose settings are then shown.
+    """
     if task not in STARTERS:
         raise ConfigError(f"found {task!r}, no such task. {hint(task, STARTERS)}")
     about, table = STARTERS[task]
+    table = settings.override(table, overrides)
+    if table.get("task", task) != task:
+        raise ConfigError(f"task: found {table['task']!r} for the task {task!r}, expected one of them")
     resolved = settings.as_table(build(table))
+    table = opened_kinds(table, resolved)
     lines = [
         f"# A Dragoman configuration for {about}.",
         "# A line behind '#' shows a setting that may be changed, with the value it has now.",
@@ -168,6 +175,17 @@ def starter(task: str) -> str:
     for head, rows in tables.items():
         lines += ["", f"[{head}]", *rows]
     return "\n".join(lines) + "\n"
+
+
+def opened_kinds(table: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """A table in which parts named by their kind alone are tables too: they get a header of their own."""
+    out: dict[str, Any] = {}
+    for key, value in table.items():
+        whole = resolved.get(key)
+        if isinstance(whole, Mapping):
+            value = opened_kinds(value if isinstance(value, Mapping) else {"kind": value}, whole)
+        out[key] = value
+    return out
 
 
 def at(table: Mapping[str, Any], place: str) -> Any:

@@ -93,6 +93,18 @@ def test_every_fault_is_named_by_file_and_line(here: Path) -> None:
     assert expected[0] in skipping.lines
 
 
+def test_a_file_alone_is_told_every_fault_too(here: Path) -> None:
+    write_rows(here / "pairs.tsv", [*pairs(), ("abc",), ("", "b"), ("bcd",), ("cde",), ("def",)])
+    said = check("pairs.tsv")
+    assert said.code == 2
+    count = len(pairs())
+    assert [line.split(":")[1] for line in said.lines if line.startswith("pairs.tsv:")] == [
+        str(count + number) for number in range(1, 6)
+    ]
+    assert said.err.splitlines()[-1].startswith("dragoman: 5 lines cannot be used; mend them")
+    assert check("pairs.tsv", "data.faults=stop").err.startswith(f"dragoman: pairs.tsv:{count + 1}: found 1 column")
+
+
 def test_validation_lines_are_checked_and_may_have_several_references(here: Path) -> None:
     write_rows(here / "pairs.tsv", pairs())
     write_rows(here / "valid.tsv", [("abc", "a", "b"), ("bcd",)])

@@ -174,10 +174,14 @@ def test_lists_of_either_type_are_told_apart_by_their_items() -> None:
     assert errors({"tags": [1, 2, "b"]}, Train) == ['tags[2]: found "b" (text), expected a whole number']
 
 
-def test_a_table_without_kind_takes_the_kind_of_the_default_and_its_class_defaults() -> None:
-    encoder = build(Model, {"encoder": {"heads": 4}}).encoder
-    assert encoder == Transformer(heads=4)
-    assert encoder.width == 512  # not the 64 of the default instance
+def test_a_table_of_the_kind_of_the_default_changes_what_it_says_only() -> None:
+    assert build(Model, {"encoder": {"heads": 4}}).encoder == Transformer(width=64, heads=4)
+    assert build(Model, {"encoder": {"kind": "transformer", "heads": 4}}).encoder == Transformer(width=64, heads=4)
+    assert build(Model, {"encoder": {"positions": {"distance": 3}}}).encoder == Transformer(64, positions=Relative(3))
+    assert build(Model, {"encoder": "transformer"}).encoder == Model().encoder
+    # Another kind, or one where there is nothing without a table, starts from its class.
+    assert build(Model, {"encoder": {"kind": "recurrent"}}).encoder == Recurrent()
+    assert build(Model, {"decoder": {"kind": "transformer"}}).decoder == Transformer()
 
 
 def test_the_bare_name_of_a_kind_stands_for_its_defaults() -> None:
@@ -885,7 +889,7 @@ def test_every_described_default_is_one_that_build_accepts() -> None:
         if row.default != "required" and not row.when and not row.place.startswith("model.decoder")
     ]
     assert len(assignments) > 10
-    assert build(Config, override({"data": DATA}, assignments)) == Config(Data("a.tsv"), Model(encoder=Transformer()))
+    assert build(Config, override({"data": DATA}, assignments)) == Config(Data("a.tsv"))
 
 
 def test_setting_keeps_defaults_factories_and_required_fields() -> None:

@@ -65,6 +65,32 @@ def test_all_lines_together_show_the_whole_configuration(task: str) -> None:
     assert missing(settings.as_table(build(lines)), written, "") == unsaid
 
 
+OTHERS = {
+    "transcribe": [
+        "tokenizer.source.kind=line-image", "model.augment=line", "model.encoder.front=stacked", "model.writer=joint",
+    ],
+    "caption": ["model.encoder=patches", "model.decoder.kind=transformer", "model.decoder.layers=2"],
+    "classify": ["model.pooling=queries", "model.encoder.kind=transformer", "data.train=mine.tsv"],
+    "translate": ["preset=luong-2015-small", "tokenizer.target=characters", "model.tie=target"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", OTHERS)
+def test_settings_of_other_kinds_are_shown_when_asked_for(task: str) -> None:
+    lines = starter(task, OTHERS[task]).splitlines()
+    expected = config.build(settings.override(STARTERS[task].table, OTHERS[task]))
+    assert build(lines) == expected != config.build(STARTERS[task].table)
+    shown = [uncommented(line) for line in lines]
+    assert build(shown) == expected
+    unsaid = ["model.encoder.kind"] if task == "transcribe" else ["search"] if task == "classify" else []
+    assert missing(settings.as_table(expected), tomllib.loads("\n".join(shown)), "") == unsaid
+
+
+def test_a_starter_has_one_task() -> None:
+    with pytest.raises(ConfigError, match="task: found 'tag' for the task 'classify'"):
+        starter("classify", ["task=tag"])
+
+
 def missing(resolved: dict[str, Any], written: dict[str, Any], place: str) -> list[str]:
     """Places of a resolved configuration that a table does not name."""
     found = []

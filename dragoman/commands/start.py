@@ -9,12 +9,16 @@ from dragoman.commands.printing import as_utf8
 
 @click.command()
 @click.argument("task", required=False)
-def new(task: str | None) -> None:
+@click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
+def new(task: str | None, overrides: tuple[str, ...]) -> None:
     """Print a commented starter configuration for a TASK (translate, classify, transcribe, …).
+
+    It shows every setting of the parts it has; name other kinds of parts to see theirs.
 
     \b
     dragoman new translate > my.toml
     dragoman new            which tasks there are
+    dragoman new transcribe tokenizer.source.kind=line-image model.augment.kind=line data.train=lines.tsv
     """
     from dragoman.starter import STARTERS, starter
 
@@ -23,7 +27,7 @@ def new(task: str | None) -> None:
             click.echo(f"{name:<24}{chosen.about}")
     else:
         as_utf8()
-        click.echo(starter(task), nl=False)
+        click.echo(starter(task, overrides), nl=False)
 
 
 @click.command()

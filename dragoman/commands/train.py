@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,24 @@ from dragoman.errors import DataError
 
 if TYPE_CHECKING:
     from dragoman.config import Config
+    from dragoman.data.corpus import Files
     from dragoman.training.display import Display
+
+FAULTS = "data.faults"
 
 
 def resolve(
-    what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...], say: Any
+    what: str | None,
+    source: str | None,
+    target: str | None,
+    overrides: tuple[str, ...],
+    say: Any,
+    despite_faults: bool = False,
 ) -> tuple[Config, str]:
-    """The configuration meant by a config file, a data file, a run folder or two parallel files, and a run folder."""
+    """The configuration meant by a config file, a data file, a run folder or two parallel files, and a run folder.
+
+    `despite_faults` chooses from the usable lines of data files, whatever will be done about the others.
+    """
     from dragoman import config as configuration
     from dragoman.files import run_name
 
@@ -43,12 +55,25 @@ def resolve(
     files = Pairs(source, target) if source is not None and target is not None else what
     assert files is not None
     folder = Path("runs") / run_name(what or source or "")
-    config, reasons = automatic.configured(files, overrides)
+    config, reasons = (chosen_despite_faults if despite_faults else automatic.configured)(files, overrides)
     for reason in reasons:
         say(reason)
     if overrides:
         say(f"on top of that: {', '.join(overrides)}")
     return config, str(folder)
+
+
+def chosen_despite_faults(files: Files, overrides: tuple[str, ...]) -> tuple[Config, list[str]]:
+    """As automatic.configured does, but faulty lines stop nothing yet."""
+    from dragoman import automatic
+
+    if any(assignment.partition("=")[0].strip() == FAULTS for assignment in overrides):
+        return automatic.configured(files, overrides)
+    try:
+        config, reasons = automatic.configured(files, (*overrides, f"{FAULTS}=skip"))
+    except DataError:  # too few lines are left: why says the strict way
+        return automatic.configured(files, overrides)
+    return replace(config, data=replace(config.data, faults="stop")), reasons
 
 
 def what_to_train(function: Any) -> Any:
@@ -128,7 +153,7 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
     from dragoman.checking import check as prove
     from dragoman.training.display import Display
 
-    config, _ = resolve(what, source, target, overrides, click.echo)
+    config, _ = resolve(what, source, target, overrides, click.echo, despite_faults=True)
     with Display() as display:
 
         def say(line: str) -> None:

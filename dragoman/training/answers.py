@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from dragoman.errors import ConfigError
 from dragoman.scoring.answers import score_answers, usual
 from dragoman.search.readout import Readout
 from dragoman.training.validation import Validation
+
+LOOKED_AT = 100  # texts among which that of the first row is looked for
 
 
 class AnswerValidator:
@@ -68,5 +72,17 @@ class AnswerValidator:
     def _sample(self, model: Any) -> tuple[str, str]:
         first = np.zeros(1, dtype=np.int64)
         batch = gather(self.corpus.valid, first, form=self.corpus.form).to(self.device)
-        text = self.corpus.source_tokenizer.decode(self.corpus.valid.source.rows(first)[0].tolist())
-        return text, self.readout.read(model, batch, self.corpus.target_tokenizer)[0].text
+        return self._first_text(), self.readout.read(model, batch, self.corpus.target_tokenizer)[0].text
+
+    def _first_text(self) -> str:
+        """The text of the first row as it was written, unknown words and all; else what its tokens say."""
+        row, codec = (
+            self.corpus.valid.source.rows(np.zeros(1, dtype=np.int64))[0].tolist(),
+            self.corpus.source_tokenizer,
+        )
+        with self.corpus.valid_texts.open(encoding="utf-8") as file:
+            for line in islice(file, LOOKED_AT):  # of which the first may have been left out
+                text: str = json.loads(line)["source"]
+                if codec.encode(text) == row:
+                    return text
+        return codec.decode(row)
