@@ -30,13 +30,14 @@ types: setup
 
 # One process a core, each with one thread: half the time of two threads in one process.
 tests: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
 
 # Long proofs: a hundred kills, ten million pairs, every architecture on a real task. Not part of `make test`.
 campaign: setup
 	$(BIN)/python benchmarks/kill_campaign.py 100
 	$(BIN)/python benchmarks/flat_memory.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/small_task.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow
 
 clean:
 	rm -rf $(VENV) runs

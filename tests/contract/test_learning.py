@@ -182,7 +182,7 @@ def learned(lesson: Lesson, task: str, seed: int) -> tuple[float, float]:
     return before, exact_match(model, lesson, task, unseen)
 
 
-@pytest.mark.parametrize("task", ["copy", "reverse"])
+@pytest.mark.parametrize("task", [pytest.param("copy", marks=pytest.mark.slow), "reverse"])
 @pytest.mark.parametrize("lesson", LESSONS, ids=str)
 def test_law_11_learns(lesson: Lesson, task: str) -> None:
     before, after = learned(lesson, task, SEED)
