@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from dragoman import companions, predictor  # noqa: E402
-from dragoman.data.readers import read_lines  # noqa: E402
+from dragoman.data.lines import read_lines  # noqa: E402
 from dragoman.inspection.lexical import make_shortlist  # noqa: E402
 from dragoman.search.shortlist import NAME  # noqa: E402
 

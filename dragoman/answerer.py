@@ -14,7 +14,7 @@ import torch
 from dragoman.completer import Completer
 from dragoman.config import encoder_of, reach
 from dragoman.data.codecs import Labels
-from dragoman.data.readers import Example, Fault
+from dragoman.data.examples import Example, Fault
 from dragoman.data.texts import MASK
 from dragoman.data.tokenizers import UNKNOWN_SURFACE
 from dragoman.errors import ConfigError, DataError

@@ -13,7 +13,7 @@ from typing import Any
 from dragoman.automatic_media import configured_media
 from dragoman.config import METRICS, MODELS, Config, build, preset_table, preset_text, started_folder
 from dragoman.data.corpus import FAULTS_KEPT, DataConfig, Files, fault_message, paths_of, read_all
-from dragoman.data.readers import Fault, Pairs
+from dragoman.data.examples import Fault, Pairs
 from dragoman.data.shapes import not_numbers
 from dragoman.errors import ConfigError, DataError
 from dragoman.models.bert import BertEncoderConfig

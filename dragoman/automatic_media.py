@@ -9,9 +9,9 @@ from typing import Any
 from dragoman.config import METRICS, Config, build
 from dragoman.data.audio import decoded
 from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
+from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.media import MediaError, read_bytes
 from dragoman.data.media_shape import CAPTIONS, SOUNDS, TRANSCRIPTS
-from dragoman.data.readers import Example, Fault, Pairs
 from dragoman.errors import DataError
 from dragoman.settings import merge, override
 

@@ -36,10 +36,10 @@ from dragoman.data.corpus import (
     tag_of,
     tags_of,
 )
+from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.images import LineImageConfig, PictureConfig
 from dragoman.data.media import MediaError
 from dragoman.data.media_codec import Features
-from dragoman.data.readers import Example, Fault, Pairs
 from dragoman.data.running import RunningPlan, RunningText
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce

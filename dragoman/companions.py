@@ -14,8 +14,8 @@ import torch
 from dragoman import settings
 from dragoman.completer import Completer
 from dragoman.data.batches import batch_of
+from dragoman.data.lines import read_lines
 from dragoman.data.media_codec import Features
-from dragoman.data.readers import read_lines
 from dragoman.data.tags import asked, check_tag
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.models.core import AtOnce

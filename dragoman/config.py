@@ -12,8 +12,8 @@ from dragoman import settings
 from dragoman.data.audio import AudioConfig
 from dragoman.data.codecs import NumbersConfig, RunTokenizerConfig
 from dragoman.data.corpus import DataConfig, Files, TokenizersConfig, tags_of
+from dragoman.data.examples import Pairs
 from dragoman.data.images import LineImageConfig, PictureConfig
-from dragoman.data.readers import Pairs
 from dragoman.data.tokenizers import CharactersConfig
 from dragoman.errors import ConfigError, hint, nearest
 from dragoman.layers.augmentation import LineChangesConfig, MaskingConfig, NoAugmentationConfig, PictureChangesConfig

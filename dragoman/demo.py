@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from dragoman import config as configuration
-from dragoman.data.readers import Example
+from dragoman.data.examples import Example
 from dragoman.errors import MissingExtraError
 from dragoman.inspection.watch import cross_attention
 from dragoman.predictor import load

@@ -19,9 +19,9 @@ import torch
 
 from dragoman import settings
 from dragoman.config import encoder_of, reach
+from dragoman.data.examples import Example, Fault
 from dragoman.data.features import FeatureColumn, write_features
 from dragoman.data.media_codec import Features
-from dragoman.data.readers import Example, Fault
 from dragoman.data.tags import asked, check_tag, untagged
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError, RunError

@@ -14,7 +14,7 @@ import pytest
 
 import dragoman
 from dragoman import config
-from dragoman.data.readers import Example
+from dragoman.data.examples import Example
 from dragoman.errors import ConfigError, DataError, DragomanError, RunError
 from dragoman.predictor import WINDOW, Predictor
 from tests.conftest import Workshop, call, words, write_rows

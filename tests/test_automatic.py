@@ -15,7 +15,7 @@ import pytest
 from dragoman import automatic, config
 from dragoman.automatic import Look
 from dragoman.checking import check_lines
-from dragoman.data.readers import Pairs
+from dragoman.data.examples import Pairs
 from dragoman.errors import ConfigError, DataError
 from dragoman.tasks import task_of
 from tests.conftest import call, words, write_rows

@@ -23,7 +23,7 @@ import pyarrow.parquet
 import pytest
 
 from dragoman import cli, config, settings
-from dragoman.data.readers import read_lines
+from dragoman.data.lines import read_lines
 from tests.conftest import SMALL, Workshop, call, tree, words, write_rows
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -14,7 +14,7 @@ import torch
 
 import dragoman
 from dragoman import config, settings
-from dragoman.data.readers import Example
+from dragoman.data.examples import Example
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.inspection.watch import cross_attention
 from dragoman.predictor import Predictor

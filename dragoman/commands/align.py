@@ -75,7 +75,8 @@ def align(
     dragoman align runs/my pairs.tsv --gold few.txt --layer 2 --head 1
     echo "a line" | dragoman align runs/my --predict                   what the run writes, and its links
     """
-    from dragoman.data.readers import Pairs, read_lines
+    from dragoman.data.examples import Pairs
+    from dragoman.data.lines import read_lines
     from dragoman.inspection.aligning import Aligner, as_line, chosen, predicted, read_aligned
     from dragoman.predictor import load
     from dragoman.scoring.alignment import read_alignments
@@ -137,7 +138,7 @@ def score_alignment(
     dragoman score-alignment gold.txt links.txt
     dragoman score-alignment gold.txt back.txt --swap --gold-from 1
     """
-    from dragoman.data.readers import read_lines
+    from dragoman.data.lines import read_lines
     from dragoman.scoring.alignment import alignment_score, read_alignments, swapped
 
     truth, other = (

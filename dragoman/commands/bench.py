@@ -64,7 +64,7 @@ def bench(
     if (file is not None and source is not None) or (source is None) != (target is None):
         raise DataError("name FILE, or both --source and --target, or neither for the pairs that training set aside")
     from dragoman import benching
-    from dragoman.data.readers import Pairs
+    from dragoman.data.examples import Pairs
 
     assert run is not None
     texts_only("bench", run)

@@ -56,7 +56,7 @@ def text_of_object(line: str, place: str) -> str:
 
 def texts_of(file: str | None) -> Iterator[str]:
     """The texts of a file or of standard input, one a line; the lines of a .jsonl file are objects."""
-    from dragoman.data.readers import holds_objects, read_lines
+    from dragoman.data.lines import holds_objects, read_lines
 
     lines = read_lines(file)
     if not holds_objects(file):
@@ -90,7 +90,7 @@ def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool,
 def all_examples(config: Any, files: Any, shape: Any, what: str, several_references: bool = False) -> list[Any]:
     """The examples to score, every one: scores of a part would be compared with scores of the whole."""
     from dragoman.data.corpus import faults_told, paths_of, read_all
-    from dragoman.data.readers import Fault
+    from dragoman.data.examples import Fault
 
     items = list(read_all(config, files, several_references=several_references, shape=shape))
     if faults := [item for item in items if isinstance(item, Fault)]:

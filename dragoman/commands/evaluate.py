@@ -105,7 +105,7 @@ def evaluate(
     out of loss, perplexity and token accuracy, and counted ("too_long").
     """
     from dragoman.companions import asked_how
-    from dragoman.data.readers import Pairs
+    from dragoman.data.examples import Pairs
     from dragoman.files import check_writable, written_whole
     from dragoman.predictor import NOTHING
     from dragoman.runs import Run

@@ -118,7 +118,7 @@ def probe(
     dragoman probe runs/my --probe copying --examples 5 --beam 1
     dragoman probe runs/my --probe length --sentences german.txt
     """
-    from dragoman.data.readers import read_lines
+    from dragoman.data.lines import read_lines
     from dragoman.inspection.probes import SENTENCES
     from dragoman.inspection.probes import probe as ask
     from dragoman.predictor import load
@@ -179,7 +179,7 @@ def calibrate(
     dragoman calibrate runs/my held-out.tsv --plot reliability.png
     echo "a line" | dragoman predict runs/my --json     now with confidences
     """
-    from dragoman.data.readers import Pairs
+    from dragoman.data.examples import Pairs
     from dragoman.inspection import confidence
     from dragoman.predictor import load
 

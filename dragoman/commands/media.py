@@ -78,7 +78,7 @@ def caller(run: Any, file: str) -> Callable[[int], str]:
 
 def manifest_kind(file: str) -> str:
     """The ending of a file's name without that of its compression; ".jsonl" for JSON lines of either name."""
-    from dragoman.data.readers import holds_objects
+    from dragoman.data.lines import holds_objects
 
     return ".jsonl" if holds_objects(file) else Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
@@ -87,8 +87,8 @@ def _named(config: Any, file: str, kind: str, media: str | None) -> Iterator[str
     """The locations in the first of a manifest's columns; texts after it are not looked at."""
     import json
 
+    from dragoman.data.lines import read_lines
     from dragoman.data.media_shape import check_media, is_relative, located
-    from dragoman.data.readers import read_lines
 
     column = config.columns[0] if config.columns else "source" if kind == ".jsonl" else "1"
     base = media or config.media or str(Path(file).parent)

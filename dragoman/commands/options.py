@@ -209,7 +209,7 @@ def search_settings(given: dict[str, Any]) -> dict[str, Any]:
 
 def control_settings(given: dict[str, Any]) -> dict[str, Any]:
     """What is asked of every output among the arguments of a command, with the files it names read."""
-    from dragoman.data.readers import read_lines
+    from dragoman.data.lines import read_lines
     from dragoman.search.control import Terminology
 
     table = {name: given[name] for name in ("prefix", "pattern", "placeholders")}

@@ -116,7 +116,7 @@ def predict(
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
     from dragoman.companions import asked_how
-    from dragoman.data.readers import holds_objects, read_lines
+    from dragoman.data.lines import holds_objects, read_lines
     from dragoman.predictor import WINDOW
     from dragoman.search.control import Asked, asked_from_json, control_of
 

@@ -50,7 +50,7 @@ def resolve(
         return configuration.load(what, overrides), str(Path("runs") / run_name(what))
 
     from dragoman import automatic
-    from dragoman.data.readers import Pairs
+    from dragoman.data.examples import Pairs
 
     files = Pairs(source, target) if source is not None and target is not None else what
     assert files is not None

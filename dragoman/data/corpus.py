@@ -29,10 +29,11 @@ from dragoman.data.codecs import (
     load_codec,
     tokenizer_of,
 )
+from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.features import FeatureColumn, MediaStore
 from dragoman.data.media_codec import Features, MediaConfig
 from dragoman.data.media_shape import MediaShape
-from dragoman.data.readers import Example, Fault, Pairs, read_pairs
+from dragoman.data.readers import read_pairs
 from dragoman.data.shapes import PAIRS_SHAPE, Shape
 from dragoman.data.store import SIDES, Store, StoreWriter, TokenStore
 from dragoman.data.tags import Tagged

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.data.batches import Batch, padded
+from dragoman.data.examples import Fault
 from dragoman.data.media import MediaError, read_many
-from dragoman.data.readers import Fault
 from dragoman.data.store import TokenStore, read_at
 
 _ABOUT, _NUMBERS, _SPANS, _PLACES = "features.json", "features.numbers", "features.spans", "features.places"

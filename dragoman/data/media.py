@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from dragoman.data.readers import Fault, FaultKind
+from dragoman.data.examples import Fault, FaultKind
 from dragoman.errors import DataError, nearest
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz")

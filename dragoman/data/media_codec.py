@@ -13,10 +13,10 @@ from torch import Tensor
 
 from dragoman import settings
 from dragoman.data.audio import AudioConfig
+from dragoman.data.examples import Fault
 from dragoman.data.features import FeatureColumn
 from dragoman.data.images import LineImageConfig, PictureConfig
 from dragoman.data.media import MediaError, read_many
-from dragoman.data.readers import Fault
 from dragoman.data.tokenizers import _hash, _write
 
 MediaConfig = AudioConfig | LineImageConfig | PictureConfig

@@ -8,10 +8,11 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.data.audio import AudioConfig
+from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.features import FeatureColumn, feature_statistics, write_features
 from dragoman.data.media import ARCHIVES, PARTED, is_archive, location, members, parted
 from dragoman.data.media_codec import Features
-from dragoman.data.readers import Example, Fault, Pairs, read_pairs
+from dragoman.data.readers import read_pairs
 from dragoman.data.shapes import Codecs, Examples, Row
 from dragoman.data.tokenizers import Tokenizer, learn
 from dragoman.errors import DataError

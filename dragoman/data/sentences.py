@@ -9,20 +9,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.data.readers import (
-    _UNWANTED_BUT_TAB,
-    Example,
-    Fault,
-    FaultKind,
-    Pairs,
-    _check_file,
-    _column_numbers,
-    _form,
-    _named_columns,
-    _opened,
-    _text_blocks,
-    read_pairs,
-)
+from dragoman.data.examples import UNWANTED_BUT_TAB, Example, Fault, FaultKind, Pairs
+from dragoman.data.lines import check_file, form_of, opened, text_blocks
+from dragoman.data.readers import column_numbers, named_columns, read_pairs
 from dragoman.errors import ConfigError, hint
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -42,7 +31,7 @@ def read_sentences(
     if path is None or form == "lines":
         items = read_pairs(entry, columns=columns, max_characters=max_characters, header=header)
         return _paired(items)
-    _check_file(path)
+    check_file(path)
     if columns and len(columns) != 2:
         raise ConfigError(f"columns: found {columns}, expected two (word, tag)")
     if form == "conllu":
@@ -50,7 +39,7 @@ def read_sentences(
             raise ConfigError(f"header: found true for {path}, expected false: CoNLL-U has none")
         numbers = tuple(_conllu_column(column) for column in columns)
     else:
-        numbers = _named_columns(path, columns) if header else _column_numbers(path, columns)
+        numbers = named_columns(path, columns) if header else column_numbers(path, columns)
     return _read(path, numbers, form, header, max_characters)
 
 
@@ -68,7 +57,7 @@ def _form_of(path: Path) -> str:
     name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith((".conllu", ".conll")):
         return "conllu"
-    return "columns" if _form(path)[0] == "columns" else "lines"
+    return "columns" if form_of(path)[0] == "columns" else "lines"
 
 
 def _conllu_column(column: str) -> int:
@@ -112,8 +101,8 @@ def _read(path: Path, numbers: tuple[int, ...], form: str, header: bool, limit: 
         lines.clear()
         faulty = False
 
-    with _opened(path) as read:
-        for block in _text_blocks(read, name):
+    with opened(path) as read:
+        for block in text_blocks(read, name):
             for number, line in enumerate(block.lines, block.first):
                 if header and number == 1:
                     continue
@@ -148,7 +137,7 @@ def _word_and_tag(
         found = f"found {len(cells)} column{'s' if len(cells) > 1 else ''}, expected {expected} with tabs between them"
         return None, ("wrong-columns", found)
     word, tag = (cells[number - 1].strip() for number in chosen)
-    if control := _UNWANTED_BUT_TAB.search(line):
+    if control := UNWANTED_BUT_TAB.search(line):
         return None, ("control-characters", f"found U+{ord(control[0]):04X}, expected no control characters")
     if not word:
         return None, ("empty-side", "the word is empty, expected text")

@@ -16,8 +16,9 @@ from dragoman.data.codecs import (
     finite,
     tokenizer_of,
 )
+from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.joined import BETWEEN, Joined
-from dragoman.data.readers import Example, Fault, Pairs, read_pairs, read_running
+from dragoman.data.readers import read_pairs, read_running
 from dragoman.data.sentences import read_sentences, words_of
 from dragoman.data.tokenizers import Tokenizer, learn
 from dragoman.errors import ConfigError, DataError

@@ -11,17 +11,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dragoman.data.examples import Example, Fault, Pairs, check_side
 from dragoman.data.joined import BETWEEN
-from dragoman.data.readers import (
-    Example,
-    Fault,
-    Pairs,
-    _check_file,
-    _check_side,
-    _form,
-    each_line,
-    read_pairs,
-)
+from dragoman.data.lines import check_file, each_line, form_of
+from dragoman.data.readers import read_pairs
 from dragoman.data.shapes import Codecs, Examples, Row, learn_source
 from dragoman.data.tokenizers import EOS, SOS, Tokenizer
 from dragoman.errors import ConfigError, DataError
@@ -47,11 +40,11 @@ def read_texts(
     path = Path(entry.paths[0] if isinstance(entry, Pairs) else entry)
     if len(columns) > 2:
         raise ConfigError(f"data.columns: found {len(columns)}, expected one or two texts")
-    form = _form(path)[0]
+    form = form_of(path)[0]
     if not columns and form == "columns":
         if header or ".tsv" in path.suffixes:
             raise ConfigError(f'data.columns: missing for {path}, expected which hold texts, such as ["sentence"]')
-        _check_file(path)
+        check_file(path)
         return _lines(path, max_characters)
     named = columns or (FIELDS[0],)
     items = read_pairs(path, columns=(named[0], named[-1]), header=header, max_characters=max_characters)
@@ -63,7 +56,7 @@ def _lines(path: Path, limit: int) -> Iterator[Example | Fault | None]:
         text = line.strip()
         if not text:
             return None
-        _check_side(text, "text", limit)
+        check_side(text, "text", limit)
         return Example(text, ("",), str(path), number)
 
     return each_line(path, checked)

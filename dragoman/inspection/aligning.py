@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dragoman.data.corpus import faults_told, read_all
-from dragoman.data.readers import Fault, Pairs, read_lines
+from dragoman.data.examples import Fault, Pairs
+from dragoman.data.lines import read_lines
 from dragoman.errors import DataError
 from dragoman.inspection.alignment import (
     Pair,

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dragoman.data.batches import batch_of
 from dragoman.data.corpus import prepare
-from dragoman.data.readers import Pairs
+from dragoman.data.examples import Pairs
 from dragoman.data.tokenizers import PAD, UNK
 from dragoman.errors import DataError
 from dragoman.files import digest, write_text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from dragoman.data.readers import read_lines
+from dragoman.data.lines import read_lines
 from dragoman.errors import DataError
 from dragoman.reports.drawing import check_picture
 from dragoman.reports.lines import alignment_lines, cut_lines

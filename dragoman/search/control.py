@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dragoman.data.readers import read_lines
+from dragoman.data.lines import read_lines
 from dragoman.data.tokenizers import UNK, Tokenizer
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.search.grammar import Grammar

@@ -14,7 +14,7 @@ import dragoman
 from dragoman.answerer import Answerer
 from dragoman.commands.options import DECODING
 from dragoman.commands.root import cli
-from dragoman.data.readers import read_lines
+from dragoman.data.lines import read_lines
 from dragoman.errors import ConfigError, DataError
 from dragoman.predictor import Predictor
 from dragoman.search.core import SearchConfig

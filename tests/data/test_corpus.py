@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 
 import dragoman
 from dragoman.data import corpus as corpora
-from dragoman.data import readers, shapes
+from dragoman.data import lines as line_reader
+from dragoman.data import shapes
 from dragoman.data.corpus import Corpus, DataConfig, Selection, TokenizersConfig, fingerprint, prepare, source_hash
-from dragoman.data.readers import Example, Pairs
+from dragoman.data.examples import Example, Pairs
 from dragoman.data.tokenizers import CharactersConfig, SubwordsConfig, WordsConfig
 from dragoman.errors import DataError
 from dragoman.runs import unknown_told
@@ -389,7 +390,7 @@ def test_memory_stays_flat_while_text_is_tokenised(
 
     monkeypatch.setattr(corpora, "CHUNK", 200)
     monkeypatch.setattr(corpora.chunks, "__defaults__", (200,))
-    monkeypatch.setattr(readers, "_BLOCK_BYTES", 2048)
+    monkeypatch.setattr(line_reader, "_BLOCK_BYTES", 2048)
     peaks = []
     for count in (100, 1500, 15_000):  # the first loads what is loaded late
         path = write(tmp_path / f"{count}.tsv", [(f"a{number % 7} b", f"c d{number % 5}") for number in range(count)])

@@ -26,9 +26,9 @@ from dragoman.data.audio import (
     resampled,
     standardised,
 )
+from dragoman.data.examples import Fault
 from dragoman.data.images import LineImageConfig, PictureConfig
 from dragoman.data.media import MediaError, location, read_bytes, read_many
-from dragoman.data.readers import Fault
 from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 soundfile = pytest.importorskip("soundfile")

@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data import readers
-from dragoman.data.readers import FAULTS, Example, Fault, Pairs, read_lines, read_pairs
+from dragoman.data import lines as line_reader
+from dragoman.data.examples import FAULTS, Example, Fault, Pairs
+from dragoman.data.lines import read_lines
+from dragoman.data.readers import read_pairs
 from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 
@@ -65,7 +67,7 @@ def test_lines_do_not_depend_on_where_blocks_end(
     data = ending.join(lines) + (ending if last and lines else "")
     stream = io.BytesIO((b"\xef\xbb\xbf" if mark else b"") + data.encode())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(readers, "_BLOCK_BYTES", block)
+        patch.setattr(line_reader, "_BLOCK_BYTES", block)
         assert list(read_lines(stream)) == lines
 
 
@@ -105,7 +107,7 @@ def test_bad_utf8_does_not_stop_reading(tmp_path: Path) -> None:
 
 
 def test_line_numbers_run_on_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_BLOCK_BYTES", 16)
+    monkeypatch.setattr(line_reader, "_BLOCK_BYTES", 16)
     path = written(tmp_path, b"".join(b"%d\t%s\n" % (n, b"\xff" if n % 7 == 0 else b"y") for n in range(1, 50)))
     for number, item in enumerate(read_pairs(path), 1):
         assert item.place == f"{path}:{number}"
@@ -193,7 +195,7 @@ TEXT = "".join(f"source {number}\ttarget é {number}\n" for number in range(30_0
 
 
 def compressed(folder: Path, suffix: str, text: str = TEXT, name: str = "pairs.tsv") -> Path:
-    pack = gzip.compress if suffix.lower() == ".gz" else readers._zstandard().compress
+    pack = gzip.compress if suffix.lower() == ".gz" else line_reader.zstandard().compress
     return written(folder, pack(text.encode()), name + suffix)
 
 
@@ -253,8 +255,8 @@ def test_missing_packages_name_the_extra(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_no_newline_anywhere_stops_before_memory_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_BLOCK_BYTES", 10)
-    monkeypatch.setattr(readers, "_LONGEST_LINE_BYTES", 100)
+    monkeypatch.setattr(line_reader, "_BLOCK_BYTES", 10)
+    monkeypatch.setattr(line_reader, "_LONGEST_LINE_BYTES", 100)
     assert len(pairs(written(tmp_path, ("a" * 45 + "\tb\n") * 100 + "a\tb"))) == 101
     with pytest.raises(DataError, match="found a line of over 100 bytes"):
         pairs(written(tmp_path, "a\tb\n" + "a" * 500))

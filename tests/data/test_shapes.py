@@ -11,8 +11,8 @@ import pytest
 
 from dragoman.data.codecs import Labels, Numbers, NumbersConfig, UnknownLabelError, load_codec
 from dragoman.data.corpus import DataConfig
+from dragoman.data.examples import Example, Fault
 from dragoman.data.joined import Joined
-from dragoman.data.readers import Example, Fault
 from dragoman.data.sentences import read_sentences
 from dragoman.data.shapes import LabelledShape, NumberedShape, SeriesShape, TaggedShape, word_places
 from dragoman.data.tokenizers import CharactersConfig, SubwordsConfig, WordsConfig, learn, load_tokenizer

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from dragoman import config, settings
 from dragoman.data.batches import batch_of
 from dragoman.data.corpus import Corpus, DataConfig, Files, Selection, TokenizersConfig, fingerprint, prepare
-from dragoman.data.readers import Example, Fault, Pairs, read_pairs
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.readers import read_pairs
 from dragoman.data.tags import Tagged, tagged, untagged
 from dragoman.data.tokenizers import (
     CharactersConfig,

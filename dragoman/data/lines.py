@@ -1,0 +1,208 @@
+"""Files and streams, plain or compressed → lines of text in flat memory, faulty ones told by number."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
+
+from dragoman.data.examples import Fault, FaultyError
+from dragoman.errors import DataError, MissingExtraError, nearest
+
+_BLOCK_BYTES = 1 << 18
+_LONGEST_LINE_BYTES = 1 << 26
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Control characters as bytes, to clear a whole block at once; line feeds and tabs are the frame of the file.
+_CONTROL_BYTES = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n")
+_CONTROL_PAIRS = re.compile(rb"\xc2[\x80-\x9f]")
+Read = Callable[[int], bytes]
+Item = TypeVar("Item")
+
+
+def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
+    """The lines to predict from a file, a binary stream or standard input ("-" or None), empty ones included.
+
+    A line is given as soon as it has arrived, so that a pipe can be answered line by line.
+    """
+    if isinstance(source, str | Path) and str(source) != "-":
+        check_file(Path(source))
+        if form_of(Path(source))[0] == "parquet":
+            raise DataError(f"{source}: found Parquet, expected lines of text")
+    return _read_lines(source)
+
+
+def holds_objects(file: str | Path | None) -> bool:
+    """Whether the lines of a file to predict are JSON, by its name."""
+    return file is not None and form_of(Path(file))[0] == "jsonl"
+
+
+def _read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
+    if source is None or isinstance(source, str | Path):
+        if source is None or str(source) == "-":
+            yield from _plain_lines(_arriving(sys.stdin.buffer), "standard input")
+        else:
+            with opened(Path(source), arriving=True) as read:
+                yield from _plain_lines(read, str(source))
+    else:
+        yield from _plain_lines(_arriving(source), str(getattr(source, "name", "stream")))
+
+
+def _plain_lines(read: Read, name: str) -> Iterator[str]:
+    for block in text_blocks(read, name):
+        for number, line in enumerate(block.lines, block.first):
+            if number in block.faults:
+                raise DataError(str(block.faults[number]))
+            yield line
+
+
+def each_line(path: Path, understood: Callable[[str, int], Item]) -> Iterator[Item | Fault]:
+    """What is understood of every line and its number, or what is wrong with it."""
+    name = str(path)
+    with opened(path) as read:
+        for block in text_blocks(read, name):
+            for number, line in enumerate(block.lines, block.first):
+                if number in block.faults:
+                    yield block.faults[number]
+                    continue
+                try:
+                    yield understood(line, number)
+                except FaultyError as fault:
+                    yield Fault(f"{name}:{number}", fault.kind, fault.detail)
+
+
+def form_of(path: Path) -> tuple[Literal["columns", "jsonl", "parquet"], str]:
+    """The format and the outer compression (".gz", ".zst" or "") that a file's name promises."""
+    name = path.name.lower()
+    compression = next((suffix for suffix in (".gz", ".zst") if name.endswith(suffix)), "")
+    suffix = Path(name.removesuffix(compression)).suffix
+    if suffix in (".jsonl", ".ndjson"):
+        return "jsonl", compression
+    return ("parquet" if suffix == ".parquet" else "columns"), compression
+
+
+def check_file(path: Path) -> None:
+    """That there is a file; else an error with the nearest name."""
+    try:
+        if path.is_dir():
+            raise DataError(f"{path}: found a folder, expected a file")
+        if path.exists():
+            return
+        if not path.parent.is_dir():
+            raise DataError(f"{path}: no such file; the folder '{path.parent}' does not exist")
+        match = nearest(path.name, (other.name for other in path.parent.iterdir()))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    raise DataError(f"{path}: no such file." + (f" Did you mean '{match}'?" if match else ""))
+
+
+def zstandard() -> Any:
+    """The module that reads .zst, which older Pythons do not have."""
+    try:
+        return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+    except ImportError:
+        raise MissingExtraError("reading .zst files", "backports.zstd", "data") from None
+
+
+def _arriving(stream: Any) -> Read:
+    """A read that gives what is there rather than waiting for a full block."""
+    read: Read = getattr(stream, "read1", stream.read)
+    return read
+
+
+@contextmanager
+def opened(path: Path, arriving: bool = False) -> Iterator[Read]:
+    """A way to read a file's bytes, decompressed; every failure becomes one line with its path."""
+    compression = form_of(path)[1]
+    damage: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
+    try:
+        stream: Any
+        if compression == ".gz":
+            stream = gzip.GzipFile(path, "rb")
+        elif compression == ".zst":
+            module = zstandard()
+            damage = (*damage, module.ZstdError)
+            stream = module.open(path, "rb")
+        else:
+            stream = path.open("rb")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    with stream:
+        raw = _arriving(stream) if arriving else stream.read
+
+        def read(size: int) -> bytes:
+            try:
+                data: bytes = raw(size)
+            except damage as error:
+                raise DataError(f"{path}: compressed data is damaged or cut short ({error})") from error
+            except OSError as error:
+                raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+            return data
+
+        yield read
+
+
+def _blocks(read: Read, name: str) -> Iterator[bytes]:
+    """Runs of whole lines, the last newline of each run taken off."""
+    start, held, parts = True, 0, list[bytes]()
+    while data := read(_BLOCK_BYTES):
+        cut = data.rfind(b"\n")
+        if cut < 0:
+            held += len(data)
+            parts.append(data)
+            # A binary file may have no newline at all: better to stop than to take it all into memory.
+            if held > _LONGEST_LINE_BYTES:
+                raise DataError(f"{name}: found a line of over {_LONGEST_LINE_BYTES} bytes, expected lines of text")
+            continue
+        block = b"".join((*parts, data[:cut]))
+        yield block.removeprefix(_BYTE_ORDER_MARK) if start else block
+        start, held, parts = False, len(data) - cut - 1, [data[cut + 1 :]]
+    block = b"".join(parts)
+    if start:
+        block = block.removeprefix(_BYTE_ORDER_MARK)
+    if block:
+        yield block
+
+
+class _Block(NamedTuple):
+    first: int  # number of the first line
+    lines: list[str]
+    faults: dict[int, Fault]  # lines that are not UTF-8, by number; they stand in `lines` as ""
+    clean: bool  # neither faults nor control characters
+
+
+def text_blocks(read: Read, name: str) -> Iterator[_Block]:
+    """The lines in blocks: checking and decoding a whole block at once is what makes reading fast."""
+    first = 1
+    for block in _blocks(read, name):
+        if b"\r" in block:
+            block = block.replace(b"\r\n", b"\n").removesuffix(b"\r")
+        faults: dict[int, Fault] = {}
+        try:
+            lines = block.decode("utf-8").split("\n")
+        except UnicodeDecodeError:
+            lines = []
+            for number, raw in enumerate(block.split(b"\n"), first):
+                try:
+                    lines.append(raw.decode("utf-8"))
+                except UnicodeDecodeError as error:
+                    found = f"found byte 0x{raw[error.start]:02x} at offset {error.start} of the line"
+                    faults[number] = Fault(f"{name}:{number}", "bad-utf8", f"{found}, expected UTF-8")
+                    lines.append("")
+        clean = not faults and len(block.translate(None, _CONTROL_BYTES)) == len(block)
+        yield _Block(first, lines, faults, clean and not _CONTROL_PAIRS.search(block))
+        first += len(lines)
+
+
+def numbered_lines(read: Read, name: str) -> Iterator[str | Fault]:
+    """Every line, or what is wrong with it, in order."""
+    for block in text_blocks(read, name):
+        if block.faults:
+            yield from (block.faults.get(number, line) for number, line in enumerate(block.lines, block.first))
+        else:
+            yield from block.lines
