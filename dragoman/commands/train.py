@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,10 +155,10 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
     from dragoman.training.display import Display
 
     config, _ = resolve(what, source, target, overrides, click.echo, despite_faults=True)
-    with Display() as display:
+    with Display(quiet=not sys.stderr.isatty()) as display:  # what is being done is for somebody who waits
 
         def say(line: str) -> None:
-            display.close()  # what is being done stands on a line of its own
+            display.close()  # it stands on a line of its own
             click.echo(line)
 
         prove(config, say, show, display.doing)

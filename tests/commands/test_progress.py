@@ -91,6 +91,7 @@ def test_what_is_prepared_stands_on_lines_of_its_own(inside: Workshop) -> None:
         lines = [line.rpartition("\r")[2] for line in shown.split("\r\n")]
         assert doing in lines
         assert lines[-2] == call(command, table).err.splitlines()[-1]
+    assert call("check", table).err.count("\n") == 1  # nobody waits there
     path.unlink()
     table.unlink()
 

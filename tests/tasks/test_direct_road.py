@@ -356,7 +356,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     (folder / "fields.jsonl").write_text('{"source": "good", "prefix": "p"}\n')
     (folder / "label.jsonl").write_text('{"source": "good", "label": "pos"}\n')
     (folder / "one-label.tsv").write_text("a\tx\nb\tx\nc\tx\n")
-    (folder / "unknown.tsv").write_text("so so\tneutral\ngood Zounds\tpos\nbad\tneg\n")
+    (folder / "unknown.tsv").write_text("good Zounds\tpos\nso so\tneutral\nbad\tneg\n")
     (folder / "two-labels.tsv").write_text("good\tpos\nso so\tpos neg\n")
     (folder / "unknown-tag.tsv").write_text("cat\tNOUN\n\nthe\tDET\nbig\tADJ\ndog\tNOUNS\nruns\tVERBS\n")
     (folder / "unknown-tag.jsonl").write_text(
@@ -377,7 +377,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 
 def test_unknown_labels_are_left_out_and_counted_when_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    (folder / "unknown.tsv").write_text("so so\tneutral\ngood Zounds\tpos\nbad\tneg\n")
+    (folder / "unknown.tsv").write_text("good Zounds\tpos\nso so\tneutral\nbad\tneg\n")
     scores = json.loads(call("evaluate", "classify", "unknown.tsv", "--skip-unknown", "--json").out)
     assert (scores["segments"], scores["unknown"]) == (2, 1)
     with quiet_machine(folder / "cache"):
