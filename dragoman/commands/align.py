@@ -8,8 +8,9 @@ import sys
 
 import click
 
-from dragoman.commands.media import texts_only
-from dragoman.commands.options import device_option, json_option, tag_option
+from dragoman.commands.media import files_only, reads_files, texts_only
+from dragoman.commands.options import device_option, json_option, media_option, tag_option
+from dragoman.commands.placing import align_files
 from dragoman.commands.printing import as_utf8
 from dragoman.errors import DataError
 
@@ -42,7 +43,10 @@ from dragoman.errors import DataError
 @click.option("--gold-from", type=click.Choice(["0", "1"]), help="The number of the first word in the --gold file.")
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs at a time.")
 @tag_option
-@click.option("--json", "as_json", is_flag=True, help="One object a line: source, target, links, weights.")
+@media_option
+@click.option(
+    "--json", "as_json", is_flag=True, help="One object a line: source, target, links, weights; or source, text, words."
+)
 @device_option
 def align(
     run: str,
@@ -60,6 +64,7 @@ def align(
     gold_from: str | None,
     batch_size: int,
     tag: str | None,
+    media: str | None,
     as_json: bool,
     device: str,
 ) -> None:
@@ -69,18 +74,30 @@ def align(
     whatever units the run works on; the run must attend to its source. dragoman score-alignment compares the links
     with hand-made ones.
 
+    Of a run that transcribes, FILE is a manifest, and every word gets a line: file, word, start, end (in seconds, or
+    pixels of an image) and its probability, tab-separated. The places are where CTC writes the text, which is inside a
+    word rather than from its first sound to its last.
+
     \b
     dragoman align runs/my pairs.tsv > links.txt
     dragoman align runs/my pairs.tsv --reverse runs/back               both directions, joined
     dragoman align runs/my pairs.tsv --gold few.txt --layer 2 --head 1
     echo "a line" | dragoman align runs/my --predict                   what the run writes, and its links
+    dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
+    dragoman align runs/speech recordings/ --predict --json            the same of what the run hears
     """
     from dragoman.data.examples import Pairs
     from dragoman.data.lines import read_lines
     from dragoman.inspection.aligning import Aligner, as_line, chosen, predicted, read_aligned
     from dragoman.predictor import load
+    from dragoman.runs import Run
     from dragoman.scoring.alignment import read_alignments
 
+    opened = Run(run)
+    files_only(opened, False, media)
+    if reads_files(opened):
+        align_files(opened, file, predicting, media, batch_size, as_json, device)
+        return
     if predicting and (source is not None or target is not None):
         raise DataError("--predict reads sources alone, from FILE or standard input: leave out --source and --target")
     if not predicting and ((file is None) == (source is None) or (source is None) != (target is None)):
@@ -94,9 +111,8 @@ def align(
     if threshold is not None and math.isnan(threshold):
         raise DataError("--threshold: found nan, expected a number")
     truth = None if gold is None else read_alignments(read_lines(gold), gold, None if not gold_from else int(gold_from))
-    for one in (run, reverse):
-        if one is not None:
-            texts_only("align", one)
+    if reverse is not None:
+        texts_only("align", reverse)
     predictor = load(run, device)
     backward = None if reverse is None else load(reverse, device)
     if predicting:

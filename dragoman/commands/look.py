@@ -58,8 +58,9 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     \b
     dragoman attention runs/my "a line" "another" --out seen.svg
     dragoman attention runs/captions beach.jpg --out seen.png     where every word looked in the picture
+    dragoman attention runs/speech news.wav --out heard.png       where every word was heard
 
-    Of a run that captions, TEXT is where a picture is; several make pictures seen-1.png, seen-2.png, …
+    Of a run that captions or transcribes, TEXT is where a file is; several make pictures seen-1.png, seen-2.png, …
     """
     from dragoman.data.media_codec import Features
     from dragoman.inspection.watch import cross_attention
@@ -67,15 +68,18 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     from dragoman.reports.drawing import check_picture, draw_attention
 
     check_picture(out)
-    searched_only("attention", run, '"translate" or "caption"')
+    searched_only("attention", run, '"translate", "transcribe" or "caption"')
     predictor = load(run)
     usable = [text for text in texts if text.strip()]
     if not usable:
         raise DataError("found only empty text, expected something to look at")
     if isinstance(predictor.source_tokenizer, Features):
+        from dragoman.models.transcriber import Transcriber
         from dragoman.reports.gaze import draw_gazes
+        from dragoman.reports.heard import draw_transcripts
 
-        for path in draw_gazes(predictor, usable, out):
+        draw = draw_transcripts if isinstance(predictor.model, Transcriber) else draw_gazes
+        for path in draw(predictor, usable, out):
             click.echo(path)
         return
     click.echo(draw_attention([cross_attention(predictor, text) for text in predictor.read_as(usable, tag)], out))

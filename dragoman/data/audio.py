@@ -92,6 +92,7 @@ class AudioConfig:
         rate = self.rate / self.hop_samples
         return f"{self.features} features a frame of audio, {rate:.4g} frames a second"
 
+    measure: ClassVar[str] = "seconds"
     unit: ClassVar[str] = "frames"
     dtype: ClassVar[str] = "float32"
     step: ClassVar[float] = 1.0  # what a stored number is multiplied by
@@ -113,6 +114,10 @@ class AudioConfig:
     def features_of(self, place: str) -> NDArray[np.float32]:
         """The features of the recording at a location."""
         return self.decode(read_bytes(place), place)
+
+    def frame_size(self, place: str) -> float:
+        """Seconds from a frame to the next, in any recording."""
+        return self.hop_samples / self.rate
 
 
 def _soundfile() -> Any:

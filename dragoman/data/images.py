@@ -28,6 +28,7 @@ class LineImageConfig:
     height: Size = setting(48, help="pixels: every line is scaled to this height, its width with it")
     paper: Literal["light", "dark"] = setting("light", help="which of the two is paper, and becomes 0")
     widest: Size = setting(4000, help="pixels; a line that is wider at this height is a fault")
+    measure: ClassVar[str] = "pixels"
     unit: ClassVar[str] = "columns"
     dtype: ClassVar[str] = "uint8"
     step: ClassVar[float] = 1 / 255
@@ -55,6 +56,11 @@ class LineImageConfig:
     def features_of(self, place: str) -> NDArray[np.uint8]:
         """The columns of the image at a location."""
         return self.decode(read_bytes(place), place)
+
+    def frame_size(self, place: str) -> float:
+        """Pixels of the image as it is from a column to the next."""
+        height: int = opened(read_bytes(place), place, "L").height
+        return height / self.height
 
 
 @dataclass(frozen=True)

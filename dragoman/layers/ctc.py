@@ -58,3 +58,45 @@ def text_log_probability(
     at_blank = forward.gather(2, 2 * sizes[:, :, None])[:, :, 0]
     at_symbol = forward.gather(2, (2 * sizes[:, :, None] - 1).clamp(min=0))[:, :, 0]
     return torch.where(sizes > 0, torch.logaddexp(at_blank, at_symbol), at_blank)
+
+
+@torch.no_grad()
+def best_places(
+    log_probabilities: Tensor,  # (B, T, V)
+    lengths: Tensor,  # (B,) positions that are real
+    texts: Tensor,  # (B, L)
+    sizes: Tensor,  # (B,)
+    blank: int,
+) -> tuple[Tensor, Tensor]:
+    """The first and the last position (B, L) of every symbol of a text on the most probable of its paths.
+
+    −1 beyond the end of a text, and for one without a path.
+    """
+    rows, longest = texts.shape
+    symbols = texts.new_full((rows, 2 * longest + 1), blank)  # a blank before, between and after
+    symbols[:, 1::2] = texts
+    skips = F.pad((symbols[:, 2:] != blank) & (symbols[:, 2:] != symbols[:, :-2]), (2, 0))
+    best = log_probabilities.new_full(symbols.shape, NOTHING)
+    best[:, 0] = 0.0
+    steps = []  # how far each state lies behind the one it was reached from
+    for place in range(log_probabilities.shape[1]):
+        one = F.pad(best[:, :-1], (1, 0), value=NOTHING)
+        two = F.pad(best[:, :-2], (2, 0), value=NOTHING).masked_fill(~skips, NOTHING)
+        later, step = torch.stack([best, one, two[:, : best.shape[1]]]).max(0)
+        going = (place < lengths)[:, None]
+        best = torch.where(going, later + log_probabilities[:, place].gather(1, symbols), best)
+        steps.append(torch.where(going, step, 0))
+    ends = torch.stack([2 * sizes, (2 * sizes - 1).clamp(min=0)], 1)
+    scores, last = best.gather(1, ends).max(1)
+    state = ends.gather(1, last[:, None])[:, 0]
+    first_places = texts.new_full((rows, longest + 1), len(steps))  # the last column is for blanks
+    last_places = texts.new_full((rows, longest + 1), -1)
+    for place in reversed(range(len(steps))):
+        spoken = (place < lengths) & (state % 2 == 1) & (scores > NOTHING)
+        column = torch.where(spoken, state // 2, longest)[:, None]
+        here = torch.full_like(column, place)
+        first_places.scatter_(1, column, here)  # going backwards, the earliest is written last
+        last_places.scatter_reduce_(1, column, here, "amax")
+        state = state - steps[place].gather(1, state[:, None])[:, 0]
+    said = last_places[:, :-1] >= 0
+    return first_places[:, :-1].masked_fill(~said, -1), last_places[:, :-1]

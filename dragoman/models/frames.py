@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
@@ -30,6 +31,11 @@ class StackedConfig:
     kind: ClassVar[str] = "stacked"
     frames: Size = setting(3, help="frames that become one")
 
+    @property
+    def stride(self) -> int:
+        """Frames from one place to the next."""
+        return self.frames
+
     def shorter(self, length: int) -> int:
         """How many places are left of so many frames."""
         return -(-length // self.frames)
@@ -52,6 +58,11 @@ class ConvolutionsConfig:
         for name in ("time_steps", "feature_steps"):
             if (count := len(getattr(self, name))) != len(self.channels):
                 yield f"{name}: found {count} numbers, expected one for each of {len(self.channels)} convolutions"
+
+    @property
+    def stride(self) -> int:
+        """Frames from one place to the next."""
+        return math.prod(self.time_steps)
 
     def shorter(self, length: int) -> int:
         """How many places are left of so many frames."""

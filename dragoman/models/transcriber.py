@@ -89,6 +89,11 @@ class Transcriber(nn.Module):
         return self.writer.maximum if self.writer is not None else None
 
     @property
+    def stride(self) -> float:
+        """Frames from one position of CTC to the next."""
+        return self.config.encoder.front.stride / self.config.upsample
+
+    @property
     def partly_used(self) -> bool:
         """Whether a step may leave some parameters without gradients: those of the encoder's final states."""
         return True

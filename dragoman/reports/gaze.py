@@ -11,7 +11,7 @@ from dragoman.errors import ConfigError
 from dragoman.inspection.watch import memory_attention
 from dragoman.models.captioner import CaptionerConfig, PictureReaderConfig
 from dragoman.predictor import Predictor
-from dragoman.reports.pictures import draw_attention_over_picture, looked
+from dragoman.reports.pictures import draw_attention_over_picture, looked, numbered
 
 
 def draw_gazes(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
@@ -32,7 +32,7 @@ def draw_gazes(predictor: Predictor, places: Sequence[str], path: str) -> list[P
         target = tokenizer.encode(prediction.text)
         batch = predictor.form.batch([rows], [target]).to(predictor.device)
         weights = looked(memory_attention(predictor.model, batch), 0)[: len(target)]  # not of <eos>
-        own = Path(path) if len(places) == 1 else Path(path).with_stem(f"{Path(path).stem}-{number}")
+        own = numbered(path, number, len(places))
         image = rows.reshape(side, side, COLOURS)
         name = Path(place.rpartition("::")[2]).name
         out.append(draw_attention_over_picture(image, tokenizer.pieces(target), weights, own, prediction.text, name))

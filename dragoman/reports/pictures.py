@@ -69,6 +69,11 @@ def draw_attention_over_picture(
     return save(drawing, path)
 
 
+def numbered(path: str | Path, number: int, count: int) -> Path:
+    """Where the drawing with a number goes: seen-1.png, seen-2.png, … if there are several."""
+    return Path(path) if count == 1 else Path(path).with_stem(f"{Path(path).stem}-{number}")
+
+
 def shortened(text: str) -> str:
     """What fits over a panel."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"

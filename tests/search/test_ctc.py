@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
-from dragoman.layers.ctc import collapsed, needed_positions, text_log_probability
+from dragoman.layers.ctc import best_places, collapsed, needed_positions, text_log_probability
 from dragoman.models.core import Emissions, Slots
 from dragoman.search import ctc, slots
 from dragoman.search.core import Hypothesis, SearchConfig
@@ -44,6 +44,35 @@ def all_texts(frames: Tensor) -> dict[Text, float]:
     for path in itertools.product(symbols, repeat=len(frames)):
         found[text_of(path)] += math.exp(sum(float(frames[place, symbol]) for place, symbol in enumerate(path)))
     return {text: math.log(probability) for text, probability in found.items()}
+
+
+def spans_of(path: Text) -> list[tuple[int, int]]:
+    """The first and last position of every symbol of a path's text."""
+    found, place = [], 0
+    for symbol, run in itertools.groupby(path):
+        size = len(list(run))
+        if symbol != PAD:
+            found.append((place, place + size - 1))
+        place += size
+    return found
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_places_are_those_of_the_best_of_all_paths(seed: int) -> None:
+    lengths = [5, 3, 6, 1]
+    emissions = emissions_of(seed, lengths, 2)
+    texts = [(4, 5), (4, 4, 5), (5, 5, 4), ()]  # the second needs four positions
+    sizes = torch.tensor([len(text) for text in texts])
+    padded = torch.tensor([[*text, *[PAD] * (3 - len(text))] for text in texts])
+    first, last = best_places(emissions.log_probabilities, emissions.lengths, padded, sizes, PAD)
+    for row, (length, text) in enumerate(zip(lengths, texts, strict=True)):
+        frames = emissions.log_probabilities[row, :length].tolist()
+        paths = [path for path in itertools.product([PAD, 4, 5], repeat=length) if text_of(path) == text]
+        expected = [(-1, -1)] * 3
+        if paths:
+            best = max(paths, key=lambda path: sum(frame[symbol] for frame, symbol in zip(frames, path, strict=True)))
+            expected[: len(text)] = spans_of(best)
+        assert list(zip(first[row].tolist(), last[row].tolist(), strict=True)) == expected
 
 
 def read(emissions: Emissions, beam: int, most: int, penalty: float = 0.0, limit: int = 99) -> list[list[Hypothesis]]:

@@ -1,0 +1,86 @@
+"""Where a transcript stands in its recording or line: features, the words, and how sure CTC is (FIELD A7, I1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from dragoman.data.images import LineImageConfig
+from dragoman.data.media_codec import Features
+from dragoman.data.tokenizers import PAD
+from dragoman.inspection.placing import Placed, emitted, placed_in, transcriber_of
+from dragoman.predictor import Predictor
+from dragoman.reports.drawing import INK, LARGEST, PAPER, figure, save
+from dragoman.reports.pictures import numbered
+
+LETTER = 0.09  # inches that a letter over the picture takes
+SPOKEN, WORD = "#c2410c", "#2563eb"
+
+
+def draw_transcripts(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
+    """One drawing a file: what the run reads there, when it is how sure of what, and what it writes."""
+    codec = predictor.source_tokenizer
+    assert isinstance(codec, Features)
+    features = codec.encode_batch(places)
+    predictions = predictor.predict(places)
+    out = []
+    for number, (place, rows, prediction) in enumerate(zip(places, features, predictions, strict=True), 1):
+        emissions = emitted(predictor, [rows])
+        text = " ".join(prediction.text.splitlines())
+        one = next(placed_in(predictor, [(place, text)], [len(rows)], emissions))
+        frame = codec.config.frame_size(place)  # type: ignore[union-attr]
+        said = emissions.log_probabilities[0].exp()
+        own = numbered(path, number, len(places))
+        light = isinstance(codec.config, LineImageConfig)
+        out.append(draw_transcript(rows, said, one, own, frame, transcriber_of(predictor).stride * frame, light))
+    return out
+
+
+def draw_transcript(
+    features: Any, said: Tensor, one: Placed, path: Path, frame: float, position: float, line: bool
+) -> Path:
+    """Features (T, F), probabilities (P, V); `frame` and `position` are so many seconds or pixels long."""
+    pixels = np.asarray(features, np.float32).T
+    end = pixels.shape[1] * frame
+    known = [(word, place) for word, place in one.words if place is not None]
+    letters = sum(len(word) + 2 for word, _ in known)
+    width = min(LARGEST, max(8.0, LETTER * letters, 0.012 * pixels.shape[1] if line else 0.0))
+    drawing, _ = figure(width, 4.6)
+    upper, lower = drawing.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+    drawing.suptitle(
+        f"{Path(one.source.rpartition('::')[2]).name}: {one.text}", fontsize=11, color=INK, parse_math=False
+    )
+    if line:
+        upper.imshow(-pixels, cmap="gray", aspect="auto", extent=(0, end, pixels.shape[0], 0))
+        upper.set_yticks([])
+    else:
+        upper.imshow(pixels, cmap="magma", aspect="auto", origin="lower", extent=(0, end, 0, pixels.shape[0]))
+        upper.set_ylabel("mel filter", fontsize=9, color=INK)
+    times = (np.arange(said.shape[0]) + 0.5) * position
+    lower.plot(
+        times,
+        1 - said[:, PAD].numpy(),
+        color=SPOKEN,
+        linewidth=1,
+        label="that anything is written here (not the blank)",
+    )
+    for word, place in known:
+        lower.axvspan(place.start, place.end, color=WORD, alpha=0.25, linewidth=0)
+        for side in (place.start, place.end):
+            upper.axvline(side, color=WORD if line else PAPER, linewidth=0.8, alpha=0.7)
+        lower.text(
+            (place.start + place.end) / 2, 1.12, word, fontsize=9, color=INK, ha="center", va="bottom", parse_math=False
+        )
+    lower.set_ylim(0, 1.45)
+    lower.set_yticks([0, 0.5, 1])
+    lower.set_xlim(0, end)
+    lower.set_xlabel(one.unit, fontsize=9, color=INK)
+    lower.set_ylabel("probability", fontsize=9, color=INK)
+    lower.legend(loc="lower right", fontsize=8, frameon=False)
+    for axes in (upper, lower):
+        axes.tick_params(labelsize=8, colors=INK)
+    return save(drawing, path)
