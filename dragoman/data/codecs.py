@@ -222,10 +222,11 @@ def tokenizer_of(config: RunTokenizerConfig) -> Tokenizer:
     if not (folder / "tokenizer").is_dir():
         raise ConfigError(f"tokenizer.{config.side}.run: found '{folder}', expected the folder of a run")
     codec: Any = load_codec(folder / "tokenizer", config.side)
-    if isinstance(codec, Labels | Numbers):
-        raise ConfigError(f"tokenizer: the {config.side} of {folder} has {codec.kind}, expected units of text")
     while hasattr(codec, "inner"):
         codec = codec.inner
+    if isinstance(codec, Labels | Numbers | Features):
+        better = ' (side = "target" may have some)' if config.side == "source" else ""
+        raise ConfigError(f"tokenizer: the {config.side} of {folder} has {codec.kind}, expected units of text{better}")
     return codec  # type: ignore[no-any-return]
 
 

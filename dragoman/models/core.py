@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -27,6 +27,14 @@ def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
         return change(tree)
     parts = [map_tensors(part, change) for part in tree]
     return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+
+
+def join_tensors(trees: Sequence[Any]) -> Any:
+    """Nests of one form as one, the rows of every tensor one after the other."""
+    if isinstance(trees[0], Tensor):
+        return torch.cat(list(trees))
+    parts = [join_tensors(part) for part in zip(*trees, strict=True)]
+    return type(trees[0])(*parts) if hasattr(trees[0], "_fields") else tuple(parts)
 
 
 class State(NamedTuple):

@@ -10,8 +10,8 @@ fusion, Hannun et al. 2014); the score of a hypothesis stays that of CTC alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -25,45 +25,46 @@ from dragoman.search.core import NEVER_WRITTEN, Hypothesis, SearchConfig, diviso
 BLANK = PAD
 SILENT = tuple({*NEVER_WRITTEN, EOS} - {BLANK})  # symbols that no path may have
 
-Scorer = Callable[[tuple[int, ...]], Tensor]  # a text → log-probabilities (V,) of what follows it, <eos> too
+Scorer = Callable[[Sequence[tuple[int, ...]]], Tensor]  # texts → log-probabilities (N, V) of what follows, <eos> too
 
 
-@dataclass
+@dataclass(frozen=True)
 class Fusion:
     """What a language model adds to the rank of a text: weight · log p(text) + bonus · tokens.
 
-    The scorer may be anything that tells what follows a text, an n-gram table or a neural model; each text is asked
-    for once.
+    The scorer may be anything that tells what follows texts, an n-gram table or a neural model. A search asks for all
+    texts of its beam at once, and at its next position for these and others that are one token longer.
     """
 
     scorer: Scorer
     weight: float  # above 0
     bonus: float = 0.0  # makes up for the language model's liking of short texts
-    known: dict[tuple[int, ...], Tensor] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         assert self.weight > 0
 
-    def after(self, text: tuple[int, ...]) -> Tensor:
-        """What each token after a text adds (V,); <eos>, which is no token of it, has no bonus."""
-        if text not in self.known:
-            added = self.weight * self.scorer(text) + self.bonus  # a new tensor: the scorer may keep its own
-            added[EOS] -= self.bonus
-            self.known[text] = added
-        return self.known[text]
+    def after(self, texts: Sequence[tuple[int, ...]]) -> Tensor:
+        """What each token after texts adds (N, V); <eos>, which is no token of them, has no bonus."""
+        added = self.weight * self.scorer(texts) + self.bonus  # a new tensor: the scorer may keep its own
+        added[:, EOS] -= self.bonus
+        return added
 
     def following(self, texts: Tensor, sizes: Tensor, like: Tensor) -> Tensor:
         """The same for texts (B, k, L): (B, k, V)."""
-        found = [
-            torch.stack([self.after(tuple(text[:size])) for text, size in zip(row, lengths, strict=True)])
+        asked = [
+            tuple(text[:size])
             for row, lengths in zip(texts.tolist(), sizes.tolist(), strict=True)
+            for text, size in zip(row, lengths, strict=True)
         ]
-        return torch.stack(found).to(like)
+        places = {text: place for place, text in enumerate(dict.fromkeys(asked))}
+        found = self.after(list(places))[[places[text] for text in asked]]
+        return found.view(*sizes.shape, -1).to(like)
 
     def total(self, text: list[int]) -> float:
         """What it adds to a whole text, <eos> included."""
         tokens = [*text, EOS]
-        return sum(float(self.after(tuple(tokens[:place]))[token]) for place, token in enumerate(tokens))
+        added = self.after([tuple(tokens[:place]) for place in range(len(tokens))])
+        return float(added[range(len(tokens)), tokens].sum())
 
 
 @torch.no_grad()
@@ -79,20 +80,21 @@ def read(
     emissions = emissions._replace(log_probabilities=log_probabilities)
     width = max(config.beam, most)
     if width == 1 and fusion is None:
-        texts, sizes, real = best_path(emissions, limits - 1)
+        texts, sizes, real, more = best_path(emissions, limits - 1)
     else:
-        texts, sizes, real = prefix_beam(emissions, limits - 1, width, fusion)
+        texts, sizes, real, more = prefix_beam(emissions, limits - 1, width, fusion)
     scores = text_log_probability(log_probabilities, emissions.lengths, texts, sizes, BLANK).masked_fill(~real, NOTHING)
     found = []
-    for row, lengths, totals in zip(texts.tolist(), sizes.tolist(), scores.tolist(), strict=True):
+    rows = (texts.tolist(), sizes.tolist(), scores.tolist(), more.tolist())
+    for row, lengths, totals, priors in zip(*rows, strict=True):
         hypotheses = [
             hypothesis(
                 text[:length],
                 total,
                 divisor(length + 1, config.length_penalty, config.normalisation),
-                fusion.total(text[:length]) if fusion else 0.0,
+                prior,
             )
-            for text, length, total in zip(row, lengths, totals, strict=True)
+            for text, length, total, prior in zip(row, lengths, totals, priors, strict=True)
             if total != NOTHING
         ]
         found.append(sorted(hypotheses, key=lambda one: -one.normalised)[:most])
@@ -105,7 +107,13 @@ def hypothesis(text: list[int], score: float, divided: float, more: float = 0.0)
     return Hypothesis((*text, EOS), (score / size,) * size, score, (score + more) / divided)
 
 
-Texts = tuple[Tensor, Tensor, Tensor]  # (B, k, L) filled up with the blank, sizes (B, k), and which are real (B, k)
+class Texts(NamedTuple):
+    """What a search found."""
+
+    texts: Tensor  # (B, k, L) filled up with the blank
+    sizes: Tensor  # (B, k)
+    real: Tensor  # (B, k)
+    more: Tensor  # (B, k) what a language model adds to the rank
 
 
 def best_path(emissions: Emissions, limits: Tensor) -> Texts:
@@ -113,7 +121,9 @@ def best_path(emissions: Emissions, limits: Tensor) -> Texts:
     texts, sizes = collapsed(emissions.log_probabilities.argmax(-1), emissions.lengths, BLANK)
     sizes = sizes.minimum(limits.clamp(min=0))
     beyond = torch.arange(texts.shape[1], device=texts.device) >= sizes[:, None]
-    return texts.masked_fill(beyond, BLANK)[:, None], sizes[:, None], torch.ones_like(sizes[:, None], dtype=torch.bool)
+    sizes = sizes[:, None]
+    nothing = torch.zeros(sizes.shape, dtype=torch.float64, device=sizes.device)
+    return Texts(texts.masked_fill(beyond, BLANK)[:, None], sizes, torch.ones_like(sizes, dtype=torch.bool), nothing)
 
 
 class Prefixes(NamedTuple):
@@ -156,7 +166,10 @@ def prefix_beam(emissions: Emissions, limits: Tensor, width: int, fusion: Fusion
                 for new, old in zip(later, prefixes, strict=True)
             )
         )
-    return prefixes.texts, prefixes.sizes, prefixes.totals != NOTHING
+    more = prefixes.prior
+    if fusion is not None:
+        more = more + fusion.following(prefixes.texts, prefixes.sizes, frames)[:, :, EOS]
+    return Texts(prefixes.texts, prefixes.sizes, prefixes.totals != NOTHING, more)
 
 
 def extended(prefixes: Prefixes, frame: Tensor, limits: Tensor, following: Tensor | None = None) -> Prefixes:

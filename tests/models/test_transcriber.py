@@ -220,7 +220,7 @@ def test_both_are_asked_for_by_name() -> None:
         with pytest.raises(ConfigError, match="needs a model with CTC and a decoder"):
             search(model, batch, SearchConfig(), 1.0, method=method)
     assert len(search(model, batch, SearchConfig(beam=1), 1.0)) == 4
-    uniform = Fusion(lambda text: torch.full((VOCABULARY,), -math.log(VOCABULARY)), weight=0.5)
+    uniform = Fusion(lambda texts: torch.full((len(texts), VOCABULARY), -math.log(VOCABULARY)), weight=0.5)
     assert len(search(model, batch, SearchConfig(beam=4), 1.0, method=Fused(uniform))) == 4
 
 
