@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from dragoman.data.images import LineImageConfig
 from dragoman.data.media_codec import Features
 from dragoman.data.tokenizers import PAD
-from dragoman.inspection.placing import Placed, emitted, placed_in, transcriber_of
+from dragoman.inspection.placing import Place, Placed, emitted, placed_in, transcriber_of
 from dragoman.predictor import Predictor
 from dragoman.reports.drawing import INK, LARGEST, PAPER, figure, save
 from dragoman.reports.pictures import numbered
@@ -45,42 +46,43 @@ def draw_transcript(
 ) -> Path:
     """Features (T, F), probabilities (P, V); `frame` and `position` are so many seconds or pixels long."""
     pixels = np.asarray(features, np.float32).T
-    end = pixels.shape[1] * frame
+    high, end = pixels.shape[0], pixels.shape[1] * frame
     known = [(word, place) for word, place in one.words if place is not None]
-    letters = sum(len(word) + 2 for word, _ in known)
-    width = min(LARGEST, max(8.0, LETTER * letters, 0.012 * pixels.shape[1] if line else 0.0))
-    drawing, _ = figure(width, 4.6)
-    upper, lower = drawing.subplots(2, 1, sharex=True, height_ratios=[2, 1])
-    drawing.suptitle(
-        f"{Path(one.source.rpartition('::')[2]).name}: {one.text}", fontsize=11, color=INK, parse_math=False
-    )
+    width = min(LARGEST, max(8.0, LETTER * sum(len(word) + 2 for word, _ in known)))
+    height = min(width * high / pixels.shape[1], 6.0) if line else 2.4  # a line keeps its proportions
+    drawing, _ = figure(width, height + 2.3)
+    upper, lower = drawing.subplots(2, 1, sharex=True, height_ratios=[height, 1.3])
+    name = Path(one.source.rpartition("::")[2]).name
+    title = textwrap.fill(f"{name}: {one.text}", int(width / LETTER))
+    drawing.suptitle(title, fontsize=11, color=INK, parse_math=False)
     if line:
-        upper.imshow(-pixels, cmap="gray", aspect="auto", extent=(0, end, pixels.shape[0], 0))
+        upper.imshow(-pixels, cmap="gray", aspect="auto", extent=(0, end, high, 0))
         upper.set_yticks([])
     else:
-        upper.imshow(pixels, cmap="magma", aspect="auto", origin="lower", extent=(0, end, 0, pixels.shape[0]))
+        upper.imshow(pixels, cmap="magma", aspect="auto", origin="lower", extent=(0, end, 0, high))
         upper.set_ylabel("mel filter", fontsize=9, color=INK)
     times = (np.arange(said.shape[0]) + 0.5) * position
-    lower.plot(
-        times,
-        1 - said[:, PAD].numpy(),
-        color=SPOKEN,
-        linewidth=1,
-        label="that anything is written here (not the blank)",
-    )
+    lower.plot(times, 1 - said[:, PAD].numpy(), color=SPOKEN, linewidth=1)
     for word, place in known:
         lower.axvspan(place.start, place.end, color=WORD, alpha=0.25, linewidth=0)
         for side in (place.start, place.end):
             upper.axvline(side, color=WORD if line else PAPER, linewidth=0.8, alpha=0.7)
-        lower.text(
-            (place.start + place.end) / 2, 1.12, word, fontsize=9, color=INK, ha="center", va="bottom", parse_math=False
-        )
-    lower.set_ylim(0, 1.45)
+        written(lower, word, place, 1.32, 9)
+    if [piece for piece, _ in one.tokens] != [word for word, _ in one.words]:
+        for piece, token in one.tokens:
+            if token is not None:
+                written(lower, piece, token, 1.06, 7)
+    lower.set_ylim(0, 1.65)
     lower.set_yticks([0, 0.5, 1])
     lower.set_xlim(0, end)
     lower.set_xlabel(one.unit, fontsize=9, color=INK)
-    lower.set_ylabel("probability", fontsize=9, color=INK)
-    lower.legend(loc="lower right", fontsize=8, frameon=False)
+    lower.set_ylabel("probability\nof any token", fontsize=9, color=INK)
     for axes in (upper, lower):
         axes.tick_params(labelsize=8, colors=INK)
     return save(drawing, path)
+
+
+def written(axes: Any, text: str, place: Place, height: float, size: int) -> None:
+    """A text over the middle of its place."""
+    middle = (place.start + place.end) / 2
+    axes.text(middle, height, text, fontsize=size, color=INK, ha="center", va="bottom", parse_math=False)
