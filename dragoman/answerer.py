@@ -15,6 +15,7 @@ from dragoman.completer import Completer
 from dragoman.config import encoder_of, reach
 from dragoman.data.codecs import Labels
 from dragoman.data.examples import Example, Fault
+from dragoman.data.shapes import Row
 from dragoman.data.texts import MASK
 from dragoman.data.tokenizers import UNKNOWN_SURFACE
 from dragoman.errors import ConfigError, DataError
@@ -82,7 +83,7 @@ class Answerer:
         targets: list[list[Any]] | None = None
         for place in places:  # one by one, so that a mistake names its input
             left, right = self.shape.inputs([texts[place]], self.source_tokenizer, first + place)
-            self._check_length(left[0], first + place)
+            self._check_length(left[0], f"input {first + place}")
             sources += left
             if right is not None:
                 targets = [*(targets or []), *right]
@@ -97,7 +98,7 @@ class Answerer:
             done(len(chosen))
         return out
 
-    def _check_length(self, row: Sequence[Any], number: int) -> None:
+    def _check_length(self, row: Sequence[Any], where: str) -> None:
         """Refuse what the model has no room for."""
         bound, most = reach(encoder_of(self.config))
         bounds = [(f"model.encoder.{bound}", most)]
@@ -106,18 +107,22 @@ class Answerer:
         count = int(self.form.source.cells(np.array([len(row)], np.int32))[0])
         for place, limit in bounds:
             if limit is not None and count > limit:
-                raise DataError(f"input {number}: found a length of {count}, expected at most the {limit} of {place}")
+                raise DataError(f"{where}: found a length of {count}, expected at most the {limit} of {place}")
 
-    def known(self, examples: Sequence[Example]) -> tuple[list[Example], list[str]]:
-        """The examples whose labels training had, and what is wrong with the others."""
-        kept, wrong = [], []
+    def known(self, examples: Sequence[Example]) -> tuple[list[Example], list[Row], list[str]]:
+        """The examples whose labels training had, as they are and in tokens, and what is wrong with the others."""
+        kept: list[Example] = []
+        tokens: list[Row] = []
+        wrong = []
         rows = self.shape.rows(examples, self.source_tokenizer, self.target_tokenizer)
         for example, row in zip(examples, rows, strict=True):
             if isinstance(row, Fault):
                 wrong.append(str(row))
             else:
+                self._check_length(row[0], example.place)
                 kept.append(example)
-        return kept, wrong
+                tokens.append(row)
+        return kept, tokens, wrong
 
     def _checked(
         self, pairs: Sequence[Example | tuple[str, str]], metrics: str | Sequence[str], skip_unknown: bool
@@ -135,11 +140,10 @@ class Answerer:
         return [as_example(pair, place) for place, pair in enumerate(pairs, 1)], names
 
     @torch.no_grad()
-    def loss(self, examples: Sequence[Example], batch_size: int = 64) -> float:
+    def loss(self, rows: Sequence[Row], batch_size: int = 64) -> float:
         """The mean loss of a label, number or word."""
         total, count = 0.0, 0
-        rows = self.shape.rows(examples, self.source_tokenizer, self.target_tokenizer)
-        kept = sorted((row for row in rows if isinstance(row, tuple) and len(row) == 2), key=lambda row: len(row[0]))
+        kept = sorted(rows, key=lambda row: len(row[0]))
         for start in range(0, len(kept), batch_size):
             some = kept[start : start + batch_size]
             loss = self.model(self.form.batch([one[0] for one in some], [one[1] for one in some]).to(self.device))
@@ -160,7 +164,7 @@ class Answerer:
         A label that training did not have is an error, or with `skip_unknown` left out and counted as `unknown`.
         """
         examples, names = self._checked(pairs, metrics, skip_unknown)
-        examples, wrong = self.known(examples)
+        examples, rows, wrong = self.known(examples)
         if wrong and not skip_unknown:
             more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
             raise DataError(f"{wrong[0]}{more}; leave such examples out with --skip-unknown (skip_unknown=True)")
@@ -172,7 +176,7 @@ class Answerer:
         expected = [self.readout.truth(example.references[0]) for example in examples]
         scores: dict[str, Any] = {"segments": len(examples)}
         scores |= score_answers(self.readout.metrics, found, expected, names, self.labels)
-        scores["loss"] = self.loss(examples, batch_size)
+        scores["loss"] = self.loss(rows, batch_size)
         if wrong:
             scores["unknown"] = len(wrong)
         if each := self.readout.report(found, expected):

@@ -20,6 +20,7 @@ from dragoman.settings import Range, setting
 
 ALL, EMBEDDINGS = "all", "embeddings"
 TABLES = ("*embedding.weight", "output.weight", "output.bias")  # one row a token
+POSITIONS = ("*.positions", "*positions.table")  # one row a place
 SHOWN = 6  # names that are told one by one
 
 
@@ -166,6 +167,11 @@ def transfer(
             ours[here] = theirs[there].to(ours)
             partly.append((name, f"{len(here):,} of {len(ours):,} tokens, those that both vocabularies have"))
             numbers += len(here) * (ours.numel() // len(ours))
+        elif places(given, theirs, ours):
+            rows = min(len(theirs), len(ours))
+            ours[:rows] = theirs[:rows].to(ours)
+            partly.append((name, f"{rows:,} of {len(ours):,} positions, the first of both"))
+            numbers += rows * (ours.numel() // len(ours))
         elif theirs.shape != ours.shape:
             left.append((name, f"found {shape(theirs)}, expected {shape(ours)}"))
         else:
@@ -181,6 +187,12 @@ def transfer(
         )
     unused = tuple(name for name in weights if used.get(name) not in own)
     return Transferred(tuple(loaded), tuple(partly), tuple(left), unused, numbers)
+
+
+def places(name: str, theirs: Tensor, ours: Tensor) -> bool:
+    """Whether both are tables of positions, one longer than the other."""
+    named = any(fnmatchcase(name, table) for table in POSITIONS)
+    return named and len(theirs) != len(ours) and theirs.shape[1:] == ours.shape[1:]
 
 
 def shape(part: Tensor) -> str:

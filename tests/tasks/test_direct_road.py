@@ -307,7 +307,7 @@ REFUSED = [
     (["evaluate", "series", "series.test.tsv", "--metric", "ms"], "Did you mean 'mse'?"),
     (["evaluate", "tag", "tag.test.tsv", "--metric", "span_f1"], "expected O, B-LABEL"),
     (["attention", "classify", "good"], 'found task = "classify", which is answered without a search; attention needs '
-     'task = "translate" or "caption"'),
+     'task = "translate", "transcribe" or "caption"'),
     (["probe", "classify"], 'probe needs task = "translate"'),
     (["calibrate", "tag"], 'calibrate needs task = "translate"'),
     (["predict", "apart", "one.txt"], "input 1: found 1 text, expected two texts with a tab"),
@@ -318,7 +318,8 @@ REFUSED = [
     (["predict", "classify", "fields.jsonl"], "fields.jsonl:1: found the field 'prefix', expected \"source\" alone"),
     (["predict", "classify", "label.jsonl"], "label.jsonl:1: found the field 'label', expected"),
     (["predict", "series", "one.txt"], "input 1: found 'one', expected a number"),
-    (["predict", "series", "long.txt"], "the 8 of model.pooling.steps"),
+    (["predict", "series", "long.txt"], "input 1: found a length of 9, expected at most the 8 of model.pooling.steps"),
+    (["evaluate", "series", "long.tsv"], "long.tsv:2: found a length of 9, expected at most the 8 of model.pooling"),
     (["evaluate", "classify", "unknown.tsv"], "unknown.tsv:2: found the label 'neutral'"),
     (["evaluate", "tag", "unknown-tag.tsv"], "unknown-tag.tsv:5: found the label 'NOUNS', expected one of"),
     (["evaluate", "chain", "unknown-tag.conllu"], "unknown-tag.conllu:6: found the label 'NOUNS', expected one of"),
@@ -352,6 +353,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     monkeypatch.chdir(folder)
     (folder / "one.txt").write_text("one\n")
     (folder / "long.txt").write_text("1 " * 9 + "\n")
+    (folder / "long.tsv").write_text("1 2\t3\n" + "1 " * 9 + "\t2\n")
     (folder / "empty.tsv").write_text("")
     (folder / "fields.jsonl").write_text('{"source": "good", "prefix": "p"}\n')
     (folder / "label.jsonl").write_text('{"source": "good", "label": "pos"}\n')

@@ -92,15 +92,29 @@ def test_all_of_a_run_gives_the_same_model() -> None:
 
 
 def test_what_has_another_shape_is_left_and_explained() -> None:
-    longer = replace(BERT, maximum=20)
-    old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=longer), WORDS)
+    more = replace(BERT, texts=5)
+    old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=more), WORDS)
     new = seeded(Classifier, 2)
     before = copies(new)
     found = transfer(new, every_name(old), ["encoder"], run="runs/bert")
-    assert ("encoder.positions", "found 21 × 8, expected 11 × 8") in found.left
-    assert torch.equal(new.encoder.positions, before["encoder.positions"])
-    assert torch.equal(new.encoder.texts, old.encoder.texts)
-    assert "left as they started: encoder.positions (found 21 × 8, expected 11 × 8)" in found.lines("runs/bert")
+    assert ("encoder.texts", "found 5 × 8, expected 2 × 8") in found.left
+    assert torch.equal(new.encoder.texts, before["encoder.texts"])
+    assert torch.equal(new.encoder.positions, old.encoder.positions)
+    assert "left as they started: encoder.texts (found 5 × 8, expected 2 × 8)" in found.lines("runs/bert")
+
+
+@pytest.mark.parametrize(("there", "here"), [(20, 10), (10, 20)])
+def test_of_positions_the_first_of_both_come_over(there: int, here: int) -> None:
+    old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=replace(BERT, maximum=there)), WORDS)
+    new = seeded(Classifier, 2, config=replace(BERT, maximum=here))
+    before = copies(new)
+    found = transfer(new, every_name(old), ["encoder"], run="runs/bert")
+    assert torch.equal(new.encoder.positions[:11], old.encoder.positions[:11])
+    assert torch.equal(new.encoder.positions[11:], before["encoder.positions"][11:])
+    assert f"loaded in part: encoder.positions (11 of {here + 1} positions, the first of both)" in found.lines("x")
+    batch = batch_of([[5, 6, 7], [8]])
+    ours, theirs = (one.eval().encoder(batch.source, batch.source_mask) for one in (new, old))
+    assert torch.equal(ours.values, theirs.values)
 
 
 def test_a_language_model_becomes_a_decoder_under_another_name() -> None:
