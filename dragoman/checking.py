@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +42,7 @@ from dragoman.data.images import LineImageConfig, PictureConfig
 from dragoman.data.media import MediaError
 from dragoman.data.media_codec import Features
 from dragoman.data.running import RunningPlan, RunningText
+from dragoman.data.store import SIDES
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.softmax import SampledSoftmaxConfig
@@ -311,6 +313,11 @@ def can_be_read(config: Config, example: Example) -> bool:
     return True
 
 
+def common(units: Any) -> Any:
+    """The same units, all of them however rare."""
+    return replace(units, minimum_count=1) if hasattr(units, "minimum_count") else units
+
+
 def check_cycle(config: Config, say: Say) -> None:
     """Train, validate, save, reload and decode with a few pairs in a throw-away folder."""
     examples = trial_examples(config)
@@ -334,7 +341,9 @@ def check_cycle(config: Config, say: Say) -> None:
             accumulate=1, tensorboard=False, start_from="",
         )  # fmt: skip
         run = Path(folder) / "run"
-        train(replace(config, data=data, train=training), run, Display(quiet=True))
+        # On so few examples hardly a word is frequent: how many there must be of one is no matter here.
+        units = replace(config.tokenizer, **{side: common(getattr(config.tokenizer, side)) for side in SIDES})
+        train(replace(config, data=data, tokenizer=units, train=training), run, Display(quiet=True))
         if task.running:
             texts = [open_run(run, config.train.device).complete([""], longest=8) for _ in range(2)]
             if texts[0] != texts[1]:

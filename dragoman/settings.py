@@ -246,7 +246,7 @@ def _read(expected: _Expected, value: object, place: str, errors: list[str], def
         return None
     named = "none" if value is None and "none" in _kinds(expected.tables) else value
     if isinstance(named, str) and len(expected.tables) > 1 and not expected.scalars and named not in expected.choices:
-        value = {"kind": named}  # the bare name of a kind stands for that kind with its defaults
+        value = {"kind": named}  # the bare name of a kind stands for a table with nothing else
     if isinstance(value, Mapping) and expected.tables:
         chosen = _choose(expected.tables, value, place, errors, default)
         others = [cls for cls in expected.tables if cls is not chosen]

@@ -9,7 +9,7 @@ import sys
 import click
 
 from dragoman.commands.media import files_only, reads_files, texts_only
-from dragoman.commands.options import device_option, json_option, media_option, tag_option
+from dragoman.commands.options import device_option, json_option, media_option, skip_unreadable_option, tag_option
 from dragoman.commands.placing import align_files
 from dragoman.commands.printing import as_utf8
 from dragoman.errors import DataError
@@ -44,9 +44,11 @@ from dragoman.errors import DataError
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs at a time.")
 @tag_option
 @media_option
+@skip_unreadable_option
 @click.option(
-    "--json", "as_json", is_flag=True, help="One object a line: source, target, links, weights; or source, text, words."
-)
+    "--json", "as_json", is_flag=True,
+    help="One object a line: source, target, links, weights; of files source, text, unit, words.",
+)  # fmt: skip
 @device_option
 def align(
     run: str,
@@ -65,6 +67,7 @@ def align(
     batch_size: int,
     tag: str | None,
     media: str | None,
+    skip_unreadable: bool,
     as_json: bool,
     device: str,
 ) -> None:
@@ -94,9 +97,9 @@ def align(
     from dragoman.scoring.alignment import read_alignments
 
     opened = Run(run)
-    files_only(opened, False, media)
+    files_only(opened, skip_unreadable, media)
     if reads_files(opened):
-        align_files(opened, file, predicting, media, batch_size, as_json, device)
+        align_files(opened, file, predicting, media, skip_unreadable, batch_size, as_json, device)
         return
     if predicting and (source is not None or target is not None):
         raise DataError("--predict reads sources alone, from FILE or standard input: leave out --source and --target")

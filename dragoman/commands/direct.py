@@ -87,7 +87,9 @@ def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool,
         sys.stdout.flush()
 
 
-def all_examples(config: Any, files: Any, shape: Any, what: str, several_references: bool = False) -> list[Any]:
+def all_examples(
+    config: Any, files: Any, shape: Any, what: str, several_references: bool = False, doing: str = "evaluate"
+) -> list[Any]:
     """The examples to score, every one: scores of a part would be compared with scores of the whole."""
     from dragoman.data.corpus import faults_told, paths_of, read_all
     from dragoman.data.examples import Fault
@@ -96,7 +98,7 @@ def all_examples(config: Any, files: Any, shape: Any, what: str, several_referen
     if faults := [item for item in items if isinstance(item, Fault)]:
         raise DataError(faults_told(faults, len(faults)))
     if not items:
-        raise DataError(f"{', '.join(paths_of(files))}: nothing to evaluate: no {what} was read")
+        raise DataError(f"{', '.join(paths_of(files))}: nothing to {doing}: no {what} was read")
     return items
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.commands.direct import searched_only
+from dragoman.commands.direct import refuse_others, searched_only
 from dragoman.commands.media import texts_only
 from dragoman.commands.options import beam_option, device_option, json_option, tag_option
 from dragoman.commands.printing import as_utf8
@@ -78,6 +78,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
         from dragoman.reports.gaze import draw_gazes
         from dragoman.reports.heard import draw_transcripts
 
+        refuse_others(run, predictor.config.task, {"run", "texts", "out"}, 'goes with texts; {run} has task = "{task}"')
         draw = draw_transcripts if isinstance(predictor.model, Transcriber) else draw_gazes
         for path in draw(predictor, usable, out):
             click.echo(path)

@@ -41,6 +41,12 @@ def texts_only(command: str, run: str) -> None:
 
 def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | None:
     """The inputs that a name stands for if it is no list but a file, a folder, an archive or a manifest; else None."""
+    found = named_locations(run, file, media)
+    return None if found is None else (place for _, place in found)
+
+
+def named_locations(run: Any, file: str | None, media: str | None) -> Iterable[tuple[str, str]] | None:
+    """The same with their names, which in a manifest are as it has them."""
     from dragoman.data.media_shape import PICTURES, SOUNDS, inputs_of, is_media, kind_of
 
     if file is None or file == "-":
@@ -57,7 +63,7 @@ def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | 
             click.echo(
                 f"{file}: {found.passed:,} of {total} files passed over, no {kind_of(endings)} by name", err=True
             )
-        return found.places
+        return ((place, place) for place in found.places)
     kind = manifest_kind(file)
     if kind not in (".tsv", ".jsonl"):
         if media is not None:
@@ -83,8 +89,8 @@ def manifest_kind(file: str) -> str:
     return ".jsonl" if holds_objects(file) else Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
 
-def _named(config: Any, file: str, kind: str, media: str | None) -> Iterator[str]:
-    """The locations in the first of a manifest's columns; texts after it are not looked at."""
+def _named(config: Any, file: str, kind: str, media: str | None) -> Iterator[tuple[str, str]]:
+    """The names in the first of a manifest's columns and their locations; texts after it are not looked at."""
     import json
 
     from dragoman.data.lines import read_lines
@@ -114,14 +120,19 @@ def _named(config: Any, file: str, kind: str, media: str | None) -> Iterator[str
         if name and not looked_at and is_relative(name):
             check_media(config.media, "data.media of the run (--media names another)")
             looked_at = True
-        yield located(base, name) if name else ""
+        yield name, located(base, name) if name else ""
 
 
 def noted(lines: Iterable[str], beside: deque[str]) -> Iterator[str]:
     """The lines as they are, each added to what is to be told beside its answer."""
     for line in lines:
-        beside.append(line.encode("utf-8", "replace").decode())  # a file's name may hold bytes that are no text
+        beside.append(shown(line))
         yield line
+
+
+def shown(name: str) -> str:
+    """A file's name as text can hold it: some have bytes that are none."""
+    return name.encode("utf-8", "replace").decode()
 
 
 def tell_left_out(faults: list[Any], what: str) -> None:

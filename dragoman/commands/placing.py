@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -10,78 +11,119 @@ from typing import Any, NamedTuple
 import click
 
 from dragoman.commands.direct import all_examples, refuse_others
-from dragoman.commands.media import locations
+from dragoman.commands.media import caller, named_locations, shown, tell_left_out
 from dragoman.commands.printing import as_utf8
 from dragoman.commands.progress import progress_bar
 from dragoman.errors import DataError
 
+TOGETHER = 256  # files whose features are held at a time
+ALLOWED = {"run", "file", "predicting", "media", "skip_unreadable", "batch_size", "as_json", "device"}
+
 
 def align_files(
-    run: Any, file: str | None, predicting: bool, media: str | None, batch_size: int, as_json: bool, device: str
+    run: Any,
+    file: str | None,
+    predicting: bool,
+    media: str | None,
+    skip_unreadable: bool,
+    batch_size: int,
+    as_json: bool,
+    device: str,
 ) -> None:
     """A line a word, or with --json an object a file."""
-    from dragoman.inspection.placing import placed, transcriber_of
+    from dragoman.inspection.placing import transcriber_of
     from dragoman.predictor import load
 
-    allowed = {"run", "file", "predicting", "media", "batch_size", "as_json", "device"}
-    refuse_others(str(run.folder), run.task.name, allowed, 'goes with texts; {run} has task = "{task}"')
-    if file is None and not predicting:
-        raise DataError("name a manifest, or add --predict to place what the run writes")
+    refuse_others(str(run.folder), run.task.name, ALLOWED, 'goes with texts; {run} has task = "{task}"')
     predictor = load(run.folder, device)
     transcriber_of(predictor)
     inputs = named_places(run, file, media) if predicting else manifest(run, file, media)
-    without: list[str] = []
+    left_out: list[Any] = []
+    without_room: list[str] = []
+    unknown: list[str] = []
     as_utf8()
     watched = sys.stderr.isatty() and not sys.stdout.isatty()
     with progress_bar("files", len(inputs)) if watched else nullcontext(lambda done: None) as done:
-        for first in range(0, len(inputs), batch_size):
-            some = inputs[first : first + batch_size]
-            if predicting:
-                some = [one._replace(text=text) for one, text in zip(some, written(predictor, some), strict=True)]
-            found = placed(predictor, [(one.place, one.text) for one in some], batch_size)
-            for named, one in zip(some, found, strict=True):
-                one = replace(one, source=named.name)
-                if not one.found:
-                    without.append(named.name)
-                lines = [one.as_line()] if as_json else ["\t".join(row) for row in one.rows()]
+        for first in range(0, len(inputs), TOGETHER):
+            some = inputs[first : first + TOGETHER]
+            for one, found in places_of(predictor, some, predicting, batch_size, left_out if skip_unreadable else None):
+                if not found.room:
+                    without_room.append(one.name)
+                else:
+                    unknown += [word for word, place in found.words if place is None]
+                name = shown(one.name)
+                lines = [found.as_line(name)] if as_json else ["\t".join(row) for row in found.rows(name)]
                 sys.stdout.write("".join(f"{line}\n" for line in lines))
-            done(len(some))
+                done(1)
     sys.stdout.flush()
-    if without:
-        several = f" (and {len(without) - 3:,} more)" if len(without) > 3 else ""
-        click.echo(f"no room for the text, so no places: {', '.join(without[:3])}{several}", err=True)
+    tell_some("no room for the text, so no places", without_room)
+    tell_some(f"no place for {len(unknown):,} words that the vocabulary does not know", list(dict.fromkeys(unknown)))
+    tell_left_out(left_out, "nothing is written for them")
 
 
 class Input(NamedTuple):
-    """A file and what is said or written there."""
+    """A file, where it is named, and what is said or written there."""
 
     name: str
+    where: str
     place: str
     text: str = ""
 
 
 def manifest(run: Any, file: str | None, media: str | None) -> list[Input]:
     """The files of a manifest and their texts."""
+    from dragoman.data.media_shape import is_media
+
+    if file is None or is_media(file):
+        found = "nothing" if file is None else file
+        raise DataError(f"found {found}, expected a manifest of files and texts; or add --predict")
     reading = replace(run.config.data, media=media) if media else run.config.data
-    examples = all_examples(reading, file, run.task.shape_of(run.config), "pair")
-    return [Input(one.source, one.tagged, one.references[0]) for one in examples]
+    examples = all_examples(reading, file, run.task.shape_of(run.config), "pair", True, "align")
+    return [Input(one.source, one.place, one.tagged, one.references[0]) for one in examples]
 
 
 def named_places(run: Any, file: str | None, media: str | None) -> list[Input]:
     """All that a file, a folder, an archive, a manifest or a list stands for."""
     from dragoman.data.lines import read_lines
 
-    found = locations(run, file, media)
-    return [Input(place, place) for place in (read_lines(file) if found is None else found) if place]
+    found = named_locations(run, file, media)
+    names = ((name, name) for name in read_lines(file)) if found is None else found
+    where = caller(run, file) if file is not None else "input {}".format
+    inputs = [Input(name, where(number), place) for number, (name, place) in enumerate(names, 1) if place.strip()]
+    if not inputs:
+        raise DataError(f"{file or 'standard input'}: found no name of a file, expected one or more")
+    return inputs
 
 
-def written(predictor: Any, inputs: list[Input]) -> list[str]:
-    """What the run writes for each, on one line."""
-    from dragoman.data.corpus import faults_told
+def places_of(
+    predictor: Any, inputs: Sequence[Input], predicting: bool, batch_size: int, left_out: list[Any] | None
+) -> list[tuple[Input, Any]]:
+    """Every input with its places; what cannot be read is an error, or left out."""
+    from dragoman.data.examples import Fault
+    from dragoman.inspection.placing import codec_of, open_files, placed
 
-    left_out: list[Any] = []
-    predictor.unreadable = left_out.append
-    outputs = predictor.predict([one.place for one in inputs], batch_size=len(inputs))
-    if left_out:
-        raise DataError(faults_told(left_out, len(left_out)))
-    return [" ".join(one.text.splitlines()) for one in outputs]
+    opened = list(zip(inputs, open_files(predictor, [one.place for one in inputs]), strict=True))
+    kept = []
+    for one, found in opened:
+        if not isinstance(found, Fault):
+            kept.append((one, found))
+        elif left_out is None:
+            raise DataError(f"{one.where}: {found}; leave such files out with --skip-unreadable")
+        else:
+            left_out.append(f"{one.where}: {found}")
+    texts = [one.text for one, _ in kept]
+    if predicting:
+        codec = codec_of(predictor)[0]
+        codec.hold({one.place: found.features for one, found in kept})
+        outputs = predictor.predict([one.place for one, _ in kept], batch_size=batch_size)
+        codec.hold({})
+        texts = [" ".join(output.text.splitlines()) for output in outputs]
+    answers = placed(predictor, [found for _, found in kept], texts, batch_size)
+    return list(zip((one for one, _ in kept), answers, strict=True))
+
+
+def tell_some(what: str, names: list[str]) -> None:
+    """Say something of the first few."""
+    if names:
+        more = f" (and {len(names) - 3:,} more)" if len(names) > 3 else ""
+        click.echo(f"{what}: {', '.join(map(shown, names[:3]))}{more}", err=True)

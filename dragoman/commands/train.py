@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dragoman.data.corpus import Files
     from dragoman.training.display import Display
 
-FAULTS = "data.faults"
-
 
 def resolve(
     what: str | None,
@@ -66,12 +64,13 @@ def resolve(
 
 def chosen_despite_faults(files: Files, overrides: tuple[str, ...]) -> tuple[Config, list[str]]:
     """As automatic.configured does, but faulty lines stop nothing yet."""
-    from dragoman import automatic
+    from dragoman import automatic, settings
 
-    if any(assignment.partition("=")[0].strip() == FAULTS for assignment in overrides):
+    data = settings.override({}, overrides).get("data")
+    if isinstance(data, dict) and "faults" in data:
         return automatic.configured(files, overrides)
     try:
-        config, reasons = automatic.configured(files, (*overrides, f"{FAULTS}=skip"))
+        config, reasons = automatic.configured(files, (*overrides, "data.faults=skip"))
     except DataError:  # too few lines are left: why says the strict way
         return automatic.configured(files, overrides)
     return replace(config, data=replace(config.data, faults="stop")), reasons

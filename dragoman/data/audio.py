@@ -115,9 +115,9 @@ class AudioConfig:
         """The features of the recording at a location."""
         return self.decode(read_bytes(place), place)
 
-    def frame_size(self, place: str) -> float:
-        """Seconds from a frame to the next, in any recording."""
-        return self.hop_samples / self.rate
+    def measured(self, data: bytes, place: str) -> tuple[NDArray[np.float32], float]:
+        """The features of a file's bytes, and the seconds from one of them to the next."""
+        return self.decode(data, place), self.hop_samples / self.rate
 
 
 def _soundfile() -> Any:

@@ -45,22 +45,21 @@ class LineImageConfig:
 
     def decode(self, data: bytes, place: str) -> NDArray[np.uint8]:
         """The columns (W, H) of a file's bytes."""
+        return self.measured(data, place)[0]
+
+    def measured(self, data: bytes, place: str) -> tuple[NDArray[np.uint8], float]:
+        """The same, and how many pixels of the image as it is a column stands for."""
         image = opened(data, place, "L")
         width = max(1, round(image.width * self.height / image.height))
         if width > self.widest:
             raise MediaError(place, "over-long", f"found a line of {width} pixels, expected at most {self.widest}")
         pixels = np.asarray(image.resize((width, self.height)) if image.height != self.height else image)
         columns = pixels.T if self.paper == "dark" else 255 - pixels.T
-        return np.ascontiguousarray(columns)
+        return np.ascontiguousarray(columns), image.width / width
 
     def features_of(self, place: str) -> NDArray[np.uint8]:
         """The columns of the image at a location."""
         return self.decode(read_bytes(place), place)
-
-    def frame_size(self, place: str) -> float:
-        """Pixels of the image as it is from a column to the next."""
-        height: int = opened(read_bytes(place), place, "L").height
-        return height / self.height
 
 
 @dataclass(frozen=True)

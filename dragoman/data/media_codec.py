@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Features:
     ) -> None:
         self.config, self.mean, self.deviation = config, mean, deviation
         self._stored: tuple[FeatureColumn, dict[str, int]] | None = None
+        self._held: Mapping[str, Any] = {}
 
     @property
     def kind(self) -> str:
@@ -54,13 +55,30 @@ class Features:
         """Read the locations of a store from there, and decode their files no more."""
         self._stored = (column, {place: number for number, place in enumerate(column.places())})
 
+    def hold(self, features: Mapping[str, Any]) -> None:
+        """Take the features of some locations from here, until others are held."""
+        self._held = features
+
+    def measured(self, texts: Sequence[str]) -> list[tuple[NDArray[Any], float] | Fault]:
+        """Of every location the features (T, F) and the seconds or pixels of a frame, or what is wrong there."""
+        assert not isinstance(self.config, PictureConfig), "rows of a picture are no places in a text"
+        out: list[Any] = [None] * len(texts)
+        for place, found in read_many(texts):
+            try:
+                out[place] = found if isinstance(found, Fault) else self.config.measured(found, texts[place])
+            except MediaError as error:
+                out[place] = error.fault
+        return out
+
     def encode_or_fault(self, texts: Sequence[str]) -> list[NDArray[Any] | Fault]:
         """The features (T, F) at every location, or what is wrong there."""
         out: list[Any] = [None] * len(texts)
         column, numbers = self._stored or (None, {})
         others = []
         for place, text in enumerate(texts):
-            if column is not None and text in numbers:
+            if text in self._held:
+                out[place] = self._held[text]
+            elif column is not None and text in numbers:
                 out[place] = column.rows([numbers[text]])[0]
             else:
                 others.append(place)

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from dragoman.data.audio import AudioConfig
+from dragoman.data.batches import padded
+from dragoman.data.examples import Fault
 from dragoman.data.images import LineImageConfig
 from dragoman.data.media_codec import Features
-from dragoman.data.tokenizers import PAD
+from dragoman.data.tokenizers import PAD, UNK, Tokenizer
 from dragoman.errors import ConfigError
 from dragoman.inspection.alignment import shares, word_spans
 from dragoman.layers.ctc import best_places
@@ -31,32 +34,34 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Placed:
-    """A text over its recording or line; nothing of it has a place if it is too long to be written there at all."""
+    """A text over its recording or line; what is unknown to the vocabulary has no place."""
 
-    source: str
     text: str
     unit: str  # seconds or pixels
+    room: bool  # whether the text is short enough to be written there at all; else nothing has a place
     words: tuple[tuple[str, Place | None], ...]
     tokens: tuple[tuple[str, Place | None], ...]
 
-    @property
-    def found(self) -> bool:
-        """Whether the text has a path."""
-        return all(place is not None for _, place in self.tokens)
-
-    def rows(self) -> Iterator[tuple[str, ...]]:
-        """Source, word, start, end and probability of every word, as text; '-' for what has no place."""
+    def rows(self, name: str) -> Iterator[tuple[str, ...]]:
+        """Name, word, start, end and probability of every word, as text; '-' for what has no place."""
         for word, place in self.words:
-            yield self.source, word, *(("-",) * 3 if place is None else (f"{number:.3f}" for number in place))
+            yield name, word, *(("-",) * 3 if place is None else (f"{number:.3f}" for number in place))
 
-    def as_line(self) -> str:
+    def as_line(self, name: str) -> str:
         """One JSON object on one line."""
         words: list[dict[str, Any]] = [
-            {"word": word} | {name: place and round(getattr(place, name), 4) for name in Place._fields}
+            {"word": word} | {field: place and round(getattr(place, field), 4) for field in Place._fields}
             for word, place in self.words
         ]
-        table = {"source": self.source, "text": self.text, "unit": self.unit, "words": words}
+        table = {"source": name, "text": self.text, "unit": self.unit, "words": words}
         return json.dumps(table, ensure_ascii=False)
+
+
+class Opened(NamedTuple):
+    """A recording or line as a run reads it."""
+
+    features: Any  # (T, F)
+    size: float  # seconds or pixels of a frame
 
 
 def transcriber_of(predictor: Predictor) -> Transcriber:
@@ -69,62 +74,82 @@ def transcriber_of(predictor: Predictor) -> Transcriber:
     return predictor.model
 
 
-@torch.no_grad()
-def emitted(predictor: Predictor, rows: Sequence[Any]) -> Emissions:
-    """What CTC says at every position of features in memory, on the CPU."""
-    batch = predictor.form.batch(rows).to(predictor.device)
-    found = transcriber_of(predictor).emissions(batch, batch.source_mask.sum(1), 1)
-    return Emissions(found.log_probabilities.double().cpu(), found.lengths.cpu())
-
-
-def placed(predictor: Predictor, pairs: Sequence[tuple[str, str]], batch_size: int = 32) -> Iterator[Placed]:
-    """The places of every (location, text), in order."""
+def codec_of(predictor: Predictor) -> tuple[Features, AudioConfig | LineImageConfig]:
+    """How a run that transcribes reads files."""
     codec = predictor.source_tokenizer
     assert isinstance(codec, Features)
-    for first in range(0, len(pairs), batch_size):
-        some = pairs[first : first + batch_size]
-        features = codec.encode_batch([place for place, _ in some])
-        yield from placed_in(predictor, some, [len(row) for row in features], emitted(predictor, features))
+    assert isinstance(codec.config, AudioConfig | LineImageConfig)
+    return codec, codec.config
+
+
+def open_files(predictor: Predictor, places: Sequence[str]) -> list[Opened | Fault]:
+    """What stands at locations, or what is wrong there; an archive is read once for all."""
+    found = codec_of(predictor)[0].measured(places)
+    return [one if isinstance(one, Fault) else Opened(*one) for one in found]
+
+
+@torch.no_grad()
+def emitted(predictor: Predictor, files: Sequence[Opened]) -> Emissions:
+    """What CTC says at every position."""
+    batch = predictor.form.batch([one.features for one in files]).to(predictor.device)
+    return transcriber_of(predictor).emissions(batch, batch.source_mask.sum(1), 1)
+
+
+def placed(
+    predictor: Predictor, files: Sequence[Opened], texts: Sequence[str], batch_size: int = 32
+) -> Iterator[Placed]:
+    """The places of every text in its file, in order."""
+    for first in range(0, len(files), batch_size):
+        some = files[first : first + batch_size]
+        yield from placed_in(predictor, some, texts[first : first + batch_size], emitted(predictor, some))
 
 
 def placed_in(
-    predictor: Predictor, pairs: Sequence[tuple[str, str]], frames: Sequence[int], emissions: Emissions
+    predictor: Predictor, files: Sequence[Opened], texts: Sequence[str], emissions: Emissions
 ) -> Iterator[Placed]:
-    """The same where CTC has spoken already, of so many frames each."""
-    tokenizer, codec = predictor.target_tokenizer, predictor.source_tokenizer
-    assert isinstance(codec, Features)
-    assert isinstance(codec.config, AudioConfig | LineImageConfig)
-    rows = [tokenizer.encode(text) for _, text in pairs]
-    sizes = torch.tensor([len(row) for row in rows])
-    texts = torch.full((len(rows), max(1, int(sizes.max()))), PAD)
-    for number, row in enumerate(rows):
-        texts[number, : len(row)] = torch.tensor(row, dtype=torch.long)
-    firsts, lasts = best_places(emissions.log_probabilities, emissions.lengths, texts, sizes, PAD)
-    for number, ((source, text), row) in enumerate(zip(pairs, rows, strict=True)):
-        frame = codec.config.frame_size(source)
-        size, end = transcriber_of(predictor).stride * frame, frames[number] * frame
-        places: list[Place | None] = []
-        for token, first, last in zip(row, firsts[number].tolist(), lasts[number].tolist(), strict=False):
-            surest = emissions.log_probabilities[number, first : last + 1, token].max().exp() if first >= 0 else 0.0
-            place = Place(first * size, min((last + 1) * size, end), float(surest))
-            places.append(place if first >= 0 else None)
-        words = word_spans(text)
-        belongs = shares(tokenizer.spans(text), words, len(row)) > 0
-        together = [
-            whole([places[at] for at in belongs[:, word].nonzero()[:, 0].tolist()]) for word in range(len(words))
-        ]
+    """The same where CTC has spoken already."""
+    tokenizer, (_, config) = predictor.target_tokenizer, codec_of(predictor)
+    texts = [text.strip() for text in texts]
+    rows = [tokenizer.encode(text) for text in texts]
+    known = [[token for token in row if token != UNK] for row in rows]
+    sizes = torch.tensor([len(row) for row in known])
+    target = padded(known)[:, :-1] if max(sizes.tolist(), default=0) else torch.full((len(rows), 1), PAD)
+    inside = torch.arange(target.shape[1]) < sizes[:, None]
+    target, sizes = (part.to(predictor.device) for part in (target.where(inside, PAD), sizes))
+    ends = best_places(emissions.log_probabilities, emissions.lengths, target, sizes, PAD)
+    firsts, lasts = (part.tolist() for part in ends)
+    stride = transcriber_of(predictor).stride
+    for number, (file, text, row) in enumerate(zip(files, texts, rows, strict=True)):
+        along = iter(zip(known[number], firsts[number], lasts[number], strict=False))
+        said = emissions.log_probabilities[number]
+        places = [None if token == UNK else place_of(said, file, stride, *next(along)) for token in row]
         yield Placed(
-            source,
             text,
-            codec.config.measure,
-            tuple(zip((text[first:end] for first, end in words), together, strict=True)),
+            config.measure,
+            all(first >= 0 for first in firsts[number][: len(known[number])]),
+            tuple(words_of(tokenizer, text, row, places)),
             tuple(zip(tokenizer.pieces(row), places, strict=True)),
         )
 
 
-def whole(places: Sequence[Place | None]) -> Place | None:
-    """From where the first token of a word begins to where its last one ends, as probable as the least of them."""
-    known = [place for place in places if place is not None]
-    if not known or len(known) < len(places):
+def place_of(said: Tensor, file: Opened, stride: float, token: int, first: int, last: int) -> Place | None:
+    """Where positions from `first` to `last` lie, and how probable a token is at the surest of them; said (T, V)."""
+    if first < 0:
         return None
-    return Place(known[0].start, known[-1].end, min(place.probability for place in known))
+    size, end = stride * file.size, len(file.features) * file.size
+    return Place(first * size, min((last + 1) * size, end), float(said[first : last + 1, token].max().exp()))
+
+
+def words_of(
+    tokenizer: Tokenizer, text: str, row: Sequence[int], places: Sequence[Place | None]
+) -> Iterator[tuple[str, Place | None]]:
+    """Every word from where the first of its tokens begins to where the last ends, as probable as the least of them."""
+    words = word_spans(text)
+    belongs = shares(tokenizer.spans(text), words, len(row)) > 0
+    for at, piece in enumerate(tokenizer.pieces(row)):
+        if not piece.replace("▁", " ").strip():  # a mere space, which belongs to no word wherever it stands
+            belongs[at] = False
+    for word, (first, end) in enumerate(words):
+        found = [place for at, place in enumerate(places) if place is not None and belongs[at, word]]
+        least = min((place.probability for place in found), default=0.0)
+        yield text[first:end], Place(found[0].start, found[-1].end, least) if found else None

@@ -30,6 +30,14 @@ def needed_positions(texts: Tensor, sizes: Tensor) -> Tensor:
     return sizes + ((texts[:, 1:] == texts[:, :-1]) & inside).sum(1)
 
 
+def with_blanks(texts: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+    """Texts (…, L) with a blank before, between and after: (…, 2L+1), and which of these a path may reach from the one
+    before the last, a blank between two different symbols being left out."""
+    symbols = texts.new_full((*texts.shape[:-1], 2 * texts.shape[-1] + 1), blank)
+    symbols[..., 1::2] = texts
+    return symbols, F.pad((symbols[..., 2:] != blank) & (symbols[..., 2:] != symbols[..., :-2]), (2, 0))
+
+
 @torch.no_grad()
 def text_log_probability(
     log_probabilities: Tensor,  # (B, T, V)
@@ -43,10 +51,7 @@ def text_log_probability(
     The forward variable of Graves et al. 2006, eq. 6 to 8. It looks up only the symbols of the texts, so the
     emissions of a source are never repeated for its hypotheses, as `torch.nn.functional.ctc_loss` would need.
     """
-    rows, several, longest = texts.shape
-    symbols = texts.new_full((rows, several, 2 * longest + 1), blank)  # a blank before, between and after
-    symbols[:, :, 1::2] = texts
-    skips = F.pad((symbols[:, :, 2:] != blank) & (symbols[:, :, 2:] != symbols[:, :, :-2]), (2, 0))
+    symbols, skips = with_blanks(texts, blank)
     forward = log_probabilities.new_full(symbols.shape, NOTHING)
     forward[:, :, 0] = 0.0
     for place in range(log_probabilities.shape[1]):
@@ -73,9 +78,7 @@ def best_places(
     −1 beyond the end of a text, and for one without a path.
     """
     rows, longest = texts.shape
-    symbols = texts.new_full((rows, 2 * longest + 1), blank)  # a blank before, between and after
-    symbols[:, 1::2] = texts
-    skips = F.pad((symbols[:, 2:] != blank) & (symbols[:, 2:] != symbols[:, :-2]), (2, 0))
+    symbols, skips = with_blanks(texts, blank)
     best = log_probabilities.new_full(symbols.shape, NOTHING)
     best[:, 0] = 0.0
     steps = []  # how far each state lies behind the one it was reached from

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from numpy.typing import NDArray
 
+from dragoman.data.examples import Fault
 from dragoman.data.images import LineImageConfig
-from dragoman.data.media_codec import Features
 from dragoman.data.tokenizers import PAD
-from dragoman.inspection.placing import Place, Placed, emitted, placed_in, transcriber_of
+from dragoman.errors import DataError
+from dragoman.inspection.placing import Opened, Place, Placed, codec_of, emitted, open_files, placed_in, transcriber_of
 from dragoman.predictor import Predictor
 from dragoman.reports.drawing import INK, LARGEST, PAPER, figure, save
 from dragoman.reports.pictures import numbered
@@ -24,45 +25,47 @@ SPOKEN, WORD = "#c2410c", "#2563eb"
 
 def draw_transcripts(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
     """One drawing a file: what the run reads there, when it is how sure of what, and what it writes."""
-    codec = predictor.source_tokenizer
-    assert isinstance(codec, Features)
-    features = codec.encode_batch(places)
+    codec, config = codec_of(predictor)
+    opened = []
+    for found in open_files(predictor, places):
+        if isinstance(found, Fault):
+            raise DataError(str(found))
+        opened.append(found)
+    codec.hold({place: found.features for place, found in zip(places, opened, strict=True)})
     predictions = predictor.predict(places)
+    codec.hold({})
     out = []
-    for number, (place, rows, prediction) in enumerate(zip(places, features, predictions, strict=True), 1):
-        emissions = emitted(predictor, [rows])
-        text = " ".join(prediction.text.splitlines())
-        one = next(placed_in(predictor, [(place, text)], [len(rows)], emissions))
-        frame = codec.config.frame_size(place)  # type: ignore[union-attr]
-        said = emissions.log_probabilities[0].exp()
+    for number, (place, file, prediction) in enumerate(zip(places, opened, predictions, strict=True), 1):
+        emissions = emitted(predictor, [file])
+        one = next(placed_in(predictor, [file], [" ".join(prediction.text.splitlines())], emissions))
+        any_token = 1 - emissions.log_probabilities[0, :, PAD].float().exp().cpu().numpy()
+        name = Path(place.rpartition("::")[2]).name
+        size = transcriber_of(predictor).stride * file.size
         own = numbered(path, number, len(places))
-        light = isinstance(codec.config, LineImageConfig)
-        out.append(draw_transcript(rows, said, one, own, frame, transcriber_of(predictor).stride * frame, light))
+        out.append(draw_transcript(name, file, any_token, size, one, own, isinstance(config, LineImageConfig)))
     return out
 
 
 def draw_transcript(
-    features: Any, said: Tensor, one: Placed, path: Path, frame: float, position: float, line: bool
+    name: str, file: Opened, any_token: NDArray[Any], size: float, one: Placed, path: Path, line: bool
 ) -> Path:
-    """Features (T, F), probabilities (P, V); `frame` and `position` are so many seconds or pixels long."""
-    pixels = np.asarray(features, np.float32).T
-    high, end = pixels.shape[0], pixels.shape[1] * frame
+    """The features, and below them the probability (P,) of any token at positions of a size, with what is written."""
+    pixels = np.asarray(file.features, np.float32).T
+    high, end = pixels.shape[0], pixels.shape[1] * file.size
     known = [(word, place) for word, place in one.words if place is not None]
     width = min(LARGEST, max(8.0, LETTER * sum(len(word) + 2 for word, _ in known)))
     height = min(width * high / pixels.shape[1], 6.0) if line else 2.4  # a line keeps its proportions
     drawing, _ = figure(width, height + 2.3)
     upper, lower = drawing.subplots(2, 1, sharex=True, height_ratios=[height, 1.3])
-    name = Path(one.source.rpartition("::")[2]).name
     title = textwrap.fill(f"{name}: {one.text}", int(width / LETTER))
     drawing.suptitle(title, fontsize=11, color=INK, parse_math=False)
     if line:
-        upper.imshow(-pixels, cmap="gray", aspect="auto", extent=(0, end, high, 0))
+        upper.imshow(-pixels, cmap="gray", aspect="auto", extent=(0, end, high, 0), vmin=-255, vmax=0)
         upper.set_yticks([])
     else:
         upper.imshow(pixels, cmap="magma", aspect="auto", origin="lower", extent=(0, end, 0, high))
         upper.set_ylabel("mel filter", fontsize=9, color=INK)
-    times = (np.arange(said.shape[0]) + 0.5) * position
-    lower.plot(times, 1 - said[:, PAD].numpy(), color=SPOKEN, linewidth=1)
+    lower.plot((np.arange(len(any_token)) + 0.5) * size, any_token, color=SPOKEN, linewidth=1)
     for word, place in known:
         lower.axvspan(place.start, place.end, color=WORD, alpha=0.25, linewidth=0)
         for side in (place.start, place.end):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -24,7 +25,7 @@ from dragoman.config import build
 from dragoman.data.batches import BatchPlan, gather
 from dragoman.data.media_shape import MediaShape
 from dragoman.errors import ConfigError, DataError
-from dragoman.inspection.placing import placed
+from dragoman.inspection.placing import Opened, open_files, placed
 from dragoman.predictor import load
 from dragoman.runs import Run, train
 from dragoman.starter import STARTERS
@@ -776,10 +777,11 @@ def test_letters_are_placed_in_pixels_of_the_image_as_it_is(folder: Path, tmp_pa
 
     name, text = manifest(folder, "lines", "test").read_text().split("\t")[:2]
     larger = Image.open(folder / "writing" / name)
-    larger = larger.resize((3 * larger.width, 3 * larger.height))
+    larger = larger.resize((3 * larger.width + 1, 3 * larger.height))  # whose columns are no whole pixels
     larger.save(tmp_path / "large.png")
     predictor = load(folder / "lines")
-    one, three = placed(predictor, [(str(folder / "writing" / name), text), (str(tmp_path / "large.png"), text)])
+    files = open_files(predictor, [str(folder / "writing" / name), str(tmp_path / "large.png")])
+    one, three = placed(predictor, [file for file in files if isinstance(file, Opened)], [text, f" {text} "])
     assert [piece for piece, _ in one.tokens] == list(text)
     for number, (_, place) in enumerate(one.tokens):
         assert place is not None
@@ -794,6 +796,10 @@ def test_letters_are_placed_in_pixels_of_the_image_as_it_is(folder: Path, tmp_pa
 
 def test_texts_without_room_and_other_faults_of_placing_are_told(folder: Path, tmp_path: Path) -> None:
     row = manifest(folder, "speech", "test").read_text().splitlines()[0].split("\t")[0]
+    place = f"{folder}/sounds.tar.gz::test0.wav"
+    (tmp_path / "none.tsv").write_text("")
+    (tmp_path / "blank.txt").write_text("\n\n")
+    (tmp_path / "list.txt").write_text(f"{place}\n\ngone.wav\n")
     (tmp_path / "long.tsv").write_text(f"{row}\t{'low ' * 200}\n{row}\tlow\n")
     said = call("align", folder / "speech", tmp_path / "long.tsv")
     assert said.code == 0
@@ -804,15 +810,52 @@ def test_texts_without_room_and_other_faults_of_placing_are_told(folder: Path, t
     first = json.loads(call("align", folder / "speech", tmp_path / "long.tsv", "--json").out.splitlines()[0])
     assert first["words"][0] == {"word": "low", "start": None, "end": None, "probability": None}
     for arguments, wrong in (
-        (("align", folder / "speech"), "name a manifest, or add --predict"),
+        (("align", folder / "speech"), "found nothing, expected a manifest of files and texts; or add --predict"),
+        (
+            ("align", folder / "speech", folder / "sounds.tar.gz"),
+            "sounds.tar.gz, expected a manifest of files and text",
+        ),
+        (("align", folder / "speech", tmp_path / "none.tsv"), "nothing to align: no pair was read"),
+        (("align", folder / "speech", tmp_path / "blank.txt", "--predict"), "blank.txt: found no name of a file"),
         (("align", folder / "speech", tmp_path / "long.tsv", "--head", "1"), "--head goes with texts"),
-        (("align", folder / "speech", "x.wav", "--predict"), "x.wav: found no such file."),
+        (("align", folder / "speech", "x.wav", "--predict"), "x.wav: found no such file; leave such files out with"),
+        (("align", folder / "speech", tmp_path / "list.txt", "--predict"), "list.txt:3: gone.wav: found no such file"),
         (("align", folder / "speech", tmp_path / "gone.tsv"), "gone.tsv: no such file"),
+        (("attention", folder / "speech", place, "--tag", "de"), "--tag goes with texts"),
     ):
         said = call(*arguments)
         assert said.code == 2, said
         assert wrong in said.err, said.err
-        assert "--skip-unreadable" not in said.err
+    said = call("align", folder / "speech", tmp_path / "list.txt", "--predict", "--skip-unreadable")
+    assert said.code == 0, said.err
+    assert said.out.startswith(f"{place}\t")
+    assert "list.txt:3: gone.wav: found no such file" in said.err
+
+
+def test_what_the_vocabulary_does_not_know_has_no_place(folder: Path, tmp_path: Path) -> None:
+    rows = manifest(folder, "speech", "test").read_text().splitlines()
+    name, text = next(row.split("\t") for row in rows if " " in row)
+    first, rest = text.split(" ", 1)
+    (tmp_path / "known.tsv").write_text(f"{name}\t{text}\n")
+    (tmp_path / "unknown.tsv").write_text(f"{name}\t {first} Zounds {rest}\n")
+    known, said = (call("align", folder / "speech", tmp_path / f"{one}.tsv") for one in ("known", "unknown"))
+    assert f"{name}\tZounds\t-\t-\t-" in said.out.splitlines()
+    assert [row for row in said.out.splitlines() if "Zounds" not in row] == known.out.splitlines()
+    assert said.err == "no place for 1 words that the vocabulary does not know: Zounds\n"
+
+
+def test_files_are_named_as_they_are_written(folder: Path, tmp_path: Path) -> None:
+    """In a manifest as it has them, whichever text is placed; a name may hold bytes that are no text."""
+    test = manifest(folder, "speech", "test")
+    for more in ((), ("--predict",)):
+        found = {row.split("\t")[0] for row in call("align", folder / "speech", test, *more).out.splitlines()}
+        assert found <= {f"test{number}.wav" for number in range(12)}
+        assert len(found) > 8
+    sound, _ = tones(["low"], 1)
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xe9.wav")).write_bytes(sound)
+    said = call("align", folder / "speech", tmp_path, "--predict", "--json")
+    assert said.code == 0, said.err
+    assert json.loads(said.out)["source"].endswith("/b?.wav")
 
 
 @pytest.mark.parametrize(
