@@ -19,6 +19,7 @@ class Starter(NamedTuple):
     table: dict[str, Any]
 
 
+MISSING = object()  # a setting that a table does not name
 STARTERS = {
     "translate": Starter(
         "pairs of text: translation, spelling correction, normalisation, grapheme-to-phoneme",
@@ -142,7 +143,7 @@ def starter(task: str, overrides: Sequence[str] = ()) -> str:
     about, table = STARTERS[task]
     table = settings.override(table, overrides)
     if table.get("task", task) != task:
-        raise ConfigError(f"task: found {table['task']!r} for the task {task!r}, expected one of them")
+        raise ConfigError(f"task: found {table['task']!r}, expected {task!r}, which was asked for, or nothing")
     resolved = settings.as_table(build(table))
     table = opened_kinds(table, resolved)
     lines = [
@@ -153,7 +154,7 @@ def starter(task: str, overrides: Sequence[str] = ()) -> str:
         "",
         f'task = "{task}"',
     ]
-    if "preset" in table:
+    if table.get("preset"):
         others = ", ".join(name for name in preset_names() if name != table["preset"])
         lines.append(f'preset = "{table["preset"]}"  # or {others}')
     # TOML takes a table's header once, so a table's own settings come together, before those of its sub-tables.
@@ -164,14 +165,15 @@ def starter(task: str, overrides: Sequence[str] = ()) -> str:
             continue  # nothing is searched for
         if not head or not holds(item.when, resolved) or at(resolved, head) is None:
             continue
-        opened = at(table, item.place)
-        value = opened if opened is not None else at(resolved, item.place)
-        if isinstance(opened, Mapping):
+        opened = at(table, item.place, MISSING)
+        if isinstance(opened, Mapping) and "kind" in opened:
             continue  # its own table says it
+        value = at(resolved, item.place) if opened in (MISSING, None) else opened
         expected = f"one of {', '.join(METRICS[task])}" if item.place == "train.metric" else item.expected
         note = f"{item.note} ({expected})" if item.note else expected
-        text = item.default if isinstance(value, Mapping) else settings.inline(value)
-        tables.setdefault(head, []).append(f"{'' if opened is not None else '# '}{key} = {text}  # {note}")
+        chosen = opened is not MISSING
+        text = item.default if isinstance(value, Mapping) and not chosen else settings.inline(value)
+        tables.setdefault(head, []).append(f"{'' if chosen else '# '}{key} = {text}  # {note}")
     for head, rows in tables.items():
         lines += ["", f"[{head}]", *rows]
     return "\n".join(lines) + "\n"
@@ -183,17 +185,17 @@ def opened_kinds(table: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[
     for key, value in table.items():
         whole = resolved.get(key)
         if isinstance(whole, Mapping):
-            value = opened_kinds(value if isinstance(value, Mapping) else {"kind": value}, whole)
+            value = opened_kinds(value if isinstance(value, Mapping) else {"kind": whole["kind"]}, whole)
         out[key] = value
     return out
 
 
-def at(table: Mapping[str, Any], place: str) -> Any:
-    """The value at a place of nested tables, None if there is none."""
+def at(table: Mapping[str, Any], place: str, otherwise: Any = None) -> Any:
+    """The value at a place of nested tables, else another."""
     value: Any = table
     for key in place.split("."):
         if not isinstance(value, Mapping) or key not in value:
-            return None
+            return otherwise
         value = value[key]
     return value
 

@@ -93,6 +93,15 @@ def test_every_fault_is_named_by_file_and_line(here: Path) -> None:
     assert expected[0] in skipping.lines
 
 
+def test_the_trial_cycle_takes_words_however_rare_they_are(here: Path) -> None:
+    rows = [(f"w{number % 60} w{number % 59}", f"v{number % 60}") for number in range(3000)]
+    write_rows(here / "pairs.tsv", rows)
+    words = '{kind = "words", minimum_count = 40}'
+    said = check("pairs.tsv", f"tokenizer.source={words}", f"tokenizer.target={words}")
+    assert said.code == 0, said.err
+    assert said.lines[-1] == "all is well"
+
+
 def test_a_file_alone_is_told_every_fault_too(here: Path) -> None:
     write_rows(here / "pairs.tsv", [*pairs(), ("abc",), ("", "b"), ("bcd",), ("cde",), ("def",)])
     said = check("pairs.tsv")
@@ -103,6 +112,7 @@ def test_a_file_alone_is_told_every_fault_too(here: Path) -> None:
     ]
     assert said.err.splitlines()[-1].startswith("dragoman: 5 lines cannot be used; mend them")
     assert check("pairs.tsv", "data.faults=stop").err.startswith(f"dragoman: pairs.tsv:{count + 1}: found 1 column")
+    assert check("pairs.tsv", "data={train='pairs.tsv', faults='skip'}").lines[-1] == "all is well"
 
 
 def test_validation_lines_are_checked_and_may_have_several_references(here: Path) -> None:

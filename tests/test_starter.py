@@ -75,6 +75,29 @@ OTHERS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("task", "overrides"),
+    [
+        ("translate", ["train.average=none"]),
+        ("translate", ["train.average=best"]),
+        ("translate", ["preset=none"]),
+        ("translate", ["data.valid=none", "tokenizer.target=none"]),
+        ("translate", ["data.valid.source=a", "data.valid.target=b"]),
+        ("translate", ['data.train={source="a", target="b", tag="de"}']),
+        ("translate", ['data.train=[{file="a", tag="de"}, {file="b", tag="fr"}]']),
+        ("translate", ["train.start_from.run=runs/x", 'train.start_from.parts=["encoder"]']),
+        ("classify", ['data.columns=["a", "b", "c"]', "model.texts=apart"]),
+        ("transcribe", ["model.augment=none"]),
+        ("language-model", ["model.stack=recurrent", "model.memory=0", "data.train=x # y.txt"]),
+    ],
+    ids=str,
+)
+def test_nothing_that_is_asked_for_is_lost(task: str, overrides: list[str]) -> None:
+    expected = config.build(settings.override(STARTERS[task].table, overrides))
+    assert expected != config.build(STARTERS[task].table) or "none" in str(overrides)
+    assert build(starter(task, overrides).splitlines()) == expected
+
+
 @pytest.mark.parametrize("task", OTHERS)
 def test_settings_of_other_kinds_are_shown_when_asked_for(task: str) -> None:
     lines = starter(task, OTHERS[task]).splitlines()
@@ -87,7 +110,7 @@ def test_settings_of_other_kinds_are_shown_when_asked_for(task: str) -> None:
 
 
 def test_a_starter_has_one_task() -> None:
-    with pytest.raises(ConfigError, match="task: found 'tag' for the task 'classify'"):
+    with pytest.raises(ConfigError, match="task: found 'tag', expected 'classify', which was asked for"):
         starter("classify", ["task=tag"])
 
 

@@ -23,12 +23,14 @@ def bigrams(seed: int, symbols: int) -> Tensor:
     return torch.randn(FIRST + symbols, FIRST + symbols, generator=generator, dtype=torch.float64).log_softmax(-1)
 
 
-def fusion_of(table: Tensor, weight: float, bonus: float) -> tuple[Fusion, list[Text]]:
-    asked: list[Text] = []
+def fusion_of(table: Tensor, weight: float, bonus: float) -> tuple[Fusion, list[Sequence[Text]]]:
+    asked: list[Sequence[Text]] = []
 
     def scorer(texts: Sequence[Text]) -> Tensor:
         assert len(texts) == len(set(texts))  # each once
-        asked.extend(texts)
+        before = set(asked[-1]) if asked else set()
+        assert all(not text or text in before or text[:-1] in before for text in texts)  # as scorers may count on
+        asked.append(texts)
         return table[[text[-1] if text else EOS for text in texts]]
 
     return Fusion(scorer, weight, bonus), asked
@@ -63,7 +65,7 @@ def test_a_wide_beam_ranks_as_brute_force(weight: float, bonus: float) -> None:
             for one in found[row]:
                 assert one.normalised == pytest.approx(truth[one.tokens[:-1]], abs=1e-9)
                 assert one.score == pytest.approx(alone[one.tokens[:-1]], abs=1e-9)  # CTC's own
-        assert asked
+        assert len(asked) == max(lengths) + 1  # once a position, and for the ends
     assert changed > 3  # the language model had a say
 
 
