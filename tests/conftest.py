@@ -30,6 +30,24 @@ QUICK = (
     "train.average.kind=none",
 )
 
+# Files go to the processes one by one: those that take longest must not come last, when others have nothing to do.
+LONGEST = (
+    "contract/test_learning.py",
+    "training/test_resume.py",
+    "models/test_instant_learning.py",
+    "tasks/test_media_road.py",
+    "training/test_ranks.py",
+    "test_invariance.py",
+    "tasks/test_language_model.py",
+    "test_readme.py",
+    "scoring/test_table.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, the others as they were."""
+    items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
+
 
 @dataclass(frozen=True)
 class Said:

@@ -254,6 +254,7 @@ def test_the_budget_is_sane(kind: Look, pairs: int) -> None:
 # ---------------------------------------------------------------------- learning
 
 
+@pytest.mark.slow  # the tour of the README learns from a file alone too, in less time
 def test_two_thousand_words_are_learned_in_a_minute(cached: Path, tmp_path: Path) -> None:
     """No configuration, one core: the choices must lead to a model that is right about words it has never seen."""
     some = words(2300, seed=5, shortest=3, longest=5, letters="abcdefghijklmnop")
