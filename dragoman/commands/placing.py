@@ -57,7 +57,8 @@ def align_files(
                 done(1)
     sys.stdout.flush()
     tell_some("no room for the text, so no places", without_room)
-    tell_some(f"no place for {len(unknown):,} words that the vocabulary does not know", list(dict.fromkeys(unknown)))
+    words = f"{len(unknown):,} word{'s' * (len(unknown) > 1)}"
+    tell_some(f"no place for {words} that the vocabulary does not know", list(dict.fromkeys(unknown)))
     tell_left_out(left_out, "nothing is written for them")
 
 

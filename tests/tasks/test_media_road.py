@@ -841,7 +841,7 @@ def test_what_the_vocabulary_does_not_know_has_no_place(folder: Path, tmp_path: 
     known, said = (call("align", folder / "speech", tmp_path / f"{one}.tsv") for one in ("known", "unknown"))
     assert f"{name}\tZounds\t-\t-\t-" in said.out.splitlines()
     assert [row for row in said.out.splitlines() if "Zounds" not in row] == known.out.splitlines()
-    assert said.err == "no place for 1 words that the vocabulary does not know: Zounds\n"
+    assert said.err == "no place for 1 word that the vocabulary does not know: Zounds\n"
 
 
 def test_files_are_named_as_they_are_written(folder: Path, tmp_path: Path) -> None:
