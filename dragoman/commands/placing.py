@@ -89,7 +89,7 @@ def named_places(run: Any, file: str | None, media: str | None) -> list[Input]:
 
     found = named_locations(run, file, media)
     names = ((name, name) for name in read_lines(file)) if found is None else found
-    where = caller(run, file) if file is not None else "input {}".format
+    where = "input {}".format if file in (None, "-") else caller(run, str(file))
     inputs = [Input(name, where(number), place) for number, (name, place) in enumerate(names, 1) if place.strip()]
     if not inputs:
         raise DataError(f"{file or 'standard input'}: found no name of a file, expected one or more")
@@ -101,7 +101,7 @@ def places_of(
 ) -> list[tuple[Input, Any]]:
     """Every input with its places; what cannot be read is an error, or left out."""
     from dragoman.data.examples import Fault
-    from dragoman.inspection.placing import codec_of, open_files, placed
+    from dragoman.inspection.placing import open_files, placed, transcribed
 
     opened = list(zip(inputs, open_files(predictor, [one.place for one in inputs]), strict=True))
     kept = []
@@ -114,11 +114,7 @@ def places_of(
             left_out.append(f"{one.where}: {found}")
     texts = [one.text for one, _ in kept]
     if predicting:
-        codec = codec_of(predictor)[0]
-        codec.hold({one.place: found.features for one, found in kept})
-        outputs = predictor.predict([one.place for one, _ in kept], batch_size=batch_size)
-        codec.hold({})
-        texts = [" ".join(output.text.splitlines()) for output in outputs]
+        texts = transcribed(predictor, [one.place for one, _ in kept], [found for _, found in kept], batch_size)
     answers = placed(predictor, [found for _, found in kept], texts, batch_size)
     return list(zip((one for one, _ in kept), answers, strict=True))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,17 @@ from dragoman.data.tokenizers import _hash, _write
 
 MediaConfig = AudioConfig | LineImageConfig | PictureConfig
 MEDIA: dict[str, type[MediaConfig]] = {one.kind: one for one in (AudioConfig, LineImageConfig, PictureConfig)}
+
+
+def _decoded(places: Sequence[str], decode: Callable[[bytes, str], Any]) -> list[Any]:
+    """What `decode` makes of the bytes at every location, or what is wrong there; an archive is read once for all."""
+    out: list[Any] = [None] * len(places)
+    for number, found in read_many(places):
+        try:
+            out[number] = found if isinstance(found, Fault) else decode(found, places[number])
+        except MediaError as error:
+            out[number] = error.fault
+    return out
 
 
 class Features:
@@ -62,13 +73,7 @@ class Features:
     def measured(self, texts: Sequence[str]) -> list[tuple[NDArray[Any], float] | Fault]:
         """Of every location the features (T, F) and the seconds or pixels of a frame, or what is wrong there."""
         assert not isinstance(self.config, PictureConfig), "rows of a picture are no places in a text"
-        out: list[Any] = [None] * len(texts)
-        for place, found in read_many(texts):
-            try:
-                out[place] = found if isinstance(found, Fault) else self.config.measured(found, texts[place])
-            except MediaError as error:
-                out[place] = error.fault
-        return out
+        return _decoded(texts, self.config.measured)
 
     def encode_or_fault(self, texts: Sequence[str]) -> list[NDArray[Any] | Fault]:
         """The features (T, F) at every location, or what is wrong there."""
@@ -82,12 +87,8 @@ class Features:
                 out[place] = column.rows([numbers[text]])[0]
             else:
                 others.append(place)
-        for number, found in read_many([texts[place] for place in others]):
-            place = others[number]
-            try:
-                out[place] = found if isinstance(found, Fault) else self.config.decode(found, texts[place])
-            except MediaError as error:
-                out[place] = error.fault
+        for place, found in zip(others, _decoded([texts[place] for place in others], self.config.decode), strict=True):
+            out[place] = found
         return out
 
     def encode_batch(self, texts: Sequence[str]) -> list[Any]:

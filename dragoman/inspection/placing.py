@@ -88,6 +88,18 @@ def open_files(predictor: Predictor, places: Sequence[str]) -> list[Opened | Fau
     return [one if isinstance(one, Fault) else Opened(*one) for one in found]
 
 
+def transcribed(
+    predictor: Predictor, places: Sequence[str], files: Sequence[Opened], batch_size: int = 32
+) -> list[str]:
+    """What the run writes for files that are open, each on one line; none is read again."""
+    codec = codec_of(predictor)[0]
+    codec.hold({place: file.features for place, file in zip(places, files, strict=True)})
+    try:
+        return [" ".join(one.text.splitlines()) for one in predictor.predict(places, batch_size=batch_size)]
+    finally:
+        codec.hold({})
+
+
 @torch.no_grad()
 def emitted(predictor: Predictor, files: Sequence[Opened]) -> Emissions:
     """What CTC says at every position."""
@@ -120,9 +132,9 @@ def placed_in(
     firsts, lasts = (part.tolist() for part in ends)
     stride = transcriber_of(predictor).stride
     for number, (file, text, row) in enumerate(zip(files, texts, rows, strict=True)):
-        along = iter(zip(known[number], firsts[number], lasts[number], strict=False))
-        said = emissions.log_probabilities[number]
-        places = [None if token == UNK else place_of(said, file, stride, *next(along)) for token in row]
+        said = emissions.log_probabilities[number][:, known[number]].cpu()  # (T, tokens), all at once
+        along = iter(zip(said.unbind(1), firsts[number], lasts[number], strict=False))
+        places = [None if token == UNK else place_of(file, stride, *next(along)) for token in row]
         yield Placed(
             text,
             config.measure,
@@ -132,12 +144,12 @@ def placed_in(
         )
 
 
-def place_of(said: Tensor, file: Opened, stride: float, token: int, first: int, last: int) -> Place | None:
-    """Where positions from `first` to `last` lie, and how probable a token is at the surest of them; said (T, V)."""
+def place_of(file: Opened, stride: float, said: Tensor, first: int, last: int) -> Place | None:
+    """Where positions from `first` to `last` lie, and how probable a token, said (T,), is at the surest of them."""
     if first < 0:
         return None
     size, end = stride * file.size, len(file.features) * file.size
-    return Place(first * size, min((last + 1) * size, end), float(said[first : last + 1, token].max().exp()))
+    return Place(first * size, min((last + 1) * size, end), float(said[first : last + 1].max().exp()))
 
 
 def words_of(

@@ -14,7 +14,17 @@ from dragoman.data.examples import Fault
 from dragoman.data.images import LineImageConfig
 from dragoman.data.tokenizers import PAD
 from dragoman.errors import DataError
-from dragoman.inspection.placing import Opened, Place, Placed, codec_of, emitted, open_files, placed_in, transcriber_of
+from dragoman.inspection.placing import (
+    Opened,
+    Place,
+    Placed,
+    codec_of,
+    emitted,
+    open_files,
+    placed_in,
+    transcribed,
+    transcriber_of,
+)
 from dragoman.predictor import Predictor
 from dragoman.reports.drawing import INK, LARGEST, PAPER, figure, save
 from dragoman.reports.pictures import numbered
@@ -25,19 +35,18 @@ SPOKEN, WORD = "#c2410c", "#2563eb"
 
 def draw_transcripts(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
     """One drawing a file: what the run reads there, when it is how sure of what, and what it writes."""
-    codec, config = codec_of(predictor)
+    config = codec_of(predictor)[1]
     opened = []
     for found in open_files(predictor, places):
         if isinstance(found, Fault):
             raise DataError(str(found))
         opened.append(found)
-    codec.hold({place: found.features for place, found in zip(places, opened, strict=True)})
-    predictions = predictor.predict(places)
-    codec.hold({})
     out = []
-    for number, (place, file, prediction) in enumerate(zip(places, opened, predictions, strict=True), 1):
+    for number, (place, file, text) in enumerate(
+        zip(places, opened, transcribed(predictor, places, opened), strict=True), 1
+    ):
         emissions = emitted(predictor, [file])
-        one = next(placed_in(predictor, [file], [" ".join(prediction.text.splitlines())], emissions))
+        one = next(placed_in(predictor, [file], [text], emissions))
         any_token = 1 - emissions.log_probabilities[0, :, PAD].float().exp().cpu().numpy()
         name = Path(place.rpartition("::")[2]).name
         size = transcriber_of(predictor).stride * file.size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -72,8 +73,9 @@ class AnswerValidator:
     def _sample(self, model: Any) -> tuple[str, str]:
         first = np.zeros(1, dtype=np.int64)
         batch = gather(self.corpus.valid, first, form=self.corpus.form).to(self.device)
-        return self._first_text(), self.readout.read(model, batch, self.corpus.target_tokenizer)[0].text
+        return self._first_text, self.readout.read(model, batch, self.corpus.target_tokenizer)[0].text
 
+    @cached_property
     def _first_text(self) -> str:
         """The text of the first row as it was written, unknown words and all; else what its tokens say."""
         row, codec = (
