@@ -44,7 +44,8 @@ def draw_attention_over_picture(
     panels = len(words) + 1
     columns = min(panels, ACROSS)
     rows = -(-panels // columns)
-    drawing, _ = figure(1.9 * columns, 2.15 * rows + 0.7)
+    drawing, _ = figure(1.9 * columns, 2.2 * rows + 0.7)
+    drawing.get_layout_engine().set(h_pad=0.07)  # inches; without them words touch the panels above
     if title:
         wrapped = textwrap.fill(title, 20 * columns)  # letters that fit over a panel
         drawing.suptitle(wrapped, fontsize=11, color=INK, parse_math=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dragoman.layers import half
 from dragoman.layers.cells import Cell, GRUConfig, LSTMConfig, PlainConfig, build_cell
-from dragoman.layers.half import filled_up, in_half_precision, with_scaled_gradients
+from dragoman.layers.half import filled_up, in_half_precision, spare_units, with_scaled_gradients
 
 CELLS = {"plain": PlainConfig(), "relu": PlainConfig("relu"), "lstm": LSTMConfig(), "gru": GRUConfig()}
 INPUTS, WIDTH, ROWS, STEPS = 5, 6, 3, 4
@@ -33,9 +33,10 @@ def gradients(found: tuple[Tensor, tuple[Tensor, ...]], size: float, *wanted: Te
 
 
 @pytest.mark.parametrize("name", CELLS)
-@pytest.mark.parametrize("alignment", [1, 8])
+@pytest.mark.parametrize("alignment", [0, 8])
 def test_results_and_gradients_are_those_without(name: str, alignment: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(half.ALIGNED, "cpu", alignment)
+    if alignment:
+        monkeypatch.setitem(half.ALIGNED, "cpu", alignment)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda kind: torch.float64)
     cell, x, state = drawn(name)
     wanted = (x, *state, cell.input_weight, cell.hidden_weight, cell.bias)
@@ -50,7 +51,7 @@ def test_results_and_gradients_are_those_without(name: str, alignment: int, monk
         ours = in_half_precision(watched, x, state, cell._weights(), cell.blocks)
         torch.testing.assert_close(ours, plain)
         torch.testing.assert_close(gradients(ours, size, *wanted), gradients(plain, size, *wanted))
-    assert set(widths) == {(8, 8) if alignment == 8 else (INPUTS, WIDTH)}
+    assert set(widths) == {(8, 32) if alignment == 8 else (INPUTS, WIDTH)}
 
 
 def test_gradients_too_small_for_float16_survive_it() -> None:
@@ -74,10 +75,34 @@ def test_gradients_too_small_for_float16_survive_it() -> None:
 
 def test_aligned_sizes_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(half.ALIGNED, "cpu", 3)
+    monkeypatch.setattr(half, "NARROW", 6)
     x, state, weights = torch.rand(2, 4, 3), (torch.rand(2, 6),), [torch.rand(6, 3), torch.rand(6, 6), torch.rand(6)]
     found = filled_up(x, state, weights, 1)
     assert found[0] is x
     assert found[2] == weights
+
+
+@pytest.mark.parametrize(
+    ("width", "filled"), [(1, 32), (40, 64), (64, 64), (176, 192), (250, 256), (256, 256), (1150, 1152)]
+)
+def test_narrow_layers_are_filled_up_further(width: int, filled: int) -> None:
+    assert width + spare_units(width, torch.device("cuda")) == filled
+    assert spare_units(width, torch.device("cpu")) == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["lstm", "gru", "plain"])
+@pytest.mark.parametrize("width", [6, 40, 56, 64, 100, 136, 176, 192, 200, 250, 264])
+def test_a_gpu_adds_each_unit_its_own_bias(name: str, width: int) -> None:
+    torch.manual_seed(0)
+    cell = build_cell(CELLS[name], 36, width).cuda()
+    torch.nn.init.normal_(cell.bias)
+    for rows in (7, 16):
+        x = torch.randn(rows, 6, 36, device="cuda")
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+            ours, _ = cell.sequence(x, cell.start(rows))
+        exact = cell.loop(x, cell.start(rows))[0].detach()
+        assert float((ours.float() - exact).norm() / exact.norm()) < 0.01
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
