@@ -327,7 +327,7 @@ def language_scorer(predictor: Predictor, place: str, order: int | None = None) 
             f"{place}: found a vocabulary of {len(theirs):,} {theirs.kind}, expected the very same as the targets of "
             f"{predictor.run.folder} ({len(target):,} {target.kind})"
         )
-    return Neural(model)
+    return Neural(model, place)
 
 
 def partial_method(given: Mapping[str, Any]) -> Method | None:

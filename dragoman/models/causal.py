@@ -87,7 +87,7 @@ class RecurrentStackConfig:
     def memory_problems(self, memory: int) -> Iterator[str]:
         """Why so many positions cannot be carried over."""
         if memory:
-            yield f"memory: found {memory}, but recurrent layers always carry their state over; leave it out"
+            yield f"memory: found {memory}, expected 0: recurrent layers always carry their state over"
 
 
 class Walked(nn.Module):

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dragoman.data.batches import Batch
 from dragoman.data.tokenizers import EOS, PAD, SOS
+from dragoman.errors import DataError
 from dragoman.models.core import State, join_tensors
 from dragoman.search.core import NEVER_WRITTEN
 
@@ -91,9 +92,9 @@ class Neural:
     Texts that were asked for the last time, and those that are one token longer, are not read again from their start.
     """
 
-    def __init__(self, model: Any) -> None:
-        """A LanguageModel that does not train."""
-        self.model = model
+    def __init__(self, model: Any, name: str = "the language model") -> None:
+        """A LanguageModel that does not train; `name` says which in an error."""
+        self.model, self.name = model, name
         self.told: dict[int, Told] = {}  # by size
 
     @torch.no_grad()
@@ -104,7 +105,10 @@ class Neural:
             sizes.setdefault(len(text), []).append(text)
         told: dict[int, Told] = {}
         for size in sorted(sizes):
-            told[size] = self._told(sizes[size], told.get(size - 1))
+            try:
+                told[size] = self._told(sizes[size], told.get(size - 1))
+            except DataError as error:  # longer than it can read
+                raise DataError(f"{self.name}: {error}") from None
         self.told = told
         found = torch.stack([told[len(text)].following[told[len(text)].places[text]] for text in texts]).double()
         found[:, [token for token in NEVER_WRITTEN if token != EOS]] = float("-inf")

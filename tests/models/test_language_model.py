@@ -510,7 +510,7 @@ def test_masks_are_one_for_all_steps_of_a_segment() -> None:
     ("table", "message"),
     [
         ({"stack": {"kind": "recurrent", "last": 7}}, r"tie: found true, which needs equal sizes, found 400 for"),
-        ({"stack": "recurrent", "memory": 4}, r"memory: found 4, but recurrent layers always carry"),
+        ({"stack": "recurrent", "memory": 4}, r"memory: found 4, expected 0: recurrent layers always carry"),
         ({"stack": "transformer", "memory": 4}, r"memory: found 4 with positions = 'sinusoidal', which are counted"),
         (
             {"stack": {"positions": "rotary", "attention": {"kind": "local", "window": 3}}, "memory": 4},

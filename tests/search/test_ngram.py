@@ -9,6 +9,8 @@ import torch
 
 from dragoman.data.batches import batch_of
 from dragoman.data.tokenizers import EOS, SOS
+from dragoman.errors import DataError
+from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relations import RotaryConfig
 from dragoman.models.causal import RecurrentStackConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
@@ -103,3 +105,11 @@ def test_a_neural_model_says_what_it_says_by_teacher_forcing(stack: str) -> None
                     assert float(row[token]) == pytest.approx(truth[*text, token])
     # Grown texts cost a token each: <sos> and nine of the first five calls; of the last (4, 6) and () are read anew.
     assert read == 1 + 2 + 2 + 2 + 2 + 3 + 1
+
+
+def test_a_text_that_is_too_long_for_a_neural_model_says_for_which() -> None:
+    stack = TransformerConfig(layers=1, width=16, heads=2, feedforward=32, positions=LearnedConfig(maximum=4))
+    scorer = Neural(LanguageModel(LanguageModelConfig(stack=stack), VOCABULARY).eval(), "runs/words")
+    scorer([(4, 4)])
+    with pytest.raises(DataError, match=r"^runs/words: a sequence of 6 tokens, but the model has learned 4 positions"):
+        scorer([(4,) * 5])
