@@ -173,7 +173,7 @@ class Cell(nn.Module):
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """Every step of x (N, T, I) → outputs (N, T, D) and the state after the last."""
         if self.by_torch in BY_TORCH.get(x.device.type, ()):
-            if torch.is_autocast_enabled(x.device.type):
+            if torch.is_autocast_enabled(x.device.type) or x.dtype.itemsize == 2:
                 return in_half_precision(self.torchs, x, state, self._weights(), self.blocks)
             return self.torchs(x, state, self._weights())
         states = self.states(x, state)

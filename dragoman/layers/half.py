@@ -1,4 +1,4 @@
-"""Torch's recurrent kernels under autocast, kept precise and fast.
+"""Torch's recurrent kernels in half precision, kept right and fast.
 
 Autocast always runs them in float16, whatever it runs all else in. Gradients of a mean over thousands of tokens are so
 small that float16 rounds them away, so they are made larger on the way in and smaller on the way out, by a power of
@@ -117,8 +117,8 @@ def filled_up(
 def in_half_precision(
     kernel: Kernel, x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], blocks: int
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """kernel(x, state, weights) under autocast, aligned and with gradients to scale."""
+    """kernel(x, state, weights) under autocast or of halves, aligned and with gradients to scale."""
     width = state[0].shape[-1]
-    dtype = torch.get_autocast_dtype(x.device.type)
+    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
     out, after = with_scaled_gradients(kernel, *filled_up(x, state, weights, blocks), dtype)
     return out[..., :width], tuple(part[..., :width] for part in after)
