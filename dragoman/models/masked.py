@@ -242,10 +242,6 @@ class MaskedModel(nn.Module):
             total = total + (losses * (masking.target != PAD).sum(1)).sum()
         return Loss(total, (masking.target != PAD).sum())
 
-    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What `Loss.tokens` will be for rows of one text of so many tokens, <eos> included, before they are read."""
-        return told(lengths - 1, self.config.share)
-
     # ------------------------------------------------------------------ asking
 
     def score(self, batch: Batch | Segment) -> TokenScores:
