@@ -19,7 +19,8 @@ from dragoman.data.shapes import Row
 from dragoman.data.texts import MASK
 from dragoman.data.tokenizers import UNKNOWN_SURFACE
 from dragoman.errors import ConfigError, DataError
-from dragoman.predictor import WINDOW, Predictor, as_example
+from dragoman.evaluation import as_example
+from dragoman.predictor import WINDOW, Predictor
 from dragoman.runs import Run, device_of
 from dragoman.scoring.answers import check_names, score_answers
 from dragoman.search.fill import FillReadout, hidden_scores

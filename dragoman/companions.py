@@ -21,7 +21,8 @@ from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.language_model import LanguageModel
 from dragoman.models.transcriber import Transcriber
-from dragoman.predictor import Prediction, Predictor, load
+from dragoman.prediction import Prediction
+from dragoman.predictor import Predictor, load
 from dragoman.runs import Run
 from dragoman.search.ctc import Fusion
 from dragoman.search.ensemble import Average, Ensemble
@@ -64,9 +65,9 @@ def ensemble(runs: Sequence[RunLike], device: str = "auto", *, average: Average 
         raise ConfigError("an ensemble needs at least one run, found none")
     predictors = [opened(run, device) for run in runs]
     together = copy.copy(predictors[0])
-    if any(one.insists for one in predictors):
+    if any(one.choice.insists for one in predictors):
         raise ConfigError("engine: found ctranslate2, which cannot do an ensemble; expected auto or torch")
-    together.engine_name = "torch"
+    together.choice = together.choice.only_torch()
     for other in predictors[1:]:
         check_vocabularies(together, other, "an ensemble")
     together.model = Ensemble([one.model for one in predictors], average)

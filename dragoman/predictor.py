@@ -2,110 +2,42 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
-import sys
-import tempfile
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-import torch
+from typing import Any
 
 from dragoman import settings
 from dragoman.config import encoder_of, reach
 from dragoman.data.examples import Example, Fault
-from dragoman.data.features import FeatureColumn, write_features
 from dragoman.data.media_codec import Features
 from dragoman.data.tags import asked, check_tag, untagged
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.evaluation import ReferenceLoss, as_example, metric_names, read_files, reference_loss
 from dragoman.exchange import engine as engines
+from dragoman.exchange.choice import Choice
 from dragoman.layers.layouts import for_few_rows
+from dragoman.prediction import NOTHING, Prediction, Rerank, confident
 from dragoman.runs import Run, device_of
 from dragoman.scoring.calibration import Scale
 from dragoman.scoring.errors import error_kinds
 from dragoman.scoring.metrics import score_table
 from dragoman.scoring.significance import TIMES
-from dragoman.scoring.table import chosen
-from dragoman.search.confidence import calibrated, log_probability, token_confidences
+from dragoman.search.confidence import calibrated, token_confidences
 from dragoman.search.control import Asked, Ruler, Terminology, completed, controls, restored
 from dragoman.search.core import Hypothesis, SearchConfig
 from dragoman.search.joint import Attending, Fused, Joint
 from dragoman.search.methods import Method
 from dragoman.search.rules import Rules
 from dragoman.search.run import search_all
-from dragoman.search.shortlist import Shortlist
 from dragoman.search.trace import Trace
 
 MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
 WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """One output; str() gives its text."""
-
-    text: str
-    score: float  # what outputs are ranked by: mean log-probability a token, or as the way of searching says
-    tokens: tuple[str, ...]
-    token_scores: tuple[float, ...]
-    alternatives: tuple[Prediction, ...] = ()  # further outputs, best first
-    confidence: float | None = None  # of a calibrated run: how often an output this sure is wholly right
-    token_confidences: tuple[float, ...] = ()  # how often a token this sure is right, <eos> included
-
-    def __str__(self) -> str:
-        return self.text
-
-    @property
-    def probability(self) -> float:
-        """How probable the whole output is, <eos> included."""
-        return math.exp(sum(self.token_scores))
-
-    def as_json(self, *, probability: bool = False) -> str:
-        """One JSON object on one line, if asked for with the probability of every output."""
-        return json.dumps(self.as_table(probability=probability), ensure_ascii=False)
-
-    def as_table(self, *, probability: bool = False) -> dict[str, Any]:
-        """Names and values, without what this prediction does not have."""
-        table = {field.name: getattr(self, field.name) for field in fields(self)}
-        if probability:
-            table["probability"] = self.probability
-        if self.confidence is None:
-            del table["confidence"], table["token_confidences"]
-        if not self.alternatives:
-            del table["alternatives"]
-        else:
-            table["alternatives"] = [one.as_table(probability=probability) for one in self.alternatives]
-        return table
-
-
-def confident(prediction: Prediction, tokens: tuple[float, ...], scale: Scale) -> Prediction:
-    """The prediction with the confidences of its tokens and its own."""
-    return replace(prediction, confidence=scale(log_probability(tokens)), token_confidences=tokens)
-
-
-NOTHING = Prediction("", 0.0, (), ())
-
-
-class ReferenceLoss(NamedTuple):
-    """How probable references are, over their tokens, <eos> included."""
-
-    loss: float  # mean negative log-probability; ∞ if none can be written
-    accuracy: float
-    too_long: int  # references left out, since the model cannot write them at all
-
-
-class Rerank(Protocol):
-    """Sorts outputs anew (companions.Reranker)."""
-
-    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], most: int) -> list[Prediction]:
-        """The predictions of the sources, the best `most` of each and its alternatives."""
 
 
 class Predictor:
@@ -128,14 +60,11 @@ class Predictor:
         self.run = run
         self.config = run.config
         self.device = device_of("cpu" if device == "auto" and engine == "ctranslate2" else device)
-        self.insists = engine == "ctranslate2" or precision == "int8"  # a search it cannot do is then an error
-        self.precision = precision
-        self.engine_name = engines.chosen(engine, precision, run.config.model, self.device)
+        self.source_tokenizer, self.target_tokenizer = tokenizers = run.tokenizers()
+        self.choice = Choice(run, tokenizers, engine, precision, self.device)
         self.called: Callable[[int], str] = "input {}".format  # where the input with a number stands, for errors
         self.unreadable: Callable[[Fault], None] | None = None  # hears of files left out; None: they are errors
-        self.listed: tuple[Shortlist, engines.Engine | None] | None = None  # the engine made for a shortlist
         self.tells_scores = True  # False: who asks wants text alone, and the engine need not work out scores
-        self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         self.form = run.task.form_of(run.config, self.source_tokenizer)
         self.model: Any = run.model(self.device)
         if precision == "bfloat16":
@@ -146,48 +75,15 @@ class Predictor:
         self.temperature = known.temperature if known else None  # None: tells no confidences
         self.scale = known.scale if known else Scale()
 
-    @cached_property
+    @property
+    def engine_name(self) -> str:
+        """What searches unless it cannot do what is asked: "torch" or "ctranslate2"."""
+        return self.choice.name
+
+    @property
     def engine(self) -> engines.Engine | None:
         """What searches in place of torch; made when it is first needed."""
-        return self._made_engine()
-
-    def _made_engine(self, shortlist: Shortlist | None = None) -> engines.Engine | None:
-        if self.engine_name == "torch" or not all(bool(part.isfinite().all()) for part in self.model.parameters()):
-            return None  # of broken weights our own search says so
-        tokenizers = (self.source_tokenizer, self.target_tokenizer)
-        weights = self.run.weights_path()
-        try:
-            return engines.Engine.of(self.run.folder, weights, self.model, tokenizers, self.precision, shortlist)
-        except (OSError, RuntimeError, ValueError) as error:
-            if self.insists:
-                raise RunError(f"{self.run.folder}: cannot be run by ctranslate2 ({error})") from None
-            print(f"{self.run.folder}: cannot be run by ctranslate2 ({error}); torch searches", file=sys.stderr)
-            return None
-
-    def _refusal(
-        self, config: SearchConfig, most: int, method: Method | None, *, rules: bool, traced: bool
-    ) -> str | None:
-        """Why torch searches and not the engine; an error where the engine was insisted on. None: the engine does."""
-        if self.engine_name == "torch":
-            return "there is no other engine"
-        listed = isinstance(method, Shortlist) and self.insists
-        size = len(self.target_tokenizer)
-        reason = engines.refusal(config, most, size, method=None if listed else method, rules=rules, traced=traced)
-        if reason is not None and self.insists:
-            raise ConfigError(f"engine: found ctranslate2, which cannot do {reason}; expected auto or torch")
-        return reason
-
-    def _engine_for(
-        self, config: SearchConfig, most: int, method: Method | None, *, rules: bool, traced: bool
-    ) -> engines.Engine | None:
-        """The engine if it can do what is asked, made if need be; None: torch searches."""
-        if self._refusal(config, most, method, rules=rules, traced=traced) is not None:
-            return None
-        if not isinstance(method, Shortlist):
-            return self.engine
-        if self.listed is None or self.listed[0] is not method:
-            self.listed = method, self._made_engine(method)
-        return self.listed[1]
+        return self.choice.engine(self.model)
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -295,7 +191,8 @@ class Predictor:
             method = settings.build(type(method), settings.as_table(method))  # ranges are checked
         if most > config.beam and method is None:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
-        self._refusal(config, most, method, rules=False, traced=tell is not None)  # a mistake shows before any work
+        # A mistake shows before any work.
+        self.choice.refusal(config, most, method, rules=False, traced=tell is not None)
         terms = Terminology.read(terminology) if isinstance(terminology, str | Path) else terminology
         asked_for = self._asked(texts, tag, terms, placeholders)
         done = progress or (lambda _: None)
@@ -383,7 +280,9 @@ class Predictor:
             rules = [self.ruler.rules(asked_for[place].control, self.called(first + place)) for place in places]
             rules = rules if any(rules) else None
         seen: list[Trace | None] | None = None if traces is None else [None] * len(places)
-        engine = self._engine_for(config, most, method, rules=rules is not None, traced=seen is not None)
+        engine = self.choice.engine_for(
+            self.model, config, most, method, rules=rules is not None, traced=seen is not None
+        )
         own = partial(
             search_all,
             self.model,
@@ -465,23 +364,26 @@ class Predictor:
             check_tag(str(one), self.tags)
         return [asked(example.tagged, tag, self.tags, example.place) for example in examples]
 
-    @torch.no_grad()
     def loss(self, examples: Sequence[Example], batch_size: int = 64, *, tag: str | None = None) -> ReferenceLoss:
         """How probable first references are; those that the model cannot write at all are left out and counted."""
         sources = self.source_tokenizer.encode_batch(self._sources(examples, tag))
         targets = self.target_tokenizer.encode_batch([example.references[0] for example in examples])
-        order = sorted(range(len(examples)), key=lambda place: len(targets[place]))
-        total, correct, count, too_long = 0.0, 0, 0, 0
-        for first in range(0, len(order), batch_size):
-            places = order[first : first + batch_size]
-            batch = self.form.batch([sources[p] for p in places], [targets[p] for p in places]).to(self.device)
-            scores = self.model.score(batch)
-            total -= float(scores.log_probabilities.sum(dtype=torch.float64))
-            correct += int(scores.correct.sum())
-            count += int(scores.mask.sum())
-            too_long += int((~scores.mask.any(1)).sum())  # every other reference has its <eos> at least
-        mean = (total / count, correct / count) if count else (math.inf, 0.0)
-        return ReferenceLoss(*mean, too_long)
+        return reference_loss(self.model, sources, targets, self.form, self.device, batch_size)
+
+    def _readable(self, examples: list[Example], skip: bool) -> tuple[list[Example], list[Fault]]:
+        """The examples whose files can be read, which are read once; the others are errors, or left out and told."""
+        if not isinstance(self.source_tokenizer, Features):
+            return examples, []
+        kept, faults = read_files(self.source_tokenizer, examples, self)
+        if faults and not skip:
+            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+            raise DataError(f"{faults[0]}{more}; leave such examples out with --skip-unreadable (skip_unreadable=True)")
+        if self.unreadable is not None:
+            for fault in faults:
+                self.unreadable(fault)
+        if not kept:
+            raise DataError(f"nothing to evaluate: none of {len(faults)} files could be read")
+        return kept, faults
 
     def evaluate(
         self,
@@ -520,24 +422,12 @@ class Predictor:
         """
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
-        names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        names = names or self.run.task.metrics
-        if "per" not in names and self.config.data.units == "phonemes" and self.run.task.kinds:
-            names = ("per", *names)
-        chosen(names, self.config.data.units)  # a wrong name must not cost a whole decoding
+        names = metric_names(metrics, self.run.task, self.config.data.units)
         for name, value, least in (("draws", draws, 10), ("draws_seed", draws_seed, 0)):
             if value < least:
                 raise ConfigError(f"{name}: found {value}, expected at least {least}")
         examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
-        examples, faults = self._read_files(examples)
-        if faults and not skip_unreadable:
-            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-            raise DataError(f"{faults[0]}{more}; leave such examples out with --skip-unreadable (skip_unreadable=True)")
-        if self.unreadable is not None:
-            for fault in faults:
-                self.unreadable(fault)
-        if not examples:
-            raise DataError(f"nothing to evaluate: none of {len(faults)} files could be read")
+        examples, faults = self._readable(examples, skip_unreadable)
         sources = self._sources(examples, tag)
         asked_for = controls(len(sources), prefix, pattern, forbid=forbid, require=require, allow=allow)
         predictions = list(
@@ -576,33 +466,6 @@ class Predictor:
             places = [as_example(pair, place).place for place, pair in enumerate(pairs, 1)]
             predictions = [NOTHING if place in left_out else next(found) for place in places]
         return scores, predictions
-
-    def _read_files(self, examples: list[Example]) -> tuple[list[Example], list[Fault]]:
-        """Recordings or pictures read once, into a folder that goes with this process; text is as it is."""
-        if not isinstance(self.source_tokenizer, Features):
-            return examples, []
-        places = list(dict.fromkeys(example.tagged for example in examples))
-        beside = tempfile.mkdtemp(prefix="dragoman-features-")
-        weakref.finalize(self, shutil.rmtree, beside, ignore_errors=True)
-        folder = Path(beside) / "features"
-        wrong = {fault.place: fault for fault in write_features(folder, places, self.source_tokenizer.config)}
-        self.source_tokenizer.remember(FeatureColumn(folder))
-        named = [(one, wrong.get(one.tagged)) for one in examples]
-        faults = [Fault(one.place, fault.kind, str(fault)) for one, fault in named if fault is not None]
-        return [one for one, fault in named if fault is None], faults
-
-
-def as_example(pair: Example | tuple[str, str | Sequence[str]], place: int) -> Example:
-    """A pair as readers give it."""
-    if isinstance(pair, Example):
-        return pair
-    if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
-        raise TypeError(f"pair {place}: found {pair!r}, expected (source, reference) or (source, [reference, …])")
-    source, target = pair
-    references = (target,) if isinstance(target, str) else tuple(target)
-    if not references or not all(isinstance(text, str) for text in references):
-        raise TypeError(f"pair {place}: found the references {target!r}, expected one or more texts")
-    return Example(source, references, "pairs", place)
 
 
 def load(folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32") -> Predictor:

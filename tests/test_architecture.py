@@ -25,6 +25,7 @@ ROAD = [
     {"tasks"},
     {"runs"},
     {"exchange"},
+    {"prediction", "evaluation"},
     {"predictor"},
     {"answerer", "completer"},
     {"companions"},

@@ -107,7 +107,7 @@ def evaluate(
     from dragoman.companions import asked_how
     from dragoman.data.examples import Pairs
     from dragoman.files import check_writable, written_whole
-    from dragoman.predictor import NOTHING
+    from dragoman.prediction import NOTHING
     from dragoman.runs import Run
     from dragoman.scoring.table import chosen
 

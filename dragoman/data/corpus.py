@@ -76,7 +76,7 @@ class DataConfig:
     holdout: Annotated[int, Range(1, None)] = setting(
         2000,
         help="without valid: about so many examples are set aside by a hash of their source, at most a tenth; of "
-        "running text the last lines",
+        "running text, and of texts with the ones after them, the last",
     )
     faults: Literal["stop", "skip"] = setting("stop", help="on a line that cannot be used: stop, or leave it out")
     max_length: Annotated[int, Range(1, None)] = setting(
@@ -236,7 +236,8 @@ class Selection:
         self.examples = 0
         self.tags: Counter[str] = Counter()
         self.threshold = 0  # sources whose hash lies below are for validation
-        self.last = 0  # lines of running text from here on are
+        self.last = 0  # where the order matters those from here on are
+        self.overlap = int(getattr(shape, "overlapping", False))
         smallest, largest = 1 << 64, 0
         for example in self._usable(config.train, "reading"):
             self.examples += 1
@@ -251,13 +252,13 @@ class Selection:
         for entry in file_list(config.train):
             if (tag := tag_of(entry)) is not None and not self.tags[tag]:
                 raise DataError(f"{', '.join(paths_of(entry))}: no usable pair found for the tag '{tag}'")
-        if config.valid is None and getattr(shape, "running", False):
+        if config.valid is None and getattr(shape, "ordered", False):
             if self.examples < 2:
                 raise DataError(
                     f"{', '.join(paths_of(config.train))}: found one line only, expected two or more, since the last "
                     "ones are set aside for validation; or name a file as data.valid"
                 )
-            self.last = self.examples - max(1, min(config.holdout, self.examples // 10))
+            self.last = self.examples - max(1 + self.overlap, min(config.holdout, self.examples // 10))
         elif config.valid is None:
             if smallest == largest:
                 raise DataError(
@@ -293,7 +294,8 @@ class Selection:
     def train(self, doing: str) -> Iterator[Example]:
         """The examples to learn from."""
         for place, example in enumerate(self._usable(self.config.train, doing)):
-            if not self._set_aside(place, example):
+            # The last before those set aside may hold what the first of them does.
+            if not self._set_aside(place + self.overlap, example):
                 yield example
 
     def _set_aside(self, place: int, example: Example) -> bool:

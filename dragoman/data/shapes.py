@@ -370,7 +370,7 @@ class RunningShape:
     """Lines of running text, of which nothing is left out: sources are empty, targets the lines."""
 
     name = "running"
-    running = True  # the order of lines matters: the last ones are set aside
+    ordered = True  # the last lines are set aside for validation, not any
     unit = "line"
 
     def read(self, config: DataConfig, entry: str | Pairs, several: bool) -> Iterator[Example | Fault]:

@@ -79,7 +79,9 @@ class TextShape:
     def __init__(self, longest: int, pairs: bool = False) -> None:
         self.pairs = pairs
         self.longest = max(1, longest // 2) if pairs else longest  # tokens of one text of a row
-        self.name = f"text-{'pairs' if pairs else 'rows'}-{self.longest}"
+        self.name = f"text-{'pairs-in-order' if pairs else 'rows'}-{self.longest}"
+        # An example holds the next one's text too: set aside by chance, nearly every text would be trained on as well.
+        self.ordered = self.overlapping = pairs
 
     def read(self, config: DataConfig, entry: str | Pairs, several: bool) -> Iterator[Example | Fault]:
         """Every text; for pairs a blank line parts what does not belong together."""

@@ -185,7 +185,8 @@ class Cell(nn.Module):
             return self.loop(x, state)
         projected = self.project(x.transpose(0, 1))
         states = walked(self.walk, projected, self.hidden_weight, state, self.extras(), self.bend)
-        return tuple(part.transpose(0, 1) for part in states)
+        # A walk keeps at least float32, also of a model that is in half precision as a whole.
+        return tuple(part.transpose(0, 1).to(self.bias.dtype) for part in states)
 
     def loop(self, x: Tensor, state: CellState) -> CellState:
         """`states` by plain steps, time first in the product so that every step is contiguous."""

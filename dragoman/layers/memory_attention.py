@@ -88,7 +88,8 @@ class PredictiveWindow(Window):
             query = query.to(torch.promote_types(query.dtype, torch.float32))
             places = torch.arange(mask.shape[-1], device=mask.device, dtype=query.dtype)
             lengths = mask.sum(-1, keepdim=True).to(query.dtype)  # (B, 1, 1, 1)
-            centre = lengths * torch.sigmoid(self.centre(torch.tanh(self.inner(query))))  # (B, k, T, 1)
+            inner = torch.tanh(F.linear(query, self.inner.weight.to(query.dtype)))
+            centre = lengths * torch.sigmoid(F.linear(inner, self.centre.weight.to(query.dtype)))  # (B, k, T, 1)
             distance = places - centre
             return mask & (distance.abs() <= self.radius), torch.exp(-(distance**2) / (2 * (self.radius / 2) ** 2))
 
@@ -282,7 +283,7 @@ class OneHeadAttention(nn.Module):
         seen, factors = self.window(fan, mask[:, None, None], start)
         weights = masked_softmax(scores, seen)
         if factors is not None:
-            weights = weights * factors
+            weights = (weights * factors).to(weights.dtype)
         show(self, weights.reshape(rows, 1, length, -1))
         context = products.read(weights.flatten(1, 2), values).view(rows, length, -1)
         return context if self.gate is None else torch.sigmoid(products.map(self.gate, query)) * context

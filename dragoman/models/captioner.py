@@ -101,6 +101,10 @@ class Captioner(nn.Module):
         self.augment = Augmentation(config.augment)
         self.encoder = FEATURE_ENCODERS[type(config.encoder)](config.encoder, features)
         self.writer = Writer(config.decoder, self.encoder.width, target_vocabulary, tie=config.tie)
+        if config.doubly_stochastic:
+            decoder: Any = self.writer.decoder
+            for module in decoder.modules():
+                module.region = False  # compiled it would not show its attention
 
     @property
     def maximum(self) -> int | None:

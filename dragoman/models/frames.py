@@ -115,8 +115,8 @@ class Standard(nn.Module):
         self.deviation.copy_(deviation.clamp(min=1e-5))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, T, F), bytes or floats, mask (B, T) → floats (B, T, F), 0 where nothing is real."""
-        return ((x - self.mean) / self.deviation).masked_fill(~mask[:, :, None], 0.0)
+        """(B, T, F), bytes or floats, mask (B, T) → the model's floats (B, T, F), 0 where nothing is real."""
+        return ((x - self.mean) / self.deviation).masked_fill(~mask[:, :, None], 0.0).to(self.mean.dtype)
 
 
 class Front(Protocol):

@@ -204,14 +204,15 @@ class MaskedModel(nn.Module):
     def _rows(self, batch: Batch | Segment) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """What is read (B, S); for pairs whether the second text is the one that follows, and how much is told (B,).
 
-        Of every text as much is told as if it stood alone, so that exchanging them changes no count.
+        Of every text as much is told as if it stood alone, and every second text stands in one row: so exchanging them
+        changes no count.
         """
         if not self.config.pairs:
             return batch.source, None, None
         first, second = batch.source, batch.target
-        drawn = self._draw(first, first != PAD)(3, 1)[:, 0] < 0.5
-        follows = drawn | torch.full_like(drawn, first.shape[0] == 1)  # a single row has nothing to exchange
-        second = torch.where(follows[:, None], second, second.roll(1, 0))
+        partners = partners_of(self._draw(first, first != PAD)(3, 1)[:, 0] >= 0.5)
+        follows = partners == torch.arange(len(partners), device=partners.device)
+        second = second[partners]
         texts = ((part != PAD) & (part != EOS) for part in (first, second))
         wanted = sum(told_of(text.sum(1), self.config.share) for text in texts)
         assert isinstance(wanted, Tensor)
@@ -241,10 +242,6 @@ class MaskedModel(nn.Module):
             total = total + (losses * (masking.target != PAD).sum(1)).sum()
         return Loss(total, (masking.target != PAD).sum())
 
-    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What `Loss.tokens` will be for rows of one text of so many tokens, <eos> included, before they are read."""
-        return told(lengths - 1, self.config.share)
-
     # ------------------------------------------------------------------ asking
 
     def score(self, batch: Batch | Segment) -> TokenScores:
@@ -271,6 +268,15 @@ class MaskedModel(nn.Module):
         memory = self.encoder(source, mask, hidden, self.mask_vector)
         places = torch.arange(source.shape[1], device=source.device).expand_as(source)
         return full_precision(self.logits(memory, places)).log_softmax(-1)
+
+
+def partners_of(chosen: Tensor) -> Tensor:
+    """For every row (B,) the one it takes something from: the chosen ones take in a ring, the others keep their own."""
+    rows = torch.arange(len(chosen), device=chosen.device)
+    count, rank = chosen.sum(), chosen.cumsum(0) - 1
+    ring = rows.new_zeros(len(chosen) + 1)  # the chosen rows in order; the last place is for all others
+    ring = ring.scatter(0, torch.where(chosen, rank, len(chosen)), rows)
+    return torch.where(chosen, ring[(rank - 1).remainder(count.clamp(min=1))], rows)
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:

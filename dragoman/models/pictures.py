@@ -186,6 +186,7 @@ class TorchvisionEncoder(nn.Module):
         if self.config.weights == "none":
             return ""
         self.trunk.load_state_dict(trunk_of(self.config.name, "DEFAULT").state_dict())
+        fold_norms(self.trunk)
         count = sum(part.numel() for part in self.trunk.parameters())
         return f"{count:,} weights of torchvision's {self.config.name}"
 
@@ -193,6 +194,22 @@ class TorchvisionEncoder(nn.Module):
         """source (B, H, W·3); see PictureEncoder."""
         x = self.trunk((colours(source) - self.mean) / self.spread)
         return spatial_memory(self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2)))))
+
+
+@torch.no_grad()
+def fold_norms(network: nn.Module) -> None:
+    """Move the statistics of all batch norms into their weights and biases, so that in use each gives what it gave.
+
+    A run keeps weights alone: statistics beside them would be lost when it is opened or goes on.
+    """
+    for norm in network.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            deviation = (norm.running_var + norm.eps).sqrt()
+            norm.bias.sub_(norm.weight * norm.running_mean / deviation)
+            norm.weight.mul_((1 + norm.eps) ** 0.5 / deviation)
+            norm.reset_running_stats()  # mean 0 and variance 1
 
 
 def trunk_of(name: str, weights: str | None) -> nn.Module:

@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -148,10 +146,6 @@ class TwoWayModel(nn.Module):
         logits, target = self.logits(batch)
         smoothing = self.config.label_smoothing if self.training else 0.0
         return Loss(self.costs(logits, target, smoothing).sum(), (target != PAD).sum())
-
-    def counts(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What `Loss.tokens` will be for rows of so many tokens, <eos> included, before they are read."""
-        return 2 * lengths - 1
 
     def score(self, batch: Batch) -> TokenScores:
         """Of every token from before it, then of every token but <eos> from after it."""

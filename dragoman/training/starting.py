@@ -56,11 +56,12 @@ def start_with_parts(
 ) -> Transferred:
     """Give a model the parts of another run that are asked for, where names and shapes fit."""
     vocabularies: list[Vocabularies] = []
+    unfit: list[str] = []
     for there, here in sorted(tables(model, weights, start.parts)):
         old, new = theirs[there], ours[here]
         if isinstance(old, Labels | Numbers) or isinstance(new, Labels | Numbers):
             if old.fingerprint() != new.fingerprint():  # what answers with other labels must learn anew
-                weights = {name: part for name, part in weights.items() if name.partition(".")[0] not in ANSWERING}
+                unfit = [name for name in weights if name.partition(".")[0] in ANSWERING]
             continue
         same = bare(old).fingerprint() == bare(new).fingerprint()
         if not same and not start.by_token:
@@ -68,17 +69,26 @@ def start_with_parts(
             raise other_vocabulary(start.run, setting_of(SIDES[here], ours), SIDES[there], old, otherwise)
         if not same or len(old) != len(new):  # a separator or tags stand after the vocabulary
             vocabularies.append(Vocabularies(old.pieces(range(len(old))), new.pieces(range(len(new)))))
-    return transfer(model, weights, start.parts, vocabularies, start.run)
+    for part in start.parts:
+        if unfit and part.partition(":")[0].partition(".")[0] in ANSWERING:
+            raise RunError(
+                f"train.start_from.parts: found {part!r}, which knows what {start.run} answers with, and these data "
+                "have other labels or numbers; leave it out"
+            )
+    fitting = {name: part for name, part in weights.items() if name not in unfit}
+    found = transfer(model, fitting, start.parts, vocabularies, start.run)
+    shared = {part.data_ptr() for part in fitting.values()}  # a table may have another name too
+    return found._replace(unused=(*found.unused, *(name for name in unfit if weights[name].data_ptr() not in shared)))
 
 
 def tables(model: nn.Module, weights: Mapping[str, Tensor], parts: Sequence[str]) -> set[tuple[int, int]]:
-    """Of which sides' tokens rows go over, there and here."""
+    """Of which sides' tokens or labels rows go over, there and here."""
     own = every_name(model)
     found = set()
     for name in weights:
         for part in parts:
             new = renamed(name, part)
-            if new in own and any(fnmatchcase(new, table) for table in TABLES):
+            if new in own and any(fnmatchcase(new, table) for table in (*TABLES, "chain.*")):
                 found.add((side_of(name), side_of(new)))
     return found
 

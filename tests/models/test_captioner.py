@@ -26,6 +26,7 @@ from dragoman.models.transformer import TransformerConfig
 from dragoman.reports.pictures import draw_attention_over_picture, looked, over_grid
 from dragoman.search.core import SearchConfig
 from dragoman.search.run import search
+from dragoman.training.regions import Regions
 from tests.models.torchvision_stand_in import stand_in
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
@@ -153,6 +154,16 @@ def test_the_doubly_stochastic_term_is_added_and_trained(decoder: str) -> None:
         flat[0] -= 2 * step
         below = float(uneven(whole).total)
     assert float(gradients[1][name].view(-1)[0]) == pytest.approx((above - below) / (2 * step), rel=1e-4, abs=1e-6)
+
+
+def test_the_term_is_there_when_blocks_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, **more: compiled(function, backend="eager", **more))
+    model, whole = build("picture", "transformer", weight=0.7), batch()
+    plain, regions = model(whole), Regions(model)
+    assert regions.modules == [model.writer.costs]
+    with regions.used():
+        torch.testing.assert_close(model(whole).total, plain.total, **CLOSE)
 
 
 def test_plain_training_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:

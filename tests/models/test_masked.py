@@ -157,7 +157,6 @@ def test_as_many_are_told_as_the_lengths_say_and_shares_are_met() -> None:
     lengths = batch.source_mask.sum(1).numpy() - 1
     real = found.target != PAD
     assert (real.sum(1).numpy() == told(lengths, 0.15)).all()
-    assert (model.counts(lengths + 1) == told(lengths, 0.15)).all()
     assert (told(np.array([1, 2, 3, 10, 100]), 0.15) == [1, 1, 1, 2, 15]).all()
     # Every place once, never <eos> or padding, and the target is what stood there.
     for row in range(500):
@@ -273,6 +272,26 @@ def test_half_of_the_seconds_are_exchanged_and_told() -> None:
     alone = Batch(*(part[:1] for part in batch[:3]))
     assert model._rows(alone)[1] is not None
     assert bool(model._rows(alone)[1].all())  # type: ignore[union-attr]
+
+
+def test_exchanging_seconds_changes_no_count() -> None:
+    """Steps are divided by a count that is known before anything is drawn."""
+    model, random = built(200, pairs=True).train(), np.random.default_rng(1)
+    for rows in (1, 2, 3, 8):
+        lengths = random.integers(1, 11, (2, rows))
+        left, right = ([random.integers(4, 200, size).tolist() for size in side] for side in lengths)
+        batch = batch_of(left, right)
+        for seed in range(6):
+            torch.manual_seed(seed)
+            assert int(model(batch).tokens) == told(lengths, model.config.share).sum()
+            found, follows, _ = model._rows(batch)
+            assert follows is not None
+            seconds = []
+            for row, first, second, kept in zip(found.tolist(), left, right, follows.tolist(), strict=True):
+                assert row[: len(first) + 1] == [*first, EOS]
+                seconds.append([token for token in row[len(first) + 1 :] if token not in (PAD, EOS)])
+                assert (seconds[-1] == second) == kept
+            assert sorted(seconds) == sorted(right)
 
 
 def test_it_learns_what_follows_from_what() -> None:

@@ -94,6 +94,24 @@ def test_a_run_takes_trained_weights_once_and_is_loaded_without_them(
     assert set(asked) == {None}
 
 
+def test_an_opened_run_reads_pictures_as_the_trained_network_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its norms saw while the network was trained is no weight, and yet must not be lost."""
+    pytest.importorskip("PIL", reason="pictures need pillow (extra 'media')")
+    stand_in(monkeypatch)
+    write_data(tmp_path)
+    case = table("captions", tmp_path)
+    case["model"] = {**case["model"], "encoder": {"kind": "torchvision", "width": 8}}
+    case["train"] = {**case["train"], "freeze": ["encoder.trunk"], "steps": 1, "validate_every": 1, "save_every": 1}
+    train(build(case), tmp_path / "run")
+    model: Any = Run(tmp_path / "run").model(torch.device("cpu"))
+    network: Any = get_model("resnet18", "DEFAULT").eval()
+    pictures = torch.randn(2, 3, SIDE, SIDE)
+    expected = network.layer4(network.relu(network.bn1(network.conv1(pictures))))
+    torch.testing.assert_close(model.encoder.trunk(pictures), expected)
+
+
 def test_what_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     assert trained_elsewhere(nn.Sequential(encoder())) == ["starts with 614 weights of torchvision's resnet18"]

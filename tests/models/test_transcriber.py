@@ -278,3 +278,15 @@ def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
         found = search(model, batch, SearchConfig(beam=beam, longest=8), 1.0, method=method)  # type: ignore[arg-type]
         right = sum(list(one[0].tokens[:-1]) == text for one, (_, text) in zip(found, data, strict=True))
         assert right >= 56, (beam, method, right)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # CPUs without bfloat16
+@pytest.mark.parametrize("writer", WRITERS)
+def test_recordings_are_read_in_half_precision(writer: str) -> None:
+    """Features are stored in float32; with predict --precision bfloat16 all weights have half of it."""
+    model, batch = build(writer).float().eval(), feature_batch(rows(), TARGETS)
+    assert batch.source.dtype == torch.float32
+    with torch.no_grad():
+        expected = model.score(batch).log_probabilities
+        found = model.bfloat16().score(batch).log_probabilities
+    torch.testing.assert_close(found, expected, rtol=0.0, atol=0.1)

@@ -306,6 +306,32 @@ def test_a_text_is_paired_with_the_next_until_a_blank_line() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("lines", "aside"), [(4, 2), (30, 3), (400, 20)])
+def test_no_text_of_a_pair_is_both_learned_from_and_validated_on(lines: int, aside: int) -> None:
+    """Every text stands in two pairs, as the first and as the second."""
+    texts = [f"01 {number:b}" for number in range(lines)]
+    Path("order.txt").write_text("\n".join(texts))
+    config = build(
+        {
+            "task": "masked-language-model",
+            "data": {"train": "order.txt", "holdout": 20, "cache": "cache"},
+            "tokenizer": {"source": "characters"},
+            "model": {"pairs": True, "encoder": {"maximum": 300}},
+        }
+    )
+    corpus = task_of(config).prepare(config)
+    learned, validated = (
+        {
+            corpus.source_tokenizer.decode(row)
+            for side in (part.source, part.target)
+            for row in side.rows(range(len(part)))
+        }
+        for part in (corpus.train, corpus.valid)
+    )
+    assert learned == set(texts[:-aside])
+    assert validated == set(texts[-aside:])
+
+
 def test_columns_hold_texts(tmp_path: Path) -> None:
     Path("z.tsv").write_text("one\ttwo\tlabel\nA b\tc d\t1\ne\tf g\t0\n")
     table = {"train": "z.tsv", "header": True, "columns": ["one", "two"]}

@@ -11,13 +11,17 @@ from torch import Tensor, nn
 
 from dragoman import settings
 from dragoman.data.batches import batch_of
-from dragoman.data.tokenizers import Characters, CharactersConfig
+from dragoman.data.codecs import Labels
+from dragoman.data.tokenizers import PAD, Characters, CharactersConfig, WordsConfig, learn
 from dragoman.errors import ConfigError, RunError
+from dragoman.layers.blocks import build_embedding
 from dragoman.layers.relations import RotaryConfig
 from dragoman.models.bert import BertEncoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked import MaskedModel, MaskedModelConfig
+from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.training.optimizer import OptimizerConfig, build_optimizer
 from dragoman.training.starting import start_with_parts
@@ -291,3 +295,20 @@ def test_a_name_is_whole_between_dots(pattern: str, frozen: set[str]) -> None:
     """The examples of docs/tasks.md."""
     parts = nn.ModuleDict({name: nn.RMSNorm(2) for name in ("embedding", "embedding_norm", "norm")})
     assert set(freeze(nn.ModuleDict({"encoder": parts}), [pattern])) == frozen
+
+
+def test_what_knows_other_labels_stays_and_is_told() -> None:
+    words = learn(WordsConfig(), ["a b c d e"])
+    config = TaggerConfig(crf=True, encoder=RecurrentEncoderConfig(embedding=6, width=6))
+    one, other = (Tagger(config, build_embedding(len(words), 6, PAD), 3, keep_from=len(words)) for _ in range(2))
+    nn.init.normal_(one.chain.transitions)  # type: ignore[union-attr]
+    theirs, ours = (words, Labels(["A", "B", "C"])), (words, Labels(["X", "Y", "Z"]))
+    found = start_with_parts(other, every_name(one), theirs, ours, StartConfig("there"))
+    knowing = {"output.weight", "output.bias", "chain.transitions", "chain.first", "chain.last"}
+    assert set(found.unused) == {name for name, _ in found.left} == knowing
+    for part in ("chain", "output", "output.bias"):
+        with pytest.raises(RunError, match=rf"parts: found '{part}', which knows what there answers with, and these"):
+            start_with_parts(other, every_name(one), theirs, ours, StartConfig("there", ("encoder", part)))
+    assert not other.chain.transitions.any()  # type: ignore[union-attr]
+    start_with_parts(other, every_name(one), theirs, theirs, StartConfig("there", ("chain",)))
+    assert torch.equal(other.chain.transitions, one.chain.transitions)  # type: ignore[union-attr]
