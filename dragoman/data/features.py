@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data.batches import Batch, padded
 from dragoman.data.examples import Fault
 from dragoman.data.media import MediaError, read_many
 from dragoman.data.store import TokenStore, read_at
@@ -115,26 +114,6 @@ def feature_statistics(column: FeatureColumn, numbers: Iterable[int] | None = No
     mean = total / max(count, 1)
     deviation = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0.0))
     return torch.from_numpy(mean).float(), torch.from_numpy(deviation).float()
-
-
-def padded_features(rows: Sequence[NDArray[Any]], step: float = 1.0, width: int | None = None) -> tuple[Tensor, Tensor]:
-    """Rows (T, F) as numbers (B, T', F) in float32, zero beyond their ends, and the mask (B, T')."""
-    width = width or max(len(row) for row in rows)
-    out = np.zeros((len(rows), width, rows[0].shape[1]), np.float32)
-    lengths = np.array([len(row) for row in rows])
-    for place, row in enumerate(rows):
-        np.multiply(row, np.float32(step), out=out[place, : len(row)], casting="unsafe")
-    mask = np.arange(width) < lengths[:, None]
-    return torch.from_numpy(out), torch.from_numpy(mask)
-
-
-def feature_batch(
-    rows: Sequence[NDArray[Any]], targets: Sequence[Sequence[int]] | None = None, step: float = 1.0
-) -> Batch:
-    """A batch from features in memory; without targets for prediction."""
-    source, mask = padded_features(rows, step)
-    target = padded(targets) if targets is not None else torch.empty(len(rows), 0, dtype=torch.long)
-    return Batch(source, mask, target)
 
 
 class FeatureRows:

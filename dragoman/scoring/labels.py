@@ -132,12 +132,6 @@ def spans(tags: Sequence[str]) -> set[Span]:
     return found
 
 
-def tag_accuracy(found: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> float:
-    """The share of all tokens whose tag is right; every sentence needs as many tags as its truth."""
-    _rows(found, expected)
-    return accuracy([tag for row in found for tag in row], [tag for row in expected for tag in row])
-
-
 def span_f1(found: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> FScore:
     """The F₁ of whole spans: label and both ends must be right (Tjong Kim Sang and De Meulder 2003)."""
     _rows(found, expected)

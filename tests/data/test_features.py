@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.data.batches import BatchPlan, Form, gather
-from dragoman.data.features import FeatureColumn, MediaStore, feature_batch, feature_statistics, write_features
+from dragoman.data.features import FeatureColumn, MediaStore, feature_statistics, write_features
 from dragoman.data.forms import Frames, Pictures
 from dragoman.data.media import MediaError
 from dragoman.data.store import StoreWriter
@@ -123,11 +123,11 @@ def test_statistics_are_those_of_all_frames(store: MediaStore) -> None:
 
 
 def test_a_batch_from_memory() -> None:
-    rows = [np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)]
-    batch = feature_batch(rows, [[5, 6], [7]], step=2.0)
+    rows, form = [np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)], Form(Frames(3, "float32"))
+    batch = form.batch(rows, [[5, 6], [7]])
     assert batch.source.shape == (2, 4, 3)
-    assert batch.source[0, :2].eq(2).all()
+    assert batch.source[0, :2].eq(1).all()
     assert batch.source_mask.sum(1).tolist() == [2, 4]
     assert batch.target.tolist() == [[5, 6, EOS], [7, EOS, PAD]]
-    assert feature_batch(rows).target.shape == (2, 0)
+    assert form.batch(rows).target.shape == (2, 0)
     assert batch.to(torch.device("cpu")).source.shape == (2, 4, 3)
