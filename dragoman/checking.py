@@ -149,9 +149,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, form=corpus.form)
     epoch = plan.epoch(0)
     batches = [epoch[number] for number in range(len(epoch))]
-    shapes = [
-        (len(rows), int(plan.source_lengths[rows].max()), int(plan.target_lengths[rows].max())) for rows in batches
-    ]
+    shapes = [(len(rows), plan.width("source", rows), plan.width("target", rows)) for rows in batches]
     if corpus.form.terms is None:
         cells, full, side = sum(rows * target for rows, _, target in shapes), plan.target_tokens.sum(), "target"
     else:  # what is told stands in the sources
