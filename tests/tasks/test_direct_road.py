@@ -377,6 +377,12 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     assert not (folder / "x").exists()
 
 
+@pytest.mark.parametrize(("name", "wrong"), [("apart", ("a", "b")), ("series", [1, 2]), ("tag", ["a", "b"])])
+def test_python_callers_give_texts(folder: Path, name: str, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"found [(\[].* among the texts, expected strings"):
+        open_run(folder / name).predict([wrong])
+
+
 def test_unknown_labels_are_left_out_and_counted_when_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "unknown.tsv").write_text("good Zounds\tpos\nso so\tneutral\nbad\tneg\n")
