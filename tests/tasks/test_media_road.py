@@ -399,6 +399,8 @@ def test_ways_of_searching(folder: Path) -> None:
         assert json.loads(said.out)["wer"] < (0.9 if "attention" in options else 0.5), options
     # A language model that has seen one text alone, with enough weight, hears nothing else.
     words.write_text("high high\n")
+    terms = folder / "terms.tsv"
+    terms.write_text("low\thigh\n")
     strong = ("--language-model", words, "--language-model-weight", "50")
     assert set(call("predict", folder / "joint", test, "--beam", "8", *strong).out.splitlines()) == {"high high"}
     for name, options, wrong in (
@@ -407,6 +409,10 @@ def test_ways_of_searching(folder: Path) -> None:
         ("speech", ("--language-model-order", "2"), "needs --language-model"),
         ("captions", ("--by", "ctc"), 'goes with task = "transcribe"'),
         ("speech", ("--by", "joint", "--sample"), "expected one of them"),
+        ("speech", ("--stop", "certain"), "found stop, but this model writes all tokens at once"),
+        ("speech", ("--placeholders",), "placeholders: looks at the text of a source"),
+        ("captions", ("--terminology", terms), "terminology: looks at the text of a source"),
+        ("captions", ("--diversity", "0.3"), "diversity: found 0.3, which goes with groups of a beam"),
     ):
         said = call("predict", folder / name, manifest(folder, name, "test"), *options)
         assert said.code != 0
