@@ -102,6 +102,16 @@ def test_the_trial_cycle_takes_words_however_rare_they_are(here: Path) -> None:
     assert said.lines[-1] == "all is well"
 
 
+def test_settings_of_another_kind_are_not_lost_in_silence(here: Path) -> None:
+    write_rows(here / "pairs.tsv", pairs())
+    lines = ["[data]", 'train = "pairs.tsv"', "[model.encoder]", 'kind = "recurrent"', "width = 16", "embedding = 8"]
+    (here / "my.toml").write_text("\n".join(lines))
+    said = check("my.toml", "model.encoder.kind=transformer")
+    assert said.code == 0, said.err
+    lost = "model.encoder.embedding, which stand there for another model.encoder.kind"
+    assert f"left out of my.toml: {lost}" in said.lines[0]
+
+
 def test_a_file_alone_is_told_every_fault_too(here: Path) -> None:
     write_rows(here / "pairs.tsv", [*pairs(), ("abc",), ("", "b"), ("bcd",), ("cde",), ("def",)])
     said = check("pairs.tsv")
