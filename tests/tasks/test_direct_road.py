@@ -387,6 +387,22 @@ def test_python_callers_give_texts(folder: Path, name: str, wrong: Any) -> None:
         open_run(folder / name).predict([wrong])
 
 
+def test_a_line_that_looks_like_a_header_is_asked_about(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    rows = "".join(f"text {number}\t{number % 2}\n" for number in range(40))
+    question = "is head.tsv:1 a header? No other line has its label 'label'; then set data.header=true"
+    for text, options, asked in (
+        (f"sentence\tlabel\n{rows}", (), True),
+        (f"sentence\tlabel\n{rows}", ("data.header=true",), False),
+        (rows, (), False),
+    ):
+        (folder / "head.tsv").write_text(text)
+        with quiet_machine(folder / "cache"):
+            said = call("check", "head.tsv", "task=classify", "model.encoder.width=8", *options)
+        assert said.code == 0, said.err
+        assert (question in said.lines) is asked
+
+
 def test_unknown_labels_are_left_out_and_counted_when_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "unknown.tsv").write_text("good Zounds\tpos\nso so\tneutral\nbad\tneg\n")
