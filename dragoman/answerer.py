@@ -77,6 +77,8 @@ class Answerer:
             first += len(together)
 
     def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[Answer]:
+        if (wrong := next((text for text in texts if not isinstance(text, str)), None)) is not None:
+            raise TypeError(f"found {wrong!r} among the texts, expected strings")
         out = [NOTHING] * len(texts)
         places = [place for place, text in enumerate(texts) if text.strip()]
         done(len(texts) - len(places))

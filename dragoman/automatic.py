@@ -13,7 +13,8 @@ from typing import Any
 from dragoman.automatic_media import configured_media
 from dragoman.config import METRICS, MODELS, Config, build, preset_table, preset_text, started_folder
 from dragoman.data.corpus import FAULTS_KEPT, DataConfig, Files, fault_message, paths_of, read_all
-from dragoman.data.examples import Fault, Pairs
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.lines import form_of
 from dragoman.data.shapes import not_numbers
 from dragoman.errors import ConfigError, DataError
 from dragoman.models.bert import BertEncoderConfig
@@ -299,6 +300,8 @@ def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tu
     shape = task_of(first).shape_of(first)
     count, length, series = 0, 0, True
     faults: list[Fault] = []
+    labels: Counter[str] = Counter()
+    heading: Example | None = None
     for item in read_all(first.data, files, shape=shape):
         if isinstance(item, Fault):
             faults.append(item)
@@ -306,6 +309,9 @@ def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tu
         count += 1
         length += len(item.source)
         series = series and not not_numbers(item.source)
+        if task == "classify":
+            labels[item.references[0]] += 1
+            heading = heading or item
     if faults and first.data.faults == "stop":
         raise DataError(fault_message(faults, len(faults)))
     if count < 2:
@@ -326,7 +332,16 @@ def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tu
         "optimizer": {"warmup": max(20, steps // 10), "schedule": "cosine", "learning_rate": 2e-3},
     }  # fmt: skip
     reasons = [reason, f"budget: {steps:,} steps of 2,048 tokens for {count:,} examples; the best {metric} is kept"]
+    if heading is not None and looks_like_header(heading, labels):
+        label = heading.references[0]
+        reasons.append(f"is {heading.place} a header? No other line has its label '{label}'; then set data.header=true")
     return build(override(table, list(overrides))), reasons
+
+
+def looks_like_header(first: Example, labels: Counter[str]) -> bool:
+    """Whether the first line of a tab-separated file has a label of its own beside two or more others."""
+    alone = len(labels) > 2 and labels[first.references[0]] == 1
+    return alone and first.line == 1 and form_of(Path(first.path))[0] == "columns"
 
 
 def first_that_builds(tables: Sequence[Mapping[str, Any]]) -> Config:

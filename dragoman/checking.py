@@ -47,7 +47,16 @@ from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.models.core import AtOnce
 from dragoman.models.softmax import SampledSoftmaxConfig
 from dragoman.models.transcriber import Transcriber
-from dragoman.runs import check_library, check_start, device_of, start_from, train, units_of, unknown_told
+from dragoman.runs import (
+    check_library,
+    check_start,
+    device_of,
+    learned_otherwise,
+    start_from,
+    train,
+    units_of,
+    unknown_told,
+)
 from dragoman.tasks import model_for, segment_of, task_of
 from dragoman.training.display import Display
 from dragoman.training.loop import use_half_precision
@@ -84,8 +93,11 @@ def check(config: Config, say: Say, show: int = 1000, doing: Note = lambda what,
     freeze(model, config.train.freeze)
     rate_factors(model, config.train.rates)
     if config.train.start is not None:
-        for line in start_from(config, model, corpus).lines(config.train.start.run):
+        came = start_from(config, model, corpus)
+        for line in came.lines(config.train.start.run):
             say(f"start: {line}")
+        if otherwise := learned_otherwise(config, came):
+            say(f"warning: {otherwise}")
     check_reach(config, corpus, say)
     doing("measuring memory", 0)
     check_memory(config, corpus, shapes, device, say)
@@ -149,9 +161,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, form=corpus.form)
     epoch = plan.epoch(0)
     batches = [epoch[number] for number in range(len(epoch))]
-    shapes = [
-        (len(rows), int(plan.source_lengths[rows].max()), int(plan.target_lengths[rows].max())) for rows in batches
-    ]
+    shapes = [(len(rows), plan.width("source", rows), plan.width("target", rows)) for rows in batches]
     if corpus.form.terms is None:
         cells, full, side = sum(rows * target for rows, _, target in shapes), plan.target_tokens.sum(), "target"
     else:  # what is told stands in the sources

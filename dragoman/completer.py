@@ -133,6 +133,8 @@ class Completer:
 
     def rate(self, texts: Sequence[str], batch_size: int = 64) -> list[float]:
         """Of every text, a line of its own, the mean log-probability a token, its end included; −∞: no room for it."""
+        if isinstance(texts, str):
+            raise TypeError("rate takes a list of texts; for one text write rate([text])")
         rows = self.tokenizer.encode_batch([text.replace("\n", " ") for text in texts])
         return mean_log_probabilities(self.model, rows, self.device, batch_size)
 
@@ -148,6 +150,8 @@ class Completer:
         The end of a line counts as a word and a character. `unknown` tokens, read as <unk>, are counted: where there
         are some, figures cannot be compared with those of another vocabulary.
         """
+        if isinstance(lines, str):  # its characters would be lines
+            raise TypeError("evaluate takes the lines of a text; of a file write evaluate(text.splitlines())")
         parts: list[Any] = [np.array([EOS], np.int32)]
         size, count, together = TextSize(), 0, list[str]()
 

@@ -189,6 +189,13 @@ class Predictor:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
         if is_dataclass(method) and not isinstance(method, type | Fused | Attending | Joint):  # these hold models
             method = settings.build(type(method), settings.as_table(method))  # ranges are checked
+        if "diversity" in given and config.groups == 1:
+            raise ConfigError(
+                f"diversity: found {config.diversity}, which goes with groups of a beam; expected groups above 1"
+            )
+        if (terminology is not None or placeholders) and isinstance(self.source_tokenizer, Features):
+            asked = "terminology" if terminology is not None else "placeholders"
+            raise ConfigError(f"{asked}: looks at the text of a source; {self.run.folder} reads files")
         if most > config.beam and method is None:
             raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
         # A mistake shows before any work.

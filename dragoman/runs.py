@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -257,10 +258,13 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         rate_factors(model, config.train.rates)
         validator = task.validator(config, corpus, device)  # a metric that these data do not have, too
         begun: list[str] = []
+        otherwise = ""
         if not Checkpoints(folder).steps():
             begun = trained_elsewhere(model)
             if config.train.start is not None:
-                begun += start_from(config, model, corpus).lines(config.train.start.run)
+                came = start_from(config, model, corpus)
+                begun += came.lines(config.train.start.run)
+                otherwise = learned_otherwise(config, came)
         if state == "new":
             create(folder, config, corpus)
         elif state == "run":
@@ -270,6 +274,8 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         tell_data(display, corpus, task)
         for line in begun:
             display.say(line)
+        if otherwise:
+            display.warn(otherwise)
         feed = task.feed(config, corpus, model, ranks)
         trainer = Trainer(
             config.train,
@@ -314,6 +320,26 @@ def start_from(config: Config, model: nn.Module, corpus: Corpus) -> Transferred:
     if isinstance(config.train.start_from, str) and alike:
         return start_wholly(model, weights, theirs, ours, start.run)
     return start_with_parts(model, weights, theirs, ours, start)
+
+
+def learned_otherwise(config: Config, came: Transferred) -> str:
+    """How the parts that came over were built where they were learned, as far as it differs; empty where it does not.
+
+    Weights may fit and mean something else, such as those of attention with another number of heads.
+    """
+    assert config.train.start is not None
+    theirs = Run(config.train.start.run).config.model
+    found: list[str] = []
+    for part in dict.fromkeys(name.partition(".")[0] for name in came.loaded):
+        there: Any = getattr(theirs, part, None)
+        here: Any = getattr(config.model, part, None)
+        if hasattr(there, "kind") and type(there) is type(here):
+            found += [
+                f"model.{part}.{place} was {before!r}, is {now!r}"
+                for place, before, now in settings.differences(there, here)
+                if not re.search(r"dropout$|layers$|maximum$", place)  # other weights mean the same
+            ]
+    return f"{config.train.start.run} learned what is taken from it otherwise: {'; '.join(found)}" if found else ""
 
 
 def check_data(folder: Path, corpus: Corpus) -> None:

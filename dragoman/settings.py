@@ -405,6 +405,20 @@ def override(table: Mapping[str, object], assignments: Sequence[str]) -> Table:
     return merge(table, over)
 
 
+def left_out(
+    base: Mapping[str, object], over: Mapping[str, object], place: str = ""
+) -> Iterator[tuple[str, list[str]]]:
+    """Where `merge` changes a kind, and which settings of the other kind it leaves out there."""
+    if "kind" in base and "kind" in over and base["kind"] != over["kind"]:
+        if lost := [key for key in base if key not in over]:
+            yield _join(place, "kind"), [_join(place, key) for key in lost]
+        return
+    for key, value in over.items():
+        below = base.get(key)
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            yield from left_out(below, value, _join(place, key))
+
+
 def _parsed(text: str) -> object:
     if text == "none":
         return None

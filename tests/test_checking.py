@@ -102,6 +102,16 @@ def test_the_trial_cycle_takes_words_however_rare_they_are(here: Path) -> None:
     assert said.lines[-1] == "all is well"
 
 
+def test_settings_of_another_kind_are_not_lost_in_silence(here: Path) -> None:
+    write_rows(here / "pairs.tsv", pairs())
+    lines = ["[data]", 'train = "pairs.tsv"', "[model.encoder]", 'kind = "recurrent"', "width = 16", "embedding = 8"]
+    (here / "my.toml").write_text("\n".join(lines))
+    said = check("my.toml", "model.encoder.kind=transformer")
+    assert said.code == 0, said.err
+    lost = "model.encoder.embedding, which stand there for another model.encoder.kind"
+    assert f"left out of my.toml: {lost}" in said.lines[0]
+
+
 def test_a_file_alone_is_told_every_fault_too(here: Path) -> None:
     write_rows(here / "pairs.tsv", [*pairs(), ("abc",), ("", "b"), ("bcd",), ("cde",), ("def",)])
     said = check("pairs.tsv")
@@ -148,6 +158,26 @@ def test_lengths_and_epochs_are_counted(here: Path) -> None:
     epoch = BatchPlan(store, 300, 1).epoch(0)
     assert f"batches: {len(epoch)} an epoch" in " ".join(said)
     assert f"train.steps = 70 is {70 / len(epoch):.1f} epochs" in " ".join(said)
+
+
+def test_the_batches_looked_at_are_no_wider_than_those_of_training(here: Path) -> None:
+    """A row as long as a model reads at most is no longer when its length is rounded up."""
+    write_rows(here / "pairs.tsv", [("a" * size, "b" * size) for size in range(1, 67)])
+    chosen = built("pairs.tsv", "train.batch_tokens=300")
+    corpus = prepare(chosen.data, chosen.tokenizer)
+    plan = BatchPlan(corpus.train, 300, chosen.train.seed)
+    epoch = plan.epoch(0)
+    batches = [gather(corpus.train, epoch[number], plan) for number in range(len(epoch))]
+    widths = {(len(batch.source), batch.source.shape[1], batch.target.shape[1]) for batch in batches}
+    assert checking.check_lengths(chosen, corpus, lambda line: None) == widths
+    write_rows(here / "same.tsv", [("a" * 60 + letter, letter) for letter in "abcdefghij" * 4])
+    positions = {"kind": "learned", "maximum": 62}
+    encoder = {"kind": "transformer", "positions": positions, "width": 8, "heads": 2, "layers": 1}
+    decoder = {"kind": "transformer", "width": 8, "heads": 2, "layers": 1}
+    said, error = checked_lines(
+        built("same.tsv", "data.max_length=61", "train.batch_tokens=256", encoder=encoder, decoder=decoder)
+    )
+    assert error is None, said
 
 
 # ---------------------------------------------------------------------- memory

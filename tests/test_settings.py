@@ -19,6 +19,7 @@ from dragoman.settings import (
     describe,
     differences,
     dump,
+    left_out,
     merge,
     override,
     read_toml,
@@ -432,6 +433,14 @@ def test_merge_replaces_a_table_by_a_scalar_and_back() -> None:
     assert merge({"a": {"b": 1}}, {"a": "x"}) == {"a": "x"}
     assert merge({"a": {"b": 1}}, {"a": ["x"]}) == {"a": ["x"]}
     assert merge({"a": [1]}, {"a": {"b": 1}}) == {"a": {"b": 1}}
+
+
+def test_what_a_new_kind_leaves_out_is_known() -> None:
+    encoder = {"kind": "transformer", "heads": 8, "width": 4, "positions": {"kind": "none"}}
+    base = {"model": {"encoder": encoder, "x": 1}}
+    over = {"model": {"encoder": {"kind": "recurrent", "width": 9}, "x": 2}}
+    assert [*left_out(base, over)] == [("model.encoder.kind", ["model.encoder.heads", "model.encoder.positions"])]
+    assert [*left_out(base, {"model": {"encoder": {"kind": "transformer", "heads": 2}}})] == []
 
 
 def test_merge_drops_what_belonged_to_another_kind() -> None:

@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from dragoman.commands.direct import searched_only
 from dragoman.commands.media import files_only, reads_files, texts_only
 from dragoman.commands.options import device_option, json_option, media_option, skip_unreadable_option, tag_option
 from dragoman.commands.placing import align_files
@@ -116,6 +117,7 @@ def align(
     truth = None if gold is None else read_alignments(read_lines(gold), gold, None if not gold_from else int(gold_from))
     if reverse is not None:
         texts_only("align", reverse)
+    searched_only("align", run, '"translate" or "transcribe"')
     predictor = load(run, device)
     backward = None if reverse is None else load(reverse, device)
     if predicting:

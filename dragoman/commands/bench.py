@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dragoman.commands.direct import searched_only
 from dragoman.commands.media import texts_only
 from dragoman.commands.options import device_option, json_option
 from dragoman.commands.printing import as_utf8
@@ -67,6 +68,7 @@ def bench(
     from dragoman.data.examples import Pairs
 
     assert run is not None
+    searched_only("bench", run, '"translate"')
     texts_only("bench", run)
     files = Pairs(source, target) if source is not None and target is not None else file
     rows, texts = benching.rows_and_texts(run, device, files, pairs)

@@ -128,7 +128,8 @@ def evaluate_directly(
         "output",
         "device",
     }
-    refuse_others(str(run.folder), run.task.name, allowed)
+    reason = 'goes with a search and the texts it finds; {run} has task = "{task}", which is answered without one'
+    refuse_others(str(run.folder), run.task.name, allowed, reason)
     if output is not None:
         check_writable(output)
     answerer = answerer_of(run, device)

@@ -97,8 +97,9 @@ def evaluate(
     outputs are made and whatever is asked of them. dragoman compare says whether two --output files differ.
 
     A run that classifies has accuracy, macro_f1, f1 and matthews, one that regresses mse, pearson and spearman, one
-    that tags accuracy, macro_f1, span_f1 and exact_match; labels and tags are also reported one by one. For a language
-    model FILE is a text, and the scores are its perplexities by word, token and character.
+    that tags accuracy, macro_f1, span_f1 and exact_match; labels and tags are also reported one by one. A
+    masked language model has accuracy and pseudo_perplexity of hidden tokens. For a language model FILE is a text, and
+    the scores are its perplexities by word, token and character.
 
     A run that transcribes or captions reads a manifest: the name of a recording or picture, then its text or texts.
     References too long to be written at all by a model that writes everything at once (CTC) have no loss; they are left

@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 DECODING = {
     "sample": click.option(
         "--sample", is_flag=True,
-        help="Draw the output by chance, as likely as the model says; with --n-best several, each told once.",
+        help="Draw the output by chance, as likely as the model says; predict --n-best draws several, each told once.",
     ),
     "temperature": click.option(
         "--temperature", type=click.FloatRange(0.0, min_open=True),
@@ -92,7 +92,8 @@ DECODING = {
     ),
     "exhaustive": click.option(
         "--exhaustive", type=click.IntRange(0), metavar="LENGTH",
-        help="Look at every output of up to so many tokens: exact, for small vocabularies; --json adds probability.",
+        help="Look at every output of up to so many tokens: exact, for small vocabularies; predict --json "
+        "adds probability.",
     ),
     "shortlist": click.option(
         "--shortlist", metavar="FILE",

@@ -135,9 +135,9 @@ def predict(
         predictor.tells_scores = False
     if reads_files(opened) and file is not None and not typed:
         predictor.called = caller(opened, file)
-    left_out: list[Any] = []
+    left_out: dict[str, Any] = {}  # by place
     if skip_unreadable:
-        predictor.unreadable = left_out.append
+        predictor.unreadable = lambda fault: left_out.update({fault.place: fault})
     objects = named is None and holds_objects(file)
     sources: deque[str] = deque()  # of files, as far as they are read and not yet answered
     if as_json and reads_files(opened):
@@ -158,7 +158,7 @@ def predict(
         def tell_nodes(text: str, nodes: list[dict[str, Any]]) -> None:
             print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=traced)
 
-        for prediction in predictor.stream(
+        predictions = predictor.stream(
             texts,
             tag=tag,
             beam=beam,
@@ -172,10 +172,13 @@ def predict(
             tell=None if traced is None else tell_nodes,
             progress=progress,
             **decoding,
-        ):
+        )
+        for number, prediction in enumerate(predictions, 1):
             if as_json:
                 table = {"source": sources.popleft()} if sources else {}
                 table |= prediction.as_table(probability=how["exhaustive"] is not None)
+                if wrong := left_out.get(predictor.called(number)):
+                    table["unreadable"] = wrong.detail  # an empty text alone might be what was heard
                 text = json.dumps(table, ensure_ascii=False)
             else:  # a sub-word model can spell any byte; a line must stay a line
                 text = prediction.text.replace("\n", " ").replace("\r", " ")
@@ -184,4 +187,4 @@ def predict(
                 sys.stdout.flush()
         sys.stdout.flush()
     tell_saved(decoding)
-    tell_left_out(left_out, "each has an empty line")
+    tell_left_out([*left_out.values()], "each has an empty line")

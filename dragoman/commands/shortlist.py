@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from dragoman.commands.direct import searched_only
 from dragoman.commands.options import json_option
 
 
@@ -38,6 +39,7 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
     from dragoman.search.shortlist import NAME, writer_of
 
     path = Path(run) / NAME if output is None else Path(output)
+    searched_only("shortlist", run, '"translate"')
     predictor = load(run, "cpu", engine="torch")
     writer_of(predictor.model)
     check_writable(path)

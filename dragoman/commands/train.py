@@ -30,6 +30,7 @@ def resolve(
     `despite_faults` chooses from the usable lines of data files, whatever will be done about the others.
     """
     from dragoman import config as configuration
+    from dragoman import settings
     from dragoman.files import run_name
 
     if what is not None and "=" in what and not Path(what).exists():
@@ -46,7 +47,10 @@ def resolve(
 
         return resumed(what, overrides), what
     if what is not None and what.lower().endswith(".toml"):
-        return configuration.load(what, overrides), str(Path("runs") / run_name(what))
+        config = configuration.load(what, overrides)
+        for place, lost in settings.left_out(settings.read_toml(what), settings.override({}, overrides)):
+            say(f"left out of {what}: {', '.join(lost)}, which stand there for another {place}")
+        return config, str(Path("runs") / run_name(what))
 
     from dragoman import automatic
     from dragoman.data.examples import Pairs

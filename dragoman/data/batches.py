@@ -214,6 +214,10 @@ class BatchPlan:
         """Real target tokens in these rows, or how many terms of the loss they make."""
         return int(self.target_tokens[rows].sum())
 
+    def width(self, column: str, rows: NDArray[np.int64]) -> int:
+        """How wide the source or target of a batch of these rows is."""
+        return min(int(getattr(self, f"{column}_lengths")[rows].max()), self.longest[column])
+
     def rows_for(self, source: int, target: int) -> int:
         """How many rows of this padded shape fill the budget."""
         rows = max(1, self.budget // max(source, target))
@@ -251,11 +255,8 @@ def gather(store: Store, rows: NDArray[np.int64], plan: BatchPlan | None = None,
 
     def side(column: str) -> Tensor:
         stored = getattr(store, column).rows(rows)
-        width = None
-        if plan is not None:
-            width = min(int(getattr(plan, f"{column}_lengths")[rows].max()), plan.longest[column])
         padder: Side = getattr(form, column)
-        return padder.pad(stored, width)
+        return padder.pad(stored, None if plan is None else plan.width(column, rows))
 
     source, target = side("source"), side("target")
     return Batch(source, real(source), target)

@@ -98,6 +98,7 @@ def check_at_once(config: SearchConfig, rules: Sequence[Rules | None] | None, tr
         "shortest": config.shortest > 0,
         "no_repeat": config.no_repeat > 0,
         "groups": config.groups > 1,
+        "stop": config.stop != "complete",
     }
     if wrong := [name for name, given in asked.items() if given]:
         raise ConfigError(f"found {', '.join(wrong)}, but this model writes all tokens at once, not one by one")

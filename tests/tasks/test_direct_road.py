@@ -310,6 +310,10 @@ REFUSED = [
      'task = "translate", "transcribe" or "caption"'),
     (["probe", "classify"], 'probe needs task = "translate"'),
     (["calibrate", "tag"], 'calibrate needs task = "translate"'),
+    (["bench", "tag"], 'bench needs task = "translate"'),
+    (["shortlist", "tag"], 'shortlist needs task = "translate"'),
+    (["align", "tag", "one.txt"], 'align needs task = "translate" or "transcribe"'),
+    (["evaluate", "tag", "tag.test.tsv", "--intervals"], "--intervals goes with a search and the texts it finds"),
     (["predict", "apart", "one.txt"], "input 1: found 1 text, expected two texts with a tab"),
     (["predict", "classify", "unknown.tsv"], "input 1: found 2 texts with tabs between them, expected one"),
     (["predict", "classify", "--media", "x"], "--media is for recordings and pictures"),
@@ -375,6 +379,28 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     assert [line.startswith("dragoman: ") for line in said.err.splitlines()].count(True) == 1
     assert expected in said.err.splitlines()[-1]
     assert not (folder / "x").exists()
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("apart", ("a", "b")), ("series", [1, 2]), ("tag", ["a", "b"])])
+def test_python_callers_give_texts(folder: Path, name: str, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"found [(\[].* among the texts, expected strings"):
+        open_run(folder / name).predict([wrong])
+
+
+def test_a_line_that_looks_like_a_header_is_asked_about(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    rows = "".join(f"text {number}\t{number % 2}\n" for number in range(40))
+    question = "is head.tsv:1 a header? No other line has its label 'label'; then set data.header=true"
+    for text, options, asked in (
+        (f"sentence\tlabel\n{rows}", (), True),
+        (f"sentence\tlabel\n{rows}", ("data.header=true",), False),
+        (rows, (), False),
+    ):
+        (folder / "head.tsv").write_text(text)
+        with quiet_machine(folder / "cache"):
+            said = call("check", "head.tsv", "task=classify", "model.encoder.width=8", *options)
+        assert said.code == 0, said.err
+        assert (question in said.lines) is asked
 
 
 def test_unknown_labels_are_left_out_and_counted_when_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -412,6 +412,10 @@ def test_python_callers_are_told_too(folder: Path) -> None:
     assert isinstance(completer, Completer)
     with pytest.raises(TypeError, match="a list of prompts"):
         completer.complete("the")
+    with pytest.raises(TypeError, match="the lines of a text"):
+        completer.evaluate("test.txt")
+    with pytest.raises(TypeError, match="a list of texts"):
+        completer.rate("the cat")
     with pytest.raises(ConfigError, match="samples: found 2"):
         completer.complete(["the"], samples=2)
     with pytest.raises(ConfigError, match="temperature"):

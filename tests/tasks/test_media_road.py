@@ -399,6 +399,8 @@ def test_ways_of_searching(folder: Path) -> None:
         assert json.loads(said.out)["wer"] < (0.9 if "attention" in options else 0.5), options
     # A language model that has seen one text alone, with enough weight, hears nothing else.
     words.write_text("high high\n")
+    terms = folder / "terms.tsv"
+    terms.write_text("low\thigh\n")
     strong = ("--language-model", words, "--language-model-weight", "50")
     assert set(call("predict", folder / "joint", test, "--beam", "8", *strong).out.splitlines()) == {"high high"}
     for name, options, wrong in (
@@ -407,6 +409,10 @@ def test_ways_of_searching(folder: Path) -> None:
         ("speech", ("--language-model-order", "2"), "needs --language-model"),
         ("captions", ("--by", "ctc"), 'goes with task = "transcribe"'),
         ("speech", ("--by", "joint", "--sample"), "expected one of them"),
+        ("speech", ("--stop", "certain"), "found stop, but this model writes all tokens at once"),
+        ("speech", ("--placeholders",), "placeholders: looks at the text of a source"),
+        ("captions", ("--terminology", terms), "terminology: looks at the text of a source"),
+        ("captions", ("--diversity", "0.3"), "diversity: found 0.3, which goes with groups of a beam"),
     ):
         said = call("predict", folder / name, manifest(folder, name, "test"), *options)
         assert said.code != 0
@@ -532,6 +538,14 @@ def test_files_left_out_are_named_and_the_rest_counted(folder: Path, tmp_path: P
         for number, (line_, name) in enumerate(zip(told[:3], wrong[:3], strict=True), 2):
             assert line_.startswith(f"left out: {tmp_path}/all.tsv:{number}: {tmp_path / name}: ")
         assert told[3:] == ["left out: (and 2 more)", f"5 inputs could not be read; {became}"]
+    options = ("--media", tmp_path, "--skip-unreadable", "--json")
+    rows = [
+        json.loads(line) for line in call("predict", folder / "speech", tmp_path / "all.tsv", *options).out.splitlines()
+    ]
+    assert "unreadable" not in rows[0]
+    for row, name in zip(rows[1:], wrong, strict=True):
+        assert row["text"] == ""
+        assert row["unreadable"].startswith(f"{tmp_path / name}: ")
         (tmp_path / "good.tsv").write_text("good.wav\tlow mid\n")
         said = call(command, folder / "speech", tmp_path / "good.tsv", "--media", tmp_path, "--skip-unreadable")
         assert (said.code, said.err) == (0, "")

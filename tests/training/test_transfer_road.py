@@ -152,6 +152,21 @@ def test_what_came_over_is_told(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert "start: part" in checked.out
 
 
+def test_weights_that_fit_and_mean_something_else_are_told(folder: Path, tmp_path: Path) -> None:
+    from dragoman import settings
+
+    table = merge(classify(folder), {"train": {"start_from": str(folder / "first")}})
+    (tmp_path / "c.toml").write_text(settings.dump(build(table)), encoding="utf-8")
+    said = call("train", tmp_path / "c.toml", "--run", tmp_path / "same", "--quiet", "model.encoder.dropout=0.3")
+    assert (said.code, said.err) == (0, "")
+    heads = STACK["heads"]
+    wrong = f"otherwise: model.encoder.heads was {heads}, is {2 * heads}"
+    said = call("train", tmp_path / "c.toml", "--run", tmp_path / "c", "--quiet", f"model.encoder.heads={2 * heads}")
+    assert said.code == 0, said.err
+    assert said.err.strip() == f"warning: {folder / 'first'} learned what is taken from it {wrong}"
+    assert f"{wrong}\n" in call("check", tmp_path / "c.toml", f"model.encoder.heads={2 * heads}").out
+
+
 def test_frozen_weights_stay_to_the_bit_and_resume_is_exact(folder: Path, tmp_path: Path) -> None:
     more = {
         "start_from": {"run": str(folder / "first"), "parts": ["encoder"]},
