@@ -104,6 +104,7 @@ def all_examples(
 
 def evaluate_directly(
     run: Any,
+    reading: Any,
     files: Any,
     batch_size: int,
     metrics: tuple[str, ...],
@@ -121,6 +122,8 @@ def evaluate_directly(
         "file",
         "source",
         "target",
+        "columns",
+        "header",
         "batch_size",
         "metrics",
         "skip_unknown",
@@ -135,7 +138,7 @@ def evaluate_directly(
     answerer = answerer_of(run, device)
     if output is not None and not answerer.writes:
         raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
-    examples = all_examples(run.config.data, files, answerer.shape, "example")
+    examples = all_examples(reading, files, answerer.shape, "example")
     with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
         scores, answers = answerer.evaluate(
             examples, batch_size=batch_size, metrics=metrics, skip_unknown=skip_unknown, progress=progress

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -33,6 +32,7 @@ from dragoman.commands.options import (
 )
 from dragoman.commands.printing import print_scores, tell_saved
 from dragoman.commands.progress import progress_bar
+from dragoman.commands.reading import columns_option, header_option, reading_of
 from dragoman.errors import DataError
 
 
@@ -41,6 +41,8 @@ from dragoman.errors import DataError
 @click.argument("file", required=False)
 @click.option("--source", help="Source lines of a pair of parallel files.")
 @click.option("--target", help="Reference lines, one for each source line.")
+@columns_option
+@header_option
 @beam_option
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
 @length_penalty_option
@@ -64,6 +66,8 @@ def evaluate(
     file: str | None,
     source: str | None,
     target: str | None,
+    columns: str | None,
+    header: bool | None,
     beam: int | None,
     batch_size: int,
     length_penalty: float | None,
@@ -88,6 +92,7 @@ def evaluate(
     dragoman evaluate runs/my test.tsv
     dragoman evaluate runs/my --source test.en --target test.de --output out.de
     dragoman evaluate runs/my test.tsv --metric bleu --metric ter --intervals
+    dragoman evaluate runs/my other.jsonl --columns text,label
     dragoman evaluate runs/my test.tsv --beam 1 --terminology terms.tsv
     dragoman evaluate runs/my test.tsv --mbr 32 --seed 2 --intervals --draws 2000 --draws-seed 3
 
@@ -121,8 +126,9 @@ def evaluate(
     if opened.task.running:
         evaluate_text(opened, files, batch_size, as_json, device)
         return
+    reading = reading_of(opened.config.data, files, columns, header, media)
     if opened.task.readout is not None:
-        evaluate_directly(opened, files, batch_size, metrics, skip_unknown, as_json, output, device)
+        evaluate_directly(opened, reading, files, batch_size, metrics, skip_unknown, as_json, output, device)
         return
     if characters and not alignment:
         raise DataError("--characters needs --alignment")
@@ -134,7 +140,6 @@ def evaluate(
         check_writable(output)
     predictor, decoding = asked_how(run, device, how, beam, engine, precision)
     shape = opened.task.shape_of(opened.config)
-    reading = replace(opened.config.data, media=media) if media else opened.config.data
     examples = all_examples(reading, files, shape, "pair", several_references=True)
     predictor.temperature = None  # scores ask for no confidences
     predictor.tells_scores = False

@@ -59,7 +59,7 @@ def read_pairs(
     form, compression = form_of(path)
     fields = columns or FIELDS
     if header and form != "columns":
-        raise ConfigError(f"header: found true for {path}, expected false: only tab-separated files have one")
+        raise ConfigError(f"data.header: found true for {path}, expected false: only tab-separated files have one")
     if form == "parquet":
         if compression:
             raise DataError(f"{path}: found Parquet inside {compression}, expected a plain .parquet file")

@@ -36,7 +36,7 @@ def read_sentences(
         raise ConfigError(f"columns: found {columns}, expected two (word, tag)")
     if form == "conllu":
         if header:
-            raise ConfigError(f"header: found true for {path}, expected false: CoNLL-U has none")
+            raise ConfigError(f"data.header: found true for {path}, expected false: CoNLL-U has none")
         numbers = tuple(_conllu_column(column) for column in columns)
     else:
         numbers = named_columns(path, columns) if header else column_numbers(path, columns)

@@ -403,6 +403,26 @@ def test_a_line_that_looks_like_a_header_is_asked_about(folder: Path, monkeypatc
         assert (question in said.lines) is asked
 
 
+def test_a_file_that_is_laid_out_otherwise_can_be_evaluated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    _, *rows = (line.split("\t") for line in (folder / "joined.test.tsv").read_text().splitlines())
+    (folder / "named.jsonl").write_text("".join(f"{json.dumps(dict(zip('lab', row, strict=True)))}\n" for row in rows))
+    (folder / "bare.tsv").write_text("".join(f"{a}\t{b}\t{label}\n" for label, a, b in rows))
+    usual = call("evaluate", "joined", "joined.test.tsv", "--json")
+    assert usual.code == 0, usual.err
+    for options in (("named.jsonl", "--columns", "a, b,l"), ("bare.tsv", "--columns", "1,2,3", "--no-header")):
+        other = call("evaluate", "joined", *options, "--json")
+        assert (other.out, other.code) == (usual.out, 0), other.err
+    for options, expected in {
+        ("named.jsonl", "--columns", "a,,l"): "--columns: found 'a,,l', expected numbers or names with commas between",
+        ("named.jsonl", "--columns", "a,b,l", "--header"): "data.header: found true for named.jsonl, expected false",
+        ("--source", "bare.tsv", "--target", "bare.tsv", "--columns", "1"): "--columns goes with FILE, not with two",
+    }.items():
+        wrong = call("evaluate", "joined", *options)
+        assert wrong.code == 2
+        assert expected in wrong.err
+
+
 def test_unknown_labels_are_left_out_and_counted_when_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "unknown.tsv").write_text("good Zounds\tpos\nso so\tneutral\nbad\tneg\n")
