@@ -19,7 +19,7 @@ from dragoman.data.shapes import Row
 from dragoman.data.texts import MASK
 from dragoman.data.tokenizers import UNKNOWN_SURFACE
 from dragoman.errors import ConfigError, DataError
-from dragoman.evaluation import as_example
+from dragoman.evaluation import as_examples
 from dragoman.predictor import WINDOW, Predictor
 from dragoman.runs import Run, device_of
 from dragoman.scoring.answers import check_names, score_answers
@@ -140,7 +140,7 @@ class Answerer:
             )
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         check_names(self.readout.metrics, names)
-        return [as_example(pair, place) for place, pair in enumerate(pairs, 1)], names
+        return as_examples(pairs), names
 
     @torch.no_grad()
     def loss(self, rows: Sequence[Row], batch_size: int = 64) -> float:

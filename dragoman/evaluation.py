@@ -20,8 +20,21 @@ from dragoman.scoring.table import Units, chosen
 from dragoman.tasks import Task
 
 
-def as_example(pair: Example | tuple[str, str | Sequence[str]], place: int) -> Example:
-    """A pair as readers give it."""
+Pair = Example | tuple[str, str | Sequence[str]]
+
+
+def as_examples(pairs: Sequence[Pair]) -> list[Example]:
+    """Pairs as readers give them."""
+    if isinstance(pairs, str | Path):
+        raise TypeError(
+            f"evaluate takes pairs of a source and its reference, found {str(pairs)!r}; "
+            "dragoman.data.readers.read_pairs reads a file"
+        )
+    return [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
+
+
+def as_example(pair: Pair, place: int) -> Example:
+    """One of them."""
     if isinstance(pair, Example):
         return pair
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):

@@ -17,7 +17,7 @@ from dragoman.data.media_codec import Features
 from dragoman.data.tags import asked, check_tag, untagged
 from dragoman.data.tokenizers import EOS
 from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.evaluation import ReferenceLoss, as_example, metric_names, read_files, reference_loss
+from dragoman.evaluation import ReferenceLoss, as_examples, metric_names, read_files, reference_loss
 from dragoman.exchange import engine as engines
 from dragoman.exchange.choice import Choice
 from dragoman.layers.layouts import for_few_rows
@@ -433,7 +433,7 @@ class Predictor:
         for name, value, least in (("draws", draws, 10), ("draws_seed", draws_seed, 0)):
             if value < least:
                 raise ConfigError(f"{name}: found {value}, expected at least {least}")
-        examples = [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
+        examples = as_examples(pairs)
         examples, faults = self._readable(examples, skip_unreadable)
         sources = self._sources(examples, tag)
         asked_for = controls(len(sources), prefix, pattern, forbid=forbid, require=require, allow=allow)
@@ -470,7 +470,7 @@ class Predictor:
         if faults:  # an empty output for each, so that every line keeps its place
             scores["unreadable"] = len(faults)
             left_out, found = {fault.place for fault in faults}, iter(predictions)
-            places = [as_example(pair, place).place for place, pair in enumerate(pairs, 1)]
+            places = [example.place for example in as_examples(pairs)]
             predictions = [NOTHING if place in left_out else next(found) for place in places]
         return scores, predictions
 

@@ -385,6 +385,8 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 def test_python_callers_give_texts(folder: Path, name: str, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"found [(\[].* among the texts, expected strings"):
         open_run(folder / name).predict([wrong])
+    with pytest.raises(TypeError, match="evaluate takes pairs of a source and its reference, found 'test.tsv'"):
+        open_run(folder / name).evaluate("test.tsv")
 
 
 def test_a_line_that_looks_like_a_header_is_asked_about(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
