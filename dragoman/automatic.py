@@ -309,7 +309,7 @@ def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tu
         count += 1
         length += len(item.source)
         series = series and not not_numbers(item.source)
-        if task == "classify":
+        if task == "classify" and not (isinstance(files, Pairs) and files.file is None):
             labels[item.references[0]] += 1
             heading = heading or item
     if faults and first.data.faults == "stop":
@@ -409,14 +409,18 @@ DIRECT: dict[str, tuple[dict[str, Any], str]] = {
     "classify": (
         {
             "tokenizer": {"source": {"kind": "words"}},
-            "model": {"dropout": 0.4, "pooling": {"kind": "queries"}, "encoder": {"embedding": 128, "width": 256}},
+            "model": {
+                "dropout": 0.4,
+                "pooling": {"kind": "queries"},
+                "encoder": {"kind": "recurrent", "embedding": 128, "width": 256},
+            },
         },
         "model: words read both ways by an LSTM of 256 and weighed by a learned query, as labels hang on few words",
     ),
     "regress": (
         {
             "tokenizer": {"source": {"kind": "words"}},
-            "model": {"dropout": 0.2, "encoder": {"embedding": 128, "width": 256}},
+            "model": {"dropout": 0.2, "encoder": {"kind": "recurrent", "embedding": 128, "width": 256}},
         },
         "model: words read both ways by an LSTM of 256, the mean of its states answers",
     ),
@@ -425,7 +429,7 @@ DIRECT: dict[str, tuple[dict[str, Any], str]] = {
             "tokenizer": {"source": {"kind": "numbers"}},
             "model": {
                 "pooling": {"kind": "attention"},
-                "encoder": {"embedding": 1, "width": 32, "direction": "forward", "dropout": 0.0},
+                "encoder": {"kind": "recurrent", "embedding": 1, "width": 32, "direction": "forward", "dropout": 0.0},
             },
         },
         "model: an LSTM of 32 over the numbers with attention over time, as every source is a series",
@@ -438,7 +442,7 @@ DIRECT: dict[str, tuple[dict[str, Any], str]] = {
                 "encoder": {
                     "kind": "character-words", "embedding": 32, "kernels": [2, 3, 4], "filters": [64, 64, 64],
                     "longest_word": 24, "hashed": 50_000, "hashed_dropout": 0.3, "dropout": 0.3,
-                    "inner": {"embedding": 128, "width": 256, "dropout": 0.3},
+                    "inner": {"kind": "recurrent", "embedding": 128, "width": 256, "dropout": 0.3},
                 },
             },
         },

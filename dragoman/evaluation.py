@@ -19,7 +19,6 @@ from dragoman.data.media_codec import Features
 from dragoman.scoring.table import Units, chosen
 from dragoman.tasks import Task
 
-
 Pair = Example | tuple[str, str | Sequence[str]]
 
 

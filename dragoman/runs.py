@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from dragoman.training.optimizer import load_weights
 from dragoman.training.ranks import Ranks
 from dragoman.training.signals import leaving_tidily
 from dragoman.training.starting import start_wholly, start_with_parts
-from dragoman.training.transfer import Transferred, every_name, freeze, rate_factors
+from dragoman.training.transfer import EMBEDDING_TABLES, Transferred, every_name, freeze, rate_factors
 
 # Settings that change neither the data, the model nor what a step does: a run may go on with new ones.
 CHANGEABLE = (
@@ -329,10 +330,16 @@ def learned_otherwise(config: Config, came: Transferred) -> str:
     """
     assert config.train.start is not None
     theirs = Run(config.train.start.run).config.model
+    renamed = [part.partition(":") for part in config.train.start.parts if ":" in part]
+    other_names = {ours: name for name, _, ours in renamed}
+    parts: dict[str, str] = {}  # here, and what they are called there
+    for name in came.loaded:
+        if not fnmatchcase(name, EMBEDDING_TABLES):  # rows mean the same whatever reads them
+            here = next((ours for ours in other_names if f"{name}.".startswith(f"{ours}.")), name.partition(".")[0])
+            parts[here] = other_names.get(here, here)
     found: list[str] = []
-    for part in dict.fromkeys(name.partition(".")[0] for name in came.loaded):
-        there: Any = getattr(theirs, part, None)
-        here: Any = getattr(config.model, part, None)
+    for part, other in parts.items():
+        there, here = settings_of(theirs, other), settings_of(config.model, part)
         if hasattr(there, "kind") and type(there) is type(here):
             found += [
                 f"model.{part}.{place} was {before!r}, is {now!r}"
@@ -340,6 +347,15 @@ def learned_otherwise(config: Config, came: Transferred) -> str:
                 if not re.search(r"dropout$|layers$|maximum$", place)  # other weights mean the same
             ]
     return f"{config.train.start.run} learned what is taken from it otherwise: {'; '.join(found)}" if found else ""
+
+
+def settings_of(model: Any, part: str) -> Any:
+    """The settings of a part of a model by the name of its weights; None where it has none of its own."""
+    if part == "writer" and not hasattr(model, part):
+        part = "decoder"  # a captioner's
+    for name in part.split("."):
+        model = getattr(model, name, None)
+    return model
 
 
 def check_data(folder: Path, corpus: Corpus) -> None:

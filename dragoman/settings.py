@@ -374,13 +374,18 @@ def merge(base: Mapping[str, object], over: Mapping[str, object]) -> Table:
     result: Table = {} if changed else copy.deepcopy(dict(base))
     for key, value in over.items():
         below = result.get(key)
-        if isinstance(below, str) and re.fullmatch("[a-z][a-z0-9-]*", below) and isinstance(value, Mapping):
+        if is_kind(below) and isinstance(value, Mapping):
             below = {"kind": below}  # a bare kind, now given settings of its own
         if isinstance(below, Mapping) and isinstance(value, Mapping):
             result[key] = merge(below, value)
         else:
             result[key] = copy.deepcopy(value)
     return result
+
+
+def is_kind(value: object) -> bool:
+    """Whether a value may be the kind of a part and nothing more, as in encoder = "recurrent"."""
+    return isinstance(value, str) and re.fullmatch("[a-z][a-z0-9-]*", value) is not None
 
 
 def override(table: Mapping[str, object], assignments: Sequence[str]) -> Table:
@@ -408,15 +413,17 @@ def override(table: Mapping[str, object], assignments: Sequence[str]) -> Table:
 def left_out(
     base: Mapping[str, object], over: Mapping[str, object], place: str = ""
 ) -> Iterator[tuple[str, list[str]]]:
-    """Where `merge` changes a kind, and which settings of the other kind it leaves out there."""
+    """Where `merge` puts another part in the place of one, and which of its settings it leaves out there."""
     if "kind" in base and "kind" in over and base["kind"] != over["kind"]:
-        if lost := [key for key in base if key not in over]:
-            yield _join(place, "kind"), [_join(place, key) for key in lost]
+        if lost := [key for key in base if key not in over and key != "kind"]:
+            yield place, [_join(place, key) for key in lost]
         return
     for key, value in over.items():
         below = base.get(key)
         if isinstance(below, Mapping) and isinstance(value, Mapping):
             yield from left_out(below, value, _join(place, key))
+        elif isinstance(below, Mapping) and is_kind(value) and (lost := [name for name in below if name != "kind"]):
+            yield _join(place, key), [_join(_join(place, key), name) for name in lost]
 
 
 def _parsed(text: str) -> object:

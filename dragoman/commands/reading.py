@@ -27,15 +27,14 @@ def reading_of(
 ) -> DataConfig:
     """The run's settings of data for other files; a header is not looked for where there can be none."""
     from dragoman.data.examples import Pairs
-    from dragoman.data.lines import form_of
+    from dragoman.data.sentences import sentence_form
 
     parallel = isinstance(files, Pairs)
-    if parallel and (columns is not None or header):
+    if parallel and (columns is not None or header is not None):
         raise ConfigError(f"--{'columns' if columns is not None else 'header'} goes with FILE, not with two files")
     names = data.columns if columns is None else tuple(name.strip() for name in columns.split(","))
     if not all(names):
         raise ConfigError(f"--columns: found {columns!r}, expected numbers or names with commas between, as in 1,3")
     if header is None:
-        tabs = not parallel and form_of(Path(str(files)))[0] == "columns" and ".conll" not in str(files).lower()
-        header = data.header and tabs
+        header = data.header and not parallel and sentence_form(Path(str(files))) == "columns"
     return replace(data, columns=() if parallel else names, header=header, media=media or data.media)

@@ -49,7 +49,7 @@ def resolve(
     if what is not None and what.lower().endswith(".toml"):
         config = configuration.load(what, overrides)
         for place, lost in settings.left_out(settings.read_toml(what), settings.override({}, overrides)):
-            say(f"left out of {what}: {', '.join(lost)}, which stand there for another {place}")
+            say(f"left out of {what}: {', '.join(lost)}, settings of the {place} that stands there")
         return config, str(Path("runs") / run_name(what))
 
     from dragoman import automatic

@@ -253,10 +253,12 @@ class Selection:
             if (tag := tag_of(entry)) is not None and not self.tags[tag]:
                 raise DataError(f"{', '.join(paths_of(entry))}: no usable pair found for the tag '{tag}'")
         if config.valid is None and getattr(shape, "ordered", False):
-            if self.examples < 2:
+            least = 2 + 2 * self.overlap
+            if self.examples < least:
                 raise DataError(
-                    f"{', '.join(paths_of(config.train))}: found one line only, expected two or more, since the last "
-                    "ones are set aside for validation; or name a file as data.valid"
+                    f"{', '.join(paths_of(config.train))}: {getattr(shape, 'unit', 'text')}s: found {self.examples}, "
+                    f"expected {least} or more, since the last are set aside for validation; or name a file as "
+                    "data.valid"
                 )
             self.last = self.examples - max(1 + self.overlap, min(config.holdout, self.examples // 10))
         elif config.valid is None:

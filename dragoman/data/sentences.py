@@ -27,7 +27,7 @@ def read_sentences(
     .parquet files and in two parallel files a line is a sentence, words and tags with spaces between them.
     """
     path = None if isinstance(entry, Pairs) and entry.file is None else Path(_file(entry))
-    form = "lines" if path is None else _form_of(path)
+    form = "lines" if path is None else sentence_form(path)
     if path is None or form == "lines":
         items = read_pairs(entry, columns=columns, max_characters=max_characters, header=header)
         return _paired(items)
@@ -52,7 +52,7 @@ def _file(entry: str | Pairs) -> str:
     return entry.paths[0] if isinstance(entry, Pairs) else entry
 
 
-def _form_of(path: Path) -> str:
+def sentence_form(path: Path) -> str:
     """ "conllu", "columns" or "lines", by the file's name."""
     name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith((".conllu", ".conll")):

@@ -33,7 +33,7 @@ class Choice:
     def only_torch(self) -> Choice:
         """The same run with no other engine."""
         other = copy.copy(self)
-        other.name = TORCH
+        other.name, other._made = TORCH, {}
         return other
 
     def refusal(
@@ -59,13 +59,15 @@ class Choice:
 
     def engine(self, model: Any, shortlist: Shortlist | None = None) -> Engine | None:
         """What searches in place of torch for this model of the run; None: nothing does."""
+        if self.name == TORCH:
+            return None
         listed = shortlist is not None
         if listed not in self._made or self._made[listed][0] is not shortlist:
             self._made[listed] = shortlist, self._make(model, shortlist)
         return self._made[listed][1]
 
     def _make(self, model: Any, shortlist: Shortlist | None) -> Engine | None:
-        if self.name == TORCH or not all(bool(part.isfinite().all()) for part in model.parameters()):
+        if not all(bool(part.isfinite().all()) for part in model.parameters()):
             return None  # of broken weights our own search says so
         folder = self.run.folder
         try:

@@ -5,8 +5,8 @@ small that float16 rounds them away, so they are made larger on the way in and s
 two: nothing else changes. And matrix units read eight such numbers at a time: other sizes are filled up with zeros
 (steps with an LSTM of width 1,150 took 1.5 times as long as of 1,152), and units of zeros stay zero.
 
-Narrow layers are filled up to a multiple of 32: cuDNN 9.19 adds wrong biases to a float16 LSTM of any other multiple of
-8 from 40 to 176 when a batch has a multiple of 8 rows, without a word. In float32, and of other cells, all is right.
+Narrow layers are filled up to a multiple of 32: cuDNN 9.19 adds wrong biases to a float16 LSTM of other multiples of 8
+from 40 to 176 when a batch has a multiple of 8 rows, without a word. In float32, and of other cells, all is right.
 """
 
 from __future__ import annotations

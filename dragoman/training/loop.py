@@ -170,7 +170,9 @@ class Trainer:
     def _log(self) -> None:
         progress, config = self.progress, self.config
         rate = rate_at(config.optimizer, progress.step, config.steps)
+        waiting = time.perf_counter()
         loss = self.ranks.sum([float(self.learn.loss)])[0] / max(1, progress.loss_count)
+        progress.seconds += time.perf_counter() - waiting  # for a GPU, which is given work ahead of time
         self._refuse_nonsense(loss)
         self.divergence.logged(progress.step, loss)
         now = time.perf_counter()

@@ -19,6 +19,7 @@ from dragoman.errors import ConfigError, RunError, hint
 from dragoman.settings import Range, setting
 
 ALL, EMBEDDINGS = "all", "embeddings"
+EMBEDDING_TABLES = "*embedding.weight"
 TABLES = ("*embedding.weight", "output.weight", "output.bias")  # one row a token
 POSITIONS = ("*.positions", "*positions.table")  # one row a place
 SHOWN = 6  # names that are told one by one
@@ -130,7 +131,7 @@ def renamed(name: str, part: str) -> str | None:
     if part == ALL:
         return name
     if part == EMBEDDINGS:
-        return name if fnmatchcase(name, "*embedding.weight") else None
+        return name if fnmatchcase(name, EMBEDDING_TABLES) else None
     if name == theirs or name.startswith(f"{theirs}."):
         return ours + name[len(theirs) :]
     return None

@@ -385,7 +385,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 def test_python_callers_give_texts(folder: Path, name: str, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"found [(\[].* among the texts, expected strings"):
         open_run(folder / name).predict([wrong])
-    with pytest.raises(TypeError, match="evaluate takes pairs of a source and its reference, found 'test.tsv'"):
+    with pytest.raises(TypeError, match=r"evaluate takes pairs of a source and its reference, found 'test\.tsv'"):
         open_run(folder / name).evaluate("test.tsv")
 
 
@@ -410,15 +410,21 @@ def test_a_file_that_is_laid_out_otherwise_can_be_evaluated(folder: Path, monkey
     _, *rows = (line.split("\t") for line in (folder / "joined.test.tsv").read_text().splitlines())
     (folder / "named.jsonl").write_text("".join(f"{json.dumps(dict(zip('lab', row, strict=True)))}\n" for row in rows))
     (folder / "bare.tsv").write_text("".join(f"{a}\t{b}\t{label}\n" for label, a, b in rows))
+    shutil.copy("joined.test.tsv", "named.conll.tsv")
     usual = call("evaluate", "joined", "joined.test.tsv", "--json")
     assert usual.code == 0, usual.err
-    for options in (("named.jsonl", "--columns", "a, b,l"), ("bare.tsv", "--columns", "1,2,3", "--no-header")):
+    for options in (
+        ("named.conll.tsv",),
+        ("named.jsonl", "--columns", "a, b,l"),
+        ("bare.tsv", "--columns", "1,2,3", "--no-header"),
+    ):
         other = call("evaluate", "joined", *options, "--json")
         assert (other.out, other.code) == (usual.out, 0), other.err
     for options, expected in {
         ("named.jsonl", "--columns", "a,,l"): "--columns: found 'a,,l', expected numbers or names with commas between",
         ("named.jsonl", "--columns", "a,b,l", "--header"): "data.header: found true for named.jsonl, expected false",
         ("--source", "bare.tsv", "--target", "bare.tsv", "--columns", "1"): "--columns goes with FILE, not with two",
+        ("--source", "bare.tsv", "--target", "bare.tsv", "--no-header"): "--header goes with FILE, not with two files",
     }.items():
         wrong = call("evaluate", "joined", *options)
         assert wrong.code == 2

@@ -373,7 +373,7 @@ REFUSED = [
     (["train", "empty.toml"], "empty.txt: no usable line found"),
     (["train", "empty.toml", "data.train=blank.txt", "tokenizer.source.kind=words"], "blank.txt: no text to learn wo"),
     (["train", "lstm.toml", "data.train=nothing.txt", "--run", "x"], "nothing.txt: no such file"),
-    (["train", "lstm.toml", "data.train=one.txt", "--run", "x"], "found one line only"),
+    (["train", "lstm.toml", "data.train=one.txt", "--run", "x"], "one.txt: lines: found 1, expected 2 or more"),
     (["train", "lstm.toml", "data.train=pairs.jsonl", "--run", "x"], "expected plain text for a language model"),
     (["train", "lstm.toml", "train.batch_tokens=8", "--run", "x"], "expected at least model.segment = 9"),
     (["train", "lstm.toml", "train.batch_tokens=900000", "--run", "x"], "too few for 100,000 lanes"),

@@ -538,6 +538,9 @@ def test_files_left_out_are_named_and_the_rest_counted(folder: Path, tmp_path: P
         for number, (line_, name) in enumerate(zip(told[:3], wrong[:3], strict=True), 2):
             assert line_.startswith(f"left out: {tmp_path}/all.tsv:{number}: {tmp_path / name}: ")
         assert told[3:] == ["left out: (and 2 more)", f"5 inputs could not be read; {became}"]
+        (tmp_path / "good.tsv").write_text("good.wav\tlow mid\n")
+        said = call(command, folder / "speech", tmp_path / "good.tsv", "--media", tmp_path, "--skip-unreadable")
+        assert (said.code, said.err) == (0, "")
     options = ("--media", tmp_path, "--skip-unreadable", "--json")
     rows = [
         json.loads(line) for line in call("predict", folder / "speech", tmp_path / "all.tsv", *options).out.splitlines()
@@ -546,9 +549,6 @@ def test_files_left_out_are_named_and_the_rest_counted(folder: Path, tmp_path: P
     for row, name in zip(rows[1:], wrong, strict=True):
         assert row["text"] == ""
         assert row["unreadable"].startswith(f"{tmp_path / name}: ")
-        (tmp_path / "good.tsv").write_text("good.wav\tlow mid\n")
-        said = call(command, folder / "speech", tmp_path / "good.tsv", "--media", tmp_path, "--skip-unreadable")
-        assert (said.code, said.err) == (0, "")
 
 
 def test_a_missing_transcript_and_a_broken_picture_are_named(folder: Path, tmp_path: Path) -> None:

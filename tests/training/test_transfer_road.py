@@ -165,6 +165,12 @@ def test_weights_that_fit_and_mean_something_else_are_told(folder: Path, tmp_pat
     assert said.code == 0, said.err
     assert said.err.strip() == f"warning: {folder / 'first'} learned what is taken from it {wrong}"
     assert f"{wrong}\n" in call("check", tmp_path / "c.toml", f"model.encoder.heads={2 * heads}").out
+    # Embeddings mean the same whatever reads them.
+    tables = f'train.start_from={{ run = "{folder / "first"}", parts = ["embeddings"] }}'
+    said = call(
+        "train", tmp_path / "c.toml", "--run", tmp_path / "e", "--quiet", f"model.encoder.heads={2 * heads}", tables
+    )
+    assert (said.code, said.err) == (0, "")
 
 
 def test_frozen_weights_stay_to_the_bit_and_resume_is_exact(folder: Path, tmp_path: Path) -> None:
