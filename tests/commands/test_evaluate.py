@@ -124,6 +124,8 @@ def test_options_and_arguments_have_one_name() -> None:
         "file",
         "source",
         "target",
+        "columns",
+        "header",
         "media",
         "as_json",
         "output",
