@@ -433,8 +433,8 @@ class Predictor:
         for name, value, least in (("draws", draws, 10), ("draws_seed", draws_seed, 0)):
             if value < least:
                 raise ConfigError(f"{name}: found {value}, expected at least {least}")
-        examples = as_examples(pairs)
-        examples, faults = self._readable(examples, skip_unreadable)
+        every = as_examples(pairs)
+        examples, faults = self._readable(every, skip_unreadable)
         sources = self._sources(examples, tag)
         asked_for = controls(len(sources), prefix, pattern, forbid=forbid, require=require, allow=allow)
         predictions = list(
@@ -470,8 +470,7 @@ class Predictor:
         if faults:  # an empty output for each, so that every line keeps its place
             scores["unreadable"] = len(faults)
             left_out, found = {fault.place for fault in faults}, iter(predictions)
-            places = [example.place for example in as_examples(pairs)]
-            predictions = [NOTHING if place in left_out else next(found) for place in places]
+            predictions = [NOTHING if one.place in left_out else next(found) for one in every]
         return scores, predictions
 
 

@@ -351,9 +351,10 @@ def learned_otherwise(config: Config, came: Transferred) -> str:
 
 def settings_of(model: Any, part: str) -> Any:
     """The settings of a part of a model by the name of its weights; None where it has none of its own."""
-    if part == "writer" and not hasattr(model, part):
-        part = "decoder"  # a captioner's
-    for name in part.split("."):
+    names = part.split(".")
+    if names[0] == "writer" and not hasattr(model, "writer"):
+        names = names[1:] or ["decoder"]  # a captioner's
+    for name in names:
         model = getattr(model, name, None)
     return model
 

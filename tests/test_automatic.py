@@ -305,6 +305,10 @@ def test_settings_of_what_is_chosen_can_be_asked_for(tmp_path: Path) -> None:
     other, _ = automatic.configured(str(path), ["task=tag", "model.encoder.kind=recurrent", "model.encoder.width=48"])
     model = other.model
     assert (model.encoder.kind, model.encoder.width) == ("recurrent", 48)
+    path.write_text("good film\tpos\nbad film\tneg\nso so\tneg\n")
+    other, _ = automatic.configured(str(path), ["task=classify", "model.encoder.kind=transformer"])
+    model = other.model
+    assert model.encoder.kind == "transformer"
     path.write_text("1 2 3\t4\n2 3 4\t5\n3 4 5\t6\n")
     series, _ = automatic.configured(str(path), ["task=regress", "tokenizer.source.scale=standard"])
     assert series.tokenizer.source.kind == "numbers"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import click
@@ -14,6 +13,7 @@ from dragoman.commands.direct import all_examples, refuse_others
 from dragoman.commands.media import caller, named_locations, shown, tell_left_out
 from dragoman.commands.printing import as_utf8
 from dragoman.commands.progress import progress_bar
+from dragoman.commands.reading import reading_of
 from dragoman.errors import DataError
 
 TOGETHER = 256  # files whose features are held at a time
@@ -78,7 +78,7 @@ def manifest(run: Any, file: str | None, media: str | None) -> list[Input]:
     if file is None or is_media(file):
         found = "nothing" if file is None else file
         raise DataError(f"found {found}, expected a manifest of files and texts; or add --predict")
-    reading = replace(run.config.data, media=media) if media else run.config.data
+    reading = reading_of(run.config.data, file, media=media)
     examples = all_examples(reading, file, run.task.shape_of(run.config), "pair", True, "align")
     return [Input(one.source, one.place, one.tagged, one.references[0]) for one in examples]
 

@@ -23,7 +23,11 @@ header_option = click.option(
 
 
 def reading_of(
-    data: DataConfig, files: str | Pairs, columns: str | None, header: bool | None, media: str | None = None
+    data: DataConfig,
+    files: str | Pairs,
+    columns: str | None = None,
+    header: bool | None = None,
+    media: str | None = None,
 ) -> DataConfig:
     """The run's settings of data for other files; a header is not looked for where there can be none."""
     from dragoman.data.examples import Pairs

@@ -67,17 +67,22 @@ def test_the_trunk_is_torchvisions_own(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
 
 
+def short_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The settings of a run of two steps that reads pictures by the stand-in."""
+    pytest.importorskip("PIL", reason="pictures need pillow (extra 'media')")
+    stand_in(monkeypatch)
+    write_data(folder)
+    case = table("captions", folder)
+    case["model"] = {**case["model"], "encoder": {"kind": "torchvision", "width": 8}}
+    case["train"] = {**case["train"], "freeze": ["encoder.trunk"], "steps": 2, "validate_every": 2, "save_every": 2}
+    train(build(case), folder / "run")
+    return case
+
+
 def test_a_run_takes_trained_weights_once_and_is_loaded_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("PIL", reason="pictures need pillow (extra 'media')")
-    stand_in(monkeypatch)
-    write_data(tmp_path)
-    case = table("captions", tmp_path)
-    case["model"] = {**case["model"], "encoder": {"kind": "torchvision", "width": 8}}
-    case["train"] = {**case["train"], "freeze": ["encoder.trunk"], "steps": 2, "validate_every": 2, "save_every": 2}
-    config = build(case)
-    train(config, tmp_path / "run")
+    case = short_run(tmp_path, monkeypatch)
     asked: list[Any] = []
 
     def watched(name: str, weights: str | None = None) -> nn.Module:
@@ -98,13 +103,7 @@ def test_an_opened_run_reads_pictures_as_the_trained_network_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What its norms saw while the network was trained is no weight, and yet must not be lost."""
-    pytest.importorskip("PIL", reason="pictures need pillow (extra 'media')")
-    stand_in(monkeypatch)
-    write_data(tmp_path)
-    case = table("captions", tmp_path)
-    case["model"] = {**case["model"], "encoder": {"kind": "torchvision", "width": 8}}
-    case["train"] = {**case["train"], "freeze": ["encoder.trunk"], "steps": 1, "validate_every": 1, "save_every": 1}
-    train(build(case), tmp_path / "run")
+    short_run(tmp_path, monkeypatch)
     model: Any = Run(tmp_path / "run").model(torch.device("cpu"))
     network: Any = get_model("resnet18", "DEFAULT").eval()
     pictures = torch.randn(2, 3, SIDE, SIDE)

@@ -21,6 +21,7 @@ from dragoman.config import build
 from dragoman.data.batches import BatchPlan, gather
 from dragoman.data.texts import TextShape, cut
 from dragoman.data.tokenizers import EOS, PAD, WordsConfig, learn
+from dragoman.errors import DataError
 from dragoman.runs import Run, train
 from dragoman.tasks import task_of
 from dragoman.training.display import Display
@@ -304,6 +305,14 @@ def test_a_text_is_paired_with_the_next_until_a_blank_line() -> None:
     assert found == [
         ("a b", "c d e f"), ("c d e", "f g h i"), ("f g h i", "j"), ("k l", "m n"), ("o", "p"),
     ]  # fmt: skip
+
+
+def test_pairs_need_texts_on_both_sides_of_the_split() -> None:
+    Path("few.txt").write_text("01\n10\n11\n")
+    table = {"task": "masked-language-model", "data": {"train": "few.txt", "cache": "cache"}, "model": {"pairs": True}}
+    config = build({**table, "tokenizer": {"source": "characters"}})
+    with pytest.raises(DataError, match=r"^few\.txt: texts: found 3, expected 4 or more"):
+        task_of(config).prepare(config)
 
 
 @pytest.mark.parametrize(("lines", "aside"), [(4, 2), (30, 3), (400, 20)])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from dragoman import runs
 from dragoman.config import build
 from dragoman.data.codecs import RunTokenizerConfig
 from dragoman.errors import ConfigError, RunError
@@ -18,6 +20,7 @@ from dragoman.runs import Run, train
 from dragoman.settings import merge
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
+from dragoman.training.transfer import Transferred
 from tests.conftest import call, quiet_machine
 
 STACK = {"layers": 1, "width": 16, "heads": 2, "feedforward": 32, "dropout": 0.1}
@@ -171,6 +174,27 @@ def test_weights_that_fit_and_mean_something_else_are_told(folder: Path, tmp_pat
         "train", tmp_path / "c.toml", "--run", tmp_path / "e", "--quiet", f"model.encoder.heads={2 * heads}", tables
     )
     assert (said.code, said.err) == (0, "")
+
+
+@pytest.mark.parametrize(("task", "name"), [("translate", "decoder"), ("caption", "writer.decoder")])
+def test_parts_under_other_names_are_compared(task: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = {"kind": "transformer", **STACK}
+    language = build({"task": "language-model", "data": {"train": "a.txt"}, "model": {"stack": stack}})
+    monkeypatch.setattr(runs, "Run", lambda place: SimpleNamespace(config=language))
+    units = {"target": "characters", "source": "characters" if task == "translate" else "picture"}
+    config = build(
+        {
+            "task": task,
+            "data": {"train": "a.tsv"},
+            "tokenizer": units,
+            "model": {"decoder": {**stack, "heads": 4}},
+            "train": {"start_from": {"run": "lm", "parts": [f"stack:{name}"]}},
+        }
+    )
+    came = Transferred((f"{name}.blocks.0.attention.query.weight",), (), (), (), 1)
+    warning = f"lm learned what is taken from it otherwise: model.{name}.heads was 2, is 4"
+    assert runs.learned_otherwise(config, came) == warning
+    assert runs.learned_otherwise(config, came._replace(loaded=(f"{name}.embedding.weight",))) == ""
 
 
 def test_frozen_weights_stay_to_the_bit_and_resume_is_exact(folder: Path, tmp_path: Path) -> None:
