@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from threading import Lock
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -71,8 +72,8 @@ class NotAdded(nn.Module):
         return x
 
 
-def sinusoids(length: int, width: int, layout: str = "interleaved") -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), cosine for odd places (FIELD E1); (length, D)."""
+def sinusoids(length: int, width: int, layout: str = "interleaved", dtype: torch.dtype | None = None) -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), cosine for odd columns (Vaswani et al. 2017); (length, D)."""
     rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
     angles = torch.arange(length, dtype=torch.float64)[:, None] * rates  # (length, ⌈D/2⌉)
     table = torch.empty(length, width, dtype=torch.float64)
@@ -81,29 +82,49 @@ def sinusoids(length: int, width: int, layout: str = "interleaved") -> Tensor:
     else:
         half = angles.shape[1]
         table[:, :half], table[:, half:] = angles.sin(), angles.cos()[:, : width - half]
-    return table.to(torch.get_default_dtype())
+    return table.to(dtype or torch.get_default_dtype())
+
+
+_TABLES: dict[tuple[int, str, torch.device, torch.dtype], list[Tensor]] = {}
+_GROWING = Lock()
+
+
+def sinusoid_table(length: int, width: int, layout: str, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """A shared table of sinusoids (L, D) with at least `length` rows.
+
+    Tables are constants, shared by all models of the process. A longer table is added beside the shorter ones, and none
+    is ever freed or written again: a captured CUDA graph keeps the address of the table that it saw, and another thread
+    may be reading it. Lengths double, so that all tables together take less than twice the memory of the longest.
+    """
+    tables = _TABLES.setdefault((width, layout, device, dtype), [])
+    if not tables or tables[-1].shape[0] < length:
+        with _GROWING:
+            if not tables or tables[-1].shape[0] < length:
+                rows = max(256, 1 << (length - 1).bit_length())
+                tables.append(sinusoids(rows, width, layout, dtype).to(device))
+    return tables[-1]
 
 
 class Sinusoidal(nn.Module):
-    """Adds the sinusoids of FIELD E1; the table grows when a longer sequence comes."""
+    """Adds sinusoids (Vaswani et al. 2017, section 3.5); any number of positions."""
 
-    table: Tensor
     maximum = None  # any number of positions
 
     def __init__(self, config: SinusoidalConfig, width: int) -> None:
         super().__init__()
-        self.layout = config.layout
-        self.register_buffer("table", sinusoids(256, width, self.layout), persistent=False)
+        self.width, self.layout = width, config.layout
+        self._reserved = 0
 
     def reserve(self, length: int) -> None:
-        """Make sure positions below `length` are in the table."""
-        if length > self.table.shape[0]:
-            size = max(length, 2 * self.table.shape[0])
-            self.table = sinusoids(size, self.table.shape[1], self.layout).to(self.table)
+        """Make sure that a call with a tensor as start may go up to `length` positions."""
+        with _GROWING:
+            self._reserved = max(self._reserved, length)
 
     def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
         """x (B, T, D) whose first token stands at `start`."""
-        return x + rows_from(self, self.table, start, x.shape[1])
+        length = self._reserved if isinstance(start, Tensor) else start + x.shape[1]
+        table = sinusoid_table(length, self.width, self.layout, x.device, x.dtype)
+        return x + rows_from(table, start, x.shape[1])
 
 
 class Learned(nn.Module):
@@ -124,15 +145,16 @@ class Learned(nn.Module):
 
     def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
         """x (B, T, D) whose first token stands at `start`."""
-        return x + rows_from(self, self.table, start, x.shape[1])
+        if not isinstance(start, Tensor):
+            self.reserve(start + x.shape[1])
+        return x + rows_from(self.table, start, x.shape[1])
 
 
-def rows_from(positions: Sinusoidal | Learned, table: Tensor, start: Tensor | int, length: int) -> Tensor:
-    """Rows start … start+length of a table; a tensor start was reserved when its cache was made."""
+def rows_from(table: Tensor, start: Tensor | int, length: int) -> Tensor:
+    """Rows start … start+length of a table."""
     if isinstance(start, Tensor):
         return table[start + torch.arange(length, device=table.device)]
-    positions.reserve(start + length)
-    return positions.table[start : start + length]
+    return table[start : start + length]
 
 
 ADDED: dict[type, Any] = {

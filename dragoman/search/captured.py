@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batches import Batch, rounded
 from dragoman.data.tokenizers import PAD
+from dragoman.layers.graph_inputs import GraphInputs
 from dragoman.layers.self_attention import SelfAttention, Shared
 from dragoman.models.core import State, map_tensors
 
@@ -70,6 +71,7 @@ class Stage:
         self.length = torch.zeros((), dtype=torch.long, device=device)
         self.found: Tensor | None = None  # what the step gave (N, V)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: GraphInputs | None = None  # kept alive as long as the graph
         self.lock = Lock()
 
     @property
@@ -203,6 +205,7 @@ class Captured:
         self.stages: dict[Any, Stage] = {}  # the least used first
         self.asked: dict[Any, int] = {}
         self.guard = Lock()  # of both: threads that ask at once must not make a stage twice
+        self.inputs: GraphInputs | None = None  # the memory that the stages' graphs read
         self.working = True
 
     @property
@@ -220,10 +223,14 @@ class Captured:
     def stage(self, kind: Any, make: Callable[[], Stage]) -> Stage:
         """The stage of a kind, made if there is none yet; the caller has it alone until the lock is released."""
         with self.guard:
+            if self.inputs is None or self.inputs.moved():
+                self.stages.clear()
+                self.inputs = GraphInputs(self.model)
             stage = self.stages.pop(kind, None)
             if stage is None:
                 self.make_room()
                 stage = make()
+                stage.inputs = self.inputs
                 if stage.tokens.is_cuda:
                     stage.capture()
             self.stages[kind] = stage

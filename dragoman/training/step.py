@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from dragoman.data.batches import Batch
 from dragoman.errors import DragomanError
 from dragoman.files import keep_compiled
+from dragoman.layers.graph_inputs import GraphInputs
 from dragoman.training.config import TrainConfig
 from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.optimizer import MovingAverage, rate_at
@@ -148,9 +149,13 @@ class CapturedStep(Step):
         self.graphs: dict[tuple[Any, ...], Captured | None] = {}
         self.pool = torch.cuda.graph_pool_handle()  # one for all: they never run at the same time
         self.capturing = True
+        self.inputs = GraphInputs(self.model)  # the memory that the graphs read
 
     def compute(self, batch: Batch, last: bool) -> None:
         """Learn from one batch, which lies in the memory of the host."""
+        if self.inputs.moved():
+            self.graphs.clear()
+            self.inputs = GraphInputs(self.model)
         shape = batch.likeness
         captured = self.graphs.get(shape)
         if captured is None and shape in self.graphs and self.capturing and len(self.graphs) <= MOST_GRAPHS:

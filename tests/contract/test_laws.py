@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dragoman.data.batches import Batch, batch_of
 from dragoman.data.tokenizers import PAD, SOS
+from dragoman.layers.graph_inputs import GraphInputs
 from dragoman.models.core import State
 from dragoman.models.encoder_decoder import DECODERS, ENCODERS, EncoderDecoder
 from dragoman.search.beam import beam
@@ -216,3 +217,13 @@ def test_one_model_serves_two_requests_at_once(decoder: str) -> None:
         model.step(torch.tensor([7, 8]), other)
         interleaved, _ = model.step(torch.tensor([5, 6]), one)
     torch.testing.assert_close(interleaved, alone, **CLOSE)
+
+
+def test_longer_rows_move_no_memory_of_the_model(model: EncoderDecoder, batch: Batch) -> None:
+    """A captured CUDA graph keeps the addresses of weights and buffers, so no input may make a model replace them."""
+    read = GraphInputs(model)
+    tokens = inputs_of(batch).repeat(1, 60)[:, : model.maximum or 420]
+    with torch.no_grad():
+        model.decoder(tokens, model.start(batch))
+        model.decoder(tokens[:, :1], model.start(batch, capacity=tokens.shape[1]))
+    assert not read.moved()

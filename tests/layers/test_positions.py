@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import cmath
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -21,6 +23,7 @@ from dragoman.layers.positions import (
     PositionsConfig,
     SinusoidalConfig,
     relations,
+    sinusoid_table,
 )
 from dragoman.layers.relations import (
     Relation,
@@ -220,3 +223,33 @@ def test_a_bias_needs_distances_beyond_its_exact_buckets() -> None:
         "distance: found 16, expected more than half of buckets = 32"
     ]
     assert list(RelativeBiasConfig(buckets=32, distance=17).problems()) == []
+
+
+# --- Memory that captured graphs read ---------------------------------------------------------------------------------
+
+
+def test_longer_sequences_leave_the_shorter_tables_where_they_are() -> None:
+    """A captured CUDA graph keeps the address of the table that it saw."""
+    device, dtype = torch.device("cpu"), torch.float64
+    short = sinusoid_table(10, 6, "halves", device, dtype)
+    address, values = short.data_ptr(), short.clone()
+    held = weakref.ref(short)
+    del short
+    long = sinusoid_table(700, 6, "halves", device, dtype)
+    assert long.shape == (1024, 6)
+    found = held()
+    assert found is not None, "the shorter table was freed"
+    assert found.data_ptr() == address
+    assert torch.equal(found, values)
+    assert torch.equal(long[: len(values)], values)
+
+
+def test_threads_that_need_longer_tables_at_once_share_one() -> None:
+    with ThreadPoolExecutor(8) as threads:
+        jobs = [
+            threads.submit(sinusoid_table, length, 10, "interleaved", torch.device("cpu"), torch.float64)
+            for length in [300, 3000, 40, 500] * 20
+        ]
+    for job, length in zip(jobs, [300, 3000, 40, 500] * 20, strict=True):
+        assert job.result().shape[0] >= length
+    assert len({job.result().shape[0] for job in jobs}) == len({job.result().data_ptr() for job in jobs}) <= 4

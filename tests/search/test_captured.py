@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dragoman.data.batches import Batch, batch_of
+from dragoman.layers import positions
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.search import captured, repeated
 from dragoman.search.beam import beam
@@ -131,3 +132,44 @@ def test_a_gpu_repeats_captured_steps_with_the_same_result(decoder: str, width: 
     assert known.stages, "nothing was captured"
     for found in again:
         assert as_rows(found) == as_rows(first)
+
+
+@torch.no_grad()
+def test_weights_at_another_address_are_captured_anew() -> None:
+    model, batch = model_of("gru"), batch_of(SOURCES)
+    writer, shape = Captured(model), shape_for(batch, 3, 9)
+
+    def stage() -> captured.Stage:
+        writer.start(batch, shape)
+        writer.stages[shape].lock.release()
+        return writer.stages[shape]
+
+    first = stage()
+    assert stage() is first
+    part = model.output.weight
+    part.data = part.data.clone()
+    second = stage()
+    assert second is not first
+    model.decoder.register_buffer("added", torch.zeros(1))
+    assert stage() is second, "graphs captured before cannot read it"
+
+
+@needs_gpu
+@pytest.mark.parametrize("width", [1, 4])
+def test_graphs_read_the_same_positions_after_a_longer_output(width: int) -> None:
+    """A request beyond the 256 positions of the first table must leave the graphs of shorter ones as they are."""
+    positions._TABLES.clear()
+    model = model_of("transformer-pre", "cuda")
+    batch = batch_of(SOURCES).to(torch.device("cuda"))
+    config = SearchConfig(beam=width, longest=24, shortest=24)
+    before = [search(model, batch, config, 1.0) for _ in range(5)]
+    assert captured._KNOWN[model].stages
+    for longest in (300, 700):
+        longer = SearchConfig(beam=width, longest=longest, shortest=longest)
+        for _ in range(4):
+            search(model, batch, longer, 1.0)
+        torch.cuda.empty_cache()
+        rubbish = [torch.full((256, 8), 1e6, device="cuda", dtype=torch.float64) for _ in range(64)]
+        after = search(model, batch, config, 1.0)
+        del rubbish
+        assert as_rows(after) == as_rows(before[0]) == as_rows(before[-1])

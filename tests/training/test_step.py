@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dragoman.files import COMPILERS, keep_compiled
+from dragoman.layers import positions
 from dragoman.runs import train
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
@@ -27,6 +28,25 @@ def test_captured_steps_give_the_same_weights(configure: Configure, tmp_path: Pa
     weights = {}
     for way in ("off", "graphs"):
         train(configure(*STEPS, f"train.compile={way}", "train.accumulate=1", case=case), tmp_path / way)
+        weights[way] = read_tensors(tmp_path / way / "checkpoints" / "00000040" / "weights.safetensors")
+    for name, part in weights["off"].items():
+        assert torch.equal(part, weights["graphs"][name]), name
+
+
+@on_gpu
+def test_captured_steps_survive_rows_beyond_every_table(configure: Configure, tmp_path: Path) -> None:
+    """Rows of up to 700 tokens come between short ones whose graphs were captured before."""
+    positions._TABLES.clear()
+    rows = [(" ".join("ab"[i % 2] for i in range(size)), " ".join("cd"[i % 2] for i in range(size)))
+            for size in [20] * 12 + [60] * 8 + [320] * 4 + [700] * 3]  # fmt: skip
+    write_rows(tmp_path / "long.tsv", rows)
+    weights = {}
+    for way in ("off", "graphs"):
+        config = configure(
+            *STEPS, f"train.compile={way}", "train.accumulate=1", "data.max_length=800", "train.batch_tokens=1500",
+            data=tmp_path / "long.tsv",
+        )  # fmt: skip
+        train(config, tmp_path / way)
         weights[way] = read_tensors(tmp_path / way / "checkpoints" / "00000040" / "weights.safetensors")
     for name, part in weights["off"].items():
         assert torch.equal(part, weights["graphs"][name]), name
