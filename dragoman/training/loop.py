@@ -89,6 +89,7 @@ class Trainer:
                 model,
                 device_ids=[device.index] if device.type == "cuda" else None,
                 find_unused_parameters=self.model.partly_used,
+                broadcast_buffers=False,  # no buffer is trained; broadcasting would overwrite what a rank computed
             )
         self.learn = build_step(
             config,

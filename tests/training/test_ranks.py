@@ -115,6 +115,41 @@ def test_two_processes_train_like_one_and_survive_every_loss(
             torch.testing.assert_close(value, right[key], rtol=1e-4, atol=1e-6)
 
 
+def test_rows_beyond_the_position_table_on_one_process_alone(tmp_path: Path) -> None:
+    """Processes meet lengths of their own, and only the first one validates: nothing that grows may be shared."""
+    sizes = [3, 5, 8] * 6 + [300, 290, 310]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{'ab' * size}\t{'ba' * size}\n" for size in sizes), encoding="utf-8")
+    (tmp_path / "valid.tsv").write_text("".join(f"{'ab' * size}\t{'ba' * size}\n" for size in (4, 600)), "utf-8")
+    runs = {}
+    for processes, accumulate in ((2, 1), (1, 2)):
+        content = table(tmp_path / "pairs.tsv")
+        content["data"] = {
+            "train": str(tmp_path / "pairs.tsv"),
+            "valid": str(tmp_path / "valid.tsv"),
+            "max_length": 1500,
+        }
+        content["train"] |= {
+            "steps": 9,
+            "accumulate": accumulate,
+            "validate_every": 3,
+            "decode": 0,
+            "batch_tokens": 700,
+        }
+        config = write_config(tmp_path / f"{processes}.toml", content)
+        runs[processes] = tmp_path / f"run-{processes}"
+        if processes == 1:
+            train(dragoman.config.load(config), runs[1])
+        else:
+            job = torchrun(config, runs[2])
+            said = job.communicate(timeout=120)[1]
+            assert job.returncode == 0, said
+    left, right = (
+        read_tensors(runs[processes] / "checkpoints" / f"{9:08d}" / "weights.safetensors") for processes in (1, 2)
+    )
+    for key, value in left.items():
+        torch.testing.assert_close(value, right[key], rtol=1e-4, atol=1e-6)
+
+
 def test_a_user_mistake_is_told_once(folder: Path) -> None:
     (folder / "bad.tsv").write_text("a\tb\nc\n", encoding="utf-8")
     config = write_config(folder / "bad.toml", table(folder / "bad.tsv"))
