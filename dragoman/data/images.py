@@ -18,6 +18,7 @@ from dragoman.errors import MissingExtraError
 from dragoman.settings import Size, setting
 
 COLOURS = 3
+FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "PPM")  # pillow also knows some that start other programs (EPS)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def opened(data: bytes, place: str, mode: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of half of what it refuses
-            with Image.open(io.BytesIO(data)) as image:
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 upright = ImageOps.exif_transpose(image)
             if upright.has_transparency_data:
                 clear = upright.convert("RGBA")
@@ -117,5 +118,5 @@ def opened(data: bytes, place: str, mode: str) -> Any:
             return upright.convert(mode)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         unknown = isinstance(error, UnidentifiedImageError)
-        reason = "not a known kind of image" if unknown else str(error).partition("\n")[0].rstrip(".")
+        reason = f"expected {', '.join(FORMATS)}" if unknown else str(error).partition("\n")[0].rstrip(".")
         raise MediaError(place, "unreadable-file", f"cannot be read as an image ({reason})") from None

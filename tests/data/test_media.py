@@ -297,3 +297,25 @@ def test_a_range_that_no_recording_has_is_refused(range_: float, expected: str) 
 @pytest.mark.parametrize("range_", [0.0, 1.0, 40, 200.0])
 def test_a_range_of_decibels_is_taken(range_: float) -> None:
     assert settings.build(AudioConfig, {"range": range_}).range == range_
+
+
+def test_a_file_that_starts_another_program_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow goes by content: a PostScript file named cat.png would be handed to Ghostscript."""
+    import PIL.EpsImagePlugin
+
+    def started(*arguments: Any) -> None:
+        raise AssertionError("Ghostscript was called")
+
+    monkeypatch.setattr(PIL.EpsImagePlugin, "Ghostscript", started)
+    data = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
+    Image.preinit()
+    for config in (PictureConfig(), LineImageConfig()):
+        with pytest.raises(MediaError, match=r"cat.png: cannot be read as an image \(expected PNG, JPEG"):
+            config.decode(data, "cat.png")
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "PPM"])
+def test_usual_formats_are_read(form: str) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), "white").save(file, form)
+    assert PictureConfig(size=8).decode(file.getvalue(), "a").min() >= 250
