@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dragoman.errors import DataError
+from dragoman.errors import DataError, RunError
 
 
 def cache_home() -> Path:
@@ -48,9 +49,45 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
+# A run folder may come from anybody, so what stands in it is data: links in it are never followed for writing.
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
+
+
+def create_empty(path: Path) -> Path:
+    """Make an empty file; a link or an older file of that name is removed, never written through."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o666))
+    return path
+
+
+def append_text(path: Path, text: str) -> None:
+    """Add to the end of a text file, which is made where there is none; a link is refused."""
+    if path.is_symlink():
+        raise RunError(f"{path}: found a symbolic link, expected a file; remove the link")
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOFOLLOW, 0o666)
+    with os.fdopen(handle, "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def make_folder(path: Path) -> Path:
+    """Make a folder inside a run if there is none; a link to another folder is refused."""
+    if path.is_symlink():
+        raise RunError(f"{path}: found a symbolic link, expected a folder; move the folder here, or remove the link")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder and all in it, if there is one; of a link the link alone."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a text file in one step, durably."""
-    beside = path.with_name(f".{path.name}.part")
+    beside = create_empty(path.with_name(f".{path.name}.part"))
     beside.write_text(text, encoding="utf-8")
     sync(beside)
     beside.replace(path)
@@ -73,6 +110,8 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     final = Path(path) if special else Path(path).resolve()
     beside = final if special else final.with_name(f".{final.stem}.part{final.suffix}")
     try:
+        if not special:
+            create_empty(beside)
         yield beside
         if not special:
             beside.replace(final)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -22,7 +21,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.media_codec import Features
 from dragoman.data.tokenizers import Tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
-from dragoman.files import keep_compiled, write_text
+from dragoman.files import keep_compiled, remove_folder, write_text
 from dragoman.models.pictures import TorchvisionConfig, TorchvisionEncoder, trunk_of
 from dragoman.tasks import Task, task_of
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
@@ -160,7 +159,7 @@ def create(folder: Path, config: Config, corpus: Corpus) -> None:
     """Make a run folder in one step: beside, then renamed."""
     beside = folder.with_name(f".{folder.name}.part")
     try:
-        shutil.rmtree(beside, ignore_errors=True)  # a killed process may have left one
+        remove_folder(beside)  # a killed process may have left one
         beside.mkdir(parents=True)
         (beside / "tokenizer").mkdir()
         corpus.source_tokenizer.save(beside / "tokenizer", "source")
@@ -171,7 +170,7 @@ def create(folder: Path, config: Config, corpus: Corpus) -> None:
     except OSError as error:
         raise RunError(f"{folder}: cannot make the run folder ({error.strerror})") from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        remove_folder(beside)
 
 
 def check_resumable(run: Run, config: Config) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from dragoman.data.tokenizers import EOS, SOS, UNK, Tokenizer
 from dragoman.errors import ConfigError, MissingExtraError
-from dragoman.files import digest
+from dragoman.files import digest, remove_folder
 from dragoman.layers.blocks import FeedForward, GatedFeedForward
 from dragoman.layers.positions import LearnedConfig, sinusoids
 from dragoman.layers.relations import RotaryConfig
@@ -343,7 +343,7 @@ def replace_folder(beside: Path, folder: Path) -> None:
     for _ in range(10):
         with suppress(FileNotFoundError):
             folder.rename(old)
-        shutil.rmtree(old, ignore_errors=True)
+        remove_folder(old)
         try:
             beside.rename(folder)
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dragoman.errors import RunError
-from dragoman.files import digest, sync, write_text
+from dragoman.files import create_empty, digest, make_folder, remove_folder, sync, write_text
 
 
 @dataclass
@@ -43,9 +42,9 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Replace a safetensors file in one step."""
-    beside = path.with_name(f".{path.name}.part")
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
+        beside = create_empty(path.with_name(f".{path.name}.part"))
         safetensors.torch.save_file(plain, beside)
         beside.chmod(0o644)  # safetensors makes files that only their owner may read
     except (SafetensorError, OSError) as error:
@@ -86,8 +85,9 @@ class Checkpoints:
         """Write a checkpoint of several tensor files; older ones beyond `keep` go."""
         final = self.path(progress.step)
         beside = self.folder / f".{final.name}.part"
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+        make_folder(self.folder)
+        remove_folder(beside)
+        beside.mkdir()
         digests = {}
         for name, tensors in files.items():
             write_tensors(beside / name, tensors)
@@ -97,15 +97,15 @@ class Checkpoints:
         write_text(beside / "progress.json", json.dumps(content, indent=2))
         if final.exists():  # a validation may be added to a step that was saved before
             old = self.folder / f".{final.name}.old"
-            shutil.rmtree(old, ignore_errors=True)
+            remove_folder(old)
             final.rename(old)
             beside.rename(final)
-            shutil.rmtree(old)
+            remove_folder(old)
         else:
             beside.rename(final)
         sync(self.folder)
         for step in self.steps()[: -self.keep]:
-            shutil.rmtree(self.path(step))
+            remove_folder(self.path(step))
 
     def load(self, step: int) -> tuple[Progress, dict[str, dict[str, Tensor]]]:
         """One checkpoint; a RunError if any of its files is missing or damaged."""
@@ -131,11 +131,12 @@ class Checkpoints:
         """Remove what a killed process was writing; a replaced checkpoint that was set aside comes back."""
         if not self.folder.is_dir():
             return
+        make_folder(self.folder)  # refuses a link, behind which nothing may be removed
         for path in self.folder.glob(".*.old"):
             home = self.folder / path.name.removeprefix(".").removesuffix(".old")
             if home.exists():
-                shutil.rmtree(path)
+                remove_folder(path)
             else:
                 path.rename(home)
         for path in self.folder.glob(".*.part"):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_folder(path)

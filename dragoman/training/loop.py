@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError, MissingExtraError, RunError
-from dragoman.files import write_text
+from dragoman.files import append_text, make_folder, remove_folder, write_text
 from dragoman.search.core import SearchConfig
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors
 from dragoman.training.config import TrainConfig
@@ -211,8 +210,7 @@ class Trainer:
     def _record(self, row: dict[str, Any]) -> None:
         if not self.ranks.first:
             return
-        with (self.run / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        append_text(self.run / "metrics.jsonl", json.dumps(row) + "\n")
         if self.board is not None:
             prefix = "valid" if "valid" in row else "train"
             for name, value in row.get("valid", row).items():
@@ -263,7 +261,7 @@ class Trainer:
         self.ranks.wait()
         if self.ranks.first:
             for folder in damaged:
-                shutil.rmtree(folder)
+                remove_folder(folder)
             self._cut_metrics()
             self._mend_best()
 
@@ -330,8 +328,7 @@ class Trainer:
 
     def _keep_best(self) -> None:
         """Keep these weights among the best, and let `weights.safetensors` be what prediction should use."""
-        folder = self.run / "best"
-        folder.mkdir(exist_ok=True)
+        folder = make_folder(self.run / "best")
         current = {name: part.detach() for name, part in self.model.named_parameters()}
         write_tensors(folder / f"{self.progress.step:08d}.safetensors", current)
         if self.kept == 1:
@@ -354,6 +351,8 @@ class Trainer:
 
     def _forget_unused_best(self) -> None:
         """Only weights that some kept checkpoint counts among the best may be needed again."""
+        if (self.run / "best").is_symlink():
+            return
         needed = {step for _, step in self.progress.best}
         for saved in self.checkpoints.steps():
             try:
@@ -370,7 +369,7 @@ class Trainer:
     def _tensorboard(self) -> Any:
         if not (self.config.tensorboard and self.ranks.first):
             return None
-        return summary_writer()(str(self.run / "tensorboard"), purge_step=self.progress.step + 1)
+        return summary_writer()(str(make_folder(self.run / "tensorboard")), purge_step=self.progress.step + 1)
 
 
 def own_stream(device: torch.device) -> AbstractContextManager[Any]:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import RunError
-from dragoman.files import write_text
+from dragoman.files import write_text, written_whole
 from dragoman.runs import train
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors
 from dragoman.training.display import Display
@@ -223,3 +223,59 @@ def test_weights_that_a_kept_checkpoint_counts_among_the_best_are_kept(
     flip(newest)
     train(configure("train.steps=9", "train.validate_every=1", "train.save_every=1", case=average), run)
     assert result(run) == expected
+
+
+# --- Links in a run folder that came from somebody else ---------------------------------------------------------------
+
+
+def all_files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_links_in_a_run_folder_are_not_written_through(configure: Configure, tmp_path: Path) -> None:
+    """Every name that training opens is a link to a file or folder of the user's."""
+    run, mine = tmp_path / "run", tmp_path / "mine"
+    train(configure("train.steps=6"), run)
+    mine.mkdir()
+    expected = {}
+    names = [".config.toml.part", ".metrics.jsonl.part", ".weights.safetensors.part", "checkpoints/.00000009.part"]
+    for number, name in enumerate(names):
+        (mine / f"{number}.txt").write_text("precious", encoding="utf-8")
+        (run / name).symlink_to(mine / f"{number}.txt")
+    (run / "best" / ".00000010.safetensors.part").symlink_to(mine / "0.txt")
+    for number in range(len(names)):
+        expected[f"{number}.txt"] = b"precious"
+    train(configure("train.steps=12"), run)
+    assert all_files(mine) == expected
+    assert leftovers(run) == []
+    assert read_tensors(run / "weights.safetensors")
+
+
+@pytest.mark.parametrize("name", ["best", "checkpoints", "metrics.jsonl", "tensorboard"])
+def test_a_linked_folder_of_a_run_is_refused(configure: Configure, tmp_path: Path, name: str) -> None:
+    run, mine = tmp_path / "run", tmp_path / "mine"
+    train(configure("train.steps=6", "train.tensorboard=true"), run)
+    mine.mkdir()
+    (mine / "00000003").mkdir()
+    for kept in ("00000003/x.txt", "00000003.safetensors", ".a.part", "metrics.jsonl"):
+        (mine / kept).write_text("precious", encoding="utf-8")
+    before = all_files(mine)
+    path = run / name
+    if path.is_dir():
+        shutil.rmtree(path)
+        path.symlink_to(mine)
+    else:
+        path.unlink()
+        path.symlink_to(mine / "new.jsonl")
+    with pytest.raises(RunError, match=f"{name}: found a symbolic link, expected a f"):
+        train(configure("train.steps=12", "train.tensorboard=true"), run)
+    assert all_files(mine) == before
+
+
+def test_an_output_file_is_not_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious", encoding="utf-8")
+    (tmp_path / ".out.part.txt").symlink_to(tmp_path / "mine.txt")
+    with written_whole(tmp_path / "out.txt") as beside:
+        beside.write_text("new", encoding="utf-8")
+    assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "precious"
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "new"
