@@ -25,10 +25,10 @@ from typing import Any
 import torch
 
 import dragoman
+from dragoman.decoding.search import limits_of
 from dragoman.exchange import ctranslate2 as exchange
+from dragoman.inference.predictor import Predictor
 from dragoman.models.transformer import TransformerConfig
-from dragoman.predictor import Predictor
-from dragoman.search.run import limits_of
 
 Decode = Callable[[int], int]  # beam → tokens written
 BATCH = 64

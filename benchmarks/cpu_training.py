@@ -37,15 +37,15 @@ sys.path.insert(0, str(ROOT))
 
 from recurrence import LoopModel  # noqa: E402
 
-from dragoman import config as configuration  # noqa: E402
-from dragoman.data.batches import Batch, BatchPlan, gather  # noqa: E402
+from dragoman.data.batching import Batch, BatchPlan, gather  # noqa: E402
 from dragoman.data.corpus import Corpus, prepare  # noqa: E402
-from dragoman.data.tokenizers import EOS, PAD, SOS  # noqa: E402
+from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS  # noqa: E402
 from dragoman.layers.positions import sinusoids  # noqa: E402
-from dragoman.tasks import model_for  # noqa: E402
+from dragoman.tasks import config as configuration  # noqa: E402
+from dragoman.tasks.table import model_for  # noqa: E402
 from dragoman.training.display import Display  # noqa: E402
-from dragoman.training.loop import Trainer  # noqa: E402
-from dragoman.training.ranks import Ranks  # noqa: E402
+from dragoman.training.distributed import Ranks  # noqa: E402
+from dragoman.training.trainer import Trainer  # noqa: E402
 
 WIDTH, LAYERS, HEADS, INNER, SMOOTHING, RATE = 256, 3, 8, 1024, 0.1, 3e-4
 BUDGET = 2240  # tokens a side, padding included: about 2,000 real target tokens a step

@@ -27,10 +27,10 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from dragoman import companions, predictor  # noqa: E402
-from dragoman.data.lines import read_lines  # noqa: E402
-from dragoman.inspection.lexical import make_shortlist  # noqa: E402
-from dragoman.search.shortlist import NAME  # noqa: E402
+from dragoman.analysis.shortlist import make_shortlist  # noqa: E402
+from dragoman.data.readers.lines import read_lines  # noqa: E402
+from dragoman.decoding.shortlist import NAME  # noqa: E402
+from dragoman.inference import companions, predictor  # noqa: E402
 
 BAR = 0.2  # BLEU that int8 may cost
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

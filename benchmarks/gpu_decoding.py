@@ -19,7 +19,7 @@ from typing import Any
 import gpu_training as training
 import torch
 
-from dragoman.data.tokenizers import EOS
+from dragoman.data.tokenizers.tokenizer import EOS
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENS = 32
@@ -27,11 +27,11 @@ TOKENS = 32
 
 def ours(sentences: int, beam: int, plain: bool) -> Callable[[], Any]:
     """Our search over a model in half precision; `plain`: without captured steps."""
-    from dragoman import config as configuration
-    from dragoman.search import captured
-    from dragoman.search.core import SearchConfig
-    from dragoman.search.run import search
-    from dragoman.tasks import build_model
+    from dragoman.decoding import cuda_graph_step as captured
+    from dragoman.decoding.options import SearchConfig
+    from dragoman.decoding.search import search
+    from dragoman.tasks import config as configuration
+    from dragoman.tasks.table import build_model
 
     stack = {
         "kind": "transformer", "width": training.WIDTH, "layers": training.LAYERS, "heads": training.HEADS,

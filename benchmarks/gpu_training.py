@@ -29,7 +29,7 @@ Step = Callable[[], None]
 
 
 def batch(rows: int) -> Any:
-    from dragoman.data.batches import Batch
+    from dragoman.data.batching import Batch
 
     draw = torch.Generator().manual_seed(1)
     source, target = (torch.randint(4, VOCABULARY, (rows, LENGTH), generator=draw) for _ in range(2))
@@ -38,11 +38,11 @@ def batch(rows: int) -> Any:
 
 def ours(rows: int, way: str) -> Step:
     """A training step as the loop makes it."""
-    from dragoman import config as configuration
-    from dragoman.tasks import build_model
+    from dragoman.tasks import config as configuration
+    from dragoman.tasks.table import build_model
+    from dragoman.training.distributed import Ranks
     from dragoman.training.objectives import Likelihood
     from dragoman.training.optimizer import build_optimizer
-    from dragoman.training.ranks import Ranks
     from dragoman.training.step import build_step
 
     stack = {

@@ -45,8 +45,8 @@ from dragoman.layers.cells import (  # noqa: E402
     build_cell,
 )
 from dragoman.layers.memory_attention import AdditiveConfig  # noqa: E402
-from dragoman.models.recurrent import RecurrentDecoder, RecurrentDecoderConfig  # noqa: E402
-from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig  # noqa: E402
+from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig  # noqa: E402
+from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig  # noqa: E402
 
 TORCH: dict[str, type[nn.RNNBase]] = {"torch.nn.LSTM": nn.LSTM, "torch.nn.GRU": nn.GRU, "torch.nn.RNN": nn.RNN}
 CELLS: dict[str, CellConfig] = {

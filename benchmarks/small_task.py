@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from dragoman import config as configuration
-from dragoman.demo import hashed, split
-from dragoman.predictor import load
+from dragoman.commands.demonstration import hashed, split
+from dragoman.inference.predictor import load
 from dragoman.runs import train
 from dragoman.scoring import score_text
+from dragoman.tasks import config as configuration
 from dragoman.training.display import Display
 
 Table = dict[str, Any]

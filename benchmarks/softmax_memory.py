@@ -33,7 +33,7 @@ def measure(kind: str, vocabulary: int, size: int, places: int, width: int) -> d
     import torch
     from torch import nn
 
-    from dragoman.models.softmax import LOSSES, FullSoftmaxConfig, SampledSoftmaxConfig
+    from dragoman.models.heads.softmax import LOSSES, FullSoftmaxConfig, SampledSoftmaxConfig
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
-    from dragoman.config import Config
+    from dragoman.tasks.config import Config
 
 __all__ = ["__version__", "load", "train"]
 
@@ -28,16 +28,17 @@ def load(
 
     On a CPU the engine is CTranslate2 where it is installed and gives the same text (`engine="auto"`); with
     `precision="int8"` it is faster still, and not quite the same. `engine="torch"` is our own search.
-    Several runs that share their vocabularies are an ensemble; `dragoman.companions.ensemble` can average otherwise.
+    Several runs that share their vocabularies are an ensemble. `dragoman.inference.companions.ensemble` has other
+    ways to average them.
     """
     if not isinstance(run, str | Path):
-        from dragoman.companions import ensemble
         from dragoman.errors import ConfigError
+        from dragoman.inference.companions import ensemble
 
         if engine == "ctranslate2" or precision != "float32":
             raise ConfigError("engine: found ctranslate2, which cannot do an ensemble; expected auto or torch")
         return ensemble(run, device)
-    from dragoman.answerer import open_run
+    from dragoman.inference.labeler import open_run
 
     return open_run(run, device, engine=engine, precision=precision)
 
@@ -52,9 +53,9 @@ def train(
 
     An existing run folder goes on where it stopped. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
     """
-    from dragoman import config as configuration
     from dragoman.files import run_name
     from dragoman.runs import train as train_run
+    from dragoman.tasks import config as configuration
     from dragoman.training.display import Display
 
     if isinstance(config, str | Path):
@@ -62,7 +63,7 @@ def train(
         if Path(config).suffix.lower() == ".toml":
             resolved = configuration.load(config, overrides)
         else:
-            from dragoman.automatic import configured
+            from dragoman.auto.configure import configured
 
             resolved, _ = configured(str(config), overrides)
     else:

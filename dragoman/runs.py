@@ -13,24 +13,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman import settings
-from dragoman.config import Config, with_absolute_paths
-from dragoman.data.batches import PAIRS
-from dragoman.data.codecs import Labels, Numbers, load_codec
+from dragoman.config import settings
+from dragoman.data.batching import PAIRS
 from dragoman.data.corpus import Corpus
-from dragoman.data.media_codec import Features
-from dragoman.data.tokenizers import Tokenizer
+from dragoman.data.media.codec import Features
+from dragoman.data.tokenizers.labels import Labels, Numbers, load_codec
+from dragoman.data.tokenizers.tokenizer import Tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import keep_compiled, remove_folder, write_text
-from dragoman.models.pictures import TorchvisionConfig, TorchvisionEncoder, trunk_of
-from dragoman.tasks import Task, task_of
+from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder, trunk_of
+from dragoman.tasks.config import Config, with_absolute_paths
+from dragoman.tasks.table import Task, task_of
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
 from dragoman.training.display import Display
-from dragoman.training.loop import Trainer, summary_writer, use_half_precision
+from dragoman.training.distributed import Ranks
 from dragoman.training.optimizer import load_weights
-from dragoman.training.ranks import Ranks
 from dragoman.training.signals import leaving_tidily
-from dragoman.training.starting import start_wholly, start_with_parts
+from dragoman.training.start_from import start_wholly, start_with_parts
+from dragoman.training.trainer import Trainer, summary_writer, use_half_precision
 from dragoman.training.transfer import EMBEDDING_TABLES, Transferred, every_name, freeze, rate_factors
 
 # Settings that change neither the data, the model nor what a step does: a run may go on with new ones.

@@ -59,7 +59,7 @@ def main() -> None:
     for result in found:
         print(row(result))
     if options.picture:
-        from dragoman.reports.drawing import draw_by_length
+        from dragoman.reports.plots import draw_by_length
         from dragoman.scoring.lengths import LengthScore
 
         systems = {}

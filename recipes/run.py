@@ -124,8 +124,8 @@ def hardware() -> str:
 
 def write_config(name: str, recipe: Table, data: Path, work: Path) -> Path:
     """The recipe's configuration as a file `dragoman train` reads."""
-    from dragoman import config as configuration
-    from dragoman import settings
+    from dragoman.config import settings
+    from dragoman.tasks import config as configuration
 
     table = placed(recipe["config"], str((work / f"{recipe['recipe'].get('first', '')}-1").absolute()))
     table["data"] = dict(table.get("data", {}), train=data_table(data, work, recipe["recipe"]["train"]))
@@ -203,9 +203,9 @@ def chosen(recipe: Table, data: Path, work: Path, run: Path, log: Any) -> tuple[
 
 def parameters(run: Path) -> int:
     """How many numbers were learned."""
-    from dragoman.inspection.summary import parameter_count
+    from dragoman.analysis.layer_table import parameter_count
     from dragoman.runs import Run
-    from dragoman.tasks import model_for
+    from dragoman.tasks.table import model_for
 
     found = Run(run)
     return parameter_count(model_for(found.config, *found.tokenizers()))
@@ -267,7 +267,7 @@ def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
 
 def variants(name: str, recipe: Table, only: list[str] | None) -> dict[str, Table]:
     """A recipe with variants as one recipe for each; what they share is written once."""
-    from dragoman import settings
+    from dragoman.config import settings
 
     if "variants" not in recipe:
         return {name: recipe}

@@ -43,9 +43,9 @@ def timed(predict: Callable[[list[str]], list[str]], sources: list[str]) -> tupl
 
 def ways(predictors: list[Any], other: Any, reverse: Any, rows: int) -> dict[str, Callable[[list[str]], list[str]]]:
     """Each way to search as a function from sources to outputs, all with the first predictor in the lead."""
-    from dragoman.companions import Reranker, ensemble
-    from dragoman.search.risk import MinimumBayesRisk
-    from dragoman.search.sampling import Sampling
+    from dragoman.decoding.mbr import MinimumBayesRisk
+    from dragoman.decoding.sampling import Sampling
+    from dragoman.inference.companions import Reranker, ensemble
 
     first = predictors[0]
 
@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=128, help="sentences in a batch")
     parser.add_argument("--most", type=int, help="only the first sentences, for trials")
     options = parser.parse_args()
-    from dragoman.predictor import load
+    from dragoman.inference.predictor import load
 
     predictors = [load(run, engine="torch") for run in options.runs]
     other, reverse = (load(run, engine="torch") if run else None for run in (options.other, options.reverse))

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman import config
 from dragoman.data.examples import Example
 from dragoman.errors import ConfigError, DataError, DragomanError, RunError
-from dragoman.predictor import WINDOW, Predictor
+from dragoman.inference.predictor import WINDOW, Predictor
+from dragoman.tasks import config
 from tests.conftest import Workshop, call, words, write_rows
 
 
@@ -55,7 +55,7 @@ def test_train_takes_a_table_a_file_or_a_config(table: dict[str, Any], tmp_path:
 
 
 def dragoman_toml(table: dict[str, Any]) -> str:
-    from dragoman import settings
+    from dragoman.config import settings
 
     return settings.dump(config.build(table))
 

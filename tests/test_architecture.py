@@ -1,4 +1,4 @@
-"""Imports point one way along the road (docs/architecture.md)."""
+"""Imports point one way through the folders (docs/architecture.md)."""
 
 from __future__ import annotations
 
@@ -7,59 +7,76 @@ import re
 import subprocess
 import sys
 import time
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import dragoman
 
 PACKAGE = Path(dragoman.__file__).parent
 
 # Earlier entries may not import later ones; entries on one line may import each other.
-ROAD = [
+ORDER = [
     {"version", "errors"},
-    {"settings", "files"},
-    {"data", "layers", "scoring"},
+    {"config", "files"},
+    {"data", "kernels", "layers", "scoring"},
     {"models"},
-    {"search"},
+    {"decoding"},
     {"training"},
-    {"config"},
     {"tasks"},
     {"runs"},
     {"exchange"},
-    {"prediction", "evaluation"},
-    {"predictor"},
-    {"answerer", "completer"},
-    {"companions"},
-    {"inspection"},
+    {"inference"},
+    {"analysis"},
     {"reports"},
-    {"automatic_media", "automatic", "starter", "checking", "benching", "information", "demo"},
+    {"auto"},
     {"commands"},
     {"cli"},
     {"__main__", "__init__"},
 ]
-RANK = {name: rank for rank, names in enumerate(ROAD) for name in names}
+RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
+MODULES = {
+    ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in PACKAGE.rglob("*.py")
+}
 
 
-def imported(path: Path) -> set[str]:
+def imported_by(path: Path) -> set[str]:
+    """The modules of the package that a file imports, inside functions too."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            parts = node.module.split(".")
-            if parts[0] == "dragoman":
-                found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "dragoman":
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("dragoman.")}
+            found |= {alias.name for alias in node.names if alias.name in MODULES}
     return found
 
 
-def test_imports_point_one_way() -> None:
-    seen = 0
-    for path in PACKAGE.rglob("*.py"):
-        own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        assert own in RANK, f"{own} has no place on the road"
-        for other in imported(path):
-            seen += 1
-            assert RANK[other] <= RANK[own], f"{path.relative_to(PACKAGE)} imports {other}, which comes after it"
-    assert seen > 50
+IMPORTS = {name: imported_by(path) - {name} for name, path in MODULES.items()}
+
+
+def folder_of(name: str) -> str:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def test_folders_import_one_way() -> None:
+    for name, others in IMPORTS.items():
+        own = folder_of(name)
+        assert own in RANK, f"{own} has no place in the order of folders"
+        for other in others:
+            assert RANK[folder_of(other)] <= RANK[own], f"{name} imports {other}, whose folder comes later"
+    assert sum(map(len, IMPORTS.values())) > 300
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    order = TopologicalSorter(IMPORTS)
+    try:
+        order.prepare()
+    except CycleError as error:
+        pytest.fail("modules import each other: " + " → ".join(error.args[1]))
 
 
 def test_nothing_is_unpickled_anywhere() -> None:
@@ -83,5 +100,6 @@ def test_help_is_quick_and_imports_no_torch() -> None:
 def test_prediction_imports_nothing_it_does_not_need() -> None:
     """torch itself takes two seconds; its compiler, which optimisers bring in, would take as long again."""
     heavy = "{'torch._dynamo', 'sympy', 'rich', 'sacrebleu', 'matplotlib', 'ctranslate2', 'transformers'}"
-    script = f"import sys, dragoman.predictor, dragoman.companions\nassert not {heavy} & set(sys.modules)\n"
+    modules = "dragoman.inference.predictor, dragoman.inference.companions"
+    script = f"import sys, {modules}\nassert not {heavy} & set(sys.modules)\n"
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

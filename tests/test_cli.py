@@ -22,8 +22,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from dragoman import cli, config, settings
-from dragoman.data.lines import read_lines
+from dragoman import cli
+from dragoman.config import settings
+from dragoman.data.readers.lines import read_lines
+from dragoman.tasks import config
 from tests.conftest import SMALL, Workshop, call, tree, words, write_rows
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -357,7 +359,7 @@ def test_our_own_mistakes_are_called_so(inside: Workshop, monkeypatch: pytest.Mo
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("dragoman.information.information", broken)
+    monkeypatch.setattr("dragoman.reports.run_summary.information", broken)
     said = call("info", inside.run)
     assert (said.code, said.err.count("\n")) == (1, 1)
     assert said.err.startswith("dragoman: internal error: ZeroDivisionError: oh. Add --trace")

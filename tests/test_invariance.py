@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.predictor import Prediction, Predictor
+from dragoman.inference.predictor import Prediction, Predictor
 from tests.conftest import quiet_machine, words, write_rows
 
 BATCH_SIZES = (1, 7, 64)

@@ -8,10 +8,10 @@ import sys
 
 import click
 
-from dragoman.commands.direct import searched_only
+from dragoman.commands.align_files import align_files
+from dragoman.commands.labels import searched_only
 from dragoman.commands.media import files_only, reads_files, texts_only
 from dragoman.commands.options import device_option, json_option, media_option, skip_unreadable_option, tag_option
-from dragoman.commands.placing import align_files
 from dragoman.commands.printing import as_utf8
 from dragoman.errors import DataError
 
@@ -90,10 +90,10 @@ def align(
     dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
     dragoman align runs/speech recordings/ --predict --json            the same of what the run hears
     """
+    from dragoman.analysis.align_files import Aligner, as_line, chosen, predicted, read_aligned
     from dragoman.data.examples import Pairs
-    from dragoman.data.lines import read_lines
-    from dragoman.inspection.aligning import Aligner, as_line, chosen, predicted, read_aligned
-    from dragoman.predictor import load
+    from dragoman.data.readers.lines import read_lines
+    from dragoman.inference.predictor import load
     from dragoman.runs import Run
     from dragoman.scoring.alignment import read_alignments
 
@@ -159,7 +159,7 @@ def score_alignment(
     dragoman score-alignment gold.txt links.txt
     dragoman score-alignment gold.txt back.txt --swap --gold-from 1
     """
-    from dragoman.data.lines import read_lines
+    from dragoman.data.readers.lines import read_lines
     from dragoman.scoring.alignment import alignment_score, read_alignments, swapped
 
     truth, other = (

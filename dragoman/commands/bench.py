@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dragoman.commands.direct import searched_only
+from dragoman.commands.labels import searched_only
 from dragoman.commands.media import texts_only
 from dragoman.commands.options import device_option, json_option
 from dragoman.commands.printing import as_utf8
@@ -64,7 +64,7 @@ def bench(
     pairs, rounds = pairs or 256, rounds or 5
     if (file is not None and source is not None) or (source is None) != (target is None):
         raise DataError("name FILE, or both --source and --target, or neither for the pairs that training set aside")
-    from dragoman import benching
+    from dragoman.analysis import speed as benching
     from dragoman.data.examples import Pairs
 
     assert run is not None
@@ -96,11 +96,11 @@ def machine() -> str:
 
 def against_length(longest: int, plot: str | None, as_json: bool, device: str) -> None:
     """Measure layers at every doubling up to the longest, and fit."""
-    from dragoman.inspection import cost
+    from dragoman.analysis import cost
     from dragoman.runs import device_of
 
     if plot is not None:
-        from dragoman.reports.drawing import check_picture
+        from dragoman.reports.plots import check_picture
 
         check_picture(plot)
     lengths = [longest >> shift for shift in range(6, -1, -1) if longest >> shift >= 16]
@@ -123,6 +123,6 @@ def against_length(longest: int, plot: str | None, as_json: bool, device: str) -
         for fit in fits:
             click.echo(f"{fit.layer:<22}{fit.seconds:>8.2f}{fit.kept:>10.2f}{fit.claimed:>12.0f}")
     if plot is not None:
-        from dragoman.reports.drawing import draw_costs
+        from dragoman.reports.plots import draw_costs
 
         click.echo(f"picture: {draw_costs(costs, fits, plot)}", err=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dragoman.commands.direct import all_examples, refuse_others, texts_of
+from dragoman.commands.labels import all_examples, refuse_others, texts_of
 from dragoman.commands.options import device_option
 from dragoman.commands.printing import as_utf8
 from dragoman.commands.progress import progress_bar
@@ -81,9 +81,9 @@ def complete(
     typed = not prompts and file in (None, "-")
     if typed and sys.stdin is None:
         raise DataError("standard input is closed: give a PROMPT, or name a --file")
-    from dragoman import settings
-    from dragoman.completer import open_completer
-    from dragoman.search.sampling import Sampling
+    from dragoman.config import settings
+    from dragoman.decoding.sampling import Sampling
+    from dragoman.inference.completer import open_completer
 
     lines = iter(prompts) if prompts else texts_of(file)
     completer = open_completer(run, device)
@@ -126,7 +126,7 @@ ABOUT = {
 
 def evaluate_text(run: Any, files: Any, batch_size: int, as_json: bool, device: str) -> None:
     """How likely a text is."""
-    from dragoman.completer import Completer
+    from dragoman.inference.completer import Completer
 
     refuse_others(
         str(run.folder), run.task.name, {"run", "file", "batch_size", "as_json", "device"},

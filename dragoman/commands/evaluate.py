@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from dragoman.commands.complete import evaluate_text
-from dragoman.commands.direct import all_examples, evaluate_directly
+from dragoman.commands.labels import all_examples, evaluate_directly
+from dragoman.commands.layout import columns_option, header_option, reading_of
 from dragoman.commands.media import files_only, tell_left_out
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
@@ -32,7 +33,6 @@ from dragoman.commands.options import (
 )
 from dragoman.commands.printing import print_scores, tell_saved
 from dragoman.commands.progress import progress_bar
-from dragoman.commands.reading import columns_option, header_option, reading_of
 from dragoman.errors import DataError
 
 
@@ -110,10 +110,10 @@ def evaluate(
     References too long to be written at all by a model that writes everything at once (CTC) have no loss; they are left
     out of loss, perplexity and token accuracy, and counted ("too_long").
     """
-    from dragoman.companions import asked_how
     from dragoman.data.examples import Pairs
     from dragoman.files import check_writable, written_whole
-    from dragoman.prediction import NOTHING
+    from dragoman.inference.companions import asked_how
+    from dragoman.inference.prediction import NOTHING
     from dragoman.runs import Run
     from dragoman.scoring.table import chosen
 
@@ -167,8 +167,8 @@ def evaluate(
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
     if alignment:
-        from dragoman.reports.lines import alignment_lines
-        from dragoman.scoring.errors import alignments
+        from dragoman.reports.text_tables import alignment_lines
+        from dragoman.scoring.error_rates import alignments
 
         unit: Any = "characters" if characters else "words"
         kept = [pair for pair in zip(predictions, examples, strict=True) if pair[0] is not NOTHING]

@@ -14,7 +14,7 @@ from dragoman.errors import ConfigError, DataError
 
 def reads_files(run: Any) -> bool:
     """Whether the inputs of a run are files."""
-    from dragoman.data.media_shape import MediaShape
+    from dragoman.data.formats.media import MediaShape
 
     return isinstance(run.task.shape_of(run.config), MediaShape)
 
@@ -25,7 +25,7 @@ def files_only(run: Any, skip_unreadable: bool, media: str | None) -> None:
         if given and not reads_files(run):
             raise ConfigError(f'{name} is for recordings and pictures; {run.folder} has task = "{run.task.name}"')
     if media is not None:
-        from dragoman.data.media_shape import check_media
+        from dragoman.data.formats.media import check_media
 
         check_media(media, "--media")
 
@@ -47,7 +47,7 @@ def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | 
 
 def named_locations(run: Any, file: str | None, media: str | None) -> Iterable[tuple[str, str]] | None:
     """The same with their names, which in a manifest are as it has them."""
-    from dragoman.data.media_shape import PICTURES, SOUNDS, inputs_of, is_media, kind_of
+    from dragoman.data.formats.media import PICTURES, SOUNDS, inputs_of, is_media, kind_of
 
     if file is None or file == "-":
         if media is not None:
@@ -74,7 +74,7 @@ def named_locations(run: Any, file: str | None, media: str | None) -> Iterable[t
 
 def caller(run: Any, file: str) -> Callable[[int], str]:
     """Where the input with a number stands: in a line of a manifest or list, or by its own name alone."""
-    from dragoman.data.media_shape import is_media
+    from dragoman.data.formats.media import is_media
 
     if is_media(file):
         return "input {}".format
@@ -84,7 +84,7 @@ def caller(run: Any, file: str) -> Callable[[int], str]:
 
 def manifest_kind(file: str) -> str:
     """The ending of a file's name without that of its compression; ".jsonl" for JSON lines of either name."""
-    from dragoman.data.lines import holds_objects
+    from dragoman.data.readers.lines import holds_objects
 
     return ".jsonl" if holds_objects(file) else Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
@@ -93,8 +93,8 @@ def _named(config: Any, file: str, kind: str, media: str | None) -> Iterator[tup
     """The names in the first of a manifest's columns and their locations; texts after it are not looked at."""
     import json
 
-    from dragoman.data.lines import read_lines
-    from dragoman.data.media_shape import check_media, is_relative, located
+    from dragoman.data.formats.media import check_media, is_relative, located
+    from dragoman.data.readers.lines import read_lines
 
     column = config.columns[0] if config.columns else "source" if kind == ".jsonl" else "1"
     base = media or config.media or str(Path(file).parent)

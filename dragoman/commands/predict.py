@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dragoman.commands.direct import predict_directly
+from dragoman.commands.labels import predict_directly
 from dragoman.commands.media import caller, files_only, locations, noted, reads_files, tell_left_out
 from dragoman.commands.options import (
     CONTROL_OPTIONS,
@@ -115,10 +115,10 @@ def predict(
         return
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
-    from dragoman.companions import asked_how
-    from dragoman.data.lines import holds_objects, read_lines
-    from dragoman.predictor import WINDOW
-    from dragoman.search.control import Asked, asked_from_json, control_of
+    from dragoman.data.readers.lines import holds_objects, read_lines
+    from dragoman.decoding.constraints.requests import Asked, asked_from_json, control_of
+    from dragoman.inference.companions import asked_how
+    from dragoman.inference.predictor import WINDOW
 
     named = locations(opened, file, media) if reads_files(opened) else None
     lines = read_lines(file) if named is None else named

@@ -10,11 +10,11 @@ from dragoman.commands.align import align, score_alignment
 from dragoman.commands.bench import bench
 from dragoman.commands.complete import complete
 from dragoman.commands.evaluate import evaluate
-from dragoman.commands.look import attention, calibrate, info, probe
+from dragoman.commands.inspect import attention, calibrate, info, probe
+from dragoman.commands.new import demo, new, presets
 from dragoman.commands.predict import predict
 from dragoman.commands.score import compare, score
 from dragoman.commands.shortlist import shortlist
-from dragoman.commands.start import demo, new, presets
 from dragoman.commands.train import check, train
 from dragoman.errors import hint
 from dragoman.version import __version__

@@ -39,7 +39,7 @@ def score(hypotheses: str, references: tuple[str, ...], **options: Any) -> None:
     dragoman score out.txt ref.txt --source src.txt --by-length --metric bleu --plot lengths.png
     dragoman score out.txt ref.txt --alignment --characters --substitution 2
     """
-    from dragoman.reports.scoring import ScoreRequest, score_report
+    from dragoman.reports.score_files import ScoreRequest, score_report
 
     request = ScoreRequest(hypotheses, references, **options)
     scores, lines = score_report(request)
@@ -78,8 +78,8 @@ def compare(
     dragoman compare ref.txt greedy.txt beam5.txt
     dragoman compare ref.txt base.txt one.txt two.txt --metric bleu --metric chrf --plot scores.png
     """
-    from dragoman.reports.lines import comparison_lines
-    from dragoman.reports.scoring import compare_files
+    from dragoman.reports.score_files import compare_files
+    from dragoman.reports.text_tables import comparison_lines
 
     table, standings = compare_files(references, systems, metrics, units, draws, seed, plot)
     as_utf8()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.commands.direct import searched_only
+from dragoman.commands.labels import searched_only
 from dragoman.commands.options import json_option
 
 
@@ -33,10 +33,10 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
     dragoman predict runs/my input.txt --shortlist auto
     dragoman shortlist runs/my --likely 50 --frequent 1000 --output wide.safetensors
     """
+    from dragoman.analysis.shortlist import make_shortlist
+    from dragoman.decoding.shortlist import NAME, writer_of
     from dragoman.files import check_writable
-    from dragoman.inspection.lexical import make_shortlist
-    from dragoman.predictor import load
-    from dragoman.search.shortlist import NAME, writer_of
+    from dragoman.inference.predictor import load
 
     path = Path(run) / NAME if output is None else Path(output)
     searched_only("shortlist", run, '"translate"')

@@ -12,8 +12,8 @@ import click
 from dragoman.errors import DataError
 
 if TYPE_CHECKING:
-    from dragoman.config import Config
     from dragoman.data.corpus import Files
+    from dragoman.tasks.config import Config
     from dragoman.training.display import Display
 
 
@@ -29,9 +29,9 @@ def resolve(
 
     `despite_faults` chooses from the usable lines of data files, whatever will be done about the others.
     """
-    from dragoman import config as configuration
-    from dragoman import settings
+    from dragoman.config import settings
     from dragoman.files import run_name
+    from dragoman.tasks import config as configuration
 
     if what is not None and "=" in what and not Path(what).exists():
         overrides = (what, *overrides)
@@ -52,7 +52,7 @@ def resolve(
             say(f"left out of {what}: {', '.join(lost)}, settings of the {place} that stands there")
         return config, str(Path("runs") / run_name(what))
 
-    from dragoman import automatic
+    from dragoman.auto import configure as automatic
     from dragoman.data.examples import Pairs
 
     files = Pairs(source, target) if source is not None and target is not None else what
@@ -68,7 +68,8 @@ def resolve(
 
 def chosen_despite_faults(files: Files, overrides: tuple[str, ...]) -> tuple[Config, list[str]]:
     """As automatic.configured does, but faulty lines stop nothing yet."""
-    from dragoman import automatic, settings
+    from dragoman.auto import configure as automatic
+    from dragoman.config import settings
 
     data = settings.override({}, overrides).get("data")
     if isinstance(data, dict) and "faults" in data:
@@ -116,7 +117,7 @@ def train(
     """
     from dragoman.runs import train as train_run
     from dragoman.training.display import Display
-    from dragoman.training.ranks import Ranks
+    from dragoman.training.distributed import Ranks
 
     display = Display(quiet=quiet or not Ranks().first)
     config, folder = resolve(what, source, target, overrides, display.say)
@@ -128,8 +129,8 @@ def train(
 
 def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
     """The last words of a training run."""
-    from dragoman.tasks import task_of
-    from dragoman.training.loop import LOWER_IS_BETTER
+    from dragoman.tasks.table import task_of
+    from dragoman.training.trainer import LOWER_IS_BETTER
 
     score, step = progress.best[0] if progress.best else (float("nan"), progress.step)
     score = -score if config.train.metric in LOWER_IS_BETTER else score
@@ -154,7 +155,7 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
     dragoman check pairs.tsv
     dragoman check my.toml train.batch_tokens=8192 --show 20
     """
-    from dragoman.checking import check as prove
+    from dragoman.auto.check import check as prove
     from dragoman.training.display import Display
 
     config, _ = resolve(what, source, target, overrides, click.echo, despite_faults=True)

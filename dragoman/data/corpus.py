@@ -18,9 +18,17 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from dragoman import settings
-from dragoman.data.batches import PAIRS, Form
-from dragoman.data.codecs import (
+from dragoman.config import settings
+from dragoman.config.settings import Range, setting
+from dragoman.data.batching import PAIRS, Form
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.feature_store import FeatureColumn, MediaStore
+from dragoman.data.formats.formats import PAIRS_SHAPE, Shape
+from dragoman.data.formats.media import MediaShape
+from dragoman.data.media.codec import Features, MediaConfig
+from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.store import SIDES, Store, StoreWriter, TokenStore
+from dragoman.data.tokenizers.labels import (
     FewLabelsError,
     Labels,
     Numbers,
@@ -29,24 +37,10 @@ from dragoman.data.codecs import (
     load_codec,
     tokenizer_of,
 )
-from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.features import FeatureColumn, MediaStore
-from dragoman.data.media_codec import Features, MediaConfig
-from dragoman.data.media_shape import MediaShape
-from dragoman.data.readers import read_pairs
-from dragoman.data.shapes import PAIRS_SHAPE, Shape
-from dragoman.data.store import SIDES, Store, StoreWriter, TokenStore
-from dragoman.data.tags import Tagged
-from dragoman.data.tokenizers import (
-    UNK,
-    NoTextError,
-    SubwordsConfig,
-    Tokenizer,
-    TokenizerConfig,
-)
+from dragoman.data.tokenizers.language_tags import Tagged
+from dragoman.data.tokenizers.tokenizer import UNK, NoTextError, SubwordsConfig, Tokenizer, TokenizerConfig
 from dragoman.errors import DataError, nearest
 from dragoman.files import cache_home, digest, sync
-from dragoman.settings import Range, setting
 
 FORMAT = 1  # raise when stores written by older code must not be read any more
 CHUNK = 20_000

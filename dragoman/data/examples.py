@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-from dragoman.data import tags
-from dragoman.settings import setting
+from dragoman.config.settings import setting
+from dragoman.data.tokenizers import language_tags as tags
 
 FaultKind = Literal[
     "bad-utf8",

@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from dragoman.data.tokenizers import Tokenizer
+from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.decoding.methods import Method
+from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import ConfigError, RunError
 from dragoman.exchange.engine import Engine, chosen, refusal
 from dragoman.runs import Run
-from dragoman.search.core import SearchConfig
-from dragoman.search.methods import Method
-from dragoman.search.shortlist import Shortlist
 
 TORCH = "torch"
 

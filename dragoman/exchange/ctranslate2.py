@@ -22,12 +22,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.data.tokenizers import EOS, SOS, UNK, Tokenizer
+from dragoman.data.tokenizers.tokenizer import EOS, SOS, UNK, Tokenizer
+from dragoman.decoding.options import NEVER_WRITTEN
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.files import digest, remove_folder
 from dragoman.layers.blocks import FeedForward, GatedFeedForward
 from dragoman.layers.positions import LearnedConfig, sinusoids
-from dragoman.layers.relations import RotaryConfig
+from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import FullConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.transformer import (
@@ -37,7 +38,6 @@ from dragoman.models.transformer import (
     TransformerDecoder,
     TransformerEncoder,
 )
-from dragoman.search.core import NEVER_WRITTEN
 
 FORMAT = 1  # of what we write; a folder of another format is written anew
 COPIES = 64  # that share the probability of a token that is never written

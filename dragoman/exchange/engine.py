@@ -22,13 +22,13 @@ from typing import Any, Literal
 
 import torch
 
-from dragoman.data.tokenizers import EOS, Tokenizer
+from dragoman.data.tokenizers.tokenizer import EOS, Tokenizer
+from dragoman.decoding.options import NEVER_WRITTEN, Hypothesis, SearchConfig, divisor
+from dragoman.decoding.search import limits_of
+from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2 as exchange
 from dragoman.models.encoder_decoder import EncoderDecoder
-from dragoman.search.core import NEVER_WRITTEN, Hypothesis, SearchConfig, divisor
-from dragoman.search.run import limits_of
-from dragoman.search.shortlist import Shortlist
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
 ENGINES = ("auto", "torch", "ctranslate2")

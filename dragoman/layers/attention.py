@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.layers import short_attention
-from dragoman.layers.affine import Linear
+from dragoman.kernels import short_attention
+from dragoman.kernels.cpu_attention import attend_small, suits
+from dragoman.kernels.deferred_gradients import DIRECT, Products
+from dragoman.layers.attention_scores import SCORES
 from dragoman.layers.blocks import glorot
-from dragoman.layers.deferred import DIRECT, Products
 from dragoman.layers.dropout import drop
-from dragoman.layers.scores import SCORES
-from dragoman.layers.small_attention import attend_small, suits
+from dragoman.layers.linear import Linear
 
 Observer = Callable[[nn.Module, Tensor], None]
 _observer: ContextVar[Observer | None] = ContextVar("attention_observer", default=None)

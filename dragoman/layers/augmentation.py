@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.settings import Range, Share, SizeOrNone, setting
+from dragoman.config.settings import Range, Share, SizeOrNone, setting
 
 Amount = Annotated[float, Range(0.0, 1.0)]
 

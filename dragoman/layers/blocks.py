@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.errors import DataError
-from dragoman.layers.affine import Linear
+from dragoman.kernels.short_attention import HALF, has_triton
 from dragoman.layers.dropout import Dropout
-from dragoman.layers.short_attention import HALF, has_triton
+from dragoman.layers.linear import Linear
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -104,7 +104,7 @@ class Residual(nn.Module):
         """The stream after the wrapped layer gave `out`, and what the following one is given."""
         norm = following.norm if self.before else self.norm
         if joins(norm, x, out) and not self.training:
-            from dragoman.layers import norm_kernels
+            from dragoman.kernels import add_norm_triton as norm_kernels
 
             total, normed = norm_kernels.add_norm(x, out, norm.weight, norm.bias, norm.eps)
             return (total, normed) if self.before else (normed, normed)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.layers.deferred import DIRECT, Products
-from dragoman.layers.half import in_half_precision
-from dragoman.layers.walk import (
+from dragoman.config.settings import setting
+from dragoman.kernels.deferred_gradients import DIRECT, Products
+from dragoman.kernels.fused_rnn import (
     CoupledWalk,
     GRUBeforeWalk,
     GRUWalk,
@@ -31,7 +31,7 @@ from dragoman.layers.walk import (
     stepped,
     walked,
 )
-from dragoman.settings import setting
+from dragoman.kernels.half_precision_rnn import in_half_precision
 
 # cuDNN would like all weights of a layer in one block; they are small, and gathering them costs nothing that shows.
 warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")

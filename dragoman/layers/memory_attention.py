@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.layers.additive import COMPARISONS, compared, grown, way
+from dragoman.config.settings import Size, SizeOrNone, setting
+from dragoman.kernels.additive_score import COMPARISONS, compared, grown, way
+from dragoman.kernels.deferred_gradients import DIRECT, Products
 from dragoman.layers.attention import CrossAttention, masked_softmax, show
-from dragoman.layers.deferred import DIRECT, Products
-from dragoman.settings import Size, SizeOrNone, setting
 
 Place = Tensor | int  # how many tokens were read before the first query
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from dragoman.config.settings import Range, Size, setting
 from dragoman.layers.attention import masked_softmax, show
 from dragoman.layers.blocks import glorot, mean_over
-from dragoman.settings import Range, Size, setting
 
 
 @dataclass(frozen=True)

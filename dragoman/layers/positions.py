@@ -14,8 +14,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from dragoman.config.settings import Range, setting
 from dragoman.errors import DataError
-from dragoman.layers.relations import (
+from dragoman.layers.relative_positions import (
     Relation,
     Relative,
     RelativeBias,
@@ -24,7 +25,6 @@ from dragoman.layers.relations import (
     Rotary,
     RotaryConfig,
 )
-from dragoman.settings import Range, setting
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.layers import short_attention
-from dragoman.layers.affine import Linear
+from dragoman.config.settings import Size, setting
+from dragoman.kernels import short_attention
 from dragoman.layers.attention import Cache, attend, join_heads, split_heads, watched
+from dragoman.layers.attention_scores import SCORES, Dot, ScaledDot
+from dragoman.layers.block_windows import Windows
 from dragoman.layers.blocks import glorot
-from dragoman.layers.linear import attend_linear, extend_linear
-from dragoman.layers.relations import Relation
-from dragoman.layers.scores import SCORES, Dot, ScaledDot
-from dragoman.layers.windows import Windows
-from dragoman.settings import Size, setting
+from dragoman.layers.linear import Linear
+from dragoman.layers.linear_attention import attend_linear, extend_linear
+from dragoman.layers.relative_positions import Relation
 
 
 @dataclass(frozen=True)

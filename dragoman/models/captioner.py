@@ -9,14 +9,16 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch
-from dragoman.data.tokenizers import PAD
+from dragoman.config.settings import Range, Share, setting
+from dragoman.data.batching import Batch
+from dragoman.data.tokenizers.tokenizer import PAD
 from dragoman.layers.attention import observing
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAugmentationConfig
-from dragoman.models.core import Encoder, Loss, Memory, State, TokenScores
+from dragoman.models.contracts import Encoder, Loss, Memory, State, TokenScores
+from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import DecoderConfig
-from dragoman.models.frames import FramesConfig, FramesEncoder, Standard
-from dragoman.models.pictures import (
+from dragoman.models.encoders.frames import FramesConfig, FramesEncoder, Standard
+from dragoman.models.encoders.images import (
     PatchesConfig,
     PatchesEncoder,
     PictureEncoder,
@@ -24,9 +26,7 @@ from dragoman.models.pictures import (
     TorchvisionConfig,
     TorchvisionEncoder,
 )
-from dragoman.models.recurrent import FixedContextDecoderConfig, RecurrentDecoderConfig
-from dragoman.models.writer import Writer, writer_problems
-from dragoman.settings import Range, Share, setting
+from dragoman.models.heads.decoder_head import Writer, writer_problems
 
 PictureReaderConfig = PictureEncoderConfig | PatchesConfig | TorchvisionConfig
 FeatureEncoderConfig = PictureReaderConfig | FramesConfig

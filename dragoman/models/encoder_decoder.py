@@ -9,16 +9,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch, Candidates
-from dragoman.data.tokenizers import PAD, SOS, UNK
+from dragoman.config.settings import Range, Share, setting
+from dragoman.data.batching import Batch, Candidates
+from dragoman.data.tokenizers.tokenizer import PAD, SOS, UNK
 from dragoman.layers.blocks import Embedding, FirstRows, TokenEmbedding, build_embedding, drop_words
-from dragoman.models.bert import BertEncoder, BertEncoderConfig
-from dragoman.models.characters import CharacterWordsConfig, CharacterWordsEncoder
-from dragoman.models.convolutional import ConvolutionalDecoder, ConvolutionalDecoderConfig
-from dragoman.models.core import Decoder, Encoder, Loss, Memory, State, TokenScores
-from dragoman.models.encoders import ROW_ENCODERS, RowEncoderConfig
-from dragoman.models.forcing import ForcingConfig, TeacherForcingConfig
-from dragoman.models.recurrent import (
+from dragoman.models.contracts import Decoder, Encoder, Loss, Memory, State, TokenScores
+from dragoman.models.convs2s import ConvolutionalDecoder, ConvolutionalDecoderConfig
+from dragoman.models.decoders.recurrent import (
     FixedContextDecoder,
     FixedContextDecoderConfig,
     LuongDecoder,
@@ -26,8 +23,12 @@ from dragoman.models.recurrent import (
     RecurrentDecoder,
     RecurrentDecoderConfig,
 )
-from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
-from dragoman.models.softmax import (
+from dragoman.models.elmo import TwoWayEncoder, TwoWayEncoderConfig
+from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
+from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder
+from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
+from dragoman.models.encoders.table import ROW_ENCODERS, RowEncoderConfig
+from dragoman.models.heads.softmax import (
     LOSSES,
     CrossEntropy,
     FullSoftmaxConfig,
@@ -36,9 +37,8 @@ from dragoman.models.softmax import (
     log_probabilities,
     summed_loss,
 )
+from dragoman.models.scheduled_sampling import ForcingConfig, TeacherForcingConfig
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder
-from dragoman.models.two_way import TwoWayEncoder, TwoWayEncoderConfig
-from dragoman.settings import Range, Share, setting
 
 EncoderConfig = RowEncoderConfig | CharacterWordsConfig | BertEncoderConfig | TwoWayEncoderConfig
 DecoderConfig = (

@@ -13,24 +13,24 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch
-from dragoman.data.running import Segment
-from dragoman.data.tokenizers import PAD, SOS
+from dragoman.config.settings import Range, Share, Size, SizeOrNone, setting
+from dragoman.data.batching import Batch
+from dragoman.data.bptt import Segment
+from dragoman.data.tokenizers.tokenizer import PAD, SOS
 from dragoman.errors import DataError
 from dragoman.layers.positions import LearnedConfig
-from dragoman.layers.recurrence import VariationalDropout
+from dragoman.layers.rnn import VariationalDropout
 from dragoman.layers.self_attention import SegmentsConfig
-from dragoman.models.causal import (
+from dragoman.models.contracts import Loss, State, TokenScores, map_tensors
+from dragoman.models.decoders.causal import (
     CausalTransformer,
     DroppedEmbedding,
     RecurrentStack,
     RecurrentStackConfig,
     memory_problems,
 )
-from dragoman.models.core import Loss, State, TokenScores, map_tensors
-from dragoman.models.softmax import CrossEntropy, FullSoftmaxConfig, SoftmaxConfig, full_precision, summed_loss
+from dragoman.models.heads.softmax import CrossEntropy, FullSoftmaxConfig, SoftmaxConfig, full_precision, summed_loss
 from dragoman.models.transformer import TransformerConfig
-from dragoman.settings import Range, Share, Size, SizeOrNone, setting
 
 StackConfig = RecurrentStackConfig | TransformerConfig
 STACKS: dict[type, Any] = {

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.data.batches import Batch
-from dragoman.data.forms import NO_TAG
-from dragoman.data.tokenizers import EOS, PAD, UNK
+from dragoman.config.settings import Share, setting
+from dragoman.data.batching import Batch
+from dragoman.data.collate import NO_TAG
+from dragoman.data.tokenizers.tokenizer import EOS, PAD, UNK
 from dragoman.layers.blocks import drop_words, glorot
 from dragoman.layers.crf import LinearChain
-from dragoman.models.characters import CharacterWordsConfig
-from dragoman.models.core import Answers, Encoder, Loss, TokenScores
-from dragoman.models.dense import DenseEncoderConfig
+from dragoman.models.classifier import waits
+from dragoman.models.contracts import Answers, Encoder, Loss, TokenScores
 from dragoman.models.encoder_decoder import ENCODERS, EncoderConfig
-from dragoman.models.pooled import waits
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
-from dragoman.models.softmax import full_precision
-from dragoman.settings import Share, setting
+from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.models.encoders.dense import DenseEncoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.heads.softmax import full_precision
 
 
 @dataclass(frozen=True)

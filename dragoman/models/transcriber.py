@@ -8,17 +8,17 @@ from typing import Annotated, ClassVar
 
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch
-from dragoman.data.tokenizers import PAD
+from dragoman.config.settings import Range, Share, Size, setting
+from dragoman.data.batching import Batch
+from dragoman.data.tokenizers.tokenizer import PAD
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAugmentationConfig
-from dragoman.models.core import Emissions, Loss, Memory, State, TokenScores
+from dragoman.models.contracts import Emissions, Loss, Memory, State, TokenScores
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import DecoderConfig
-from dragoman.models.frames import FramesConfig, FramesEncoder, Standard
-from dragoman.models.instant import CTC, CTCConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig
-from dragoman.models.softmax import full_precision
-from dragoman.models.writer import Writer, writer_problems
-from dragoman.settings import Range, Share, Size, setting
+from dragoman.models.encoders.frames import FramesConfig, FramesEncoder, Standard
+from dragoman.models.heads.decoder_head import Writer, writer_problems
+from dragoman.models.heads.softmax import full_precision
+from dragoman.models.non_autoregressive import CTC, CTCConfig
 
 
 @dataclass(frozen=True)

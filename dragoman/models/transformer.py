@@ -9,11 +9,12 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.layers.attention import Cache, CrossAttention
 from dragoman.layers.blocks import NORMS, FeedForward, GatedFeedForward, Residual, TokenEmbedding, mean_over
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.positions import RELATIONS, PositionsConfig, SinusoidalConfig, added_positions, relations
-from dragoman.layers.relations import Relation
+from dragoman.layers.relative_positions import Relation
 from dragoman.layers.self_attention import (
     SELF_ATTENTIONS,
     FullConfig,
@@ -21,8 +22,7 @@ from dragoman.layers.self_attention import (
     SelfAttention,
     SelfAttentionConfig,
 )
-from dragoman.models.core import Memory, State
-from dragoman.settings import Range, Share, Size, setting
+from dragoman.models.contracts import Memory, State
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dragoman.scoring.core import Metric, Statistics
 from dragoman.scoring.edit import Alignment, Operation, align, edit_distance
-from dragoman.scoring.errors import alignments
-from dragoman.scoring.metrics import (
+from dragoman.scoring.error_rates import alignments
+from dragoman.scoring.metric import Metric, Statistics
+from dragoman.scoring.report import (
     ErrorRate,
     TextScores,
     character_error_rate,

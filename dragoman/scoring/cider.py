@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dragoman.scoring.core import Numbers, References, Statistics, as_rows, ratio, signature
+from dragoman.scoring.metric import Numbers, References, Statistics, as_rows, ratio, signature
 
 ORDERS, SIGMA, SCALE = 4, 6.0, 10.0
 _WORD = re.compile(r"\w+(?:['’]\w+)*")

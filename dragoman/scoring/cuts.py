@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from dragoman.errors import DataError
-from dragoman.scoring.core import Metric, Statistics
 from dragoman.scoring.lengths import length_groups
+from dragoman.scoring.metric import Metric, Statistics
 from dragoman.scoring.significance import TIMES, Interval, bootstrap, interval
 
 FREQUENCIES = (0, 1, 2, 10, 100, 1000)  # where the groups begin; each is ten times as frequent as the one before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.data.lines import read_lines
+from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
 
 

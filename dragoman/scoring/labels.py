@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dragoman.errors import DataError
-from dragoman.scoring.core import Numbers
+from dragoman.scoring.metric import Numbers
 
 
 def _check(found: Sequence[object], expected: Sequence[object], least: int = 1) -> None:

@@ -31,7 +31,7 @@ def bleu_by_length(
         raise DataError(f"cannot score by length: found {counts}, expected as many of each")
     from sacrebleu.metrics.bleu import BLEU
 
-    from dragoman.scoring.overlap import reference_streams
+    from dragoman.scoring.sacrebleu import reference_streams
 
     found: list[LengthScore] = []
     for shortest, longest, places in length_groups(sources, groups):

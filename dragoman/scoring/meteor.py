@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dragoman.scoring.core import Numbers, References, Statistics, as_rows, ratio, signature
+from dragoman.scoring.metric import Numbers, References, Statistics, as_rows, ratio, signature
 from dragoman.scoring.stemming import stem
 
 BEAM = 40  # partial alignments kept: only words that stand in a text twice leave a choice

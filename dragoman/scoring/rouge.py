@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
-from dragoman.scoring.core import Numbers, References, Statistics, as_rows, ratio, signature
+from dragoman.scoring.metric import Numbers, References, Statistics, as_rows, ratio, signature
 
 _WORD = re.compile(r"[^\W_]+")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from dragoman.scoring.metrics import character_error_rate, exact_matches, word_error_rate
+from dragoman.scoring.report import character_error_rate, exact_matches, word_error_rate
 
 SegmentMetric = Literal["bleu", "chrf", "wer", "cer", "per", "exact_match"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dragoman.errors import DataError
-from dragoman.scoring.core import Metric, Numbers, References, Statistics
+from dragoman.scoring.metric import Metric, Numbers, References, Statistics
 
 TIMES = 1000  # draws
 BLOCK = 1 << 22  # numbers held at once

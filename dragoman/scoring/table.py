@@ -7,8 +7,7 @@ from typing import Literal
 
 from dragoman.errors import DataError, hint
 from dragoman.scoring.cider import combine_cider, count_cider
-from dragoman.scoring.core import Metric, References, Statistics
-from dragoman.scoring.errors import (
+from dragoman.scoring.error_rates import (
     combine_errors,
     combine_matches,
     combine_misses,
@@ -17,7 +16,9 @@ from dragoman.scoring.errors import (
     count_tokens,
 )
 from dragoman.scoring.meteor import combine_meteor, count_meteor
-from dragoman.scoring.overlap import (
+from dragoman.scoring.metric import Metric, References, Statistics
+from dragoman.scoring.rouge import combine_rouge, ngram_overlap, rouge_counter, subsequence_overlap
+from dragoman.scoring.sacrebleu import (
     combine_bleu,
     combine_chrf,
     combine_ter,
@@ -26,7 +27,6 @@ from dragoman.scoring.overlap import (
     count_chrf_words,
     count_ter,
 )
-from dragoman.scoring.rouge import combine_rouge, ngram_overlap, rouge_counter, subsequence_overlap
 
 Units = Literal["words", "phonemes"]
 

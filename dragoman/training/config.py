@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from dragoman.settings import Range, setting
+from dragoman.config.settings import Range, setting
 from dragoman.training.objectives import LikelihoodConfig, ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
 from dragoman.training.transfer import RateConfig, StartConfig

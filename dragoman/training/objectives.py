@@ -8,14 +8,14 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from dragoman.data.batches import Batch, Candidates, padded
+from dragoman.config.settings import Range, setting
+from dragoman.data.batching import Batch, Candidates, padded
 from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers import EOS, PAD
+from dragoman.data.tokenizers.tokenizer import EOS, PAD
+from dragoman.decoding.greedy import follow
+from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.search import limits_for
 from dragoman.scoring.segments import SegmentMetric, segment_costs
-from dragoman.search.core import SearchConfig
-from dragoman.search.follow import follow
-from dragoman.search.run import limits_for
-from dragoman.settings import Range, setting
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from dragoman.config.settings import Range, Share, setting
 from dragoman.errors import RunError
-from dragoman.settings import Range, Share, setting
 
 Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
 

@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch
+from dragoman.data.batching import Batch
 from dragoman.errors import DragomanError
 from dragoman.files import keep_compiled
-from dragoman.layers.graph_inputs import GraphInputs
+from dragoman.kernels.compile import Regions
+from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.training.config import TrainConfig
+from dragoman.training.distributed import Ranks
 from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.optimizer import MovingAverage, rate_at
-from dragoman.training.ranks import Ranks
-from dragoman.training.regions import Regions
 
 WORTH_CAPTURING = 200  # steps; in fewer the captures cost more than they save
 WORTH_KERNELS = 1e17  # operations: some minutes of a large GPU, of which compiled kernels save more than they take

@@ -15,8 +15,8 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dragoman.config.settings import Range, setting
 from dragoman.errors import ConfigError, RunError, hint
-from dragoman.settings import Range, setting
 
 ALL, EMBEDDINGS = "all", "embeddings"
 EMBEDDING_TABLES = "*embedding.weight"

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.answerer import Answerer
 from dragoman.commands.options import DECODING
 from dragoman.commands.root import cli
-from dragoman.data.lines import read_lines
+from dragoman.data.readers.lines import read_lines
+from dragoman.decoding.options import SearchConfig
 from dragoman.errors import ConfigError, DataError
-from dragoman.predictor import Predictor
-from dragoman.search.core import SearchConfig
+from dragoman.inference.labeler import Answerer
+from dragoman.inference.predictor import Predictor
 from tests.conftest import Workshop, call
 
 

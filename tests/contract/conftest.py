@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 import torch
 
-from dragoman.data.batches import Batch, batch_of
+from dragoman.data.batching import Batch, batch_of
 from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, PlainConfig
 from dragoman.layers.memory_attention import (
     AdditiveConfig,
@@ -20,24 +20,24 @@ from dragoman.layers.memory_attention import (
     PredictiveConfig,
 )
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
-from dragoman.layers.relations import RelativeBiasConfig, RelativeConfig, RotaryConfig
+from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
-from dragoman.models.bert import BertEncoderConfig
-from dragoman.models.characters import CharacterWordsConfig
-from dragoman.models.convolutional import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
-from dragoman.models.dense import DenseEncoderConfig
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.multi_kernel import MultiKernelConfig
-from dragoman.models.recurrent import (
+from dragoman.models.convs2s import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
+from dragoman.models.decoders.recurrent import (
     FixedContextDecoderConfig,
     LuongDecoderConfig,
     MaxoutReadout,
     RecurrentDecoderConfig,
 )
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
-from dragoman.models.sentence_convolution import SentenceConvolutionConfig
+from dragoman.models.elmo import TwoWayEncoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.bert import BertEncoderConfig
+from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.models.encoders.dense import DenseEncoderConfig
+from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig
+from dragoman.models.encoders.multi_kernel import MultiKernelConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.models.two_way import TwoWayEncoderConfig
 
 VOCABULARY = 11
 SPACE = 7  # parts words, for encoders that read characters

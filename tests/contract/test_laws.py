@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.batches import Batch, batch_of
-from dragoman.data.tokenizers import PAD, SOS
-from dragoman.layers.graph_inputs import GraphInputs
-from dragoman.models.core import State
+from dragoman.data.batching import Batch, batch_of
+from dragoman.data.tokenizers.tokenizer import PAD, SOS
+from dragoman.decoding.beam import beam
+from dragoman.decoding.greedy import follow
+from dragoman.kernels.graph_inputs import GraphInputs
+from dragoman.models.contracts import State
 from dragoman.models.encoder_decoder import DECODERS, ENCODERS, EncoderDecoder
-from dragoman.search.beam import beam
-from dragoman.search.follow import follow
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES, SOURCES, TARGETS, VOCABULARY, build
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

@@ -10,27 +10,27 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from dragoman.data.batches import batch_of
+from dragoman.data.batching import batch_of
+from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.search import search
 from dragoman.layers.cells import GRUConfig, LSTMConfig, PeepholeLSTMConfig
 from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.layers.positions import LearnedConfig
-from dragoman.layers.relations import RotaryConfig
+from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import LinearConfig
-from dragoman.models.bert import BertEncoderConfig
-from dragoman.models.characters import CharacterWordsConfig
-from dragoman.models.convolutional import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
-from dragoman.models.dense import DenseEncoderConfig
+from dragoman.models.convs2s import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
+from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
+from dragoman.models.elmo import TwoWayEncoderConfig
 from dragoman.models.encoder_decoder import DECODERS as ALL_DECODERS
 from dragoman.models.encoder_decoder import ENCODERS as ALL_ENCODERS
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.multi_kernel import MultiKernelConfig
-from dragoman.models.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
-from dragoman.models.sentence_convolution import SentenceConvolutionConfig
+from dragoman.models.encoders.bert import BertEncoderConfig
+from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.models.encoders.dense import DenseEncoderConfig
+from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig
+from dragoman.models.encoders.multi_kernel import MultiKernelConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.models.two_way import TwoWayEncoderConfig
-from dragoman.search.core import SearchConfig
-from dragoman.search.run import search
 
 WORDS, LONGEST = 7, 4
 VOCABULARY = 4 + WORDS

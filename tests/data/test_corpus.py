@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 import dragoman
 from dragoman.data import corpus as corpora
-from dragoman.data import lines as line_reader
-from dragoman.data import shapes
 from dragoman.data.corpus import Corpus, DataConfig, Selection, TokenizersConfig, fingerprint, prepare, source_hash
 from dragoman.data.examples import Example, Pairs
-from dragoman.data.tokenizers import CharactersConfig, SubwordsConfig, WordsConfig
+from dragoman.data.formats import formats as shapes
+from dragoman.data.readers import lines as line_reader
+from dragoman.data.tokenizers.tokenizer import CharactersConfig, SubwordsConfig, WordsConfig
 from dragoman.errors import DataError
 from dragoman.runs import unknown_told
 
@@ -365,7 +365,8 @@ def test_a_folder_in_use_is_not_taken_for_abandoned(cache: Path) -> None:
 def test_what_a_killed_process_left_is_removed(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.tsv", numbers(300_000))
     script = (
-        "import sys; from dragoman.data.corpus import *; from dragoman.data.tokenizers import CharactersConfig;"
+        "import sys; from dragoman.data.corpus import *;"
+        "from dragoman.data.tokenizers.tokenizer import CharactersConfig;"
         "prepare(DataConfig(train=sys.argv[1]), TokenizersConfig(source=CharactersConfig()))"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(dragoman.__file__).parents[1])}

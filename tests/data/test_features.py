@@ -12,12 +12,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dragoman.data.batches import BatchPlan, Form, gather
-from dragoman.data.features import FeatureColumn, MediaStore, feature_statistics, write_features
-from dragoman.data.forms import Frames, Pictures
-from dragoman.data.media import MediaError
+from dragoman.data.batching import BatchPlan, Form, gather
+from dragoman.data.collate import Frames, Pictures
+from dragoman.data.feature_store import FeatureColumn, MediaStore, feature_statistics, write_features
+from dragoman.data.media.archives import MediaError
 from dragoman.data.store import StoreWriter
-from dragoman.data.tokenizers import EOS, PAD
+from dragoman.data.tokenizers.tokenizer import EOS, PAD
 
 
 class Raw:

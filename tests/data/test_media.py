@@ -15,8 +15,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dragoman import settings
-from dragoman.data.audio import (
+from dragoman.config import settings
+from dragoman.data.examples import Fault
+from dragoman.data.media.archives import MediaError, location, read_bytes, read_many
+from dragoman.data.media.audio import (
     AudioConfig,
     hertz_to_mel,
     log_mel,
@@ -26,9 +28,7 @@ from dragoman.data.audio import (
     resampled,
     standardised,
 )
-from dragoman.data.examples import Fault
-from dragoman.data.images import LineImageConfig, PictureConfig
-from dragoman.data.media import MediaError, location, read_bytes, read_many
+from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 soundfile = pytest.importorskip("soundfile")

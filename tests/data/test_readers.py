@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data import lines as line_reader
 from dragoman.data.examples import FAULTS, Example, Fault, Pairs
-from dragoman.data.lines import read_lines
-from dragoman.data.readers import read_pairs
+from dragoman.data.readers import lines as line_reader
+from dragoman.data.readers.lines import read_lines
+from dragoman.data.readers.pairs import read_pairs
 from dragoman.errors import ConfigError, DataError, MissingExtraError
 
 

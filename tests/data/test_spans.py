@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from dragoman.data.tags import Tagged
-from dragoman.data.tokenizers import (
+from dragoman.data.tokenizers.language_tags import Tagged
+from dragoman.data.tokenizers.tokenizer import (
     CharactersConfig,
     SubwordsConfig,
     Tokenizer,

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dragoman.data import store as storage
-from dragoman.data.batches import BatchPlan, batch_of, gather, padded, rounded
+from dragoman.data.batching import BatchPlan, batch_of, gather, padded, rounded
 from dragoman.data.store import StoreWriter, TokenStore
-from dragoman.data.tokenizers import EOS, PAD
+from dragoman.data.tokenizers.tokenizer import EOS, PAD
 
 Rows = list[list[int]]
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.data import tokenizers
-from dragoman.data.tokenizers import (
+from dragoman.data.tokenizers import tokenizer as tokenizers
+from dragoman.data.tokenizers.tokenizer import (
     EOS,
     PAD,
     SOS,

@@ -12,22 +12,22 @@ import torch
 
 import dragoman
 from dragoman import runs
-from dragoman.config import build
-from dragoman.data.batches import batch_of
-from dragoman.data.tokenizers import EOS
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.sampling import Sampling
+from dragoman.decoding.search import search_all
 from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2 as exchange
 from dragoman.exchange.engine import Engine, chosen, refusal
+from dragoman.inference.predictor import Prediction, Predictor
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
-from dragoman.layers.relations import RelativeBiasConfig, RelativeConfig, RotaryConfig
+from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.predictor import Prediction, Predictor
-from dragoman.search.core import SearchConfig
-from dragoman.search.run import search_all
-from dragoman.search.sampling import Sampling
+from dragoman.tasks.config import build
 from tests.conftest import call, words, write_rows
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra 'fast' (ctranslate2) is not installed")

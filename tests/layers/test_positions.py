@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from dragoman.data.tokenizers import PAD
+from dragoman.data.tokenizers.tokenizer import PAD
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.positions import (
     ADDED,
@@ -25,7 +25,7 @@ from dragoman.layers.positions import (
     relations,
     sinusoid_table,
 )
-from dragoman.layers.relations import (
+from dragoman.layers.relative_positions import (
     Relation,
     Relative,
     RelativeBias,
@@ -34,7 +34,7 @@ from dragoman.layers.relations import (
     Rotary,
     RotaryConfig,
 )
-from dragoman.models.core import Memory
+from dragoman.models.contracts import Memory
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

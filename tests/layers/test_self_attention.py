@@ -13,10 +13,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dragoman.layers import linear
+from dragoman.layers import linear_attention as linear
 from dragoman.layers.attention import Cache, observing
 from dragoman.layers.positions import PositionsConfig, SinusoidalConfig, relations
-from dragoman.layers.relations import Relation, Relative, RelativeBias, RelativeBiasConfig, RelativeConfig, RotaryConfig
+from dragoman.layers.relative_positions import (
+    Relation,
+    Relative,
+    RelativeBias,
+    RelativeBiasConfig,
+    RelativeConfig,
+    RotaryConfig,
+)
 from dragoman.layers.self_attention import (
     SELF_ATTENTIONS,
     FullConfig,

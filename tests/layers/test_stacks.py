@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dragoman.config.settings import as_table, build
 from dragoman.errors import ConfigError
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.cells import (
@@ -21,10 +22,9 @@ from dragoman.layers.cells import (
     PeepholeLSTMConfig,
     PlainConfig,
 )
-from dragoman.layers.recurrence import Bidirectional, Layer, Unidirectional, VariationalDropout
-from dragoman.models.core import Memory
-from dragoman.models.recurrent_encoder import RecurrentEncoder, RecurrentEncoderConfig
-from dragoman.settings import as_table, build
+from dragoman.layers.rnn import Bidirectional, Layer, Unidirectional, VariationalDropout
+from dragoman.models.contracts import Memory
+from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 
 LENGTHS = [6, 2, 4, 1]
 INPUTS, WIDTH, WORDS = 5, 8, 11

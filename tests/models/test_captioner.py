@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.data.batches import Batch, padded
-from dragoman.data.tokenizers import PAD, SOS
-from dragoman.inspection.watch import memory_attention
+from dragoman.analysis.attention import memory_attention
+from dragoman.data.batching import Batch, padded
+from dragoman.data.tokenizers.tokenizer import PAD, SOS
+from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.search import search
+from dragoman.kernels.compile import Regions
 from dragoman.layers.augmentation import PictureChangesConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, build_attention
 from dragoman.models.captioner import FEATURE_ENCODERS, Captioner, CaptionerConfig, attended, unevenness
-from dragoman.models.core import AtOnce
-from dragoman.models.frames import FramesConfig
-from dragoman.models.pictures import PatchesConfig, PictureEncoderConfig, TorchvisionConfig
-from dragoman.models.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.contracts import AtOnce
+from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
+from dragoman.models.encoders.frames import FramesConfig
+from dragoman.models.encoders.images import PatchesConfig, PictureEncoderConfig, TorchvisionConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.reports.pictures import draw_attention_over_picture, looked, over_grid
-from dragoman.search.core import SearchConfig
-from dragoman.search.run import search
-from dragoman.training.regions import Regions
+from dragoman.reports.image_plots import draw_attention_over_picture, looked, over_grid
 from tests.models.torchvision_stand_in import stand_in
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

@@ -11,22 +11,22 @@ import torch
 from torch import nn
 
 import dragoman
-from dragoman import config as configuration
-from dragoman import settings
-from dragoman.data.batches import batch_of
-from dragoman.data.tokenizers import EOS, PAD, CharactersConfig, SubwordsConfig, WordsConfig, learn
+from dragoman.analysis.attention import cross_attention
+from dragoman.config import settings
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import EOS, PAD, CharactersConfig, SubwordsConfig, WordsConfig, learn
 from dragoman.errors import ConfigError
-from dragoman.inspection.watch import cross_attention
 from dragoman.layers.blocks import TokenEmbedding, drop_words
 from dragoman.layers.cells import GRUConfig
-from dragoman.models.characters import CharacterWordsConfig, CharacterWordsEncoder, spelled
-from dragoman.models.convolutional import ConvolutionalEncoderConfig
-from dragoman.models.dense import DenseEncoderConfig
-from dragoman.models.encoders import ROW_ENCODERS, RowEncoderConfig
-from dragoman.models.multi_kernel import MultiKernelConfig
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
-from dragoman.models.sentence_convolution import SentenceConvolutionConfig
+from dragoman.models.convs2s import ConvolutionalEncoderConfig
+from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder, spelled
+from dragoman.models.encoders.dense import DenseEncoderConfig
+from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig
+from dragoman.models.encoders.multi_kernel import MultiKernelConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.encoders.table import ROW_ENCODERS, RowEncoderConfig
 from dragoman.models.transformer import TransformerConfig
+from dragoman.tasks import config as configuration
 from tests.conftest import call, write_rows
 from tests.layers.test_convolution import plain_word
 

@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman import settings
-from dragoman.data.batches import batch_of
-from dragoman.data.tokenizers import EOS, PAD, SOS
+from dragoman.analysis.attention import watch
+from dragoman.analysis.layer_table import parameter_count
+from dragoman.config import settings
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
 from dragoman.errors import ConfigError, DataError
-from dragoman.inspection.summary import parameter_count
-from dragoman.inspection.watch import watch
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.convolution import NormalisedConvolution
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
-from dragoman.models.convolutional import (
+from dragoman.models.convs2s import (
     ConvolutionalDecoder,
     ConvolutionalDecoderConfig,
     ConvolutionalDecoderLayer,
@@ -26,12 +26,12 @@ from dragoman.models.convolutional import (
     ConvolutionalInput,
     ConvolutionalLayer,
 )
-from dragoman.models.dense import DenseEncoder, DenseEncoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.encoders import ROW_ENCODERS
-from dragoman.models.multi_kernel import MultiKernelConfig, MultiKernelEncoder, MultiKernelLayer
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
-from dragoman.models.sentence_convolution import SentenceConvolutionConfig, SentenceConvolutionEncoder
+from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
+from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig, SentenceConvolutionEncoder
+from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder, MultiKernelLayer
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.encoders.table import ROW_ENCODERS
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 WORDS = 12

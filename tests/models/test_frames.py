@@ -11,11 +11,10 @@ from torch.nn import functional as F
 
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.positions import LearnedConfig
-from dragoman.models.convolutional import ConvolutionalEncoderConfig
-from dragoman.models.core import Memory
-from dragoman.models.dense import DenseEncoderConfig
-from dragoman.models.encoders import ROW_ENCODERS
-from dragoman.models.frames import (
+from dragoman.models.contracts import Memory
+from dragoman.models.convs2s import ConvolutionalEncoderConfig
+from dragoman.models.encoders.dense import DenseEncoderConfig
+from dragoman.models.encoders.frames import (
     Convolutions,
     ConvolutionsConfig,
     FramesConfig,
@@ -23,10 +22,11 @@ from dragoman.models.frames import (
     StackedConfig,
     Standard,
 )
-from dragoman.models.multi_kernel import MultiKernelConfig
-from dragoman.models.pictures import PatchesConfig, PatchesEncoder, PictureEncoder, PictureEncoderConfig
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
-from dragoman.models.sentence_convolution import SentenceConvolutionConfig
+from dragoman.models.encoders.images import PatchesConfig, PatchesEncoder, PictureEncoder, PictureEncoderConfig
+from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig
+from dragoman.models.encoders.multi_kernel import MultiKernelConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.encoders.table import ROW_ENCODERS
 from dragoman.models.transformer import TransformerConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}

@@ -12,18 +12,20 @@ import torch
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from dragoman import settings
-from dragoman.data.batches import Batch, batch_of
-from dragoman.data.running import Segment
-from dragoman.data.tokenizers import EOS, PAD, SOS
+from dragoman.config import settings
+from dragoman.data.batching import Batch, batch_of
+from dragoman.data.bptt import Segment
+from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.decoding.beam import beam
+from dragoman.decoding.greedy import follow
 from dragoman.errors import ConfigError, DataError
 from dragoman.layers.cells import BY_TORCH, GRUConfig, LSTMConfig
 from dragoman.layers.dropout import drop
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig
-from dragoman.layers.relations import RelativeBiasConfig, RelativeConfig, RotaryConfig
+from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
-from dragoman.models.causal import DroppedEmbedding, RecurrentStackConfig, WeightDropped
-from dragoman.models.core import map_tensors
+from dragoman.models.contracts import map_tensors
+from dragoman.models.decoders.causal import DroppedEmbedding, RecurrentStackConfig, WeightDropped
 from dragoman.models.language_model import (
     STACKS,
     LanguageModel,
@@ -32,8 +34,6 @@ from dragoman.models.language_model import (
     restore_carried,
 )
 from dragoman.models.transformer import TransformerConfig
-from dragoman.search.beam import beam
-from dragoman.search.follow import follow
 
 WORDS = 23
 CLOSE: dict[str, Any] = {"rtol": 0.0, "atol": 1e-10}

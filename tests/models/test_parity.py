@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import MarianConfig, MarianMTModel
 
-from dragoman.data.batches import batch_of
-from dragoman.data.tokenizers import EOS, PAD, SOS, UNK
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS, UNK
+from dragoman.decoding.beam import beam
+from dragoman.decoding.greedy import follow
 from dragoman.layers.attention import (
     CrossAttention,
     attend,
@@ -24,11 +26,9 @@ from dragoman.layers.attention import (
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.positions import Sinusoidal, SinusoidalConfig, sinusoids
 from dragoman.layers.self_attention import SelfAttention
-from dragoman.models.core import Memory
+from dragoman.models.contracts import Memory
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
-from dragoman.search.beam import beam
-from dragoman.search.follow import follow
 
 Places = dict[tuple[str, ...], tuple[str, ...]]  # our parameters → theirs, below each other on both sides
 

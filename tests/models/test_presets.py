@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from transformers import MarianConfig, MarianModel
 
-from dragoman import config
-from dragoman.inspection.summary import parameter_count
+from dragoman.analysis.layer_table import parameter_count
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
-from dragoman.models.instant import InstantConfig
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.non_autoregressive import InstantConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.tasks import build_model
+from dragoman.tasks import config
+from dragoman.tasks.table import build_model
 
 NAMES = config.preset_names()
 PAPERS = [

@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batches import Batch, batch_of
-from dragoman.data.tokenizers import SOS
+from dragoman.data.batching import Batch, batch_of
+from dragoman.data.tokenizers.tokenizer import SOS
 from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PlainConfig
 from dragoman.layers.memory_attention import AdditiveConfig, DotConfig
-from dragoman.models.core import Memory
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent import (
+from dragoman.models.contracts import Memory
+from dragoman.models.decoders.recurrent import (
     FixedContextDecoderConfig,
     LuongDecoderConfig,
     MaxoutReadout,
@@ -23,7 +22,8 @@ from dragoman.models.recurrent import (
     StateReadout,
     TanhReadout,
 )
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 ENCODER = RecurrentEncoderConfig(embedding=5, width=6, layers=2, dropout=0.0)

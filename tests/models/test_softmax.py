@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.data.batches import batch_of
-from dragoman.data.tokenizers import PAD
-from dragoman.layers import half
-from dragoman.models import softmax
-from dragoman.models.convolutional import ConvolutionalDecoderConfig
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.kernels import half_precision_rnn as half
+from dragoman.models.convs2s import ConvolutionalDecoderConfig
+from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.forcing import (
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.heads import softmax
+from dragoman.models.heads.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, full_loss, sampled_loss
+from dragoman.models.scheduled_sampling import (
     ExponentialDecayConfig,
     ForcingConfig,
     InverseSigmoidDecayConfig,
     LinearDecayConfig,
     TeacherForcingConfig,
 )
-from dragoman.models.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
-from dragoman.models.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, full_loss, sampled_loss
 from dragoman.models.transformer import TransformerConfig
 
 

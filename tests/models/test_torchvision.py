@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.config import build
 from dragoman.errors import ConfigError, DragomanError, MissingExtraError
-from dragoman.models.pictures import TorchvisionConfig, TorchvisionEncoder
-from dragoman.predictor import load
+from dragoman.inference.predictor import load
+from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder
 from dragoman.runs import Run, train, trained_elsewhere
+from dragoman.tasks.config import build
 from tests.models import torchvision_stand_in
 from tests.models.torchvision_stand_in import get_model, stand_in
-from tests.tasks.test_media_road import table, write_data
+from tests.tasks.test_media_end_to_end import table, write_data
 
 SIDE = 16
 

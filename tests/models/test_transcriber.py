@@ -13,23 +13,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.data.batches import Batch, Form
-from dragoman.data.forms import Frames
-from dragoman.data.tokenizers import EOS, PAD, SOS
+from dragoman.data.batching import Batch, Form
+from dragoman.data.collate import Frames
+from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.decoding.ctc import Fusion
+from dragoman.decoding.joint_ctc import Attending, Fused, Joint
+from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.augmentation import MaskingConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.memory_attention import AdditiveConfig
-from dragoman.models.core import AtOnce
-from dragoman.models.frames import FramesConfig, StackedConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.contracts import AtOnce
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.encoders.frames import FramesConfig, StackedConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transcriber import JointConfig, NoWriterConfig, Transcriber, TranscriberConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.search.core import SearchConfig
-from dragoman.search.ctc import Fusion
-from dragoman.search.joint import Attending, Fused, Joint
-from dragoman.search.run import search
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 VOCABULARY, FEATURES = 7, 5

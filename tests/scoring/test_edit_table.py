@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from rapidfuzz.distance import Indel, Levenshtein
 
 from dragoman.errors import DataError
-from dragoman.reports.lines import alignment_lines
-from dragoman.reports.scores import draw_edit_table
+from dragoman.reports.score_plots import draw_edit_table
+from dragoman.reports.text_tables import alignment_lines
 from dragoman.scoring.edit import align
-from dragoman.scoring.errors import alignments
+from dragoman.scoring.error_rates import alignments
 
 WORDS = st.text("abc ", max_size=12)
 

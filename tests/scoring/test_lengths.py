@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 
 from dragoman.errors import DataError
-from dragoman.reports.drawing import draw_by_length
+from dragoman.reports.plots import draw_by_length
 from dragoman.scoring.lengths import bleu_by_length
 
 

@@ -13,11 +13,11 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
 from dragoman.errors import DataError
-from dragoman.reports.lines import comparison_lines
-from dragoman.reports.scores import draw_comparison, draw_cut
+from dragoman.reports.score_plots import draw_comparison, draw_cut
+from dragoman.reports.text_tables import comparison_lines
 from dragoman.scoring import significance
-from dragoman.scoring.core import Statistics
 from dragoman.scoring.cuts import Group, by_frequency, by_length, by_tag, cut
+from dragoman.scoring.metric import Statistics
 from dragoman.scoring.significance import (
     approximate_randomisation,
     bootstrap,

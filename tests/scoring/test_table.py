@@ -17,7 +17,7 @@ from sacrebleu.metrics.ter import TER
 
 from dragoman.errors import DataError
 from dragoman.scoring.edit import align
-from dragoman.scoring.errors import alignments
+from dragoman.scoring.error_rates import alignments
 from dragoman.scoring.meteor import match, words
 from dragoman.scoring.rouge import common_subsequence
 from dragoman.scoring.stemming import stem

@@ -18,13 +18,13 @@ import pytest
 import torch
 
 import dragoman
-from dragoman import settings
-from dragoman.completer import Completer, open_completer
-from dragoman.config import Config, build
-from dragoman.data.tokenizers import EOS, UNK
+from dragoman.config import settings
+from dragoman.data.tokenizers.tokenizer import EOS, UNK
+from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError
+from dragoman.inference.completer import Completer, open_completer
 from dragoman.runs import train
-from dragoman.search.sampling import Sampling
+from dragoman.tasks.config import Config, build
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.display import Display
 from dragoman.training.signals import Stopped

@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman import settings
-from dragoman.answerer import Filler, open_run
-from dragoman.config import build
-from dragoman.data.batches import BatchPlan, gather
-from dragoman.data.texts import TextShape, cut
-from dragoman.data.tokenizers import EOS, PAD, WordsConfig, learn
+from dragoman.config import settings
+from dragoman.data.batching import BatchPlan, gather
+from dragoman.data.formats.single_text import TextShape, cut
+from dragoman.data.tokenizers.tokenizer import EOS, PAD, WordsConfig, learn
 from dragoman.errors import DataError
+from dragoman.inference.labeler import Filler, open_run
 from dragoman.runs import Run, train
-from dragoman.tasks import task_of
+from dragoman.tasks.config import build
+from dragoman.tasks.table import task_of
 from dragoman.training.display import Display
-from dragoman.training.hidden import HiddenValidator
+from dragoman.training.validation.mlm import HiddenValidator
 from tests.conftest import call, quiet_machine
 
 SOUNDS = {"dog": "barks", "cat": "meows", "cow": "moos", "bird": "sings", "frog": "croaks", "lion": "roars"}

@@ -67,7 +67,7 @@ def table(pairs: Path, case: str = "ema") -> dict[str, Any]:
 
 def write_config(path: Path, content: dict[str, Any]) -> Path:
     """A nested table as a TOML file."""
-    from dragoman.settings import inline
+    from dragoman.config.settings import inline
 
     path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in content.items()), encoding="utf-8")
     return path
@@ -191,10 +191,11 @@ def warm_up(content: dict[str, Any]) -> None:
     """Load whatever training loads late, so that every forked child has it; computes no gradient."""
     import torch
 
-    from dragoman import config, runs, tasks
-    from dragoman.data.batches import batch_of
+    from dragoman.data.batching import batch_of
     from dragoman.scoring import score_text
-    from dragoman.training import display
+    from dragoman.tasks import config
+    from dragoman.tasks import table as tasks
+    from dragoman.training import display, runs
     from dragoman.training.optimizer import build_optimizer
 
     assert runs

@@ -10,8 +10,8 @@ import pytest
 from dragoman.runs import train
 from dragoman.training.display import Display
 from dragoman.training.divergence import Divergence
-from dragoman.training.loop import Trainer
 from dragoman.training.signals import Stopped
+from dragoman.training.trainer import Trainer
 from tests.training.conftest import Configure
 
 OFTEN = ("train.steps=12", "train.validate_every=6", "train.log_every=2", "train.decode=0", "train.save_every=100")

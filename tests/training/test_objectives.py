@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.data.batches import Batch, Candidates, batch_of, padded
-from dragoman.data.tokenizers import EOS
+from dragoman.data.batching import Batch, Candidates, batch_of, padded
+from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.errors import RunError
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.recurrent import RecurrentDecoderConfig
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.runs import Run, train
 from dragoman.scoring import score_text
 from dragoman.scoring.segments import COSTS, segment_costs

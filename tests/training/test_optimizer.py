@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dragoman import settings
+from dragoman.config import settings
 from dragoman.errors import ConfigError
 from dragoman.training.optimizer import (
     MovingAverage,

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman import config
 from dragoman.errors import DataError
 from dragoman.runs import Run, resumed, train
-from dragoman.training import loop
+from dragoman.tasks import config
+from dragoman.training import trainer as loop
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
 from dragoman.training.signals import Signals, Stopped
-from dragoman.training.validation import Validator
+from dragoman.training.validation.text import Validator
 from tests.training.conftest import Configure
 from tests.training.kill_driver import CASES, STEPS, leftovers, result, table, write_config, write_pairs
 

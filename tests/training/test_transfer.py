@@ -9,22 +9,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman import settings
-from dragoman.data.batches import batch_of
-from dragoman.data.codecs import Labels
-from dragoman.data.tokenizers import PAD, Characters, CharactersConfig, WordsConfig, learn
+from dragoman.config import settings
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.labels import Labels
+from dragoman.data.tokenizers.tokenizer import PAD, Characters, CharactersConfig, WordsConfig, learn
 from dragoman.errors import ConfigError, RunError
 from dragoman.layers.blocks import build_embedding
-from dragoman.layers.relations import RotaryConfig
-from dragoman.models.bert import BertEncoderConfig
+from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.bert import BertEncoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
-from dragoman.models.masked import MaskedModel, MaskedModelConfig
-from dragoman.models.recurrent_encoder import RecurrentEncoderConfig
+from dragoman.models.masked_lm import MaskedModel, MaskedModelConfig
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.training.optimizer import OptimizerConfig, build_optimizer
-from dragoman.training.starting import start_with_parts
+from dragoman.training.start_from import start_with_parts
 from dragoman.training.transfer import (
     RateConfig,
     StartConfig,

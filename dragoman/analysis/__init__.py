@@ -1,0 +1,1 @@
+"""What happened inside a model, as numbers."""

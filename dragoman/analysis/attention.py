@@ -1,0 +1,84 @@
+"""Attention watched from outside: models carry no plumbing for it, and training keeps the fused kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.data.batching import Batch
+from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.errors import DataError
+from dragoman.inference.predictor import Predictor
+from dragoman.layers.attention import observing
+
+
+@contextmanager
+def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+    """Collect the weights of every attention computed inside the block, by module name: (N, H, T, S) each."""
+    names = {id(module): name for name, module in model.named_modules()}
+    seen: dict[str, list[Tensor]] = {}
+
+    def keep(module: nn.Module, weights: Tensor) -> None:
+        if id(module) in names:  # another model may run in the same block
+            seen.setdefault(names[id(module)], []).append(weights.detach())
+
+    with observing(keep):
+        yield seen
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How an output looked at its source: rows are output tokens, columns entries of the memory."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    layers: dict[str, Tensor]  # name → (H, T, S)
+
+    def mean(self, layer: str | None = None) -> Tensor:
+        """The weights of one layer (by default the last) over its heads: (T, S)."""
+        return self.layers[layer or list(self.layers)[-1]].mean(0)
+
+
+def entry_names(tokens: Sequence[str], text: str, entries: int) -> tuple[str, ...]:
+    """What the entries of a memory stand for: the tokens, the words, or nothing that has a name but its number."""
+    words = (*(word for word in text.split(" ") if word), tokens[-1])
+    numbers = tuple(str(number) for number in range(1, entries + 1))
+    return next(names for names in (tuple(tokens), words, numbers) if len(names) == entries)
+
+
+@torch.no_grad()
+def memory_attention(model: Any, batch: Batch) -> dict[str, Tensor]:
+    """Where the targets of a batch look in their sources, by layer: (B, H, T, S), S entries of the memory."""
+    kinds = dict(model.named_modules())
+    with watch(model) as seen:
+        model.score(batch)
+    layers = {
+        name: torch.cat(parts, 2).float().cpu()  # recurrent decoders attend once a step
+        for name, parts in seen.items()
+        if getattr(kinds[name], "reads_memory", False)
+    }
+    if not layers:
+        raise DataError("no attention to show: this model's output does not look at its source by attention")
+    return layers
+
+
+def cross_attention(predictor: Predictor, text: str, output: str | None = None) -> Alignment:
+    """The attention over the source behind an output, by default the predicted one."""
+    source = predictor.source_tokenizer.encode(text)
+    if output is None:
+        output = predictor.predict([text])[0].text
+    target = predictor.target_tokenizer.encode(output)
+    batch = predictor.form.batch([source], [target]).to(predictor.device)
+    layers = {name: weights[0] for name, weights in memory_attention(predictor.model, batch).items()}
+    tokens = predictor.source_tokenizer.pieces([*source, EOS])
+    entries = next((weights.shape[2] for weights in layers.values()), len(tokens))
+    return Alignment(
+        source=entry_names(tokens, text, entries),
+        target=(*predictor.target_tokenizer.pieces(target), *predictor.target_tokenizer.pieces([EOS])),
+        layers=layers,
+    )

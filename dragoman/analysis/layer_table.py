@@ -1,0 +1,61 @@
+"""A model layer by layer: what each gives out and how many parameters it holds (FIELD L7)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.data.batching import Batch
+
+
+class Layer(NamedTuple):
+    """One row of the summary."""
+
+    name: str
+    kind: str
+    shape: str  # of its output, for the example batch
+    parameters: int  # of its own and its children; a shared table counts where it first stands
+
+
+def shape_of(value: Any) -> str:
+    """The shape of the first tensor in an output."""
+    while isinstance(value, tuple | list) and value:
+        value = value[0]
+    return "×".join(str(size) for size in value.shape) if isinstance(value, Tensor) else ""
+
+
+@torch.no_grad()
+def summary(model: Any, batch: Batch, depth: int = 4) -> list[Layer]:
+    """Run one batch through and list every module down to a depth."""
+    shapes: dict[int, str] = {}
+    handles = [
+        module.register_forward_hook(lambda module, _, out: shapes.__setitem__(id(module), shape_of(out)))
+        for module in model.modules()
+    ]
+    was_training = model.training
+    model.eval()
+    try:
+        model.score(batch)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    owners: dict[int, str] = {}
+    for name, part in model.named_parameters():
+        owners.setdefault(id(part), name)
+    rows = []
+    for name, module in model.named_modules():
+        if not name or name.count(".") >= depth or isinstance(module, nn.Dropout | nn.Identity):
+            continue
+        own = {id(part) for part in module.parameters() if owners[id(part)].startswith(f"{name}.")}
+        count = sum(part.numel() for part in module.parameters() if id(part) in own)
+        if count or shapes.get(id(module)):
+            rows.append(Layer(name, type(module).__name__, shapes.get(id(module), ""), count))
+    return rows
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Trainable numbers, shared ones counted once."""
+    return sum(part.numel() for part in model.parameters())

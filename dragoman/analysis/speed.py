@@ -1,0 +1,132 @@
+"""How fast a run is on this machine: training steps and decoding, in every way that can be had here."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+from dragoman.analysis.cost import seconds_of
+from dragoman.data.batching import Batch, batch_of
+from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.errors import DataError, DragomanError
+from dragoman.inference.predictor import Predictor, load
+from dragoman.training.distributed import Ranks
+from dragoman.training.objectives import Likelihood, LikelihoodConfig
+from dragoman.training.optimizer import build_optimizer
+from dragoman.training.step import build_step
+from dragoman.training.trainer import own_stream, use_half_precision
+
+Way = Literal["off", "graphs", "kernels"]
+Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
+
+
+class Speed(NamedTuple):
+    """One way of doing one thing."""
+
+    what: str
+    tokens: float  # target tokens a second
+    sentences: float  # a second
+    least: float  # seconds of a round
+    most: float
+
+
+def speeds(run: str, rows: Rows, texts: Sequence[str], device: str, rounds: int) -> Iterator[Speed]:
+    """Training, then decoding; each way is told as soon as it was measured, ways that this machine lacks are not."""
+    predictor = load(run, device, engine="torch")
+    yield from training_speeds(predictor, rows, rounds)
+    yield from decoding_speeds(run, texts, device, rounds)
+
+
+def training_speeds(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[Speed]:
+    """Of steps over batches of the run's own size; the weights stay as they are."""
+    config = dataclasses.replace(predictor.config.train, objective=LikelihoodConfig(), accumulate=1)
+    batches = token_batches(rows, config.batch_tokens)
+    ways: tuple[Way, ...] = ("off", "graphs", "kernels") if predictor.device.type == "cuda" else ("off",)
+    for way in ways:
+        model = predictor.run.model(predictor.device).train().requires_grad_()
+        trial = dataclasses.replace(config, compile=way)
+        parts = (
+            model,
+            model,
+            Likelihood(LikelihoodConfig(), None),  # type: ignore[arg-type]
+            build_optimizer(trial.optimizer, model),
+            None,
+            Ranks(),
+            predictor.device,
+            use_half_precision(trial.precision, predictor.device),
+        )
+        learn = build_step(trial, *parts, lambda line: None)
+        number = 0
+
+        def epoch(learn: Any = learn) -> None:
+            nonlocal number
+            for batch in batches:
+                number += 1
+                learn([(0, batch)], 0, number, int((batch.target != PAD).sum()))
+
+        with own_stream(predictor.device):
+            for _ in range(3 if way != "off" else 1):  # shapes are captured when they come again
+                epoch()
+            found = [seconds_of(epoch, predictor.device) for _ in range(rounds)]
+        name = {"off": "training", "graphs": "training, CUDA graphs", "kernels": "training, compiled"}[way]
+        yield speed(name, found, sum(int((batch.target != PAD).sum()) for batch in batches), len(rows))
+
+
+def decoding_speeds(run: str, texts: Sequence[str], device: str, rounds: int) -> Iterator[Speed]:
+    """Greedy and with the run's beam, by every engine and precision there is."""
+    for engine, precision in (
+        ("torch", "float32"),
+        ("torch", "bfloat16"),
+        ("ctranslate2", "float32"),
+        ("ctranslate2", "int8"),
+    ):
+        try:
+            predictor = load(run, device, engine=engine, precision=precision)
+            predictor.tells_scores = False
+            predictor.temperature = None
+            for beam in dict.fromkeys((1, max(2, predictor.config.search.beam))):
+
+                def decode(predictor: Predictor = predictor, beam: int = beam) -> list[Any]:
+                    return predictor.predict(texts, beam=beam)
+
+                written = sum(len(one.tokens) + 1 for one in decode())
+                found = [seconds_of(decode, predictor.device) for _ in range(rounds)]
+                name = f"{'greedy' if beam == 1 else f'beam {beam}'}, {engine} {precision}"
+                yield speed(name, found, written, len(texts))
+        except DragomanError:  # not to be had here
+            if (engine, precision) == ("torch", "float32"):
+                raise
+
+
+def token_batches(rows: Rows, budget: int) -> list[Batch]:
+    """The rows in batches of like lengths, as many tokens as the run trains with."""
+    order = sorted(rows, key=lambda pair: (len(pair[1]), len(pair[0])))
+    batches, together, longest = [], list[tuple[Sequence[int], Sequence[int]]](), 0
+    for pair in order:
+        longest = max(longest, len(pair[0]) + 1, len(pair[1]) + 1)
+        if together and (len(together) + 1) * longest > budget:
+            batches.append(batch_of([one for one, _ in together], [other for _, other in together]))
+            together, longest = [], max(len(pair[0]) + 1, len(pair[1]) + 1)
+        together.append(pair)
+    if together:
+        batches.append(batch_of([one for one, _ in together], [other for _, other in together]))
+    return batches
+
+
+def speed(name: str, seconds: Sequence[float], tokens: int, sentences: int) -> Speed:
+    """By the median round."""
+    middle = statistics.median(seconds)
+    return Speed(name, tokens / middle, sentences / middle, min(seconds), max(seconds))
+
+
+def rows_and_texts(run: str, device: str, files: Any, most: int) -> tuple[Rows, list[str]]:
+    """Pairs to measure with, as tokens, and their sources as text: of a file, or those that training set aside."""
+    from dragoman.analysis.calibration import read_rows, validation_rows
+
+    predictor = load(run, device, engine="torch")
+    rows = (validation_rows(predictor) if files is None else read_rows(predictor, files))[:most]
+    if not rows:
+        raise DataError("nothing to measure with: no pair was read")
+    return rows, [predictor.source_tokenizer.decode(list(source)) for source, _ in rows]

@@ -1,0 +1,1 @@
+"""Look at the data, then choose a configuration."""

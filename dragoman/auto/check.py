@@ -1,0 +1,384 @@
+"""Proving a run before it starts: every data line, the lengths, the memory, and one whole cycle on a slice."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dragoman.data.batching import PAIRS, BatchPlan, Form, gather
+from dragoman.data.bptt import RunningPlan, RunningText
+from dragoman.data.corpus import (
+    CHUNK,
+    FAULTS_KEPT,
+    Corpus,
+    Files,
+    Note,
+    columns_advice,
+    file_list,
+    gathered,
+    paths_of,
+    read_all,
+    tag_of,
+    tags_of,
+)
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.media.archives import MediaError
+from dragoman.data.media.audio import AudioConfig
+from dragoman.data.media.codec import Features
+from dragoman.data.media.images import LineImageConfig, PictureConfig
+from dragoman.data.store import SIDES
+from dragoman.data.tokenizers.labels import Labels, Numbers
+from dragoman.errors import DataError, DragomanError, RunError
+from dragoman.inference.labeler import Filler, open_run
+from dragoman.models.contracts import AtOnce
+from dragoman.models.heads.softmax import SampledSoftmaxConfig
+from dragoman.models.transcriber import Transcriber
+from dragoman.runs import (
+    check_library,
+    check_start,
+    device_of,
+    learned_otherwise,
+    start_from,
+    train,
+    units_of,
+    unknown_told,
+)
+from dragoman.tasks.config import Config
+from dragoman.tasks.table import model_for, segment_of, task_of
+from dragoman.training.display import Display
+from dragoman.training.objectives import MinimumRiskConfig
+from dragoman.training.optimizer import MovingAverageConfig
+from dragoman.training.trainer import use_half_precision
+from dragoman.training.transfer import freeze, rate_factors
+
+Say = Callable[[str], None]
+Shape = tuple[int, int, int]  # rows, source and target tokens of a batch
+SLICE = 48  # pairs of the trial cycle
+LOOKED_AT = 200  # random batches whose targets are held against the room a model has
+
+
+def check(config: Config, say: Say, show: int = 1000, doing: Note = lambda what, count: None) -> None:
+    """Say what is found, and what is being done; raises a DragomanError at the end if the run could not start."""
+    say("configuration: every setting is known and in range")
+    device = device_of(config.train.device)
+    use_half_precision(config.train.precision, device)
+    check_library(config.model)
+    if config.train.start is not None:
+        check_start(config.train.start.run)
+    files = [config.data.train] + ([config.data.valid] if config.data.valid is not None else [])
+    faults = sum(check_lines(config, part, part is not config.data.train, say, show, doing) for part in files)
+    if faults and config.data.faults == "stop":
+        raise DataError(f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"')
+    corpus = task_of(config).prepare(config, doing)
+    if corpus.source_tokenizer.tags:
+        counts = corpus.report["tags"].items()
+        say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
+    if unknown := unknown_told(corpus.report):
+        say(unknown)
+    shapes = (check_text if task_of(config).running else check_lengths)(config, corpus, say)
+    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
+    freeze(model, config.train.freeze)
+    rate_factors(model, config.train.rates)
+    if config.train.start is not None:
+        came = start_from(config, model, corpus)
+        for line in came.lines(config.train.start.run):
+            say(f"start: {line}")
+        if otherwise := learned_otherwise(config, came):
+            say(f"warning: {otherwise}")
+    check_reach(config, corpus, say)
+    doing("measuring memory", 0)
+    check_memory(config, corpus, shapes, device, say)
+    doing("trying a whole cycle on a few examples", 0)
+    check_cycle(config, say)
+
+
+def check_lines(
+    config: Config, files: Files, several: bool, say: Say, show: int, doing: Note = lambda what, count: None
+) -> int:
+    """Name every faulty line; gives how many there are."""
+    counts: Counter[str] = Counter()
+    first: list[Fault] = []
+    pairs = 0
+    with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:  # of recordings and pictures all are read
+        alone = replace(config.data, train=files, valid=None)
+        shape = task_of(config).shape_of(config)
+        shape = gathered(Path(folder), alone, config.tokenizer, doing, shape)
+        items = read_all(config.data, files, several_references=several, shape=shape)
+        for number, item in enumerate(items):
+            if number % CHUNK == 0:
+                doing("checking lines", number)
+            if isinstance(item, Fault):
+                counts[item.kind] += 1
+                if len(first) < FAULTS_KEPT:
+                    first.append(item)
+                if sum(counts.values()) <= show:
+                    say(str(item))
+            else:
+                pairs += 1
+    total = sum(counts.values())
+    if total > show:
+        say(f"… and {total - show:,} more faulty lines")
+    if advice := columns_advice(first):
+        say(advice)
+    found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no faults"
+    say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable {getattr(shape, 'unit', 'pair')}s, {found}")
+    return total
+
+
+def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
+    """How long the rows are and how well they fill batches; gives the shapes of the batches."""
+    for side, column in (("source", corpus.train.source), ("target", corpus.train.target)):
+        lengths = column.lengths()
+        codec = corpus.source_tokenizer if side == "source" else corpus.target_tokenizer
+        if not lengths.any():
+            continue  # texts alone, which are their own targets
+        if side == "target" and isinstance(codec, Labels | Numbers):
+            say(f"target: {units_of(codec)}")
+            continue
+        middle, high = np.quantile(lengths, [0.5, 0.95])
+        what = codec.config.unit if isinstance(codec, Features) else "tokens"
+        spread = f"median {middle:.0f}, 95 % up to {high:.0f}, longest {lengths.max()}"
+        if isinstance(codec, Numbers):
+            say(f"lengths: {side} {spread} numbers")
+        else:
+            say(f"lengths: {side} {spread} {what}; {units_of(codec)}")
+    too_long = corpus.report["train"]["too_long"]
+    if too_long:
+        say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, form=corpus.form)
+    epoch = plan.epoch(0)
+    batches = [epoch[number] for number in range(len(epoch))]
+    shapes = [(len(rows), plan.width("source", rows), plan.width("target", rows)) for rows in batches]
+    if corpus.form.terms is None:
+        cells, full, side = sum(rows * target for rows, _, target in shapes), plan.target_tokens.sum(), "target"
+    else:  # what is told stands in the sources
+        cells = sum(rows * source for rows, source, _ in shapes)
+        full, side = corpus.form.source.cells(corpus.train.source.lengths()).sum(), "source"
+    say(
+        f"batches: {len(epoch):,} an epoch, {1 - full / cells:.1%} of the {side} cells are "
+        f"padding; train.steps = {config.train.steps:,} is "
+        f"{config.train.steps * config.train.accumulate / len(epoch):.1f} epochs"
+    )
+    return set(shapes)
+
+
+def check_text(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
+    """How running text fills lanes and segments; gives the shape of a batch."""
+    segment = segment_of(config)
+    lanes = config.train.batch_tokens // segment
+    counts = [corpus.report[part]["target_tokens"] for part in ("train", "valid")]
+    say(
+        f"text: {counts[0]:,} tokens to learn from, {counts[1]:,} to validate, ends of lines included; "
+        f"vocabulary {len(corpus.target_tokenizer):,}"
+    )
+    groups = config.train.accumulate
+    steps = len(RunningPlan(RunningText(corpus.train.target), lanes * groups, segment, config.train.seed))
+    say(
+        f"segments: {steps:,} steps an epoch, each of {lanes * groups} lanes of {segment} tokens; train.steps = "
+        f"{config.train.steps:,} is {config.train.steps / steps:.1f} epochs"
+    )
+    return {(lanes, segment, segment)}
+
+
+def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
+    """How many targets a model that writes at once has room for; the others would teach it nothing."""
+    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).eval()
+    if not isinstance(model, AtOnce):
+        return
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, form=corpus.form)
+    epoch = plan.epoch(0)
+    batches = [epoch[number] for number in range(min(LOOKED_AT, len(epoch)))]
+    count = sum(len(rows) for rows in batches)
+    with torch.no_grad():
+        reached = sum(int(model.reachable(gather(corpus.train, rows, plan)).sum()) for rows in batches)
+    left_out = count - reached
+    say(f"room: {left_out:,} of {count:,} targets ({left_out / count:.1%}) are too long to be written at all")
+    if not reached:
+        raise DragomanError(
+            "no target can be written: raise model.upsample, lower model.encoder.front, or take larger units for the "
+            "target"
+            if isinstance(model, Transcriber)
+            else "no target can be written: raise model.alignment.upsample (or model.alignment.longest), or take "
+            "smaller units for the source than for the target"
+        )
+
+
+def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: torch.device, say: Say) -> None:
+    """Weights, optimiser and what the backward pass of the largest batch keeps, against what there is."""
+    sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
+    torch.manual_seed(config.train.seed)
+    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).train()
+    parameters = sum(part.numel() for part in model.parameters())
+    copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
+    # The largest batch has most cells on one side, on both, or the longest rows, whose attention grows as a square.
+    measures: list[Callable[[Shape], int]] = [
+        lambda shape: shape[0] * shape[1],
+        lambda shape: shape[0] * shape[2],
+        lambda shape: shape[0] * (shape[1] + shape[2]),
+        lambda shape: shape[0] * (shape[1] ** 2 + shape[2] ** 2),
+    ]
+    candidates = {max(sorted(shapes), key=measure) for measure in measures}
+    activations, (rows, source, target) = max((batch_memory(model, shape, corpus.form), shape) for shape in candidates)
+    written = model.positions(source, target) if isinstance(model, AtOnce) else target
+    words = sizes[1]
+    softmax = getattr(config.model, "softmax", None)
+    if isinstance(softmax, SampledSoftmaxConfig):
+        words = min(words, softmax.size + rows * target)
+    if isinstance(config.train.objective, MinimumRiskConfig):  # every candidate is a target of its own
+        several = config.train.objective.samples + config.train.objective.reference
+        activations, written = activations * several, written * several
+    activations += 2 * rows * written * words * 4  # two gradients of that size stand beside the probabilities
+    needed = parameters * 4 * copies + activations
+    available = available_memory(device)
+    verdict = f" of {available / 2**30:.1f} GiB free" if available else ""
+    say(
+        f"memory: {parameters:,} parameters; the largest batch ({rows} rows of {source} and {target} tokens) needs "
+        f"about {needed / 2**30:.2f} GiB{verdict} on {device}"
+    )
+    if available and needed > available:
+        raise DragomanError(
+            f"the largest batch needs about {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free on "
+            f"{device}; lower train.batch_tokens (now {config.train.batch_tokens}) or data.max_length"
+        )
+
+
+def batch_memory(model: nn.Module, shape: Shape, form: Form = PAIRS) -> int:
+    """Bytes that a batch of this shape keeps for the backward pass, measured on one and on two of its rows."""
+    rows, source, target = shape
+    one, two = (saved_memory(model, (few, source, target), form) for few in (1, 2))
+    return one + (two - one) * (rows - 1)  # activations grow in step with rows
+
+
+def saved_memory(model: nn.Module, shape: Shape, form: Form = PAIRS) -> int:
+    """Bytes that the forward pass keeps for the backward pass."""
+    rows, source, target = shape
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(form.example(rows, source, target)).total
+    own = {part.untyped_storage().data_ptr() for part in (*model.parameters(), *model.buffers())}
+    del loss
+    return sum(size for pointer, size in kept.items() if pointer not in own)
+
+
+def available_memory(device: torch.device) -> int:
+    """Free bytes on a device, as far as this process may use them; 0 if the system does not tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = []
+    with suppress(OSError, StopIteration, ValueError):  # what the system would give up for us counts as free
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
+    with suppress(OSError, ValueError):  # a container's own limit; "max" where there is none
+        control = Path("/sys/fs/cgroup")
+        limit, used = (int((control / f"memory.{name}").read_text(encoding="utf-8")) for name in ("max", "current"))
+        kept = re.search(r"^inactive_file (\d+)", (control / "memory.stat").read_text(encoding="utf-8"), re.MULTILINE)
+        found.append(limit - used + (int(kept[1]) if kept else 0))
+    with suppress(ValueError, OSError, AttributeError):
+        if not found:
+            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    return max(0, min(found, default=0))
+
+
+def trial_examples(config: Config) -> dict[str, list[Example]]:
+    """Some pairs to try a run on, by tag ("" without one); of every tag as many. Of running text some more lines."""
+    wanted = max(2, SLICE // max(1, len(tags_of(config.data.train))))
+    wanted = 20 * SLICE if task_of(config).running else wanted
+    found: dict[str, list[Example]] = {}
+    for entry in file_list(config.data.train):
+        items = read_all(config.data, entry, shape=task_of(config).shape_of(config))
+        usable = (item for item in items if isinstance(item, Example) and can_be_read(config, item))
+        same = found.setdefault(tag_of(entry) or "", [])
+        same += islice(usable, wanted - len(same))
+    return found
+
+
+def can_be_read(config: Config, example: Example) -> bool:
+    """Whether the file of an example, where it has one, can be decoded; whether it must be was checked before."""
+    reader = config.tokenizer.source
+    if not isinstance(reader, AudioConfig | LineImageConfig | PictureConfig):
+        return True
+    try:
+        reader.features_of(example.tagged)
+    except MediaError:
+        return False
+    return True
+
+
+def common(units: Any) -> Any:
+    """The same units, all of them however rare."""
+    return replace(units, minimum_count=1) if hasattr(units, "minimum_count") else units
+
+
+def check_cycle(config: Config, say: Say) -> None:
+    """Train, validate, save, reload and decode with a few pairs in a throw-away folder."""
+    examples = trial_examples(config)
+    task = task_of(config)
+    shape = task.shape_of(config)
+    with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:
+        parts: list[Pairs] = []
+        for tag, chosen in examples.items():
+            path = Path(folder) / f"slice{len(parts)}.{'txt' if task.running else 'jsonl'}"
+            rows = [shape.record(example) for example in chosen]
+            columns = tuple(rows[0]) if rows and not task.running else ()
+            lines = (row["text"] if task.running else json.dumps(row) for row in rows)
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            parts.append(Pairs(file=str(path), tag=tag or None))
+        data = replace(config.data, train=tuple(parts), valid=None, columns=columns, header=False, cache=folder)
+        searched = task.readout is None and not task.running
+        decode = 2 if searched else config.train.decode  # without a search it has no meaning
+        training = replace(
+            config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1,
+            batch_tokens=max(512, segment_of(config)) if task.running else 512,
+            accumulate=1, tensorboard=False, start_from="",
+        )  # fmt: skip
+        run = Path(folder) / "run"
+        # On so few examples hardly a word is frequent: how many there must be of one is no matter here.
+        units = replace(config.tokenizer, **{side: common(getattr(config.tokenizer, side)) for side in SIDES})
+        train(replace(config, data=data, tokenizer=units, train=training), run, Display(quiet=True))
+        if task.running:
+            texts = [open_run(run, config.train.device).complete([""], longest=8) for _ in range(2)]
+            if texts[0] != texts[1]:
+                raise RunError("the saved model does not go on with a text in the same way when it is loaded again")
+            say("cycle: trained 2 steps, validated, saved, reloaded and completed a text")
+            return
+        predictor = open_run(run, config.train.device)
+        codec = predictor.source_tokenizer
+        short = (  # of files all are: how long they may be says tokenizer.source
+            [
+                one.tagged
+                for one in chosen
+                if isinstance(codec, Features) or len(codec.encode(one.tagged)) <= data.max_length
+            ]
+            for chosen in examples.values()
+        )
+        texts = [text for chosen in short for text in chosen[:2]]
+        again = open_run(run, config.train.device)
+        first: object
+        second: object
+        if isinstance(predictor, Filler) and isinstance(again, Filler):  # these texts have no [MASK]
+            some = [one for chosen in examples.values() for one in chosen]
+            first, second = predictor.evaluate(some), again.evaluate(some)
+        else:
+            first, second = predictor.predict(texts), again.predict(texts)
+        if first != second:
+            raise RunError("the saved model does not give the same output when it is loaded again")
+    say("cycle: trained 2 steps, validated, saved, reloaded and decoded")

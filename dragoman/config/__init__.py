@@ -1,0 +1,1 @@
+"""Settings as frozen dataclasses, the strict TOML loader, overrides and presets."""

@@ -1,0 +1,1 @@
+"""A task's examples to stored rows and back."""

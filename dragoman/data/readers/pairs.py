@@ -1,0 +1,201 @@
+"""File → examples: every line becomes an example or a fault that names its place, in flat memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+
+from dragoman.data.examples import (
+    UNWANTED_BUT_TAB,
+    Example,
+    Fault,
+    FaultyError,
+    Pairs,
+    check_side,
+    checked_example,
+)
+from dragoman.data.readers.lines import check_file, each_line, form_of, numbered_lines, opened, text_blocks
+from dragoman.data.readers.records import FIELDS, read_json, read_parquet
+from dragoman.errors import ConfigError, DataError, nearest
+
+
+def read_pairs(
+    path: str | Path | Pairs,
+    *,
+    columns: tuple[str, ...] = (),
+    several_references: bool = False,
+    max_characters: int = 10_000,
+    header: bool = False,
+    numbers: bool = False,
+) -> Iterator[Example | Fault]:
+    """The examples and faults of a file, in order; its suffix says the format (.tsv, .jsonl.gz, …).
+
+    `columns` are 1-based numbers for tab-separated files and field names otherwise: source, target and, with
+    `several_references`, more references. With a `header`, the first line of a tab-separated file names its columns,
+    and `columns` may be these names. `numbers` in JSON are taken as if they were text, lists of them as one text. A
+    missing file or a wrong setting raises at the call, not at the first item.
+    """
+    if isinstance(path, Pairs) and path.tag is not None:
+        bare = replace(path, tag=None)
+        items = read_pairs(
+            bare, columns=columns, several_references=several_references, max_characters=max_characters, header=header
+        )
+        return _with_tag(items, path.tag)
+    if isinstance(path, Pairs) and path.file is None:
+        for name, found in (("columns", columns), ("header", header)):
+            if found:
+                raise ConfigError(f"{name}: found {found}, expected none for two line-parallel files")
+        source, target = map(Path, path.paths)
+        check_file(source)
+        check_file(target)
+        return _read_parallel(source, target, max_characters)
+    path = Path(path.paths[0] if isinstance(path, Pairs) else path)
+    if columns and (len(columns) < 2 or (len(columns) > 2 and not several_references)):
+        wanted = "two or more" if several_references else "two"
+        raise ConfigError(f"columns: found {columns}, expected {wanted} (source, target)")
+    check_file(path)
+    form, compression = form_of(path)
+    fields = columns or FIELDS
+    if header and form != "columns":
+        raise ConfigError(f"data.header: found true for {path}, expected false: only tab-separated files have one")
+    if form == "parquet":
+        if compression:
+            raise DataError(f"{path}: found Parquet inside {compression}, expected a plain .parquet file")
+        return read_parquet(path, fields, several_references, max_characters)
+    if form == "jsonl":
+        return read_json(path, fields, several_references, max_characters, numbers)
+    if header:
+        named = named_columns(path, columns)
+        return _without_header(_read_columns(path, named, several_references, max_characters), path)
+    return _read_columns(path, column_numbers(path, columns), several_references, max_characters)
+
+
+def named_columns(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
+    """The numbers of columns that the first line of a file names; numbers stay what they are."""
+    with opened(path) as read:
+        first = next(text_blocks(read, str(path)), None)
+    names = first.lines[0].split("\t") if first is not None else []
+    numbers = []
+    for column in columns:
+        if column in names:
+            numbers.append(names.index(column) + 1)
+        elif column.isdigit():
+            numbers += column_numbers(path, (column,))
+        else:
+            match = nearest(column, names)
+            better = f" Did you mean '{match}'?" if match else ""
+            found = ", ".join(names) or "nothing"
+            raise ConfigError(f"columns: found '{column}', but the first line of {path} names {found}.{better}")
+    return tuple(numbers)
+
+
+def _without_header(items: Iterable[Example | Fault], path: Path) -> Iterator[Example | Fault]:
+    first = f"{path}:1"
+    for number, item in enumerate(items):
+        if number or item.place != first:
+            yield item
+
+
+def read_running(path: str | Path, *, max_characters: int = 10_000) -> Iterator[Example | Fault]:
+    """Every line of a text, empty ones too, as what follows an empty source; plain, .gz or .zst."""
+    path = Path(path)
+    check_file(path)
+    if form_of(path)[0] != "columns":
+        raise DataError(f"{path}: found a file of fields, expected plain text for a language model")
+    return _read_running(path, max_characters)
+
+
+def _read_running(path: Path, limit: int) -> Iterator[Example | Fault]:
+    def checked(line: str, number: int) -> Example:
+        if line and not line.isspace():
+            check_side(line, "line", limit, UNWANTED_BUT_TAB)
+        return Example("", (line,), str(path), number)
+
+    return each_line(path, checked)
+
+
+def _with_tag(items: Iterable[Example | Fault], tag: str) -> Iterator[Example | Fault]:
+    for item in items:
+        yield item if isinstance(item, Fault) else item._replace(tag=tag)
+
+
+def column_numbers(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
+    """Columns as numbers from 1."""
+    for column in columns:
+        if not (column.isascii() and column.isdigit() and int(column) > 0):
+            raise ConfigError(f"columns: found '{column}' for {path}, expected column numbers from 1")
+    return tuple(int(column) for column in columns)
+
+
+def _read_columns(path: Path, numbers: tuple[int, ...], several: bool, limit: int) -> Iterator[Example | Fault]:
+    name = str(path)
+    with opened(path) as read:
+        for block in text_blocks(read, name):
+            plain = block.clean and not numbers and not several
+            for number, line in enumerate(block.lines, block.first):
+                if plain:
+                    source, _, target = line.partition("\t")
+                    if (
+                        source
+                        and target
+                        and len(line) <= limit
+                        and "\t" not in target
+                        and not source.isspace()
+                        and not target.isspace()
+                    ):
+                        yield Example(source, (target,), name, number)
+                        continue
+                if number in block.faults:
+                    yield block.faults[number]
+                    continue
+                try:
+                    cells = _cells(line, numbers, several)
+                    yield checked_example(cells[0], cells[1:], name, number, limit)
+                except FaultyError as fault:
+                    yield Fault(f"{name}:{number}", fault.kind, fault.detail)
+
+
+def _cells(line: str, numbers: tuple[int, ...], several: bool) -> list[str]:
+    cells = line.split("\t")
+    least = max(numbers, default=2)
+    if len(cells) >= least and (numbers or several or len(cells) == 2):
+        return [cells[number - 1] for number in numbers] if numbers else cells
+    if not line or line.isspace():
+        raise FaultyError("wrong-columns", "blank line")
+    found = f"{len(cells)} column" + ("s" if len(cells) > 1 else "")
+    expected = f"at least {least}" if numbers else "2 or more" if several else "2"
+    tabs = " with a tab between them" if len(cells) == 1 else ""  # commas or spaces, most likely
+    raise FaultyError("wrong-columns", f"found {found}, expected {expected}{tabs}")
+
+
+def _read_parallel(source: Path, target: Path, limit: int) -> Iterator[Example | Fault]:
+    counts = [0, 0]
+    unpaired = 0
+    with opened(source) as read_source, opened(target) as read_target:
+        streams = (numbered_lines(read_source, str(source)), numbered_lines(read_target, str(target)))
+        for number, (left, right) in enumerate(zip_longest(*streams), 1):
+            if left is None or right is None:
+                unpaired = unpaired or number
+                counts[right is not None] = number
+                continue
+            counts = [number, number]
+            fault = left if isinstance(left, Fault) else right
+            if isinstance(fault, Fault):
+                yield fault
+                continue
+            assert isinstance(left, str)
+            assert isinstance(right, str)
+            name = str(source)
+            try:
+                check_side(left, "source", limit, UNWANTED_BUT_TAB)
+                name = str(target)
+                check_side(right, "target", limit, UNWANTED_BUT_TAB)
+                yield Example(left, (right,), str(source), number)
+            except FaultyError as problem:
+                yield Fault(f"{name}:{number}", problem.kind, problem.detail)
+    if unpaired:
+        longer = source if counts[0] > counts[1] else target
+        detail = f"found {counts[0]} source lines and {counts[1]} target lines, expected as many of each"
+        yield Fault(f"{longer}:{unpaired}", "unpaired-line", detail)

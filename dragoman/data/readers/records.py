@@ -1,0 +1,142 @@
+"""Records of named fields, in JSON lines and Parquet → examples."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dragoman.data.examples import Example, Fault, FaultyError, checked_example
+from dragoman.data.readers.lines import each_line
+from dragoman.errors import DataError, MissingExtraError
+
+FIELDS = ("source", "target")  # of a record, unless others are named
+
+
+def read_json(
+    path: Path, fields: tuple[str, ...], several: bool, limit: int, numbers: bool
+) -> Iterator[Example | Fault]:
+    """The examples and faults of JSON lines; `numbers` may stand for texts."""
+
+    def example(line: str, number: int) -> Example:
+        values = _json_values(line, fields)
+        if numbers:
+            values = [_number_text(value) for value in values]
+        return _from_values(values, fields, several, str(path), number, limit)
+
+    return each_line(path, example)
+
+
+def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        blank = not line or line.isspace()
+        raise FaultyError("bad-json", "blank line" if blank else f"expected a JSON object: {error}") from None
+    if not isinstance(record, dict):
+        raise FaultyError("bad-json", f"found {_kind(record)}, expected a JSON object")
+    try:
+        return [record[field] for field in fields]
+    except KeyError:
+        raise FaultyError("missing-field", f"found the fields {_lacking(record, fields)}") from None
+
+
+def _lacking(found: Iterable[str], fields: Sequence[str]) -> str:
+    """What there is, and all that is missing; unless other names were asked for, that they can be."""
+    names = list(found)
+    shown = ", ".join(f"'{name}'" for name in names) or "none"
+    missing = " and ".join(f"'{field}'" for field in dict.fromkeys(fields) if field not in names)
+    unnamed = " (others are named by data.columns)" if tuple(fields) == FIELDS else ""
+    return f"{shown}, expected {missing}{unnamed}"
+
+
+def _number_text(value: Any) -> Any:
+    """A number as text, a list of numbers as one text; anything else as it is."""
+    if isinstance(value, list) and value and all(isinstance(_number_text(item), str) for item in value):
+        return " ".join(_number_text(item) for item in value)
+    return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _kind(value: Any) -> str:
+    names = {type(None): "null", bool: "true or false", str: "text", list: "a list", dict: "an object"}
+    return names.get(type(value), "a number")
+
+
+def _from_values(
+    values: Sequence[Any], fields: tuple[str, ...], several: bool, name: str, number: int, limit: int
+) -> Example:
+    source, *targets = values
+    if isinstance(source, str) and len(targets) == 1 and isinstance(targets[0], str):
+        return checked_example(source, targets, name, number, limit)
+    references: list[str] = []
+    for field, value in zip(fields[1:], targets, strict=True):
+        if several and isinstance(value, list):
+            references.extend(_text(item, f"an item of '{field}'") for item in value)
+        else:
+            references.append(_text(value, f"'{field}'", " or a list of texts" if several else ""))
+    return checked_example(_text(source, f"'{fields[0]}'"), references, name, number, limit)
+
+
+def _text(value: Any, what: str, otherwise: str = "") -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, UnicodeDecodeError):
+        found = f"byte 0x{value.object[value.start]:02x} at offset {value.start}"
+        raise FaultyError("bad-utf8", f"found {found} of {what}, expected UTF-8")
+    raise FaultyError("not-text", f"{what} is {_kind(value)}, expected text{otherwise}")
+
+
+def read_parquet(path: Path, fields: tuple[str, ...], several: bool, limit: int) -> Iterator[Example | Fault]:
+    """The examples and faults of a Parquet file."""
+    try:
+        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtraError("reading Parquet files", "pyarrow", "data") from None
+    name = str(path)
+    rows = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            _check_schema(file.schema_arrow, fields, several, name)
+            for batch in file.iter_batches(batch_size=4096, columns=list(dict.fromkeys(fields))):
+                columns = [_column_values(batch.column(field)) for field in fields]
+                for number, values in enumerate(zip(*columns, strict=True), rows + 1):
+                    try:
+                        yield _from_values(values, fields, several, name, number, limit)
+                    except FaultyError as fault:
+                        yield Fault(f"{name}:{number}", fault.kind, fault.detail)
+                rows += batch.num_rows
+    except (OSError, arrow.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(f"{name}: cannot be read as Parquet ({reason})") from error
+
+
+def _check_schema(schema: Any, fields: tuple[str, ...], several: bool, name: str) -> None:
+    """A column that is missing or of another type is wrong in every row: say it once."""
+    if not {*fields} <= {*schema.names}:
+        raise DataError(f"{name}: found the columns {_lacking(schema.names, fields)}")
+    for index, field in enumerate(fields):
+        kind = schema.field(field).type
+        inner = getattr(kind, "value_type", kind)
+        lists = str(kind).startswith(("list", "large_list", "fixed_size_list"))
+        if str(inner) in ("string", "large_string", "string_view") and (not lists or (several and index)):
+            continue
+        advice = " (several_references allows lists)" if lists and index and not several else ""
+        raise DataError(f"{name}: column '{field}' holds {kind}, expected string{advice}")
+
+
+def _column_values(column: Any) -> list[Any]:
+    """A column as Python values; text that is not UTF-8 stands there as its error."""
+    try:
+        values: list[Any] = column.to_pylist()
+        return values
+    except UnicodeDecodeError:
+        return [_value(scalar) for scalar in column]
+
+
+def _value(scalar: Any) -> Any:
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError as error:
+        return error

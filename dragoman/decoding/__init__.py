@@ -1,0 +1,1 @@
+"""From decoder states to hypotheses."""

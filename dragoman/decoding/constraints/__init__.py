@@ -1,0 +1,1 @@
+"""Constraints on the output text."""

@@ -1,0 +1,197 @@
+"""Token rows in, hypotheses out: the road that prediction and validation share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dragoman.data.batching import PAIRS, Batch, Form
+from dragoman.decoding import ctc
+from dragoman.decoding import cuda_graph_beam as repeated
+from dragoman.decoding import cuda_graph_step as captured
+from dragoman.decoding import length_nat as slots
+from dragoman.decoding.beam import beam
+from dragoman.decoding.constraints.automata import Rules
+from dragoman.decoding.coverage import Coverage
+from dragoman.decoding.diverse_beam import Groups
+from dragoman.decoding.greedy import follow
+from dragoman.decoding.methods import Method, Request, Writer
+from dragoman.decoding.options import Hypothesis, SearchConfig
+from dragoman.decoding.trace import Trace
+from dragoman.errors import ConfigError, DataError, DragomanError
+from dragoman.models.contracts import AtOnce, Emissions, Slots
+
+BEAM_ALONE = {"groups": 1, "coverage_penalty": 0.0, "shortest": 0, "no_repeat": 0}
+# How to read what a model writes at once.
+READERS: dict[type, Any] = {
+    Emissions: ctc.read,
+    Slots: slots.read,
+}
+
+
+def limits_of(lengths: Tensor, config: SearchConfig, ratio: float, maximum: int | None = None) -> Tensor:
+    """How many tokens sources of these lengths (<eos> counts) may be answered with; neighbours have no say."""
+    if config.longest:
+        limits = torch.full_like(lengths, config.longest + 1)
+    else:
+        limits = (lengths * math.ceil(ratio * 16) // 16) + 12
+    return limits if maximum is None else limits.clamp(max=maximum)
+
+
+def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
+    """The same for the sources of a batch, whatever the model can write."""
+    return limits_of(batch.source_mask.sum(1), config, ratio)
+
+
+def search(
+    model: Writer | AtOnce,
+    batch: Batch,
+    config: SearchConfig,
+    ratio: float,
+    most: int = 1,
+    *,
+    method: Method | None = None,
+    text: Callable[[Sequence[int]], str] = str,
+    rules: Sequence[Rules | None] | None = None,
+    trace: Trace | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses for every source of a batch, best first; without a `method` those of greedy or beam search.
+
+    `text` spells token ids, for methods that compare texts.
+    """
+    limits = limits_for(batch, config, ratio)
+    if rules and not config.longest:
+        needed = [one.distance(one.start) if one else 0 for one in rules]
+        limits = limits + limits.new_tensor([int(more) if math.isfinite(more) else 0 for more in needed])
+    if model.maximum is not None:
+        limits = limits.clamp(max=model.maximum)
+    if method is not None:
+        if any(rules or ()) or trace is not None:
+            raise ConfigError("prefixes, phrases and other rules, and a trace, go with beam search alone")
+        for name, usual in BEAM_ALONE.items():
+            if (value := getattr(config, name)) != usual:
+                raise ConfigError(f"search.{name}: found {value}, which goes with beam search alone; expected {usual}")
+        found = method.search(Request(model, batch, limits, config, most, text))
+    elif isinstance(model, AtOnce):
+        check_at_once(config, rules, trace)
+        found = at_once(model, batch, limits, config, most)
+    else:
+        check_possible(rules, limits)
+        found = in_steps(model, batch, limits, config, most, rules, trace)
+    if any(not hypotheses or math.isnan(hypotheses[0].score) for hypotheses in found):
+        if rules or config.no_repeat or config.shortest:
+            raise DragomanError(
+                "found no output for a source: either no output keeps to search.shortest, search.no_repeat and the "
+                "rules, or the model's probabilities are NaN"
+            )
+        raise DragomanError("found no output for a source: the model's probabilities are NaN; its weights are broken")
+    return found
+
+
+def check_at_once(config: SearchConfig, rules: Sequence[Rules | None] | None, trace: Trace | None) -> None:
+    """Refuse what only a search step by step can do."""
+    asked = {
+        "rules": rules is not None and any(rules),
+        "a trace": trace is not None,
+        "coverage_penalty": config.coverage_penalty > 0,
+        "shortest": config.shortest > 0,
+        "no_repeat": config.no_repeat > 0,
+        "groups": config.groups > 1,
+        "stop": config.stop != "complete",
+    }
+    if wrong := [name for name, given in asked.items() if given]:
+        raise ConfigError(f"found {', '.join(wrong)}, but this model writes all tokens at once, not one by one")
+
+
+def check_possible(rules: Sequence[Rules | None] | None, limits: Tensor) -> None:
+    """Refuse rules that no output can keep."""
+    for one, limit in zip(rules or (), limits.tolist(), strict=False):
+        if one is not None and (needed := one.distance(one.start)) > limit - 1:
+            if math.isinf(needed):
+                raise DataError("no output can keep all the rules of an input: they contradict each other")
+            raise DataError(f"the rules of an input need {int(needed)} tokens, expected at most {limit - 1}")
+
+
+@torch.no_grad()
+def at_once(model: AtOnce, batch: Batch, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
+    """What a model without feedback writes."""
+    written = model.emissions(batch, limits, max(config.beam, most))
+    found: list[list[Hypothesis]] = READERS[type(written)](written, limits, config, most)
+    return found
+
+
+def in_steps(
+    model: Writer,
+    batch: Batch,
+    limits: Tensor,
+    config: SearchConfig,
+    most: int,
+    rules: Sequence[Rules | None] | None = None,
+    trace: Trace | None = None,
+) -> list[list[Hypothesis]]:
+    """What a model writes token by token."""
+    groups = Groups(config.groups, config.diversity) if config.groups > 1 else None
+    width = groups.width(config.beam) if groups else max(config.beam, most)
+    plain = trace is None and not (any(rules or ()) or config.coverage_penalty or config.shortest or config.no_repeat)
+    penalty = config.coverage_penalty
+    if plain and not groups:
+        found = repeated.search(model, batch, limits, width, most, config)
+        if found is not None:
+            return found
+    with torch.no_grad(), captured.start(model, batch, limits, width, able=not (groups or penalty)) as (writer, state):
+        if config.beam == 1 and most == 1 and plain:
+            ranked = {"length_penalty": config.length_penalty, "normalisation": config.normalisation}
+            return [[one] for one in follow(writer.step, state, limits, **ranked)]  # type: ignore[arg-type]
+        return beam(
+            writer.step,
+            state,
+            limits,
+            width=width,
+            length_penalty=config.length_penalty,
+            normalisation=config.normalisation,
+            most=most,
+            certain=config.stop == "certain",
+            shortest=config.shortest,
+            no_repeat=config.no_repeat,
+            rules=rules,
+            coverage=Coverage(model.step, penalty, batch.source_mask) if penalty else None,
+            trace=trace,
+            groups=groups,
+        )
+
+
+def search_all(
+    model: Writer | AtOnce,
+    sources: Sequence[Sequence[int]],
+    config: SearchConfig,
+    ratio: float,
+    device: torch.device,
+    *,
+    rows: int = 64,
+    most: int = 1,
+    method: Method | None = None,
+    text: Callable[[Sequence[int]], str] = str,
+    rules: Sequence[Rules | None] | None = None,
+    traces: list[Trace | None] | None = None,
+    form: Form = PAIRS,
+) -> Iterator[tuple[int, list[Hypothesis]]]:
+    """(place, hypotheses) for many sources, batched by length; each place comes once, in the order of lengths.
+
+    Rules stand in the order of the sources; `traces`, as long as the sources, is filled with a trace for each; `form`
+    says how sources become a batch.
+    """
+    order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
+    for first in range(0, len(order), rows):
+        places = order[first : first + rows]
+        batch = form.batch([sources[place] for place in places]).to(device)
+        own = None if rules is None else [rules[place] for place in places]
+        trace = None if traces is None else Trace(len(places))
+        found = search(model, batch, config, ratio, most, method=method, text=text, rules=own, trace=trace)
+        if traces is not None and trace is not None:
+            for row, place in enumerate(places):
+                traces[place] = trace.of(row)
+        yield from zip(places, found, strict=True)

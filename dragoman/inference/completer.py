@@ -1,0 +1,192 @@
+"""Texts gone on with and texts measured, by runs that learned running text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dragoman.config import settings
+from dragoman.data.bptt import HeldText, OverlappingPlan
+from dragoman.data.tokenizers.tokenizer import EOS, UNK
+from dragoman.decoding.complete import complete
+from dragoman.decoding.likelihood import mean_log_probabilities, text_likelihood
+from dragoman.decoding.sampling import Sampling
+from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.runs import Run, device_of
+from dragoman.scoring.perplexity import TextSize, text_size
+from dragoman.tasks.table import segment_of
+
+LINES = 10_000  # tokenised at a time
+
+
+@dataclass(frozen=True)
+class Completed:
+    """A prompt and what follows it."""
+
+    text: str  # the prompt included; lines with "\n" between them
+    score: float  # mean log-probability a token of what follows
+    tokens: tuple[str, ...]  # of what follows, readable
+    token_scores: tuple[float, ...]
+    ended: bool  # with the end of its line, where one line was asked for, and not for want of room
+
+    def as_json(self) -> str:
+        """One JSON object on one line."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+class Completer:
+    """A trained language model, ready to go on with texts and to say how likely they are."""
+
+    def __init__(self, run: Run, device: str = "auto") -> None:
+        if not run.task.running:
+            raise RunError(
+                f'{run.folder}: found task = "{run.task.name}", expected a language model (task = "language-model")'
+            )
+        self.run, self.config = run, run.config
+        self.device = device_of(device)
+        self.tokenizer = run.tokenizers()[1]
+        self.model: Any = run.model(self.device)
+
+    def complete(
+        self,
+        prompts: Sequence[str],
+        *,
+        longest: int = 100,
+        sampling: Sampling | None = None,
+        samples: int = 1,
+        one_line: bool = False,
+        allow_unknown: bool = False,
+        batch_size: int = 64,
+        first: int = 1,
+    ) -> list[list[Completed]]:
+        """Of every prompt so many completions of at most `longest` tokens; without a `sampling` the greedy one.
+
+        An empty prompt begins a new line, "\\n" in a prompt ends one. `one_line` stops where the line ends. What the
+        vocabulary does not have is an error, or with `allow_unknown` read as <unk>. `first` is the number of the first
+        prompt, for messages.
+        """
+        if isinstance(prompts, str):
+            raise TypeError("complete takes a list of prompts; for one prompt write complete([prompt])")
+        for name, value in (("longest", longest), ("samples", samples), ("batch_size", batch_size)):
+            if value < 1:
+                raise ConfigError(f"{name}: found {value}, expected at least 1")
+        if samples > 1 and sampling is None:
+            raise ConfigError(
+                f"samples: found {samples} without a sampling, expected 1: the likeliest tokens are one text"
+            )
+        if is_dataclass(sampling):
+            sampling = settings.build(Sampling, settings.as_table(sampling))  # ranges are checked
+        rows = [self.encode(prompt, f"prompt {place}", allow_unknown) for place, prompt in enumerate(prompts, first)]
+        found = complete(
+            self.model, rows, longest, sampling=sampling, samples=samples, one_line=one_line, device=self.device,
+            rows=batch_size, first=first,
+        )  # fmt: skip
+        return [
+            [
+                Completed(
+                    self.joined(prompt, row, one.tokens[: -1 if one.ended else None]),
+                    sum(one.token_scores) / len(one.token_scores),
+                    tuple(self.tokenizer.pieces(one.tokens)),
+                    one.token_scores,
+                    one.ended,
+                )
+                for one in several
+            ]
+            for prompt, row, several in zip(prompts, rows, found, strict=True)
+        ]
+
+    def encode(self, text: str, place: str, allow_unknown: bool = False) -> list[int]:
+        """The tokens of a text, <eos> between its lines; what is unknown is an error that names it."""
+        row: list[int] = []
+        for number, line in enumerate(text.split("\n")):
+            tokens = self.tokenizer.encode(line)
+            if UNK in tokens and not allow_unknown:
+                begin, end = self.tokenizer.spans(line)[tokens.index(UNK)]
+                raise DataError(
+                    f"{place}: found {line[begin:end]!r}, which is not in the vocabulary of {len(self.tokenizer):,} "
+                    f"{self.tokenizer.kind}; write it otherwise, or read it as <unk> with --allow-unknown "
+                    "(allow_unknown=True)"
+                )
+            row += [EOS, *tokens] if number else tokens
+        return row
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, a new line for every <eos>."""
+        lines: list[list[int]] = [[]]
+        for ends, same in groupby(tokens, key=lambda token: token == EOS):
+            if ends:
+                lines += [[] for _ in same]
+            else:
+                lines[-1] += same
+        return "\n".join(self.tokenizer.decode(line) for line in lines)
+
+    def joined(self, prompt: str, row: Sequence[int], following: Sequence[int]) -> str:
+        """A prompt and what follows it; words outside the vocabulary stand as they were written."""
+        text = self.decode([*row, *following])
+        return prompt + text[len(self.decode(row)) :] if UNK in row else text
+
+    def rate(self, texts: Sequence[str], batch_size: int = 64) -> list[float]:
+        """Of every text, a line of its own, the mean log-probability a token, its end included; −∞: no room for it."""
+        if isinstance(texts, str):
+            raise TypeError("rate takes a list of texts; for one text write rate([text])")
+        rows = self.tokenizer.encode_batch([text.replace("\n", " ") for text in texts])
+        return mean_log_probabilities(self.model, rows, self.device, batch_size)
+
+    def evaluate(
+        self,
+        lines: Iterable[str],
+        *,
+        batch_size: int = 64,
+        progress: Callable[[int], None] | None = None,
+    ) -> dict[str, Any]:
+        """How likely a running text is: its nats by token, word and character, whatever the batch size.
+
+        The end of a line counts as a word and a character. `unknown` tokens, read as <unk>, are counted: where there
+        are some, figures cannot be compared with those of another vocabulary.
+        """
+        if isinstance(lines, str):  # its characters would be lines
+            raise TypeError("evaluate takes the lines of a text; of a file write evaluate(text.splitlines())")
+        parts: list[Any] = [np.array([EOS], np.int32)]
+        size, count, together = TextSize(), 0, list[str]()
+
+        def take() -> None:
+            rows = self.tokenizer.encode_batch(together)
+            parts.append(np.fromiter((token for row in rows for token in (*row, EOS)), np.int32))
+            together.clear()
+
+        for line in lines:
+            size += text_size([line])
+            count += 1
+            together.append(line)
+            if len(together) == LINES:
+                take()
+        take()
+        text = HeldText(np.concatenate(parts))
+        if not count:
+            raise DataError("nothing to evaluate: no line was read")
+        plan = OverlappingPlan(text, segment_of(self.config))
+        found = text_likelihood(
+            self.model, plan, size, self.device, rows=batch_size, progress=progress or (lambda tokens: None)
+        )
+        assert found is not None, "nothing interrupts it"
+        likelihood, accuracy = found
+        return {
+            "lines": count,
+            "tokens": likelihood.tokens,
+            "words": size.words,
+            "characters": size.characters,
+            "unknown": int((text.tokens == UNK).sum()),
+            **likelihood.scores(),
+            "token_accuracy": accuracy,
+        }
+
+
+def open_completer(folder: str | Path, device: str = "auto") -> Completer:
+    """Open a trained language model."""
+    return Completer(Run(folder), device)

@@ -1,0 +1,94 @@
+"""What an evaluation needs beside predictions: examples, files read once, names of metrics, the loss of references."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from dragoman.data.batching import Form, Rows
+from dragoman.data.examples import Example, Fault
+from dragoman.data.feature_store import FeatureColumn, write_features
+from dragoman.data.media.codec import Features
+from dragoman.scoring.table import Units, chosen
+from dragoman.tasks.table import Task
+
+Pair = Example | tuple[str, str | Sequence[str]]
+
+
+def as_examples(pairs: Sequence[Pair]) -> list[Example]:
+    """Pairs as readers give them."""
+    if isinstance(pairs, str | Path):
+        raise TypeError(
+            f"evaluate takes pairs of a source and its reference, found {str(pairs)!r}; "
+            "dragoman.data.readers.pairs.read_pairs reads a file"
+        )
+    return [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
+
+
+def as_example(pair: Pair, place: int) -> Example:
+    """One of them."""
+    if isinstance(pair, Example):
+        return pair
+    if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+        raise TypeError(f"pair {place}: found {pair!r}, expected (source, reference) or (source, [reference, …])")
+    source, target = pair
+    references = (target,) if isinstance(target, str) else tuple(target)
+    if not references or not all(isinstance(text, str) for text in references):
+        raise TypeError(f"pair {place}: found the references {target!r}, expected one or more texts")
+    return Example(source, references, "pairs", place)
+
+
+def metric_names(asked: str | Sequence[str], task: Task, units: Units) -> tuple[str, ...]:
+    """The metrics of an evaluation: those asked for, or those of the task; a wrong name must not cost a decoding."""
+    names = ((asked,) if isinstance(asked, str) else tuple(asked)) or task.metrics
+    if "per" not in names and units == "phonemes" and task.kinds:
+        names = ("per", *names)
+    chosen(names, units)
+    return names
+
+
+def read_files(codec: Features, examples: Sequence[Example], owner: object) -> tuple[list[Example], list[Fault]]:
+    """Recordings or pictures read once, into a folder that goes with its owner; and what cannot be read."""
+    places = list(dict.fromkeys(example.tagged for example in examples))
+    beside = tempfile.mkdtemp(prefix="dragoman-features-")
+    weakref.finalize(owner, shutil.rmtree, beside, ignore_errors=True)
+    folder = Path(beside) / "features"
+    wrong = {fault.place: fault for fault in write_features(folder, places, codec.config)}
+    codec.remember(FeatureColumn(folder))
+    named = [(one, wrong.get(one.tagged)) for one in examples]
+    faults = [Fault(one.place, fault.kind, str(fault)) for one, fault in named if fault is not None]
+    return [one for one, fault in named if fault is None], faults
+
+
+class ReferenceLoss(NamedTuple):
+    """How probable references are, over their tokens, <eos> included."""
+
+    loss: float  # mean negative log-probability; ∞ if none can be written
+    accuracy: float
+    too_long: int  # references left out, since the model cannot write them at all
+
+
+@torch.no_grad()
+def reference_loss(
+    model: Any, sources: Rows, targets: Rows, form: Form, device: torch.device, batch_size: int
+) -> ReferenceLoss:
+    """How probable targets are; those that the model cannot write at all are left out and counted."""
+    order = sorted(range(len(targets)), key=lambda place: len(targets[place]))
+    total, correct, count, too_long = 0.0, 0, 0, 0
+    for first in range(0, len(order), batch_size):
+        places = order[first : first + batch_size]
+        batch = form.batch([sources[p] for p in places], [targets[p] for p in places]).to(device)
+        scores = model.score(batch)
+        total -= float(scores.log_probabilities.sum(dtype=torch.float64))
+        correct += int(scores.correct.sum())
+        count += int(scores.mask.sum())
+        too_long += int((~scores.mask.any(1)).sum())  # every other reference has its <eos> at least
+    mean = (total / count, correct / count) if count else (math.inf, 0.0)
+    return ReferenceLoss(*mean, too_long)

@@ -1,0 +1,134 @@
+"""What two positions are to each other, told inside self-attention (FIELD E3, E4).
+
+A relation may enter in two places: it turns queries and keys before they are compared, or it adds a bias to
+the scores. Each kind overrides the one that is its own; the base class tells nothing, for positions that were
+already added to the embeddings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.config.settings import Range, setting
+
+
+class Relation(nn.Module):
+    """Nothing is told: attention compares what it is given."""
+
+    shared: ClassVar[bool] = False  # one for all layers of a stack
+
+    def turn(self, x: Tensor, places: Tensor) -> Tensor:
+        """Queries or keys (N, H, T, d) that stand at places (T,)."""
+        return x
+
+    def bias(self, query: Tensor, distance: Tensor, scale: float) -> Tensor | None:
+        """What is added to the scores, broadcastable to (N, H, T, S); distance (T, S) from query to key.
+
+        The query is as the score compares it; `scale` is what its products are multiplied with.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class RotaryConfig:
+    """Queries and keys are turned by their position, so that their product depends on the distance."""
+
+    kind: ClassVar[str] = "rotary"
+    base: Annotated[float, Range(1.0, None, exclusive_minimum=True)] = setting(
+        10000.0, help="the slowest pair turns once in about 2π × base positions"
+    )
+
+
+class Rotary(Relation):
+    """RoPE (FIELD E4; Su et al. 2021, eq. 34), with the halves of a head as pairs, as in Llama.
+
+    The paper pairs neighbours: the same up to a permutation of the rows of the query and key matrices.
+    """
+
+    def __init__(self, config: RotaryConfig, heads: int, depth: int, causal: bool) -> None:
+        super().__init__()
+        self.base = config.base
+
+    def turn(self, x: Tensor, places: Tensor) -> Tensor:
+        """x (N, H, T, d) with the pair (i, i + d/2) turned by place · base^(−2i/d)."""
+        precise = torch.promote_types(x.dtype, torch.float32)
+        depth = x.shape[-1]
+        rates = self.base ** (-torch.arange(0, depth, 2, device=x.device, dtype=precise) / depth)
+        angles = places.to(precise)[:, None] * rates  # (T, d/2)
+        cosine, sine = angles.cos(), angles.sin()
+        left, right = x.chunk(2, -1)
+        return torch.cat([left * cosine - right * sine, right * cosine + left * sine], -1).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class RelativeConfig:
+    """A trained vector per distance, added to the keys; far distances share the last one."""
+
+    kind: ClassVar[str] = "relative"
+    distance: Annotated[int, Range(1, None)] = setting(16, help="distances beyond this are taken as this")
+
+
+class Relative(Relation):
+    """e_ij = q_i (k_j + a_{j−i})ᵀ / √d (FIELD E3; Shaw et al. 2018, eq. 4): keys only, one table for all heads.
+
+    The paper's vectors for the values (eq. 3) are left out: its table 3 finds them to add nothing.
+    """
+
+    def __init__(self, config: RelativeConfig, heads: int, depth: int, causal: bool) -> None:
+        super().__init__()
+        self.distance, self.ahead = config.distance, 0 if causal else config.distance
+        self.table = nn.Parameter(torch.randn(self.distance + 1 + self.ahead, depth) * depth**-0.5)
+
+    def bias(self, query: Tensor, distance: Tensor, scale: float) -> Tensor:
+        """Every query meets every vector once; the distances then pick (their section 3.3)."""
+        products = (query * scale) @ self.table.T  # (N, H, T, 2k+1)
+        index = distance.clamp(-self.distance, self.ahead) + self.distance  # (T, S)
+        return products.gather(-1, index.expand(*products.shape[:-1], -1))
+
+
+@dataclass(frozen=True)
+class RelativeBiasConfig:
+    """A trained number per head and range of distances, added to the scores; one table for the whole stack."""
+
+    kind: ClassVar[str] = "relative-bias"
+    buckets: Annotated[int, Range(4, None)] = setting(32, help="ranges of distances that are told apart")
+    distance: Annotated[int, Range(2, None)] = setting(128, help="distances from here on share a bucket")
+
+    def problems(self) -> Iterator[str]:
+        """What the fields cannot say one by one."""
+        if self.distance <= self.buckets // 2:
+            yield f"distance: found {self.distance}, expected more than half of buckets = {self.buckets}"
+
+
+class RelativeBias(Relation):
+    """The bias of T5 (Raffel et al. 2020, section 2.1): exact buckets near by, logarithmic ones further off.
+
+    Encoders spend half of the buckets on each direction, decoders all of them on the past.
+    """
+
+    shared = True
+
+    def __init__(self, config: RelativeBiasConfig, heads: int, depth: int, causal: bool) -> None:
+        super().__init__()
+        self.causal, self.distance = causal, config.distance
+        self.buckets = config.buckets if causal else config.buckets // 2  # of one direction
+        self.table = nn.Parameter(torch.randn(config.buckets, heads) * (heads * depth) ** -0.5)
+
+    def bucket(self, distance: Tensor) -> Tensor:
+        """The bucket of every distance from query to key."""
+        exact = self.buckets // 2
+        far = distance.abs().clamp(min=1).float()
+        steps = torch.log(far / exact) / math.log(self.distance / exact) * (self.buckets - exact)
+        further = (exact + steps.long()).clamp(max=self.buckets - 1)
+        size = torch.where(distance.abs() < exact, distance.abs(), further)
+        return size if self.causal else size + self.buckets * (distance > 0)
+
+    def bias(self, query: Tensor, distance: Tensor, scale: float) -> Tensor:
+        """(1, H, T, S); it is not scaled."""
+        return self.table[self.bucket(distance)].permute(2, 0, 1)[None]

@@ -1,0 +1,1 @@
+"""Decoders: a memory to hidden states, token by token."""

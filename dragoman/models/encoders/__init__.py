@@ -1,0 +1,1 @@
+"""Encoders: a source to a memory."""

@@ -1,0 +1,56 @@
+"""A source read all at once by a plain network of dense layers (FIELD C6)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.config.settings import Share, Size, setting
+from dragoman.layers.blocks import ACTIVATIONS, TokenEmbedding, window
+from dragoman.models.contracts import Memory
+
+
+@dataclass(frozen=True)
+class DenseEncoderConfig:
+    """A fixed window of embeddings, laid flat and pressed through dense layers."""
+
+    kind: ClassVar[str] = "dense"
+    maximum: Size = setting(32, help="longest source it can read, <eos> included; also the entries of the memory")
+    layers: Size = setting(2, help="dense layers before the one that gives the memory")
+    embedding: Size = setting(64, help="size of the source embeddings")
+    hidden: Size = setting(512, help="size of the dense layers")
+    width: Size = setting(256, help="size of each entry of the memory")
+    activation: Literal["relu", "gelu", "silu"] = setting("relu", help="after every dense layer")
+    dropout: Share = setting(0.1, help="on embeddings and after every dense layer")
+
+
+class DenseEncoder(nn.Module):
+    """Tokens to memory: (maximum × embedding) → hidden → … → (maximum × width).
+
+    Every entry knows the whole source and none belongs to a token, so all of them are real whatever the source's
+    length. The final state is their mean.
+    """
+
+    def __init__(self, config: DenseEncoderConfig, embedding: TokenEmbedding) -> None:
+        super().__init__()
+        self.width, self.maximum = config.width, config.maximum
+        self.embedding = embedding
+        inputs = [config.maximum * config.embedding] + [config.hidden] * (config.layers - 1)
+        self.layers = nn.ModuleList(nn.Linear(size, config.hidden) for size in inputs)
+        self.entries = nn.Linear(config.hidden, config.maximum * config.width)
+        self.activation = ACTIVATIONS[config.activation]
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, source: Tensor, mask: Tensor) -> Memory:
+        """source (B, S), mask (B, S)."""
+        x, mask = window(self.dropout(self.embedding(source)), mask, self.maximum)
+        x = x * mask[:, :, None].to(x.dtype)
+        x = F.pad(x, (0, 0, 0, self.maximum - x.shape[1])).flatten(1)  # (B, maximum·E)
+        for layer in self.layers:
+            x = self.dropout(self.activation(layer(x)))
+        entries = self.entries(x).view(-1, self.maximum, self.width)
+        everywhere = mask.new_ones(entries.shape[:2])
+        return Memory(keys=entries, values=entries, mask=everywhere, final=(entries.mean(1),))

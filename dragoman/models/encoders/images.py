@@ -1,0 +1,260 @@
+"""Pictures in, a spatial memory out (FIELD A4, D12): one entry for every place of a coarse grid, row after row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.config.settings import Share, Size, setting
+from dragoman.data.media.images import COLOURS
+from dragoman.errors import ConfigError, DragomanError, MissingExtraError, hint
+from dragoman.layers.blocks import glorot
+from dragoman.layers.convolution import NonLocal
+from dragoman.layers.positions import LearnedConfig
+from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.encoders.character_words import Vectors
+from dragoman.models.encoders.frames import SCALED_UP
+from dragoman.models.encoders.table import ROW_ENCODERS, RowEncoderConfig
+from dragoman.models.transformer import TransformerConfig
+
+GROUPS = 8
+
+
+@dataclass(frozen=True)
+class PictureEncoderConfig:
+    """A small residual network (He et al. 2016): every stage halves height and width."""
+
+    kind: ClassVar[str] = "picture"
+    channels: tuple[Size, ...] = setting((32, 64, 128, 256), help="channels of every stage")
+    blocks: Size = setting(2, help="residual blocks a stage")
+    width: Size = setting(256, help="size of the memory")
+    non_local: bool = setting(False, help="after the last stage every place also looks at all others (Wang 2018)")
+    dropout: Share = setting(0.1, help="on the memory")
+
+    def problems(self) -> Iterator[str]:
+        """What the fields cannot say one by one."""
+        if not self.channels:
+            yield "channels: found none, expected at least one stage"
+        for size in self.channels:
+            if size % GROUPS:
+                yield f"channels: found {size}, expected multiples of {GROUPS}, the groups of the norms"
+
+
+@dataclass(frozen=True)
+class PatchesConfig:
+    """Squares of a picture as a row of vectors, for an encoder that otherwise reads tokens (Dosovitskiy 2021)."""
+
+    kind: ClassVar[str] = "patches"
+    size: Size = setting(8, help="pixels a side of a square; must divide the picture's")
+    dropout: Share = setting(0.0, help="on the squares' vectors")
+    inner: RowEncoderConfig = setting(
+        TransformerConfig(layers=4, width=256, heads=4, feedforward=1024, positions=LearnedConfig(maximum=1024)),
+        help="what reads the squares, row after row",
+    )
+
+    def problems(self) -> Iterator[str]:
+        """What the fields cannot say one by one."""
+        if self.inner.embedding == 0:
+            yield "inner.embedding: found 0, expected a size: squares have no number of their own"
+
+    @property
+    def width(self) -> int:
+        """Size of the memory."""
+        return self.inner.width
+
+
+@dataclass(frozen=True)
+class TorchvisionConfig:
+    """A network of torchvision up to its last pooling, with the weights that come with it or random ones."""
+
+    kind: ClassVar[str] = "torchvision"
+    name: str = setting("resnet18", help="which one, such as resnet50, mobilenet_v3_small or convnext_tiny")
+    weights: Literal["trained", "none"] = setting(
+        "trained", help="torchvision's, which it downloads when a run begins; none: random ones"
+    )
+    width: Size = setting(256, help="size of the memory")
+    dropout: Share = setting(0.1, help="on the memory")
+
+
+def colours(source: Tensor) -> Tensor:
+    """Rows of pixels (B, H, W·3) as colours (B, 3, H, W)."""
+    rows, height, _ = source.shape
+    return source.view(rows, height, -1, COLOURS).permute(0, 3, 1, 2)
+
+
+def pixels(source: Tensor) -> Tensor:
+    """Rows of pixels (B, H, W·3), 0 to 1, as colours (B, 3, H, W) around 0."""
+    return (colours(source) - 0.5) * 4
+
+
+class ResidualBlock(nn.Module):
+    """relu(x + norm(conv(relu(norm(conv(x))))))), the first convolution perhaps taking steps of two.
+
+    Norms are over groups of channels of one picture (Wu and He 2018), so that no picture sees another.
+    """
+
+    def __init__(self, inputs: int, channels: int, step: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, channels, 3, step, 1, bias=False)
+        self.second = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.first_norm, self.second_norm = nn.GroupNorm(GROUPS, channels), nn.GroupNorm(GROUPS, channels)
+        fits = inputs == channels and step == 1
+        self.around = nn.Identity() if fits else nn.Conv2d(inputs, channels, 1, step, bias=False)
+        for layer in (self.first, self.second):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+        nn.init.zeros_(self.second_norm.weight)  # a block begins as its input alone, which trains better
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, I, H, W) → (B, C, H', W')."""
+        y = F.relu(self.first_norm(self.first(x)))
+        return F.relu(self.around(x) + self.second_norm(self.second(y)))
+
+
+class PictureEncoder(nn.Module):
+    """Pictures to (B, h·w, D); its final state is the mean over the grid."""
+
+    def __init__(self, config: PictureEncoderConfig, features: int) -> None:
+        super().__init__()
+        self.width = config.width
+        first, *_ = config.channels
+        self.stem = nn.Conv2d(COLOURS, first, 3, 1, 1)
+        stages: list[nn.Module] = []
+        channels = first
+        for size in config.channels:
+            for number in range(config.blocks):
+                stages.append(ResidualBlock(channels, size, 2 if number == 0 else 1))
+                channels = size
+        if config.non_local:
+            stages.append(NonLocal(channels))
+        self.stages = nn.Sequential(*stages)
+        self.project = nn.Linear(channels, config.width)
+        self.norm = nn.LayerNorm(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        glorot(self.project)
+
+    def forward(self, source: Tensor, mask: Tensor) -> Memory:
+        """source (B, H, W·3); every picture is whole, so the mask (B, H) says nothing."""
+        x = self.stages(F.relu(self.stem(pixels(source))))
+        return spatial_memory(self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2)))))
+
+
+def spatial_memory(entries: Tensor) -> Memory:
+    """Of entries (B, h·w, D), all of them real; its final state is their mean."""
+    real = torch.ones(entries.shape[:2], dtype=torch.bool, device=entries.device)
+    return Memory(keys=entries, values=entries, mask=real, final=(entries.mean(1),))
+
+
+class TorchvisionEncoder(nn.Module):
+    """A network of torchvision, its grid of channels projected.
+
+    Its norms always use the statistics they came with, so that no picture sees another.
+    """
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, config: TorchvisionConfig, features: int) -> None:
+        super().__init__()
+        self.config, self.width = config, config.width
+        self.trunk = trunk_of(config.name, None)
+        # What ImageNet's colours are, for all of torchvision's networks.
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None], persistent=False)
+        self.register_buffer("spread", torch.tensor([0.229, 0.224, 0.225])[:, None, None], persistent=False)
+        side = features // COLOURS
+        self.eval()
+        with torch.no_grad():
+            channels = self.trunk(torch.zeros(1, COLOURS, side, side)).shape[1]
+        self.project = nn.Linear(channels, config.width)
+        self.norm = nn.LayerNorm(config.width)
+        self.dropout = nn.Dropout(config.dropout)
+        glorot(self.project)
+        self.train()
+
+    def train(self, mode: bool = True) -> TorchvisionEncoder:
+        """See nn.Module; but for the network itself."""
+        super().train(mode)
+        self.trunk.eval()
+        return self
+
+    def take_trained(self) -> str:
+        """Take torchvision's weights, if they are asked for, and tell so."""
+        if self.config.weights == "none":
+            return ""
+        self.trunk.load_state_dict(trunk_of(self.config.name, "DEFAULT").state_dict())
+        fold_norms(self.trunk)
+        count = sum(part.numel() for part in self.trunk.parameters())
+        return f"{count:,} weights of torchvision's {self.config.name}"
+
+    def forward(self, source: Tensor, mask: Tensor) -> Memory:
+        """source (B, H, W·3); see PictureEncoder."""
+        x = self.trunk((colours(source) - self.mean) / self.spread)
+        return spatial_memory(self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2)))))
+
+
+@torch.no_grad()
+def fold_norms(network: nn.Module) -> None:
+    """Move the statistics of all batch norms into their weights and biases, so that in use each gives what it gave.
+
+    A run keeps weights alone: statistics beside them would be lost when it is opened or goes on.
+    """
+    for norm in network.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            assert norm.running_mean is not None
+            assert norm.running_var is not None
+            deviation = (norm.running_var + norm.eps).sqrt()
+            norm.bias.sub_(norm.weight * norm.running_mean / deviation)
+            norm.weight.mul_((1 + norm.eps) ** 0.5 / deviation)
+            norm.reset_running_stats()  # mean 0 and variance 1
+
+
+def trunk_of(name: str, weights: str | None) -> nn.Module:
+    """A network of torchvision up to its last pooling: pictures (B, 3, H, W) → (B, C, h, w)."""
+    try:
+        from torchvision import models
+    except ImportError:
+        raise MissingExtraError('model.encoder.kind = "torchvision"', "torchvision", "torchvision") from None
+    known = models.list_models(module=models)
+    if name not in known:
+        raise ConfigError(f"model.encoder.name: torchvision has no {name!r}. {hint(name, known)}")
+    try:
+        network = models.get_model(name, weights=weights)
+    except OSError as error:
+        raise DragomanError(f"the weights of torchvision's {name} could not be downloaded: {error}") from None
+    if hasattr(network, "features"):
+        trunk: nn.Module = network.features
+    elif hasattr(network, "layer4"):  # a residual network: all but pooling and output
+        trunk = nn.Sequential(*list(network.children())[:-2])
+    else:
+        raise ConfigError(
+            f"model.encoder.name: found {name!r}, which ends in no grid of places; expected a convolutional network "
+            "such as resnet18, mobilenet_v3_small or convnext_tiny"
+        )
+    return trunk
+
+
+class PatchesEncoder(nn.Module):
+    """Squares of a picture, each through one matrix, then any row encoder."""
+
+    inner: Encoder
+
+    def __init__(self, config: PatchesConfig, features: int) -> None:
+        super().__init__()
+        size = config.inner.embedding
+        side = features // COLOURS
+        assert side % config.size == 0, f"squares of {config.size} pixels do not fill a picture of {side}"
+        self.cut = nn.Conv2d(COLOURS, size, config.size, config.size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.scale = size**-0.5 if isinstance(config.inner, SCALED_UP) else 1.0
+        self.inner = ROW_ENCODERS[type(config.inner)](config.inner, Vectors(size))
+        self.width = self.inner.width
+
+    def forward(self, source: Tensor, mask: Tensor) -> Memory:
+        """source (B, H, W·3); see PictureEncoder."""
+        x = self.cut(pixels(source)).flatten(2).transpose(1, 2)  # (B, h·w, E)
+        real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        return self.inner(self.dropout(x) * self.scale, real)

@@ -1,0 +1,39 @@
+"""Where the words of captions looked in their pictures: from a run and files to drawings (FIELD A4, I1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman.analysis.attention import memory_attention
+from dragoman.data.media.codec import Features
+from dragoman.data.media.images import COLOURS, PictureConfig
+from dragoman.errors import ConfigError
+from dragoman.inference.predictor import Predictor
+from dragoman.models.captioner import CaptionerConfig, PictureReaderConfig
+from dragoman.reports.image_plots import draw_attention_over_picture, looked, numbered
+
+
+def draw_gazes(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
+    """One drawing a picture: the caption that is predicted, and the attention of each of its tokens."""
+    codec, model = predictor.source_tokenizer, predictor.config.model
+    assert isinstance(codec, Features)
+    if not (isinstance(model, CaptionerConfig) and isinstance(model.encoder, PictureReaderConfig)):
+        raise ConfigError(
+            f'attention over pictures needs a run of task = "caption"; {predictor.run.folder} has '
+            f'task = "{predictor.config.task}"'
+        )
+    assert isinstance(codec.config, PictureConfig)
+    side, tokenizer, out = codec.config.size, predictor.target_tokenizer, []
+    codec.encode_batch(places)  # names a picture that cannot be read
+    predictions = predictor.predict(places)
+    for number, (place, prediction) in enumerate(zip(places, predictions, strict=True), 1):
+        rows = codec.encode(place)
+        target = tokenizer.encode(prediction.text)
+        batch = predictor.form.batch([rows], [target]).to(predictor.device)
+        weights = looked(memory_attention(predictor.model, batch), 0)[: len(target)]  # not of <eos>
+        own = numbered(path, number, len(places))
+        image = rows.reshape(side, side, COLOURS)
+        name = Path(place.rpartition("::")[2]).name
+        out.append(draw_attention_over_picture(image, tokenizer.pieces(target), weights, own, prediction.text, name))
+    return out

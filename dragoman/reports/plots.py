@@ -1,0 +1,174 @@
+"""Pictures by matplotlib (extra 'plots'), without a screen."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dragoman.analysis.attention import Alignment
+from dragoman.analysis.cost import Cost, Exponents
+from dragoman.errors import DataError, MissingExtraError
+from dragoman.files import written_whole
+from dragoman.scoring.calibration import Reliability
+from dragoman.scoring.lengths import LengthScore
+
+INK, PAPER = "#1f2933", "#ffffff"
+LARGEST = 60.0  # inches a side
+READABLE = 250  # tokens; more would be a black stripe instead of names
+
+
+def figure(width: float, height: float) -> tuple[Any, Any]:
+    """A figure and the matplotlib module's save hook, made without global state."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("drawing", "matplotlib", "plots") from None
+    return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER), Figure
+
+
+def check_picture(path: str | Path) -> None:
+    """Find out before long work that no picture can be written to this path."""
+    path = Path(path)
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise DataError(f"{path}: found ending '{path.suffix}', expected .png, .svg or .pdf")
+    if path.is_dir():
+        raise DataError(f"{path}: found a folder, expected a file to write")
+    above = next(folder for folder in path.absolute().parents if folder.exists())  # those below it will be made
+    if not above.is_dir():
+        raise DataError(f"{path}: cannot be written; '{above.name}' is a file, expected a folder")
+    figure(1, 1)
+
+
+def save(drawing: Any, path: str | Path) -> Path:
+    """Write a figure as PNG, SVG or PDF, by the ending of its path."""
+    path = Path(path)
+    check_picture(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror})") from None
+    with written_whole(path) as beside, warnings.catch_warnings():
+        # Scripts the font lacks are drawn as boxes; a warning per letter helps nobody.
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        drawing.savefig(beside, dpi=150)
+    return path
+
+
+def draw_costs(costs: Sequence[Cost], fits: Sequence[Exponents], path: str | Path, title: str = "") -> Path:
+    """Time and memory of layers against the length of their sequence, both axes by powers of two."""
+    drawing, _ = figure(11, 4.6)
+    panels = drawing.subplots(1, 2)
+    for axes, key, label, scale in (
+        (panels[0], "seconds", "milliseconds, forward and backward", 1e3),
+        (panels[1], "kept", "MiB kept for the backward pass", 2.0**-20),
+    ):
+        for fit in fits:
+            mine = [cost for cost in costs if cost.layer == fit.layer]
+            power = f"{fit.layer} (n^{getattr(fit, key):.1f})"
+            axes.plot([c.length for c in mine], [scale * getattr(c, key) for c in mine], marker="o", ms=3, label=power)
+        axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel=label)
+        axes.set_xticks(sorted({cost.length for cost in costs}))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7, frameon=False)
+    if title:
+        drawing.suptitle(title)
+    return save(drawing, path)
+
+
+def draw_attention(alignments: Sequence[Alignment], path: str | Path, title: str = "") -> Path:
+    """One panel per text: output tokens down, source tokens across, darker = more weight."""
+    columns = min(len(alignments), 3)
+    rows = -(-len(alignments) // columns)
+    widest = max(len(alignment.source) for alignment in alignments)
+    tallest = max(len(alignment.target) for alignment in alignments)
+    drawing, _ = figure(
+        min(LARGEST, columns * (1.3 + 0.34 * widest)), min(LARGEST, rows * (1.2 + 0.34 * tallest) + 0.5)
+    )
+    if title:
+        drawing.suptitle(title, color=INK)
+    for place, alignment in enumerate(alignments):
+        axes = drawing.add_subplot(rows, columns, place + 1)
+        axes.imshow(alignment.mean().numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+        for axis, tokens in ((axes.xaxis, alignment.source), (axes.yaxis, alignment.target)):
+            if len(tokens) <= READABLE:
+                axis.set_ticks(range(len(tokens)), [token.replace("$", "\\$") for token in tokens])
+        axes.tick_params(axis="x", rotation=0 if widest < 16 else 90)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0, labelsize=9, colors=INK)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+    return save(drawing, path)
+
+
+def draw_curves(
+    metrics: Sequence[Mapping[str, Any]], path: str | Path, loss: str = "loss", differs: str = "", title: str = ""
+) -> Path:
+    """Training and validation loss over steps; `loss` is its unit, `differs` what only that of training has in it."""
+    drawing, _ = figure(7, 4)
+    axes = drawing.add_subplot()
+    train = [(row["step"], row["loss"]) for row in metrics if "loss" in row]
+    valid = [(row["step"], row["valid"]["loss"]) for row in metrics if "valid" in row]
+    if train:
+        axes.plot(*zip(*train, strict=True), color="#9fb3c8", label=f"training ({differs})" if differs else "training")
+    if valid:
+        axes.plot(*zip(*valid, strict=True), color="#0b69a3", marker="o", markersize=3, label="validation")
+    axes.set_xlabel("step")
+    axes.set_ylabel(loss)
+    axes.grid(alpha=0.3)
+    if train or valid:
+        axes.legend(frameon=False)
+    if title:
+        axes.set_title(title, color=INK)
+    return save(drawing, path)
+
+
+def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Path, title: str = "") -> Path:
+    """One line a system: BLEU against the length of the source, each point at the middle of its group."""
+    drawing, _ = figure(7.5, 4.6)
+    axes = drawing.subplots()
+    for name, groups in systems.items():
+        middles = [(group.shortest + group.longest) / 2 for group in groups]
+        axes.plot(middles, [group.bleu for group in groups], marker="o", label=name)
+    axes.set_xlabel("words of the source")
+    axes.set_ylabel("BLEU")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9)
+    if title:
+        axes.set_title(title, fontsize=11, color=INK)
+    return save(drawing, path)
+
+
+def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title: str = "") -> Path:
+    """One panel a system: how often tokens or outputs were right, how sure the model was, and how many there are."""
+    drawing, _ = figure(4.2 * len(panels), 5.2)
+    if title:
+        drawing.suptitle(title, color=INK)
+    grid = drawing.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
+    for place, (name, found) in enumerate(panels.items()):
+        above, below = grid[0][place], grid[1][place]
+        width = 1 / len(found.bins)
+        shown = [(number * width, one) for number, one in enumerate(found.bins) if one.size]
+        starts = [start for start, _ in shown]
+        above.bar(starts, [one.accuracy for _, one in shown], width, align="edge", color="#9fb3c8", edgecolor=PAPER)
+        above.plot((0, 1), (0, 1), color=INK, linewidth=1, linestyle="--", label="as sure as right")
+        above.plot(*zip(*((one.confidence, one.accuracy) for _, one in shown), strict=True), "o", color="#0b69a3",
+                   markersize=4, label="mean of each group", clip_on=False)  # fmt: skip
+        above.set_title(f"{name}: error {100 * found.error:.2f} %", fontsize=10, color=INK)
+        below.bar(starts, [one.size / found.count for _, one in shown], width, align="edge", color="#0b69a3")
+        below.set_xlabel("confidence")
+        below.set_xlim(0, 1)
+        above.set_ylim(0, 1)
+        for axes in (above, below):
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(alpha=0.25)
+            axes.set_axisbelow(True)
+    grid[0][0].set_ylabel("share that was right")
+    grid[1][0].set_ylabel("share of all")
+    grid[0][0].legend(frameon=False, fontsize=8)
+    return save(drawing, path)

@@ -1,0 +1,155 @@
+"""A run at a glance: what `dragoman info` shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from dragoman.analysis.layer_table import parameter_count, summary
+from dragoman.config import settings
+from dragoman.data.batching import Batch
+from dragoman.data.media.codec import Features
+from dragoman.data.tokenizers.labels import Labels, Numbers
+from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.runs import Run
+from dragoman.tasks.config import encoder_of, reach
+from dragoman.training.display import duration
+from dragoman.training.objectives import MinimumRiskConfig
+
+BARS = "▁▂▃▄▅▆▇█"
+
+
+def information(folder: str, depth: int = 3) -> dict[str, Any]:
+    """Everything `info` shows, as plain values."""
+    run = Run(folder)
+    source, target = run.tokenizers()
+    model = run.task.model(run.config, source, target)
+    steps = getattr(getattr(run.config.model, "pooling", None), "steps", 0)
+    size = min(8, reach(encoder_of(run.config))[1] or 8, steps or 8)  # a small window reads no more
+    batch = run.task.form_of(run.config, source).example(2, size, 7)
+    layers = summary(model, batch, depth)
+    metrics = run.metrics()
+    trained = [row for row in metrics if "loss" in row]
+    validated = [row for row in metrics if "valid" in row]
+    return {
+        "run": folder,
+        "task": run.config.task,
+        "running": run.task.running,
+        "parameters": parameter_count(model),
+        "layers": [layer._asdict() for layer in layers],
+        "example": f"2 lanes of {size} tokens" if run.task.running else example_of(source, batch, size),
+        "data": run.data,
+        "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
+        "about": {"source": about(source, "source"), "target": about(target, "target")},
+        "source_unit": source.config.unit if isinstance(source, Features) else "",
+        "tags": list(source.tags),
+        "labels": list(target.names) if isinstance(target, Labels) else [],
+        "steps": [trained[-1]["step"] if trained else 0, run.config.train.steps],
+        "seconds": trained[-1]["seconds"] if trained else 0.0,
+        "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
+        "valid": [{"step": row["step"], **row["valid"]} for row in validated],
+        "config": settings.as_table(run.config),
+        "torch": str(torch.__version__),
+    }
+
+
+def curve_words(run: Run) -> tuple[str, str]:
+    """What the curves of a run show: the unit of their loss, and what only the loss of training has in it."""
+    if isinstance(run.config.train.objective, MinimumRiskConfig):
+        return f"loss per {run.task.loss}", "the expected cost of samples"
+    table = settings.as_table(run.config.model)
+    parts = {"dropout": "dropout", "label_smoothing": "smoothing", "augment": "augmentation"}
+    found = [word for key, word in parts.items() if used(table, key)]
+    return f"loss per {run.task.loss}", f"with {' and '.join(found)}" if found else ""
+
+
+def used(table: Mapping[str, Any], key: str) -> bool:
+    """Whether some setting whose name ends so, however deep, is neither 0 nor none."""
+    for name, value in table.items():
+        kind = value.get("kind", "none") if name == key and isinstance(value, Mapping) else "none"
+        if kind != "none" or (name.endswith(key) and isinstance(value, float) and value > 0):
+            return True
+        if isinstance(value, Mapping) and used(value, key):
+            return True
+    return False
+
+
+def about(codec: Tokenizer, side: str) -> str:
+    """What a side of the run is: features and numbers are no vocabulary."""
+    if isinstance(codec, Features):
+        return f"{side}: {codec.config.about}"
+    if isinstance(codec, Numbers):
+        return f'{side}: numbers (scale = "{codec.config.scale}")'
+    return f"{side} vocabulary: {len(codec):,} {codec.kind}"
+
+
+def example_of(source: Tokenizer, batch: Batch, size: int) -> str:
+    """What the output shapes are for; a picture has all its rows, whatever the size."""
+    targets = f"2 targets of {batch.target.shape[-1]}"
+    if isinstance(source, Features):
+        return f"2 sources of {batch.source.shape[1]} {source.config.unit}, {targets} tokens"
+    return f"2 sources of {size} tokens, {targets}"
+
+
+def spark(values: list[float], width: int = 60) -> str:
+    """A line of bars, high for high values; long series are thinned."""
+    values = [value for value in values if math.isfinite(value)]
+    if len(values) > width:
+        values = [values[place * len(values) // width] for place in range(width)]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    span = (high - low) or 1.0
+    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in values)
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print tables and curves for a person."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=True)
+    layers = Table("layer", "kind", "output", "parameters", box=None, pad_edge=False)
+    layers.columns[3].justify = "right"
+    for layer in found["layers"]:
+        indent = "  " * layer["name"].count(".")
+        layers.add_row(
+            indent + layer["name"].rpartition(".")[2],
+            layer["kind"],
+            layer["shape"],
+            f"{layer['parameters']:,}",
+        )
+    console.print(f"[bold]{found['run']}[/bold]  {found['task']}, {found['parameters']:,} parameters")
+    console.print(layers)
+    console.print(f"(output shapes for {found['example']})\n")
+    data = found["data"]
+    for part in ("train", "valid"):
+        counts = data[part]
+        if found["running"]:
+            console.print(f"{part}: {counts['pairs']:,} lines, {counts['target_tokens']:,} tokens with their ends")
+            continue
+        unit = f" {found['source_unit']}" if found["source_unit"] else ""
+        console.print(
+            f"{part}: {counts['pairs']:,} pairs, {counts['source_tokens']:,} source{unit} and "
+            f"{counts['target_tokens']:,} target tokens, {counts['too_long']:,} too long"
+        )
+    for side, text in found["about"].items():
+        if found["running"] and side == "source":
+            continue  # it is the same
+        console.print(text)
+    if found["labels"]:
+        console.print(f"labels: {', '.join(found['labels'])}", markup=False)
+    if found["tags"]:
+        counts = data.get("tags", {})
+        console.print("tags: " + ", ".join(f"{tag} ({counts.get(tag, 0):,} pairs)" for tag in found["tags"]))
+    step, steps = found["steps"]
+    console.print(f"\ntrained {step:,} of {steps:,} steps in {duration(found['seconds'])}")
+    for name, rows in (("train", found["train"]), ("valid", found["valid"])):
+        if rows:
+            losses = [row["loss"] for row in rows]
+            console.print(f"{name} loss  {losses[0]:.3f} {spark(losses)} {losses[-1]:.3f}")
+    if found["valid"]:
+        best = min(found["valid"], key=lambda row: row["loss"])
+        others = "  ".join(f"{key} {value:.4g}" for key, value in best.items() if key != "step")
+        console.print(f"lowest validation loss at step {best['step']:,}: {others}")

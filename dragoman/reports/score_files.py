@@ -1,0 +1,151 @@
+"""What `dragoman score` and `dragoman compare` do with files: read, score, cut, align, draw."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from dragoman.data.readers.lines import read_lines
+from dragoman.errors import DataError
+from dragoman.reports.plots import check_picture
+from dragoman.reports.score_plots import draw_comparison, draw_cut, draw_edit_table
+from dragoman.reports.text_tables import alignment_lines, cut_lines
+from dragoman.scoring.cuts import Group, by_frequency, by_length, by_tag, cut
+from dragoman.scoring.error_rates import alignments
+from dragoman.scoring.files import read_beside, read_references
+from dragoman.scoring.metric import Metric
+from dragoman.scoring.significance import TIMES, Standing, intervals
+from dragoman.scoring.significance import compare as compare_systems
+from dragoman.scoring.table import Units, chosen, statistics
+
+_TAG = re.compile(r"^<2([^<>\s]+)> ")
+
+
+@dataclass(frozen=True)
+class ScoreRequest:
+    """Everything `dragoman score` can be asked for."""
+
+    hypotheses: str
+    references: Sequence[str]
+    metrics: Sequence[str] = ()
+    units: Units = "words"
+    intervals: bool = False
+    source: str | None = None
+    by_length: bool = False
+    by_frequency: str | None = None
+    by_tag: str | None = None
+    alignment: bool = False
+    characters: bool = False
+    table: bool = False
+    substitution: int = 1
+    plot: str | None = None
+    draws: int = TIMES
+    seed: int = 1
+    as_json: bool = False
+
+    def check(self) -> None:
+        """Refuse flags that would do nothing, before anything is read."""
+        cuts = [name for name in ("by_length", "by_frequency", "by_tag") if getattr(self, name)]
+        if self.by_frequency and not self.source:
+            raise DataError("--by-frequency needs --source: it is the words of the source that are looked up")
+        if self.source and not (self.by_length or self.by_frequency):
+            raise DataError("--source is read for --by-length and --by-frequency: found neither")
+        idle = [name for name in ("characters", "table") if getattr(self, name)]
+        idle += ["substitution"] if self.substitution != 1 else []
+        if idle and not self.alignment:
+            raise DataError(f"--{idle[0]} needs --alignment")
+        if (self.draws != TIMES or self.seed != 1) and not (cuts or self.intervals):
+            name = "draws" if self.draws != TIMES else "seed"
+            raise DataError(f"--{name} needs --intervals, --by-length, --by-frequency or --by-tag")
+        if self.plot is not None:
+            if len(cuts) + self.alignment != 1:
+                found = ", ".join(f"--{name.replace('_', '-')}" for name in [*cuts, *(["alignment"] * self.alignment)])
+                expected = "--by-length, --by-frequency, --by-tag or --alignment"
+                raise DataError(
+                    f"--plot draws one thing: found {found or 'nothing to draw'}, expected one of {expected}"
+                )
+            check_picture(self.plot)
+
+
+def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
+    """The scores as a table for JSON, and lines for a person on all that goes beyond them."""
+    request.check()
+    metrics = chosen(request.metrics, request.units)
+    written = list(read_lines(request.hypotheses))
+    references = read_references(request.references, request.hypotheses, len(written))
+    counts = statistics(written, references, metrics)
+    scores: dict[str, Any] = {"segments": len(written)}
+    scores |= {name: metric.score(counts[name]) for name, metric in metrics.items()}
+    lines: list[str] = []
+    if request.alignment:
+        unit: Literal["characters", "words"] = "characters" if request.characters else "words"
+        found = alignments(written, references, units=unit, substitution=request.substitution)
+        lines += [*alignment_lines(found, unit, table=request.table), ""]
+        kinds = ("substitutions", "insertions", "deletions", "matches", "cost")
+        scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in found]
+        if request.plot is not None:
+            draw_edit_table(found[0], request.plot)
+    for key, (along, groups) in _groups(request, written, references).items():
+        scores[key] = {}
+        for name, metric in metrics.items():
+            parts = cut(metric, counts[name], groups, times=request.draws, seed=request.seed)
+            scores[key][name] = [part._asdict() | {"interval": list(part.interval)} for part in parts]
+            lines += [*cut_lines(metric, parts, along), ""]
+            if request.plot and name == next(iter(metrics)):
+                draw_cut({Path(request.hypotheses).name: parts}, metric, request.plot, along, joined=key != "by_tag")
+    if request.intervals:
+        scores["intervals"] = intervals(metrics, counts, request.draws, request.seed)
+    scores["signatures"] = {name: counted.signature for name, counted in counts.items()}
+    return scores, lines
+
+
+def _groups(
+    request: ScoreRequest, written: list[str], references: list[list[str]]
+) -> dict[str, tuple[str, list[Group]]]:
+    """Every cut asked for: what it goes along, and its groups."""
+    beside = (request.hypotheses, len(written))
+    # A tag is no word of the source: it has no place in lengths and frequencies.
+    sources = [_TAG.sub("", line) for line in read_beside(request.source, *beside)] if request.source else None
+    found: dict[str, tuple[str, list[Group]]] = {}
+    if request.by_length:
+        along = f"words of the {'source' if sources is not None else 'reference'}"
+        found["by_length"] = (along, by_length(sources or [texts[0] for texts in references]))
+    if request.by_frequency and sources is not None:
+        groups = by_frequency(sources, read_lines(request.by_frequency))
+        if not groups:
+            raise DataError(f"{request.source}: found no words, expected a source a line")
+        found["by_frequency"] = ("rarest source word in training", groups)
+    if request.by_tag:
+        lines = read_beside(request.by_tag, *beside)
+        labels = [front[1] if (front := _TAG.match(line)) else line.strip() or "(none)" for line in lines]
+        found["by_tag"] = ("tag", by_tag(labels))
+    return found
+
+
+def compare_files(
+    references: str,
+    systems: Sequence[str],
+    names: Sequence[str],
+    units: Units,
+    times: int,
+    seed: int,
+    plot: str | None = None,
+) -> tuple[dict[str, Metric], list[Standing]]:
+    """Standings of the outputs in files, the first of them the baseline."""
+    if len(systems) < 2:
+        raise DataError(f"nothing to compare: found one system ({systems[0]}), expected a baseline and another")
+    if doubled := next((path for path in systems if systems.count(path) > 1), None):
+        raise DataError(f"{doubled}: found twice, expected each system once")
+    metrics = chosen(names, units)
+    if plot is not None:
+        check_picture(plot)
+    first = list(read_lines(systems[0]))
+    outputs = {path: first if path == systems[0] else read_beside(path, systems[0], len(first)) for path in systems}
+    texts = read_references([references], systems[0], len(first))
+    standings = compare_systems(outputs, texts, metrics, times=times, seed=seed)
+    if plot is not None:
+        draw_comparison(standings, metrics, plot)
+    return metrics, standings

@@ -1,0 +1,157 @@
+"""Pictures of scores: the table of an edit distance, systems against each other, parts of a test set."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import DataError
+from dragoman.reports.plots import INK, LARGEST, figure, save
+from dragoman.reports.text_tables import shown_p
+from dragoman.scoring.cuts import CutScore
+from dragoman.scoring.edit import Alignment, visible
+from dragoman.scoring.metric import Metric
+from dragoman.scoring.significance import Standing
+
+BLUE, GREY, RED = "#0b69a3", "#9fb3c8", "#ab091e"
+PATH = {"equal": "#c1eac5", "substitute": "#fce588", "insert": "#b3ecff", "delete": "#ffd0b5"}
+MOST = 80  # symbols a side; more cells could not be read
+
+
+def _shown(label: str) -> str:
+    return label.replace("$", "\\$")
+
+
+def draw_edit_table(alignment: Alignment, path: str | Path, title: str = "") -> Path:
+    """The whole table of an edit distance, with the cells of the alignment coloured by what was done (FIELD I1)."""
+    rows, columns = len(alignment.table), len(alignment.table[0])
+    if max(rows, columns) > MOST + 1:
+        raise DataError(
+            f"cannot draw a table of {rows - 1} × {columns - 1} symbols: expected at most {MOST} a side; "
+            "put a shorter pair first"
+        )
+    left, right = (["", *(_shown(visible(symbol)) for symbol in side)] for side in (alignment.left, alignment.right))
+    cell = min(1.6, 0.38 + 0.06 * max(map(len, right)))
+    margin = 0.6 + 0.08 * max(map(len, left))
+    drawing, _ = figure(min(LARGEST, max(4.6, margin + cell * columns)), min(LARGEST, 1.5 + 0.38 * rows))
+    axes = drawing.add_subplot()
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+
+    def fill(row: int, column: int, colour: str, label: str | None = None) -> None:
+        square = [column - 0.5, column + 0.5]
+        axes.fill_between(square, row - 0.5, row + 0.5, color=colour, linewidth=0, label=label)
+
+    fill(0, 0, "#e4e7eb")
+    named = set()
+    for (kind, _, _), (row, column) in zip(alignment.operations, alignment.path[1:], strict=True):
+        fill(row, column, PATH[kind], None if kind in named else kind)
+        named.add(kind)
+    on_path = set(alignment.path)
+    for row, costs in enumerate(alignment.table):
+        for column, cost in enumerate(costs):
+            weight = "bold" if (row, column) in on_path else "normal"
+            axes.text(column, row, str(cost), ha="center", va="center", fontsize=9, color=INK, fontweight=weight)
+    axes.plot(*zip(*((column, row) for row, column in alignment.path), strict=True), color=BLUE, alpha=0.35)
+    axes.set_xticks(range(columns), right)
+    axes.set_yticks(range(rows), left)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0, labelsize=10, colors=INK)
+    for place in range(max(rows, columns) - 1):
+        if place < rows - 1:
+            axes.axhline(place + 0.5, color="#e4e7eb", linewidth=0.6)
+        if place < columns - 1:
+            axes.axvline(place + 0.5, color="#e4e7eb", linewidth=0.6)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    if named:
+        drawing.legend(loc="outside lower center", ncols=len(named), frameon=False, fontsize=9)
+    counts = f"{alignment.substitutions} S, {alignment.insertions} I, {alignment.deletions} D"
+    axes.set_title(f"{title + ': ' if title else ''}cost {alignment.cost} ({counts})", fontsize=11, color=INK)
+    return save(drawing, path)
+
+
+def draw_comparison(
+    standings: Sequence[Standing], metrics: Mapping[str, Metric], path: str | Path, title: str = ""
+) -> Path:
+    """A panel for each metric: every system's score with its interval, coloured where it differs from the baseline."""
+    systems = list(dict.fromkeys(standing.system for standing in standings))
+    columns = min(3, len(metrics))
+    rows = -(-len(metrics) // columns)
+    width = min(LARGEST, 2.0 + 3.6 * columns)
+    drawing, _ = figure(width, min(LARGEST, rows * (1.3 + 0.42 * len(systems)) + 0.6))
+    for place, (name, metric) in enumerate(metrics.items()):
+        axes = drawing.add_subplot(rows, columns, place + 1)
+        scale = 100 if metric.fraction else 1
+        mine = [standing for standing in standings if standing.metric == name]
+        for height, standing in enumerate(mine):
+            colour = _verdict(standing)
+            low, high = (scale * bound for bound in standing.interval)
+            axes.plot([low, high], [height, height], color=colour, linewidth=2, solid_capstyle="butt")
+            axes.plot(scale * standing.score, height, "o", color=colour, markersize=6)
+            if standing.versus:
+                note = f"p = {shown_p(standing.versus.randomisation)}".replace("= <", "< ")
+                axes.annotate(
+                    note, (scale * standing.score, height), (0, 7), textcoords="offset points",
+                    ha="center", fontsize=8, color=colour,
+                )  # fmt: skip
+        axes.axvline(scale * mine[0].score, color=GREY, linewidth=0.8, linestyle=":")
+        axes.set_ylim(len(mine) - 0.4, -0.6)
+        axes.margins(x=0.15)
+        names = [_shown(system) for system in systems] if place % columns == 0 else [""] * len(mine)
+        axes.set_yticks(range(len(mine)), names)
+        axes.set_title(f"{metric.title}{' %' if metric.fraction else ''} {'↑' if metric.higher else '↓'}", fontsize=11)
+        axes.tick_params(labelsize=9, colors=INK)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", alpha=0.25)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    about = "95 % intervals; p against the first system by approximate randomisation; blue better, red worse at 0.05"
+    about = textwrap.fill(about, int(12 * width))
+    drawing.suptitle(f"{title}\n{about}" if title else about, fontsize=9, color=INK)
+    return save(drawing, path)
+
+
+def _verdict(standing: Standing) -> str:
+    if standing.versus is None or standing.versus.randomisation >= 0.05:
+        return INK
+    return BLUE if standing.versus.better else RED
+
+
+def draw_cut(
+    systems: Mapping[str, Sequence[CutScore]],
+    metric: Metric,
+    path: str | Path,
+    along: str,
+    title: str = "",
+    *,
+    joined: bool = True,
+) -> Path:
+    """Score against group, one row of points a system, with intervals and the number of segments below.
+
+    Points are joined where the groups have an order, which tags have not.
+    """
+    labels = list(dict.fromkeys(group.label for groups in systems.values() for group in groups))
+    drawing, _ = figure(min(LARGEST, max(6.0, 1.6 + 0.9 * len(labels))), 4.4)
+    axes: Any = drawing.add_subplot()
+    scale = 100 if metric.fraction else 1
+    for number, (name, groups) in enumerate(systems.items()):
+        shift = 0.12 * (number - (len(systems) - 1) / 2)
+        places = [labels.index(group.label) + shift for group in groups]
+        middles = [scale * group.score for group in groups]
+        below = [max(0.0, scale * (group.score - group.interval.low)) for group in groups]
+        above = [max(0.0, scale * (group.interval.high - group.score)) for group in groups]
+        axes.errorbar(places, middles, [below, above], fmt="o-" if joined else "o", capsize=3, label=_shown(name))
+    first = {group.label: group.segments for group in next(iter(systems.values()))}
+    axes.set_xticks(range(len(labels)), [f"{_shown(label)}\n({first.get(label, 0):,})" for label in labels])
+    axes.set_xlabel(f"{along} (segments)", color=INK)
+    axes.set_ylabel(f"{metric.title}{' %' if metric.fraction else ''}", color=INK)
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", alpha=0.25)
+    axes.tick_params(labelsize=9, colors=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(systems) > 1:
+        axes.legend(frameon=False, fontsize=9)
+    if title:
+        axes.set_title(title, fontsize=11, color=INK)
+    return save(drawing, path)

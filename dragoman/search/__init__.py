@@ -1,1 +1,0 @@
-"""States → hypotheses: plain functions over a model's `step` and a `State`."""

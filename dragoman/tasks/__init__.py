@@ -1,0 +1,1 @@
+"""One entry per task: its data format, models, metrics, starter configuration and checks."""

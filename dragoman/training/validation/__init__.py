@@ -1,0 +1,1 @@
+"""Measure the weights during training."""

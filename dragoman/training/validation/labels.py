@@ -1,0 +1,90 @@
+"""How good the weights are at tasks that are answered directly: loss, and every metric of the task on all examples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from dragoman.data.batching import BatchPlan, gather
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers.labels import Labels
+from dragoman.decoding.direct import Readout
+from dragoman.errors import ConfigError
+from dragoman.scoring.label_table import score_answers, usual
+from dragoman.training.validation.text import Validation
+
+LOOKED_AT = 100  # texts among which that of the first row is looked for
+
+
+class AnswerValidator:
+    """Measures a model that answers directly on the validation part of a corpus."""
+
+    def __init__(self, corpus: Corpus, readout: Readout, metric: str, device: torch.device) -> None:
+        self.corpus, self.readout, self.device = corpus, readout, device
+        self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, form=corpus.form)
+        self.labels: tuple[str, ...] = ()
+        if isinstance(corpus.target_tokenizer, Labels):
+            self.labels = corpus.target_tokenizer.names
+        self._check(metric)
+
+    def _check(self, metric: str) -> None:
+        """A metric that these targets do not have must not be found out after an epoch."""
+        if metric == "loss":
+            return
+        truths = [truth for rows in self._batches() for truth in self._truths(rows)]
+        if metric not in (possible := usual(self.readout.metrics, truths, truths, self.labels)):
+            raise ConfigError(
+                f"train.metric: found '{metric}', which these targets do not have; expected loss, {', '.join(possible)}"
+            )
+
+    def _batches(self) -> list[Any]:
+        epoch = self.plan.epoch(0)
+        return [epoch[place] for place in range(len(epoch))]
+
+    def _truths(self, rows: Any) -> list[Any]:
+        return self.readout.truths(gather(self.corpus.valid, rows, form=self.corpus.form), self.corpus.target_tokenizer)
+
+    @torch.no_grad()
+    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> Validation | None:
+        """All scores of a model; None if interrupted."""
+        model.eval()
+        total, count = 0.0, 0
+        found: list[Any] = []
+        expected: list[Any] = []
+        codec = self.corpus.target_tokenizer
+        for rows in self._batches():
+            if interrupted():
+                return None
+            batch = gather(self.corpus.valid, rows, form=self.corpus.form)
+            expected += self.readout.truths(batch, codec)
+            batch = batch.to(self.device)
+            loss = model(batch)
+            total, count = total + float(loss.total), count + int(loss.tokens)
+            found += [answer.value for answer in self.readout.read(model, batch, codec)]
+        scores = score_answers(self.readout.metrics, found, expected, labels=self.labels)
+        return Validation({"loss": total / count, **scores}, self._sample(model))
+
+    def _sample(self, model: Any) -> tuple[str, str]:
+        first = np.zeros(1, dtype=np.int64)
+        batch = gather(self.corpus.valid, first, form=self.corpus.form).to(self.device)
+        return self._first_text, self.readout.read(model, batch, self.corpus.target_tokenizer)[0].text
+
+    @cached_property
+    def _first_text(self) -> str:
+        """The text of the first row as it was written, unknown words and all; else what its tokens say."""
+        row, codec = (
+            self.corpus.valid.source.rows(np.zeros(1, dtype=np.int64))[0].tolist(),
+            self.corpus.source_tokenizer,
+        )
+        with self.corpus.valid_texts.open(encoding="utf-8") as file:
+            for line in islice(file, LOOKED_AT):  # of which the first may have been left out
+                text: str = json.loads(line)["source"]
+                if codec.encode(text) == row:
+                    return text
+        return codec.decode(row)

@@ -1,0 +1,30 @@
+"""How well a model knows what is hidden from it: every validation hides the same tokens (FIELD A6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from dragoman.data.batching import BatchPlan, gather
+from dragoman.data.corpus import Corpus
+from dragoman.decoding.fill_mask import hidden_scores
+from dragoman.training.validation.text import Validation
+
+
+class HiddenValidator:
+    """Measures a model that tells hidden tokens on the validation part of a corpus."""
+
+    def __init__(self, corpus: Corpus, device: torch.device) -> None:
+        self.corpus, self.device = corpus, device
+        self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, form=corpus.form)
+
+    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> Validation | None:
+        """All scores of a model; None if interrupted."""
+        model.eval()
+        epoch = self.plan.epoch(0)
+        places = range(len(epoch))
+        batches = (gather(self.corpus.valid, epoch[place], form=self.corpus.form).to(self.device) for place in places)
+        found = hidden_scores(model, batches, interrupted)
+        return None if found is None else Validation(found)

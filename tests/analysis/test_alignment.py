@@ -1,0 +1,373 @@
+"""Attention as word alignment (FIELD L2): words from any tokens, every architecture, and a truth that is known."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import dragoman
+from dragoman.analysis.align_files import Aligner
+from dragoman.analysis.alignment import (
+    View,
+    WordAlignment,
+    align,
+    choose_view,
+    choose_views,
+    combined,
+    links_of,
+    shares,
+    view_of,
+    views_of,
+    word_spans,
+)
+from dragoman.analysis.attention import cross_attention
+from dragoman.data import batching as batches
+from dragoman.data.tokenizers.language_tags import Tagged
+from dragoman.data.tokenizers.tokenizer import (
+    CharactersConfig,
+    SubwordsConfig,
+    Tokenizer,
+    TokenizerConfig,
+    WordsConfig,
+    learn,
+)
+from dragoman.errors import ConfigError, DataError
+from dragoman.inference.predictor import Predictor
+from dragoman.layers.cells import GRUConfig
+from dragoman.models.convs2s import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
+from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
+from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.scoring.alignment import Gold, Links, alignment_score
+from tests.conftest import call, quiet_machine
+
+TEXTS = ["the old cat's hat", "ein alter Hut 東京", "a b", "hello, world"]
+PAIRS = [
+    ("the old cat's hat", "ein alter Hut"),
+    ("  hello,  world ", "東京 💥 a"),
+    ("a", "b"),
+    ("", "a b"),
+    ("a b", " "),
+    ("hat hat hat hat", "a hat"),
+]
+RECURRENT = RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=8, width=6)
+TRANSFORMER = TransformerConfig(layers=3, width=8, heads=2, feedforward=12, dropout=0.0)
+CONVOLUTIONAL = ConvolutionalEncoderConfig(layers=2, embedding=8, widths=(8, 8), kernels=(3, 3))
+MODELS: dict[str, tuple[EncoderConfig, DecoderConfig]] = {
+    "recurrent": (RECURRENT, RecurrentDecoderConfig(cell=GRUConfig(), layers=1, embedding=8, width=6)),
+    "luong": (RECURRENT, LuongDecoderConfig(cell=GRUConfig(), layers=1, embedding=8, width=6)),
+    "transformer": (TRANSFORMER, TRANSFORMER),
+    "convolutional": (
+        CONVOLUTIONAL,
+        ConvolutionalDecoderConfig(layers=2, embedding=8, widths=(8, 8), kernels=(3, 3)),
+    ),
+}
+TOKENIZERS: dict[str, TokenizerConfig] = {
+    "words": WordsConfig(),
+    "characters": CharactersConfig(),
+    "subwords": SubwordsConfig(vocabulary=290),
+}
+
+
+def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Tokenizer, tags: Any = ()) -> Any:
+    torch.manual_seed(5)
+    source = Tagged(tokenizer, tags) if tags else tokenizer
+    config = EncoderDecoderConfig(tie="none", encoder=encoder, decoder=decoder)
+    model = EncoderDecoder(config, len(source), len(tokenizer), tags=len(tags), space=source.space).eval()
+    with torch.no_grad():
+        for part in model.parameters():
+            part.add_(0.4 * torch.randn_like(part))
+    told: Any = SimpleNamespace(
+        model=model,
+        device=torch.device("cpu"),
+        form=batches.PAIRS,
+        source_tokenizer=source,
+        target_tokenizer=tokenizer,
+        tags=tuple(tags),
+    )
+    told.read_as = lambda texts, tag=None: Predictor.read_as(told, texts, tag)
+    told._read_as = lambda texts, tag: Predictor._read_as(told, texts, tag)
+    return told
+
+
+def slow_words(predictor: Any, source: str, target: str, view: View) -> torch.Tensor:
+    """Weights over words, one pair, token by token: columns are summed, rows averaged."""
+    found = cross_attention(predictor, source, target)
+    weights = found.layers[view.layer]
+    weights = weights.mean(0) if view.head is None else weights[view.head]
+    left, right = word_spans(source), word_spans(target)
+    out = torch.zeros(len(right), len(left))
+    spans = predictor.source_tokenizer.spans(source)
+    for row, (start, stop) in enumerate(right):
+        tokens = [
+            place
+            for place, (first, end) in enumerate(predictor.target_tokenizer.spans(target))
+            if target[first:end].strip() and start < end <= stop
+        ]
+        for column, (begin, finish) in enumerate(left):
+            entries = [p for p, (first, end) in enumerate(spans) if source[first:end].strip() and begin < end <= finish]
+            for token in tokens:
+                out[row, column] += weights[token + view.shifted, entries].sum() / len(tokens)
+    return out
+
+
+@pytest.mark.parametrize("units", ["words", "characters"])
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_over_words_are_those_of_their_tokens(name: str, units: str) -> None:
+    """Batched and padded as one by one, for every architecture that attends."""
+    predictor = predictor_of(*MODELS[name], learn(TOKENIZERS[units], TEXTS))
+    for view in (view_of(predictor), *views_of(predictor, heads=True)[-2:]):
+        found = list(align(predictor, PAIRS, view=view, batch_size=3))
+        assert [one.source for one in found] == [tuple(source.split()) for source, _ in PAIRS]
+        assert [one.target for one in found] == [tuple(target.split()) for _, target in PAIRS]
+        for (source, target), one in zip(PAIRS, found, strict=True):
+            assert one.weights.shape == (len(one.target), len(one.source))
+            if one.weights.numel():
+                expected = slow_words(predictor, source, target, view)
+                torch.testing.assert_close(one.weights, expected, rtol=0, atol=1e-5)
+                assert one.links == {(int(row.argmax()), place) for place, row in enumerate(expected)}
+            else:
+                assert str(one) == ""
+
+
+def test_bytes_and_pieces_belong_to_their_words() -> None:
+    predictor = predictor_of(*MODELS["luong"], learn(TOKENIZERS["subwords"], TEXTS))
+    source = "cat's 💥x"
+    assert any(
+        piece.startswith("<0x")
+        for piece in predictor.source_tokenizer.pieces(predictor.source_tokenizer.encode(source))
+    )
+    (found,) = align(predictor, [(source, "hat 💥")])
+    total = cross_attention(predictor, source, "hat 💥").mean()
+    # All but what <eos> and a space of its own got is told of a word.
+    assert found.weights.shape == (2, 2)
+    assert float(found.weights.sum(1).max()) <= 1 + 1e-6
+    spans = predictor.source_tokenizer.spans(source)
+    blank = [place for place, (first, end) in enumerate(spans) if first < end and not source[first:end].strip()]
+    lost = total[:, [*blank, len(spans)]].sum(1)
+    rows = shares(predictor.target_tokenizer.spans("hat 💥"), word_spans("hat 💥"), total.shape[0])
+    expected = (rows / rows.sum(0)).T @ (1 - lost)
+    torch.testing.assert_close(found.weights.sum(1), expected, rtol=0, atol=1e-5)
+
+
+def test_characters_read_into_words_are_aligned_by_word() -> None:
+    encoder = CharacterWordsConfig(embedding=4, kernels=(1, 2), filters=(4, 4), inner=RECURRENT)
+    predictor = predictor_of(encoder, MODELS["recurrent"][1], learn(CharactersConfig(), TEXTS))
+    source, target = "the old  cat's", "a b"
+    (found, _) = align(predictor, [(source, target), ("hat hat hat hat hat", "a")])
+    weights = cross_attention(predictor, source, target).mean()  # (a, space, b, <eos>) × (the, old, cat's, <eos>)
+    torch.testing.assert_close(found.weights, weights[[0, 2], :3], rtol=0, atol=1e-5)
+
+
+def test_a_tag_is_no_word() -> None:
+    predictor = predictor_of(*MODELS["recurrent"], learn(WordsConfig(), TEXTS), tags=("de", "fr"))
+    (found,) = align(predictor, [("old hat", "ein Hut")], tag="fr")
+    (other,) = align(predictor, [("<2fr> old hat", "ein Hut")])
+    assert found.source == other.source == ("old", "hat")
+    assert torch.equal(found.weights, other.weights)
+    weights = cross_attention(predictor, "<2fr> old hat", "ein Hut").mean()
+    torch.testing.assert_close(found.weights, weights[:2, 1:3], rtol=0, atol=1e-5)
+
+
+def test_views_are_named_and_mistakes_told() -> None:
+    predictor = predictor_of(*MODELS["transformer"], learn(WordsConfig(), TEXTS))
+    assert view_of(predictor) == View("decoder.blocks.1.cross")
+    assert view_of(predictor, "3", 2, True) == View("decoder.blocks.2.cross", 1, True)
+    assert view_of(predictor, "decoder.blocks.0.cross").layer == "decoder.blocks.0.cross"
+    assert len(views_of(predictor)) == 6
+    assert len(views_of(predictor, heads=True)) == 18
+    for arguments, message in (
+        ((4,), "found 4, expected 1 to 3"),
+        (("decoder.blocks.1.cros",), "Did you mean 'decoder.blocks.1.cross'"),
+        ((1, 3), "head: found 3, expected 1 to 2"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            view_of(predictor, *arguments)
+    blind = predictor_of(
+        RECURRENT,
+        FixedContextDecoderConfig(cell=GRUConfig(), layers=1, embedding=8, width=6),
+        learn(WordsConfig(), TEXTS),
+    )
+    with pytest.raises(DataError, match="does not look at its source"):
+        list(align(blind, PAIRS))
+
+
+def test_links_from_weights() -> None:
+    weights = torch.tensor([[0.1, 0.6, 0.3], [0.4, 0.1, 0.4], [0.0, 0.0, 0.0]])
+    assert links_of(weights) == {(1, 0), (0, 1)}
+    assert links_of(weights, 0.3) == {(1, 0), (2, 0), (0, 1), (2, 1)}
+    one = WordAlignment(("a", "b", "c"), ("x", "y", "z"), links_of(weights), weights)
+    other = WordAlignment(one.target, one.source, frozenset({(0, 1), (2, 2)}), weights.T)
+    assert str(combined(one, other, "intersection")) == "1-0"
+    assert str(combined(one, other, "union")) == "0-1 1-0 2-2"
+    with pytest.raises(ConfigError, match="Did you mean 'union'"):
+        combined(one, other, "unoin")
+
+
+# --- a truth that is known
+
+
+# Each word's partner has it as its own, so a run that translates and turns round is its own reverse.
+LEXICON = {f"w{letter}": f"w{partner}" for letter, partner in zip("abcdefgh", "efghabcd", strict=True)}
+
+
+def reversed_pairs(count: int, seed: int) -> list[tuple[str, str, Links]]:
+    """A dictionary translation written back to front, and which word came from which."""
+    draw, rows = random.Random(seed), []
+    for _ in range(count):
+        source = [draw.choice(list(LEXICON)) for _ in range(draw.randint(2, 5))]
+        target = [LEXICON[word] for word in reversed(source)]
+        links = frozenset((len(source) - 1 - place, place) for place in range(len(source)))
+        rows.append((" ".join(source), " ".join(target), links))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Predictor]:
+    folder = tmp_path_factory.mktemp("reversed")
+    lines = [f"{source}\t{target}\n" for source, target, _ in reversed_pairs(400, 1)]
+    (folder / "pairs.tsv").write_text("".join(lines))
+    side = {"cell": "gru", "layers": 1, "embedding": 16, "width": 32}
+    words = {"kind": "words", "split": "spaces"}
+    table = {
+        "data": {"train": str(folder / "pairs.tsv")},
+        "tokenizer": {"source": words, "target": words},
+        "model": {
+            "tie": "none",
+            "label_smoothing": 0.0,
+            "encoder": side | {"kind": "recurrent"},
+            "decoder": side | {"kind": "luong"},
+        },
+        "train": {
+            "steps": 150,
+            "batch_tokens": 256,
+            "validate_every": 150,
+            "save_every": 150,
+            "decode": 5,
+            "average": "none",
+            "device": "cpu",
+            "optimizer": {"learning_rate": 2e-2, "warmup": 20},
+        },
+    }
+    with quiet_machine(folder / "cache"):
+        yield dragoman.train(table, run=folder / "run", quiet=True)
+
+
+def test_a_learned_reordering_is_found(learned: Predictor) -> None:
+    rows = reversed_pairs(60, 2)
+    pairs, gold = [row[:2] for row in rows], [Gold(row[2], row[2]) for row in rows]
+    score = alignment_score([one.links for one in align(learned, pairs)], gold)
+    assert score.error_rate < 0.1
+    straight = [frozenset((place, place) for place in range(len(source.split()))) for source, _ in pairs]
+    assert alignment_score(straight, gold).error_rate > 0.5  # the order alone does not give it away
+    ranked = choose_view(learned, pairs, gold)
+    assert ranked[0] == (view_of(learned), score.error_rate)
+    assert ranked[-1][1] > 0.5  # a step later it looks at the next word
+
+
+def test_two_directions_choose_the_views_that_agree(learned: Predictor) -> None:
+    rows = reversed_pairs(40, 3)
+    pairs = [row[:2] for row in rows]
+    turned = [(target, source) for source, target in pairs]
+    ahead, behind, agreement = choose_views(learned, learned, pairs, turned)
+    assert (ahead, behind) == (view_of(learned), view_of(learned))
+    assert agreement > 0.9
+    both = Aligner(learned, learned, combination="intersection")
+    found = [one.links for one in both(pairs)]
+    gold = [Gold(row[2], row[2]) for row in rows]
+    one_way = alignment_score([one.links for one in align(learned, pairs)], gold)
+    assert alignment_score(found, gold).precision >= one_way.precision > 0.9
+
+
+def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: Path) -> None:
+    rows = reversed_pairs(20, 4)
+    pairs, gold, run = tmp_path / "pairs.tsv", tmp_path / "gold", learned.run.folder
+    pairs.write_text("".join(f"{source}\t{target}\n" for source, target, _ in rows))
+    gold.write_text("".join(" ".join(f"{i}-{j}" for i, j in sorted(links)) + "\n" for *_, links in rows))
+    said = call("align", run, pairs)
+    assert (said.code, said.err) == (0, "")
+    assert said.lines == [str(one) for one in align(learned, [row[:2] for row in rows])]
+    (tmp_path / "found").write_text(said.out)
+    scored = json.loads(call("score-alignment", gold, tmp_path / "found", "--json").out)
+    assert scored["aer"] < 0.1
+    chosen = call("align", run, pairs, "--gold", gold, "--batch-size", "7")
+    assert chosen.out == said.out
+    assert "read: decoder.attention, mean of the heads, when written (error rate" in chosen.err
+    joined = call("align", run, pairs, "--reverse", run, "--combine", "union")
+    assert "agreement" in joined.err
+    for line, one_way in zip(joined.lines, said.lines, strict=True):
+        assert set(line.split()) >= set(one_way.split())
+    (row, *_) = (json.loads(line) for line in call("align", run, pairs, "--json").lines)
+    assert set(row) == {"source", "target", "links", "weights"}
+    assert len(row["weights"]) == len(row["target"])
+    written = call("align", run, "--predict", stdin=f"{rows[0][0]}\n\n".encode())
+    text = learned.predict([rows[0][0]])[0].text
+    assert written.lines == [f"{text}\t{next(align(learned, [(rows[0][0], text)]))}", "\t"]
+    for arguments, message in (
+        ((), "name either FILE or both"),
+        ((pairs, "--layer", "2"), "layer: found 2, expected 1 to 1"),
+        ((pairs, "--gold", gold, "--shift"), "leave out --layer"),
+        ((pairs, "--predict", "--source", pairs), "sources alone"),
+    ):
+        failed = call("align", run, *arguments)
+        assert failed.code == 2
+        assert message in failed.err
+
+
+def exchanged_pairs(count: int, seed: int) -> list[tuple[str, str, Links]]:
+    """A dictionary translation in which neighbours change places two by two."""
+    draw, rows = random.Random(seed), []
+    for _ in range(count):
+        source = [draw.choice(list(LEXICON)) for _ in range(draw.randint(2, 5))]
+        order = [place ^ 1 if place ^ 1 < len(source) else place for place in range(len(source))]
+        links = frozenset((place, number) for number, place in enumerate(order))
+        rows.append((" ".join(source), " ".join(LEXICON[source[place]] for place in order), links))
+    return rows
+
+
+def test_the_layer_chosen_on_few_pairs_is_the_one_that_aligns(tmp_path: Path) -> None:
+    """A Transformer of two layers and heads learns to exchange neighbours; which of them tells who came from whom?"""
+    (tmp_path / "pairs.tsv").write_text(
+        "".join(f"{source}\t{target}\n" for source, target, _ in exchanged_pairs(600, 1))
+    )
+    side = {"kind": "transformer", "layers": 2, "width": 32, "heads": 2, "feedforward": 64, "dropout": 0.0}
+    words = {"kind": "words", "split": "spaces"}
+    steps = {"steps": 300, "validate_every": 300, "save_every": 300}
+    table = {
+        "data": {"train": str(tmp_path / "pairs.tsv")},
+        "tokenizer": {"source": words, "target": words},
+        "model": {
+            "tie": "none",
+            "label_smoothing": 0.0,
+            "encoder": side | {"positions": "learned"},
+            "decoder": side | {"positions": "learned"},
+        },
+        "train": steps
+        | {"batch_tokens": 512, "decode": 5, "average": "none", "device": "cpu"}
+        | {"optimizer": {"learning_rate": 5e-3, "warmup": 30}},
+    }
+    with quiet_machine(tmp_path / "cache"):
+        run = dragoman.train(table, run=tmp_path / "run", quiet=True)
+    few, many = exchanged_pairs(15, 2), exchanged_pairs(80, 3)
+
+    def golden(rows: list[tuple[str, str, Links]]) -> list[Gold]:
+        return [Gold(row[2], row[2]) for row in rows]
+
+    for heads in (False, True):
+        view = choose_view(run, [row[:2] for row in few], golden(few), heads=heads)[0][0]
+        rates = dict(choose_view(run, [row[:2] for row in many], golden(many), heads=heads))
+        assert rates[view] < 0.1
+        assert rates[view] <= min(rates.values()) + 0.03
+        assert (
+            max(rate for other, rate in rates.items() if other.layer != view.layer and not other.shifted)
+            > rates[view] + 0.05
+        )

@@ -1,0 +1,352 @@
+"""What is chosen for which data, that it is said, and that the choice learns."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.auto import configure as automatic
+from dragoman.auto.check import check_lines
+from dragoman.auto.configure import Look
+from dragoman.data.examples import Pairs
+from dragoman.errors import ConfigError, DataError
+from dragoman.tasks import config
+from dragoman.tasks.table import task_of
+from tests.conftest import call, words, write_rows
+
+SENTENCES = Look(
+    pairs=29_000,
+    source_characters=62.0,
+    target_characters=72.0,
+    source_spaces=1.0,
+    target_spaces=1.0,
+    target_symbols=1001,  # counting stops there
+    target_symbol_count=30_000,
+    target_symbol_length=6.0,
+)
+PHONEMES = Look(
+    pairs=100_000,
+    source_characters=7.5,
+    target_characters=17.0,
+    source_spaces=0.0,
+    target_spaces=0.99,
+    target_symbols=39,
+    target_symbol_count=320_000,
+    target_symbol_length=1.7,
+)
+WORDS = Look(
+    pairs=2000,
+    source_characters=6.0,
+    target_characters=6.0,
+    source_spaces=0.0,
+    target_spaces=0.0,
+    target_symbols=1001,
+    target_symbol_count=2000,
+    target_symbol_length=6.0,
+)
+
+
+def chosen(seen: Look) -> tuple[dict[str, Any], config.Config, str]:
+    """The table, what it builds, and the reasons as one text."""
+    table, reasons = automatic.choose("pairs.tsv", seen)
+    table["data"]["train"] = "pairs.tsv"
+    return table, config.build(table), "\n".join(reasons)
+
+
+# ---------------------------------------------------------------------- looking
+
+
+def test_looking_counts_what_is_there(tmp_path: Path) -> None:
+    rows = [("ab cd", "x y"), ("abc", "x"), ("abcde", "y y y"), ("  padded  ", " z ")]
+    seen = automatic.look(str(write_rows(tmp_path / "pairs.tsv", rows)))
+    assert seen == Look(
+        pairs=4,
+        source_characters=(5 + 3 + 5 + 6) / 4,
+        target_characters=(3 + 1 + 5 + 1) / 4,
+        source_spaces=1 / 4,
+        target_spaces=2 / 4,
+        target_symbols=3,
+        target_symbol_count=7,
+        target_symbol_length=1.0,
+    )
+
+
+def test_looking_closely_ends_but_counting_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automatic, "LOOKED_AT", 10)
+    rows = [("ab", "x y")] * 10 + [("much longer", "than those before")] * 20
+    path = write_rows(tmp_path / "pairs.tsv", rows)
+    seen = automatic.look(str(path))
+    assert (seen.pairs, seen.source_characters, seen.target_symbols) == (30, 2.0, 2)
+
+
+def test_both_files_of_a_pair_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("one\ntwo\nthree\n")
+    (tmp_path / "b").write_text("1\n2\n3\n")
+    seen = automatic.look(Pairs(str(tmp_path / "a"), str(tmp_path / "b")))
+    assert (seen.pairs, seen.target_characters) == (3, 1.0)
+
+
+def test_faults_and_emptiness_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(b"a\tb\n" + b"no column\n" * 7)
+    with pytest.raises(DataError, match=r"pairs.tsv:2: found 1 column.*\(and 4 more\)"):
+        automatic.look(str(path))
+    path.write_bytes(b"a\tb\n")
+    with pytest.raises(DataError, match="found 1 pairs, expected at least 2"):
+        automatic.look(str(path))
+
+
+@pytest.mark.parametrize("task", ["translate", "classify", "regress", "tag", "transcribe"])
+def test_surplus_columns_are_to_be_chosen_from(tmp_path: Path, task: str) -> None:
+    """Leaving such lines out would leave none."""
+    path = tmp_path / "all.tsv"
+    path.write_text("".join(f"a{number}\tb\tc\n" for number in range(40)) + "short\n")
+    asked = [f"task={task}"]
+    told = r'\(and 38 more\)\. Choose among the 3 columns with data\.columns, such as \["1", "2"\].*\["1", "2", "3"\]'
+    with pytest.raises(DataError, match=rf"all.tsv:1: found 3 columns, expected 2.*{told}"):
+        automatic.configured(str(path), asked)
+    table = config.build(
+        {"task": task, "data": {"train": str(path), "cache": str(tmp_path / "cache")}} | UNITS.get(task, {})
+    )
+    with pytest.raises(DataError, match=told):
+        task_of(table).prepare(table)
+    said: list[str] = []
+    check_lines(table, str(path), False, said.append, 3)
+    assert any("with data.columns" in line for line in said)
+    path.write_text("a\tb\tc\n" + "lonely\n" * 5)  # few of the faults: choosing would not help
+    with pytest.raises(DataError, match=r"\. Mend the lines, or leave"):
+        automatic.configured(str(path), asked)
+
+
+UNITS: dict[str, dict[str, Any]] = {
+    "transcribe": {"tokenizer": {"source": {"kind": "audio"}, "target": {"kind": "characters"}}},
+}
+
+
+def test_pairs_are_looked_at_as_the_settings_say(tmp_path: Path) -> None:
+    """What an error names as a remedy is one."""
+    path = tmp_path / "all.tsv"
+    path.write_text("".join(f"a{number}\tb\tc d e f\n" for number in range(40)))
+    made, _ = automatic.configured(str(path), ['data.columns=["1", "3"]'])
+    assert made.data.columns == ("1", "3")
+    with pytest.raises(ConfigError, match=r'data\.columns: found "x"'):
+        automatic.configured(str(path), ["data.columns=x"])
+    path.write_text("".join(f"a{number}\t{number}\n" for number in range(40)) + "lonely\n")
+    for task in ("translate", "classify", "regress"):
+        with pytest.raises(DataError, match=r"all.tsv:41: found 1 column"):
+            automatic.configured(str(path), [f"task={task}"])
+        assert automatic.configured(str(path), [f"task={task}", "data.faults=skip"])[0].data.faults == "skip"
+
+
+# ---------------------------------------------------------------------- choosing
+
+
+def test_pronunciation_is_recognised() -> None:
+    table, built, reasons = chosen(PHONEMES)
+    assert table["tokenizer"] == {
+        "source": {"kind": "characters"},
+        "target": {"kind": "words", "split": "spaces"},
+    }
+    assert built.data.units == "phonemes"
+    assert built.train.metric == "per"
+    assert "39 of them keep coming back; scored as phonemes" in reasons
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source_spaces": 0.9},  # sentences are not pronounced word by word
+        {"target_symbol_length": 7.0},  # words, however few
+        {"target_symbols": 900},
+        {"target_spaces": 0.2},
+        {"target_symbol_count": 300},  # hardly any comes back
+    ],
+)
+def test_other_targets_are_not_called_phonemes(change: dict[str, Any]) -> None:
+    _, built, reasons = chosen(replace(PHONEMES, **change))
+    assert built.data.units == "words"
+    assert built.train.metric != "per"
+    assert "phonemes" not in reasons
+
+
+def test_words_get_characters_and_a_small_regularised_model() -> None:
+    table, built, reasons = chosen(WORDS)
+    assert {side["kind"] for side in table["tokenizer"].values()} == {"characters"}
+    for stack in (built.model.encoder, built.model.decoder):
+        assert stack.width * stack.layers <= 256
+        assert 0.1 <= stack.dropout <= 0.3
+    assert built.model.tie == "target"  # two vocabularies cannot share a table
+    assert built.train.metric == "cer"
+    assert reasons.count("because the texts are short (6 characters on average)") == 2
+    assert "because 2,000 short pairs" in reasons
+
+
+def test_a_few_sentences_get_characters_and_a_few_more_get_subwords() -> None:
+    _, few, reasons = chosen(replace(SENTENCES, pairs=800))
+    assert few.tokenizer.source.kind == "characters"
+    assert "800 pairs are too few to learn sub-words from" in reasons
+    table, more, reasons = chosen(replace(SENTENCES, pairs=8000))
+    assert table["tokenizer"] == {"source": {"kind": "subwords", "vocabulary": 4000}}
+    assert more.model.tie == "all"  # one vocabulary for both sides
+    assert "source and target: 4,000 BPE sub-words in common, because these are 8,000 sentences" in reasons
+    assert "dropout: 0.3" in reasons
+
+
+def test_texts_without_spaces_are_not_called_short() -> None:
+    _, built, reasons = chosen(replace(SENTENCES, source_spaces=0.0))
+    assert built.tokenizer.source.kind == "characters"
+    assert built.tokenizer.target is not None
+    assert built.tokenizer.target.kind == "subwords"
+    assert "source: characters, because no spaces divide the texts into words" in reasons
+
+
+def test_the_model_grows_with_the_corpus() -> None:
+    sizes = [2000, 10_000, 29_000, 200_000, 1_000_000, 10_000_000]
+    found = [chosen(replace(SENTENCES, pairs=pairs)) for pairs in sizes]
+    presets = [table["preset"] for table, _, _ in found]
+    assert presets == [
+        "transformer-tiny", "transformer-tiny", "transformer-small", "transformer-small", "transformer-base",
+        "transformer-base",
+    ]  # fmt: skip
+    vocabularies = [built.tokenizer.source.vocabulary for _, built, _ in found]
+    assert vocabularies == sorted(vocabularies)
+    assert (vocabularies[0], vocabularies[-1]) == (4000, 32_000)
+    batches = [built.train.batch_tokens for _, built, _ in found]
+    assert batches == sorted(batches)
+    for (table, _, reasons), pairs in zip(found, sizes, strict=True):
+        assert f"preset: {table['preset']}, because there are {pairs:,} pairs" in reasons
+
+
+@pytest.mark.parametrize("kind", [SENTENCES, PHONEMES, WORDS], ids=["sentences", "phonemes", "words"])
+@pytest.mark.parametrize("pairs", [2, 50, 300, 2000, 5001, 20_001, 300_001, 2_000_000, 50_000_000])
+def test_the_budget_is_sane(kind: Look, pairs: int) -> None:
+    seen = replace(kind, pairs=pairs, target_symbol_count=int(min(pairs, 50_000) * 3.2))
+    _, built, reasons = chosen(seen)
+    train = built.train
+    told = re.search(r"budget: ([\d,]+) steps of ([\d,]+) tokens, about (\d+) rounds .* every (\d+) steps", reasons)
+    assert told
+    assert [int(number.replace(",", "")) for number in (told[1], told[2], told[4])] == [
+        train.steps,
+        train.batch_tokens,
+        train.validate_every,
+    ]
+    assert f"{train.patience} validations bring no better {train.metric}" in reasons
+    epochs = int(told[3])
+    assert epochs >= 5
+    assert 1000 <= train.steps <= 3_000_000
+    if pairs >= 2000:
+        assert epochs <= 100
+    # Often enough to stop in time, seldom enough not to spend its time on that.
+    assert 20 <= train.validate_every <= 1000
+    assert train.patience * train.validate_every <= train.steps / 2
+    assert train.save_every == train.validate_every
+    assert train.optimizer.warmup <= train.steps / 4
+    assert len(reasons.splitlines()) >= 3
+    assert all("because" in line or line.startswith("budget") for line in reasons.splitlines())
+
+
+# ---------------------------------------------------------------------- learning
+
+
+@pytest.mark.slow  # the tour of the README learns from a file alone too, in less time
+def test_two_thousand_words_are_learned_in_a_minute(cached: Path, tmp_path: Path) -> None:
+    """No configuration, one core: the choices must lead to a model that is right about words it has never seen."""
+    some = words(2300, seed=5, shortest=3, longest=5, letters="abcdefghijklmnop")
+    random.Random(0).shuffle(some)
+    write_rows(tmp_path / "names.tsv", [(word, word.upper()) for word in some[:2000]])
+    write_rows(tmp_path / "test.tsv", [(word, word.upper()) for word in some[2000:]])
+    started = time.process_time()
+    said = call("train", tmp_path / "names.tsv", "--run", tmp_path / "run")
+    spent = time.process_time() - started
+    assert said.code == 0, said.err
+    assert "because the texts are short (4 characters on average)" in said.err
+    assert "(stopped early)" in said.err
+    scores = json.loads(call("evaluate", tmp_path / "run", tmp_path / "test.tsv", "--json").out)
+    assert scores["exact_match"] > 0.9
+    assert spent < 60
+
+
+@pytest.mark.parametrize("preset", [name for name in config.preset_names() if not name.startswith("demo-")])
+@pytest.mark.parametrize("seen", [SENTENCES, PHONEMES, WORDS], ids=["sentences", "phonemes", "words"])
+def test_any_preset_can_be_asked_for(preset: str, seen: Look) -> None:
+    table, reasons = automatic.choose("pairs.tsv", seen, preset)
+    table["data"]["train"] = "pairs.tsv"
+    model = config.build(table).model
+    asked = config.build({"preset": preset, "data": {"train": "pairs.tsv"}}).model
+    assert (model.encoder, model.decoder) == (asked.encoder, asked.decoder)
+    assert f"preset: {preset}, as asked" in reasons
+
+
+# ---------------------------------------------------------------------- what is asked for on top
+
+
+def test_faults_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_bytes(b"good film\tyes\nno column\nbad film\tno\n" * 3)
+    skip = "data.faults=skip"
+    for task in ("translate", "classify"):
+        with pytest.raises(DataError, match="found 1 column"):
+            automatic.configured(str(path), [f"task={task}"])
+        assert automatic.configured(str(path), [f"task={task}", skip])[0].data.faults == "skip"
+
+
+def test_settings_of_what_is_chosen_can_be_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "tags.tsv"
+    path.write_text("a\tD\ndog\tN\n\na\tD\ncat\tN\n\n")
+    built, _ = automatic.configured(str(path), ["task=tag", "model.encoder.inner.width=48"])
+    model: Any = built.model
+    assert (model.encoder.kind, model.encoder.inner.width) == ("character-words", 48)
+    other, _ = automatic.configured(str(path), ["task=tag", "model.encoder.kind=recurrent", "model.encoder.width=48"])
+    model = other.model
+    assert (model.encoder.kind, model.encoder.width) == ("recurrent", 48)
+    path.write_text("good film\tpos\nbad film\tneg\nso so\tneg\n")
+    other, _ = automatic.configured(str(path), ["task=classify", "model.encoder.kind=transformer"])
+    model = other.model
+    assert model.encoder.kind == "transformer"
+    path.write_text("1 2 3\t4\n2 3 4\t5\n3 4 5\t6\n")
+    series, _ = automatic.configured(str(path), ["task=regress", "tokenizer.source.scale=standard"])
+    assert series.tokenizer.source.kind == "numbers"
+    with pytest.raises(ConfigError, match=r"model\.encoder\.widht"):
+        automatic.configured(str(path), ["task=regress", "model.encoder.widht=48"])
+
+
+@pytest.mark.parametrize("over", [["model.pairs=true"], ["model.kind=two-way-language-model"]])
+def test_other_ways_to_pretrain_need_one_setting(over: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("one line\nanother line\na third\n" * 5)
+    automatic.configured(str(path), ["task=masked-language-model", *over])
+
+
+@pytest.mark.parametrize("kind", ["masked", "two-way-language-model"])
+def test_a_run_to_start_from_says_how_to_read(kind: str, tmp_path: Path) -> None:
+    text, rows, run = tmp_path / "text.txt", tmp_path / "rows.tsv", tmp_path / "run"
+    text.write_text("one line\nanother line\na third\n" * 5)
+    rows.write_text("one line\tyes\nanother line\tno\na third\tno\n" * 5)
+    first = [
+        "task=masked-language-model", f"model.kind={kind}", "tokenizer.source.kind=characters", "train.steps=2",
+        "train.validate_every=2", "model.encoder.layers=1", "model.encoder.width=32", "data.max_length=60",
+    ]  # fmt: skip
+    assert call("train", text, *first, "--run-folder", run).code == 0
+    said = call(
+        "train", rows, "task=classify", f"train.start_from={run}", "train.steps=2", "--run-folder", tmp_path / "b"
+    )
+    assert said.code == 0, said.err
+    assert "reads as the run it starts from" in said.err
+    assert json.loads((tmp_path / "b/data.json").read_text())["train"]["pairs"]
+    again = call(
+        "train",
+        rows,
+        "task=classify",
+        f"train.start_from={tmp_path}/b",
+        "train.steps=2",
+        "--run-folder",
+        tmp_path / "c",
+    )
+    assert again.code == 0, again.err

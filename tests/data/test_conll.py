@@ -1,0 +1,377 @@
+"""Tags (FIELD G10): one token before the source for every tokenizer, kept with it, and never in the way of text."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from dragoman.config import settings
+from dragoman.data.batching import batch_of
+from dragoman.data.corpus import Corpus, DataConfig, Files, Selection, TokenizersConfig, fingerprint, prepare
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.tokenizers.language_tags import Tagged, tagged, untagged
+from dragoman.data.tokenizers.tokenizer import (
+    CharactersConfig,
+    SubwordsConfig,
+    Tokenizer,
+    TokenizerConfig,
+    WordsConfig,
+    learn,
+    load_tokenizer,
+)
+from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.layers.blocks import drop_words
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.heads.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, SoftmaxConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.tasks import config
+from dragoman.training.validation.text import decoded_rows
+
+KINDS: dict[str, TokenizerConfig] = {
+    "words": WordsConfig(),
+    "spaces": WordsConfig(split="spaces"),
+    "characters": CharactersConfig(),
+    "bpe": SubwordsConfig(vocabulary=320),
+    "unigram": SubwordsConfig(vocabulary=320, algorithm="unigram"),
+}
+TEXTS = ["a small dog sees a big dog", "<2de> stands in the text", "the cat, the dog <2fr> and 2 birds"]
+TAGS = ("de", "fr", "pt-BR")
+LEARNED = {name: learn(chosen, TEXTS) for name, chosen in KINDS.items()}
+
+
+@pytest.fixture(params=KINDS)
+def inner(request: pytest.FixtureRequest) -> Tokenizer:
+    return LEARNED[request.param]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path / "cache"))
+
+
+# ---------------------------------------------------------------------- tokens
+
+
+def test_a_tag_is_one_token_after_the_vocabulary(inner: Tokenizer) -> None:
+    tokenizer: Tokenizer = Tagged(inner, TAGS)
+    assert len(tokenizer) == len(inner) + 3
+    assert (tokenizer.kind, tokenizer.tags, inner.tags) == (inner.kind, TAGS, ())
+    for place, tag in enumerate(TAGS):
+        ids = tokenizer.encode(f"<2{tag}> a small dog")
+        assert ids == [len(inner) + place, *inner.encode("a small dog")]
+        assert tokenizer.pieces(ids) == [f"<2{tag}>", *inner.pieces(ids[1:])]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the dog <2de> sees",  # not at the front
+        " <2de> the dog",
+        "<2de>the dog",  # no space behind it
+        "<2de>",
+        "<2es> the dog",  # not known
+        "<2DE> the dog",
+        "<2> the dog",
+        "2de the dog",
+        "",
+    ],
+)
+def test_anything_else_is_ordinary_text(inner: Tokenizer, text: str) -> None:
+    tokenizer = Tagged(inner, TAGS)
+    assert tokenizer.encode(text) == inner.encode(text)
+    behind = tokenizer.encode(tagged(text, "fr"))
+    assert behind == [len(inner) + 1, *inner.encode(text)]  # what follows a tag is not looked at again
+    assert max(behind[1:], default=0) < len(inner)
+
+
+def test_only_the_first_tag_is_a_tag(inner: Tokenizer) -> None:
+    tokenizer = Tagged(inner, TAGS)
+    assert tokenizer.encode("<2fr> <2de> the dog") == [len(inner) + 1, *inner.encode("<2de> the dog")]
+
+
+@given(text=st.text(max_size=30), tag=st.sampled_from(TAGS), kind=st.sampled_from(["bpe", "unigram"]))
+@hypothesis_settings(max_examples=50, deadline=None)
+def test_texts_come_back(text: str, tag: str, kind: str) -> None:
+    tokenizer = Tagged(LEARNED[kind], TAGS)
+    assert tokenizer.decode(tokenizer.encode(tagged(text, tag))) == tagged(text, tag)
+    assert untagged(tagged(text, tag), TAGS) == (tag, text)
+
+
+def test_batches_are_single_texts(inner: Tokenizer) -> None:
+    tokenizer = Tagged(inner, TAGS)
+    texts = [*TEXTS, *(tagged(text, "de") for text in TEXTS), ""]
+    assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
+    assert tokenizer.encode_batch([]) == []
+    for text in TEXTS:
+        assert tokenizer.decode(tokenizer.encode(tagged(text, "de"))) == tagged(text, "de")
+
+
+# ---------------------------------------------------------------------- files
+
+
+def test_tags_are_kept_with_the_tokenizer(inner: Tokenizer, tmp_path: Path) -> None:
+    tokenizer = Tagged(inner, TAGS)
+    tokenizer.save(tmp_path, "source")
+    inner.save(tmp_path, "target")
+    loaded = load_tokenizer(tmp_path, "source")
+    assert isinstance(loaded, Tagged)
+    assert loaded.tags == TAGS
+    assert loaded.encode("<2fr> the dog") == tokenizer.encode("<2fr> the dog")
+    assert loaded.fingerprint() == tokenizer.fingerprint() != inner.fingerprint()
+    assert Tagged(inner, TAGS[::-1]).fingerprint() != tokenizer.fingerprint()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        path.name for one in (tokenizer.files(tmp_path, "source"), inner.files(tmp_path, "target")) for path in one
+    }
+    plain = load_tokenizer(tmp_path, "target")
+    assert plain.tags == ()
+    assert "tags" not in json.loads((tmp_path / "target.json").read_text(encoding="utf-8"))  # the files of before
+
+
+@pytest.mark.parametrize("found", [["de"], [], ["d e", "fr", "pt-BR"], "de", 5, [5]])
+def test_changed_tags_are_found(found: Any, tmp_path: Path) -> None:
+    Tagged(LEARNED["characters"], TAGS).save(tmp_path, "source")
+    path = tmp_path / "source.json"
+    table = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(table | {"tags": found}), encoding="utf-8")
+    with pytest.raises(RunError, match="damaged tokenizer file"):
+        load_tokenizer(tmp_path, "source")
+
+
+# ---------------------------------------------------------------------- data
+
+
+def write(path: Path, rows: list[tuple[str, ...]]) -> str:
+    path.write_text("".join("\t".join(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> DataConfig:
+    """The same sources in two languages: a file of pairs, and two parallel files."""
+    sources = [f"s{number}" for number in range(40)]
+    german = write(tmp_path / "de.tsv", [(source, source + "d") for source in sources])
+    left = write(tmp_path / "fr.source", [(source,) for source in sources])
+    right = write(tmp_path / "fr.target", [(source + "f",) for source in sources])
+    return DataConfig(train=(Pairs(file=german, tag="de"), Pairs(left, right, tag="fr")))
+
+
+def test_entries_give_tagged_examples(two: DataConfig, tmp_path: Path) -> None:
+    (tmp_path / "de.tsv").write_text("a\tb\nbroken\n", encoding="utf-8")
+    assert isinstance(two.train, tuple)
+    first, fault = read_pairs(two.train[0])
+    assert first == Example("a", ("b",), str(tmp_path / "de.tsv"), 1, "de")
+    assert isinstance(first, Example)
+    assert first.tagged == "<2de> a"
+    assert isinstance(fault, Fault)
+    french = next(read_pairs(two.train[1]))
+    assert isinstance(french, Example)
+    assert (french.tagged, french.references) == ("<2fr> s0", ("s0f",))
+
+
+def stored(corpus: Corpus, part: str) -> set[tuple[str, str]]:
+    store = getattr(corpus, part)
+    every = range(len(store))
+    sources = [corpus.source_tokenizer.decode(row.tolist()) for row in store.source.rows(every)]
+    return set(
+        zip(sources, (corpus.target_tokenizer.decode(row.tolist()) for row in store.target.rows(every)), strict=True)
+    )
+
+
+def test_the_corpus_of_several_languages(two: DataConfig) -> None:
+    corpus = prepare(two, TokenizersConfig(source=CharactersConfig()))
+    assert corpus.source_tokenizer.tags == ("de", "fr")
+    assert corpus.report["tags"] == {"de": 40, "fr": 40}
+    learned, kept_back = stored(corpus, "train"), stored(corpus, "valid")
+    assert learned | kept_back == {
+        (f"<2{tag}> s{number}", f"s{number}{tag[0]}") for tag in ("de", "fr") for number in range(40)
+    }
+    rows = [json.loads(line) for line in corpus.valid_texts.read_text(encoding="utf-8").splitlines()]
+    assert {(row["source"], row["references"][0]) for row in rows} == kept_back
+
+
+def test_the_vocabulary_is_that_of_the_text_alone(two: DataConfig) -> None:
+    corpus = prepare(two, TokenizersConfig(source=CharactersConfig()))
+    everything = range(len(corpus.target_tokenizer))
+    assert set(corpus.target_tokenizer.pieces(everything)[4:]) <= set("s0123456789df")
+    assert isinstance(corpus.source_tokenizer, Tagged)
+    assert corpus.source_tokenizer.inner.fingerprint() == corpus.target_tokenizer.fingerprint()  # one for both sides
+    sides = TokenizersConfig(source=CharactersConfig(), target=CharactersConfig())
+    apart = prepare(two, sides)
+    assert (apart.source_tokenizer.tags, apart.target_tokenizer.tags) == (("de", "fr"), ())
+
+
+def test_one_source_stays_on_one_side_in_all_languages(two: DataConfig) -> None:
+    selection = Selection(two, lambda doing, count: None)
+    learned, kept_back = ({one.source for one in part("")} for part in (selection.train, selection.valid))
+    assert learned
+    assert kept_back
+    assert not learned & kept_back
+
+
+def test_the_fingerprint_knows_tags_and_layout(two: DataConfig, tmp_path: Path) -> None:
+    tokenizers = TokenizersConfig(source=CharactersConfig())
+    assert isinstance(two.train, tuple)
+    german, french = two.train
+    assert isinstance(german, Pairs)
+    assert isinstance(french, Pairs)
+    assert german.file is not None
+    other: list[Files] = [
+        (german, french),
+        (german, Pairs(french.source, french.target, tag="es")),
+        (Pairs(file=german.file), Pairs(french.source, french.target)),
+        (german.file, Pairs(french.source, french.target)),
+        (french, german),
+        (german,),
+        (german.file,),
+        german,
+        german.file,
+        Pairs(french.source, french.target),
+        (french.source or "", french.target or ""),
+    ]
+    found = [fingerprint(DataConfig(train=files), tokenizers) for files in other]
+    same = {(2, 3), (5, 7)}  # a file by its name or in a table; one entry alone or in a list
+    assert {(j, i) for i in range(len(found)) for j in range(i) if found[i] == found[j]} == same
+    valid = {fingerprint(DataConfig(train=german, valid=part), tokenizers) for part in (german, german.file)}
+    assert len(valid) == 2
+
+
+def test_untagged_data_keep_the_fingerprint_of_before(tmp_path: Path) -> None:
+    """As they were before there were tags, so that old runs go on."""
+    path = write(tmp_path / "a.tsv", [("a", "b")])
+    tokenizers = TokenizersConfig(source=CharactersConfig())
+    found = [fingerprint(DataConfig(train=files), tokenizers) for files in (path, (path, path), Pairs(path, path))]
+    assert found == [
+        "b83713b39dfaef0c2ee63ef240ae2537",
+        "3c623f56a2e87f45e0c214d9a5154bf3",
+        "b3ac305b2b101fd4af531415f3f9fbf5",
+    ]
+
+
+def test_every_tag_needs_pairs(two: DataConfig, tmp_path: Path) -> None:
+    (tmp_path / "de.tsv").write_text("", encoding="utf-8")
+    with pytest.raises(DataError, match=r"de\.tsv: no usable pair found for the tag 'de'"):
+        prepare(two, TokenizersConfig(source=CharactersConfig()))
+
+
+def test_validation_decodes_as_many_of_every_tag() -> None:
+    rows = [{"source": f"<2{tag}> {number}"} for tag in ("de", "fr") for number in range(10)]
+    assert [row["source"] for row in decoded_rows(rows, ("de", "fr"), 4)] == [
+        "<2de> 0",
+        "<2fr> 0",
+        "<2de> 1",
+        "<2fr> 1",
+    ]
+    assert len(decoded_rows(rows, ("de", "fr"), 3)) == 3
+    assert decoded_rows(rows, (), 4) == rows[:4]
+    assert decoded_rows(rows, ("de", "fr"), 0) == []
+
+
+# ---------------------------------------------------------------------- settings
+
+
+def test_entries_of_every_form_are_read_and_written_back() -> None:
+    table: dict[str, Any] = {
+        "data": {
+            "train": [{"source": "a.en", "target": "a.de", "tag": "de"}, {"file": "more.tsv", "tag": "fr"}],
+            "valid": {"file": "valid.tsv", "tag": "de"},
+        }
+    }
+    built = config.build(table)
+    assert built.data.train == (Pairs("a.en", "a.de", tag="de"), Pairs(file="more.tsv", tag="fr"))
+    assert built.data.valid == Pairs(file="valid.tsv", tag="de")
+    absolute = config.with_absolute_paths(built)
+    assert isinstance(absolute.data.valid, Pairs)
+    assert absolute.data.valid.paths == (str(Path("valid.tsv").absolute()),)
+    for one in (built, absolute):
+        assert settings.build(config.Config, tomllib.loads(settings.dump(one))) == one
+    by_hand = config.build({"data": {"train": "x"}}, ['data.train=[{file="a.tsv", tag="de"}]'])
+    assert by_hand.data.train == (Pairs(file="a.tsv", tag="de"),)
+
+
+def test_the_entries_of_the_readme_are_read() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    snippet = text.partition("```toml\n")[2].partition("```")[0]
+    assert config.build(tomllib.loads(snippet)).data.train == (
+        Pairs(file="de.tsv", tag="de"),
+        Pairs("a.en", "a.fr", tag="fr"),
+    )
+
+
+def entry(**named: str) -> dict[str, str]:
+    return {"file": "a.tsv", **named}
+
+
+WRONG = [
+    ([entry(tag="de"), entry()], None, "data.train: found no tag for a.tsv, expected one, since others have tags (de)"),
+    ([entry(tag="de"), "b.tsv"], None, "data.train: found no tag for b.tsv, expected one, since others have tags (de)"),
+    (entry(tag="de"), "b.tsv", "data.valid: found no tag for b.tsv, expected one, since others have tags (de)"),
+    (
+        [entry(tag="deu"), entry(tag="fra")],
+        entry(tag="frau"),
+        "data.valid: found the tag 'frau' for a.tsv, expected one of those in train (deu, fra). Did you mean 'fra'?",
+    ),
+    ("a.tsv", entry(tag="de"), "data.valid: found the tag 'de' for a.tsv, expected one of those in train (none)"),
+    ([entry(tga="de")], None, "data.train[0].tga: no such setting. Did you mean 'tag'?"),
+    ([entry(tag="<2de>")], None, "data.train[0].tag: found '<2de>', expected letters, digits, '.', '_' or '-'"),
+    (entry(tag="d e"), None, "data.train.tag: found 'd e', expected letters"),
+    (entry(tag=""), None, "data.train.tag: found '', expected letters"),
+    ({"tag": "de"}, None, "data.train: found no file, expected source and target, or file"),
+    ({"source": "a", "tag": "de"}, None, "data.train.target: missing; expected text"),
+    ([entry(source="a", tag="de")], None, "data.train[0]: found source, file, expected source and target, or file"),
+    ([{"file": 5, "tag": "de"}], None, "data.train[0].file: found 5 (a whole number), expected text or none"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("train", "valid", "message"), WRONG)
+def test_what_is_wrong_is_said_in_one_line(train: object, valid: object, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.build({"data": {"train": train, "valid": valid}})
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------- model
+
+
+@pytest.mark.parametrize("tie", ["all", "source", "inputs", "target", "none"])
+@pytest.mark.parametrize("softmax", [FullSoftmaxConfig(), SampledSoftmaxConfig(size=2)])
+def test_no_output_reads_the_row_of_a_tag(tie: Literal["all"], softmax: SoftmaxConfig) -> None:
+    """Its gradient comes from the source alone, and label smoothing gives it nothing."""
+    side = TransformerConfig(layers=1, width=8, heads=2, feedforward=8, dropout=0.0)
+    choices = EncoderDecoderConfig(tie=tie, output_bias=True, softmax=softmax, encoder=side, decoder=side)
+    model = EncoderDecoder(choices, 32, 30, tags=2).double()
+    batch = batch_of([[30, 5, 6]], [[7, 8]])
+    assert model.logits(batch).shape == (1, 3, 30)
+    model(batch).total.backward()
+    gradients = [part.grad for part in model.parameters() if part.shape == (32, 8)]
+    assert len(gradients) == 1  # the source's table, whatever else it serves
+    gradient = gradients[0]
+    assert gradient is not None
+    assert gradient[30].abs().sum() > 0
+    assert torch.equal(gradient[31], torch.zeros(8, dtype=torch.float64))  # not in the source
+
+
+def test_word_dropout_spares_the_tag() -> None:
+    tokens = torch.arange(12)[None].repeat(50, 1)
+    dropped = drop_words(tokens, 0.9, unknown=1, keep_below=4, keep_from=10)
+    assert torch.equal(dropped[:, :4], tokens[:, :4])
+    assert torch.equal(dropped[:, 10:], tokens[:, 10:])
+    assert (dropped[:, 4:10] == 1).any(0).all()
+    side = TransformerConfig(layers=1, width=8, heads=2, feedforward=8, dropout=0.0)
+    choices = EncoderDecoderConfig(word_dropout=1.0, encoder=side, decoder=side)
+    model = EncoderDecoder(choices, 12, 10, tags=2).double().train()
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    first, second, other = (
+        model.encode(torch.tensor([row]), mask).keys for row in ([10, 5, 6], [10, 7, 8], [11, 5, 6])
+    )
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)

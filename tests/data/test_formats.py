@@ -1,0 +1,202 @@
+"""What files of each task become: examples, faults with their place, rows of stores (FIELD A2, A3)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.data.corpus import DataConfig
+from dragoman.data.examples import Example, Fault
+from dragoman.data.formats.formats import LabelledShape, NumberedShape, SeriesShape, TaggedShape, word_places
+from dragoman.data.readers.conll import read_sentences
+from dragoman.data.tokenizers.labels import Labels, Numbers, NumbersConfig, UnknownLabelError, load_codec
+from dragoman.data.tokenizers.text_pair import Joined
+from dragoman.data.tokenizers.tokenizer import CharactersConfig, SubwordsConfig, WordsConfig, learn, load_tokenizer
+from dragoman.errors import ConfigError, DataError, RunError
+
+
+def read(shape: Any, path: Path, text: str, **settings: Any) -> list[Example | Fault]:
+    path.write_text(text, encoding="utf-8")
+    return list(shape.read(DataConfig(train=str(path), **settings), str(path), False))
+
+
+def told(items: list[Example | Fault]) -> list[str]:
+    return [str(item) if isinstance(item, Fault) else f"{item.source}|{item.references[0]}" for item in items]
+
+
+# ---------------------------------------------------------------------- labels and numbers
+
+
+def test_one_or_two_texts_and_a_label(tmp_path: Path) -> None:
+    shape = LabelledShape()
+    assert told(read(shape, tmp_path / "a.tsv", "good film\t1\nbad\t0 \n")) == ["good film|1", "bad|0"]
+    three = "7\tone\ttwo\n8\tthree\tfour\n"
+    assert told(read(shape, tmp_path / "a.tsv", three, columns=("2", "3", "1"))) == ["one\ttwo|7", "three\tfour|8"]
+    rows = '{"a": "x y", "label": 3}\n{"a": "z", "label": "b"}\n'
+    assert told(read(shape, tmp_path / "a.jsonl", rows, columns=("a", "label"))) == ["x y|3", "z|b"]
+
+
+def test_a_header_names_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    text = "label\tsentence\n1\tgood film\n0\tbad\n"
+    named = {"header": True, "columns": ("sentence", "label")}
+    assert told(read(LabelledShape(), path, text, **named)) == ["good film|1", "bad|0"]
+    with pytest.raises(ConfigError, match=r"names label, sentence. Did you mean 'sentence'"):
+        read(LabelledShape(), path, text, header=True, columns=("sentense", "label"))
+    with pytest.raises(ConfigError, match="header: found true"):
+        read(LabelledShape(), tmp_path / "a.jsonl", "{}\n", header=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "text", "settings", "expected"),
+    [
+        (LabelledShape(), "lonely\nx\t1\n", {}, "a.tsv:1: found 1 column, expected 2"),
+        (LabelledShape(), "x\t1\nx\t\n", {}, "a.tsv:2: the target is empty"),
+        (LabelledShape(), "x\ty\t \n", {"columns": ("1", "2", "3")}, "a.tsv:1: the label is empty"),
+        (LabelledShape(), "x\t \t1\n", {"columns": ("1", "2", "3")}, "a.tsv:1: the target is empty"),
+        (NumberedShape(), "x\t1.5\nx\tmany\n", {}, "a.tsv:2: found 'many', expected a number as the target"),
+        (NumberedShape(), "x\tnan\n", {}, "a.tsv:1: found 'nan', expected a number"),
+        (NumberedShape(), "x\t1 2\n", {}, "a.tsv:1: found '1 2', expected one number"),
+        (SeriesShape(), "1 2 x\t3\n", {}, "a.tsv:1: found 'x', expected a number in the series"),
+    ],
+)  # fmt: skip
+def test_every_faulty_line_is_named(
+    tmp_path: Path, shape: Any, text: str, settings: dict[str, Any], expected: str
+) -> None:
+    faults = [str(item) for item in read(shape, tmp_path / "a.tsv", text, **settings) if isinstance(item, Fault)]
+    assert len(faults) == 1
+    assert expected in faults[0]
+
+
+def test_labels_keep_their_order_and_refuse_others(tmp_path: Path) -> None:
+    labels = Labels.learn(["pos", "neg", "pos", "so so"])
+    assert labels.names == ("neg", "pos", "so so")
+    labels.save(tmp_path, "target")
+    again = load_codec(tmp_path, "target")
+    assert isinstance(again, Labels)
+    assert again.names == labels.names
+    assert json.loads((tmp_path / "target.json").read_text())["labels"] == ["neg", "pos", "so so"]
+    with pytest.raises(UnknownLabelError, match=r"found the label 'poz', .*neg, pos, so so.*Did you mean 'pos'"):
+        again.number("poz")
+    text = (tmp_path / "target.json").read_text()
+    (tmp_path / "target.json").write_text(text.replace("neg", "bad"))
+    with pytest.raises(RunError, match=r"target.json: damaged"):
+        load_codec(tmp_path, "target")
+    with pytest.raises(DataError, match="at least two"):
+        Labels.learn(["a", "a"])
+
+
+@pytest.mark.parametrize("scale", ["standard", "range", "none"])
+def test_numbers_come_back_from_their_scale(scale: Any, tmp_path: Path) -> None:
+    numbers = Numbers.learn(NumbersConfig(scale=scale), ["1 2", "-3.5 4e2"])
+    found = numbers.encode("1 2 -3.5 4e2")
+    if scale == "range":
+        assert (min(found), max(found)) == (0.0, 1.0)
+    if scale == "standard":
+        assert sum(found) == pytest.approx(0.0, abs=1e-9)
+        assert sum(one * one for one in found) == pytest.approx(4.0)
+    assert numbers.decode(found) == "1 2 -3.5 400"
+    numbers.save(tmp_path, "source")
+    assert load_codec(tmp_path, "source").encode("7") == numbers.encode("7")
+
+
+def test_two_texts_have_a_separator_of_their_own(tmp_path: Path) -> None:
+    inner = learn(CharactersConfig(), ["ab", "c"])
+    joined = Joined(inner)
+    row = joined.encode("ab\tc")
+    assert row == [*inner.encode("ab"), len(inner), *inner.encode("c")]
+    assert joined.decode(row) == "ab\tc"
+    assert joined.spans("ab\tc") == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    joined.save(tmp_path, "source")
+    again = load_tokenizer(tmp_path, "source")
+    assert isinstance(again, Joined)
+    assert again.encode("c\ta") == joined.encode("c\ta")
+    with pytest.raises(DataError, match="input 4: found 1 text, expected two texts"):
+        LabelledShape().inputs(["abc"], joined, 4)
+
+
+# ---------------------------------------------------------------------- sentences
+
+CONLLU = """# text = I don't
+1\tI\tI\tPRON\tPRP\t_\t2\tnsubj\t_\t_
+2-3\tdon't\t_\t_\t_\t_\t_\t_\t_\t_
+2\tdo\tdo\tAUX\tVBP\t_\t0\troot\t_\t_
+3\tn't\tnot\tPART\tRB\t_\t2\tadvmod\t_\t_
+3.1\tgone\t_\t_\t_\t_\t_\t_\t_\t_
+
+# second
+1\t1 000\t_\tNUM\tCD\t_\t_\t_\t_\t_
+"""
+
+
+def test_conllu_and_two_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.conllu"
+    path.write_text(CONLLU, encoding="utf-8")
+    assert told(list(read_sentences(str(path)))) == ["I do n't|PRON AUX PART", "1\u00a0000|NUM"]
+    assert told(list(read_sentences(str(path), columns=("form", "xpos"))))[0] == "I do n't|PRP VBP RB"
+    with pytest.raises(ConfigError, match="Did you mean 'xpos'"):
+        list(read_sentences(str(path), columns=("form", "xposs")))
+    packed = tmp_path / "b.tsv.gz"
+    packed.write_bytes(gzip.compress(b"\nThe\tDET\tDT\ndog\tNOUN\tNN\n\n\nruns\tVERB\tVBZ"))
+    items = list(read_sentences(str(packed), columns=("1", "2")))
+    assert told(items) == ["The dog|DET NOUN", "runs|VERB"]
+    assert [item.place for item in items] == [f"{packed}:2", f"{packed}:6"]
+    assert [item.word_lines for item in items] == [(2, 3), (6,)]  # type: ignore[union-attr]
+    first = next(read_sentences(str(path)))
+    assert isinstance(first, Example)
+    assert [first.place_of_word(word) for word in range(3)] == [f"{path}:{line}" for line in (2, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\tX\nlonely\n\nb\tY\n", ":2: found 1 column, expected 2"),
+        ("a\tX\t1\n\nb\tY\n", ":1: found 3 columns, expected 2"),
+        ("a\t\n\nb\tY\n", ":1: found no tag for 'a'"),
+        ("\tX\n\nb\tY\n", ":1: the word is empty"),
+        ("a\tX Y\n\nb\tY\n", ":1: found the tag 'X Y'"),
+        ("a\x07\tX\n\nb\tY\n", ":1: found U+0007"),
+    ],
+)
+def test_a_sentence_with_a_faulty_line_is_named_and_left_out(tmp_path: Path, text: str, expected: str) -> None:
+    found = told(read(TaggedShape(), tmp_path / "a.tsv", text))
+    assert expected in found[0]
+    assert found[1:] == ["b|Y"]
+
+
+def test_lines_of_words_and_tags_must_match(tmp_path: Path) -> None:
+    rows = '{"source": "a b", "target": "X Y"}\n{"source": "a b", "target": "X"}\n'
+    found = told(read(TaggedShape(), tmp_path / "a.jsonl", rows))
+    assert found[0] == "a b|X Y"
+    assert "a.jsonl:2: found 2 words and 1 tags" in found[1]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CharactersConfig(),
+        WordsConfig(split="spaces"),
+        WordsConfig(),
+        SubwordsConfig(vocabulary=300),
+        SubwordsConfig(vocabulary=300, algorithm="unigram"),
+    ],
+    ids=lambda config: f"{config.kind}-{getattr(config, 'split', '')}{getattr(config, 'algorithm', '')}",
+)
+def test_every_word_begins_at_a_token_of_its_own(config: Any) -> None:
+    texts = ["the quick brown fox don't jump , over ( it ) .", "a bb ccc dddd", "Zürich ￭ 日本 \u2581x o'clock"]
+    tokenizer = learn(config, texts[:2])
+    for text in texts:
+        places = word_places(text, tokenizer)
+        words = text.split(" ")
+        assert len(places) == len(words)
+        assert places == sorted(set(places))
+        spans = tokenizer.spans(text)
+        assert len(spans) == len(tokenizer.encode(text))
+        begins = [sum(len(word) + 1 for word in words[:place]) for place in range(len(words))]
+        for place, begin in zip(places, begins, strict=True):
+            first, end = spans[place]
+            assert first <= begin < end  # the first character of the word, perhaps with the space before

@@ -1,0 +1,311 @@
+"""Rules inside the beam search (FIELD H9), against everything that could be written."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.data.tokenizers.tokenizer import EOS, SPECIALS, CharactersConfig, SubwordsConfig, WordsConfig, learn
+from dragoman.decoding.beam import beam
+from dragoman.decoding.constraints.automata import Among, Forbid, Prefix, Require, Rule, Rules
+from dragoman.decoding.constraints.token_bytes import Surfaces
+from dragoman.decoding.options import Hypothesis
+from tests.decoding.test_beam import Found, Guess, Table, exhaustive, same, writable
+from tests.decoding.test_beam import Prefix as Written
+
+CASES = 1000
+
+
+class Pieces:
+    """Pieces that spell most texts in several ways."""
+
+    kind = "characters"
+    tokens = (*SPECIALS, "a", "b", "ab", "ba")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        return [self.tokens[index] for index in ids]
+
+    def encode(self, text: str) -> list[int]:
+        ids = []
+        while text:
+            index = max(
+                (i for i in range(4, 8) if text.startswith(self.tokens[i])),
+                key=lambda i: len(self.tokens[i]),
+                default=1,
+            )
+            ids.append(index)
+            text = text[len(self.tokens[index]) if index > 3 else 1 :]
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(self.tokens[index] for index in ids if index > 3)
+
+
+TOKENIZER: Any = Pieces()
+SURFACES = Surfaces(TOKENIZER)
+SIZE = len(TOKENIZER)
+Legal = Callable[[Written], bool]
+
+
+def text_of(tokens: Written) -> str:
+    return str(TOKENIZER.decode(tokens))
+
+
+def any_text(chance: random.Random, longest: int) -> str:
+    return "".join(chance.choice("ab") for _ in range(chance.randint(1, longest)))
+
+
+def holds(tokens: Written, cuts: Sequence[tuple[int, ...]]) -> bool:
+    return any(tokens[place : place + len(cut)] == cut for cut in cuts for place in range(len(tokens)))
+
+
+def any_rules(chance: random.Random, kinds: Sequence[str]) -> tuple[list[Rule], Legal]:
+    """Some rules, and what they mean, said plainly."""
+    rules: list[Rule] = []
+    tests: list[Legal] = []
+    if "prefix" in kinds:
+        prefix = any_text(chance, 3)
+        rules.append(Prefix(SURFACES, prefix))
+        tests.append(lambda tokens: text_of(tokens).startswith(prefix))
+    if "forbid" in kinds:
+        texts = [any_text(chance, 3) for _ in range(chance.randint(1, 2))]
+        rules.append(Forbid(SURFACES, texts))
+        tests.append(lambda tokens: not any(text in text_of(tokens) for text in texts))
+    if "require" in kinds:
+        cuts = [SURFACES.cuts(any_text(chance, 3)) for _ in range(chance.randint(1, 3))]
+        rules.append(Require(cuts))
+        tests.append(lambda tokens: all(holds(tokens, cut) for cut in cuts))
+    if "among" in kinds:
+        rows = [tuple(TOKENIZER.encode(any_text(chance, 5))) for _ in range(chance.randint(1, 5))]
+        rules.append(Among(rows))
+        tests.append(lambda tokens: tokens in rows)
+    return rules, lambda tokens: all(test(tokens) for test in tests)
+
+
+def everything(limit: int, legal: Legal) -> list[Written]:
+    return [text for size in range(limit) for text in product(range(4, SIZE), repeat=size) if legal(text)]
+
+
+def slow(guess: Guess, limit: int, width: int, outputs: Sequence[Written]) -> list[Found]:
+    """The plain-list search over continuations that some legal output begins with."""
+    beginnings = {(*text, EOS)[:size] for text in outputs for size in range(1, len(text) + 2)}
+    live: list[tuple[float, Written, tuple[float, ...]]] = [(0.0, (), ())]
+    done: list[Found] = []
+    while live and len(done) < width:
+        candidates = [
+            (total + part, (*tokens, token), (*parts, part))
+            for total, tokens, parts in live
+            for token, part in writable(guess, tokens, limit)
+            if (*tokens, token) in beginnings
+        ]
+        candidates.sort(key=lambda one: -one[0])
+        best = candidates[: 2 * width]
+        done += [
+            Found(total / len(tokens), tokens, parts) for total, tokens, parts in best[:width] if tokens[-1] == EOS
+        ]
+        live = [one for one in best if one[1][-1] != EOS][:width]
+    return sorted(done, key=lambda one: -one.normalised)
+
+
+def found_by(
+    table: Table,
+    sources: Sequence[int],
+    limits: Sequence[int],
+    width: int,
+    rules: Sequence[Rules | None],
+    **options: Any,
+) -> list[list[Hypothesis]]:
+    return beam(
+        table.step,
+        table.start(sources),
+        torch.tensor([limits[source] for source in sources]),
+        width=width,
+        most=options.pop("most", width),
+        rules=[rules[source] for source in sources],
+        **options,
+    )
+
+
+def test_a_thousand_searches_under_rules() -> None:
+    kinds_of = [("prefix",), ("forbid",), ("among",), ("prefix", "forbid"), ("require",), ("require", "forbid"),
+                ("require", "prefix"), ("require", "prefix", "forbid"), ("among", "forbid")]  # fmt: skip
+    impossible = possible = 0
+    for seed in range(CASES // 2):
+        chance = random.Random(seed)
+        table = Table(seed, SIZE, chance.choice([0.5, 1.5]), chance.choice([-1.0, 2.0]), 0.0)
+        width, limits = chance.randint(1, 4), [chance.randint(2, 5) for _ in range(3)]
+        kinds = [chance.choice(kinds_of), chance.choice(kinds_of), ()]
+        made = [any_rules(chance, kind) for kind in kinds]
+        rules = [Rules(parts, SIZE) if parts else None for parts, _ in made]
+        outputs = [everything(limit, legal) for limit, (_, legal) in zip(limits, made, strict=True)]
+        together = found_by(table, range(3), limits, width, rules)
+        plain = found_by(table, [2], limits, width, [None] * 3)
+        assert together[2] == plain[0]  # the rules of others are no concern of mine
+        for source in range(2):
+            if seed % 5 == 0:
+                assert found_by(table, [source], limits, width, rules) == [together[source]]
+                assert found_by(table, [2, source], limits, width, rules)[1] == together[source]
+            parts = rules[source]
+            assert parts is not None
+            shortest = min((len(text) for text in outputs[source]), default=None)
+            assert (parts.distance(parts.start) < limits[source]) == (shortest is not None)
+            impossible += shortest is None
+            possible += shortest is not None
+            if shortest is not None:
+                assert parts.distance(parts.start) == shortest
+                assert together[source], "there is a solution and it must be found"
+            for one in together[source]:
+                assert one.tokens[:-1] in outputs[source]
+            if "require" not in kinds[source]:
+                same(together[source], slow(table.of(source), limits[source], width, outputs[source])[:width])
+            for one in together[source]:  # rules change what is written, never what it is worth
+                exact = [table.guess(source, one.tokens[:place])[token] for place, token in enumerate(one.tokens)]
+                assert one.token_scores == pytest.approx(exact)
+    assert impossible > 50
+    assert possible > CASES / 2
+
+
+def test_required_words_are_in_all_of_a_thousand_outputs() -> None:
+    """Where any output within the limit holds them all; several a sentence, each sentence of a batch with its own."""
+    solvable = tight = several = 0
+    for seed in range(200):
+        chance = random.Random(seed)
+        table = Table(seed, SIZE, chance.choice([0.5, 1.5]), chance.choice([-1.0, 2.0]), 0.0)
+        texts = [[any_text(chance, 3) for _ in range(chance.randint(1, 3))] for _ in range(8)]
+        limits = [chance.randint(3, 6) for _ in texts]
+        rules = [Rules([Require([SURFACES.cuts(text) for text in own])], SIZE) for own in texts]
+        found = found_by(table, range(8), limits, chance.randint(1, 4), rules, most=1)
+        for own, limit, row in zip(texts, limits, found, strict=True):
+            needed = [SURFACES.cuts(text) for text in own]
+            fits = [
+                size
+                for size in range(limit)
+                if any(all(holds(text, cuts) for cuts in needed) for text in product(range(4, SIZE), repeat=size))
+            ]
+            if fits:
+                solvable += 1
+                tight += len(fits) == 1
+                several += len(set(own)) > 1
+                assert all(text in text_of(row[0].tokens) for text in own)
+                assert all(holds(row[0].tokens, cuts) for cuts in needed)
+            else:
+                assert not row
+    assert solvable >= CASES
+    assert min(tight, several) > 200
+
+
+def test_a_wide_beam_under_rules_finds_the_best_of_all() -> None:
+    for seed in range(60):
+        chance = random.Random(seed)
+        table, limit = Table(seed, SIZE, 1.0, 0.0, 0.0), chance.randint(2, 4)
+        parts, legal = any_rules(chance, chance.choice([("require",), ("forbid",), ("prefix", "require"), ("among",)]))
+        best = [one for one in exhaustive(table.of(0), SIZE, limit, 1.0) if legal(one.tokens[:-1])]
+        found = found_by(table, [0], [limit], 100, [Rules(parts, SIZE)], complete=10**6)
+        same(found[0], best)
+
+
+def test_repetition_and_length_give_way_to_rules() -> None:
+    for seed in range(60):
+        table = Table(seed, SIZE, 1.0, 0.0, 0.0)
+        rules = [Rules([Among([(4, 4, 4)])], SIZE), Rules([Require([[(4, 4, 4)]])], SIZE)]
+        found = found_by(table, [0, 1], [7, 7], 2, rules, no_repeat=1, shortest=5, most=1)
+        assert found[0][0].tokens == (4, 4, 4, EOS)
+        assert holds(found[1][0].tokens, [(4, 4, 4)])
+
+
+def test_a_phrase_needed_twice_is_written_twice() -> None:
+    for seed in range(40):
+        chance = random.Random(seed)
+        table, texts = Table(seed, SIZE, 1.0, 1.0, 0.0), ["aa", "bab"]
+        times = [chance.randint(1, 2), chance.randint(1, 2)]
+        cuts = [SURFACES.cuts(text) for text in texts]
+        found = found_by(table, [0], [12], 3, [Rules([Require(cuts, times), Forbid(SURFACES, ["bbb"])], SIZE)], most=1)
+        text = text_of(found[0][0].tokens)
+        assert all(text.count(one) >= count for one, count in zip(texts, times, strict=True))
+        assert "bbb" not in text
+
+
+def test_a_text_may_be_allowed_so_often_and_no_more() -> None:
+    counts = set()
+    for seed in range(60):
+        table = Table(seed, SIZE, 1.0, -1.0, 0.0)
+        for one in found_by(table, [0], [8], 3, [Rules([Forbid(SURFACES, ["ab"], [2])], SIZE)])[0]:
+            counts.add(text_of(one.tokens).count("ab"))
+    assert counts == {0, 1, 2}
+
+
+def test_very_many_phrases_are_all_written() -> None:
+    """Too many for the very shortest way through them: then one after another."""
+    words = 40
+    phrases = [[tuple(random.Random(seed).choices(range(4, words), k=3))] for seed in range(9)]
+    rule = Require(phrases)
+    assert not rule.small
+    rules = Rules([rule], words)
+    assert rules.distance(rules.start) <= 27
+    for width in (1, 4):
+        table = Table(0, words, 1.0, 2.0, 0.0)
+        found = found_by(table, [0], [int(rules.distance(rules.start)) + 1], width, [rules])
+        assert all(holds(found[0][0].tokens, cuts) for cuts in phrases)
+
+
+TEXTS = [
+    "the cat sat on the mat.", "a category (of things), <1> {name} http://a.b/c", "Größe – ok  two", " lead the way",
+] * 5  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "config", [SubwordsConfig(vocabulary=330), WordsConfig(), WordsConfig(split="spaces"), CharactersConfig()]
+)
+def test_surfaces_write_what_the_tokenizer_decodes(config: Any) -> None:
+    tokenizer = learn(config, TEXTS)
+    surfaces, chance = Surfaces(tokenizer), random.Random(0)
+    for _ in range(500):
+        ids = [chance.randrange(4, len(tokenizer)) for _ in range(chance.randint(0, 6))]
+        if not any(piece.startswith("<0x") for piece in tokenizer.pieces(ids)):
+            assert surfaces.text(ids).decode() == tokenizer.decode(ids)
+    for phrase in ("cat", "the cat", "sat on", "Größe", "<1>"):
+        assert surfaces.cuts(phrase)
+        for cut in surfaces.cuts(phrase):
+            for before in (4, chance.randrange(4, len(tokenizer))):
+                assert phrase in surfaces.text([before, *cut, before]).decode("utf-8", "replace")
+    whole = [index for index in range(4, len(tokenizer)) if surfaces.written[index][1]]
+    assert surfaces.fitting(1, b"") == dict.fromkeys(range(4, len(tokenizer)), 0)
+    for rest in (b" the cat", b"c", b" Gr\xc3"):
+        fitting = surfaces.fitting(1, rest)
+        for index in whole:
+            text = surfaces.written[index][1]
+            assert (index in fitting) == (text.startswith(rest) or rest.startswith(text))
+
+
+@pytest.mark.parametrize("config", [SubwordsConfig(vocabulary=330), WordsConfig(), CharactersConfig()])
+def test_rules_over_real_tokenizers_hold_in_the_text(config: Any) -> None:
+    tokenizer = learn(config, TEXTS)
+    surfaces = Surfaces(tokenizer)
+    seen = 0
+    for seed in range(30):
+        chance = random.Random(seed)
+        table = Table(seed, len(tokenizer), 2.0, 2.0, 0.0)
+        need, never = chance.sample(["cat", "the mat", "<1>", "on the", "name", "Größe"], 2), chance.sample("ehtx", 1)
+        never = [text for text in [*never, "ca", "way"] if not any(text in phrase for phrase in need)]
+        rules: list[Rule] = [Require([surfaces.cuts(text) for text in need]), Forbid(surfaces, never)]
+        prefix = ""
+        if chance.random() < 0.5:
+            prefix = chance.choice(["two", "sat on", "ok"])
+            rules.append(Prefix(surfaces, prefix))
+        if any(text in prefix for text in never):
+            continue
+        found = found_by(table, [0], [30], 3, [Rules(rules, len(tokenizer))], most=1)
+        text = tokenizer.decode(found[0][0].tokens)
+        assert all(one in text for one in need)
+        assert not any(one in text for one in never)
+        assert text.startswith(prefix)
+        seen += 1
+    assert seen > 15

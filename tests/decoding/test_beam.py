@@ -1,0 +1,407 @@
+"""Law 10: beam search is a slow plain-list beam search, and wide enough it is exhaustive (FIELD H3, H4, H5)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS, UNK
+from dragoman.decoding.beam import beam
+from dragoman.decoding.greedy import follow
+from dragoman.decoding.options import Hypothesis, SearchConfig
+from dragoman.decoding.search import search
+from dragoman.errors import DragomanError
+from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.memory_attention import AdditiveConfig
+from dragoman.layers.positions import LearnedConfig
+from dragoman.models.contracts import State
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.transformer import TransformerConfig
+
+CASES = 500
+NEVER = float("-inf")
+Prefix = tuple[int, ...]
+Guess = Callable[[Prefix], Sequence[float]]  # what was written → log-probability of every token
+
+
+class Found(NamedTuple):
+    """A hypothesis of the slow search."""
+
+    normalised: float
+    tokens: Prefix
+    parts: tuple[float, ...]
+
+
+def writable(guess: Guess, prefix: Prefix, limit: int) -> list[tuple[int, float]]:
+    """What may follow: at the limit only <eos>, never the symbols that are no text."""
+    options = list(enumerate(guess(prefix)))
+    if len(prefix) + 1 >= limit:
+        options = [options[EOS]]
+    return [(token, part) for token, part in options if token not in (PAD, UNK, SOS) and part > NEVER]
+
+
+def slow_beam(
+    guess: Guess, limit: int, *, width: int, length_penalty: float, most: int, complete: int | None
+) -> list[Found]:
+    """One source at a time, one list after another, as the docstring of `beam` says it."""
+    live: list[tuple[float, Prefix, tuple[float, ...]]] = [(0.0, (), ())]
+    done: list[Found] = []
+    enough = width if complete is None else complete
+    while live and len(done) < enough:
+        candidates = []
+        for total, tokens, parts in live:
+            for token, part in writable(guess, tokens, limit):
+                candidates.append((total + part, (*tokens, token), (*parts, part)))
+        candidates.sort(key=lambda one: -one[0])
+        best = candidates[: 2 * width]
+        for total, tokens, parts in best[:width]:
+            if tokens[-1] == EOS:
+                done.append(Found(total / len(tokens) ** length_penalty, tokens, parts))
+        live = [one for one in best if one[1][-1] != EOS][:width]
+    return sorted(done, key=lambda one: -one.normalised)[:most]
+
+
+def exhaustive(guess: Guess, vocabulary: int, limit: int, length_penalty: float) -> list[Found]:
+    """Every output there is, best first (FIELD H5)."""
+    outputs = []
+    words = [token for token in range(vocabulary) if token not in (PAD, UNK, SOS, EOS)]
+    for size in range(limit):
+        for text in product(words, repeat=size):
+            tokens = (*text, EOS)
+            parts = tuple(guess(tokens[:place])[token] for place, token in enumerate(tokens))
+            outputs.append(Found(sum(parts) / len(tokens) ** length_penalty, tokens, parts))
+    return sorted((one for one in outputs if one.normalised > NEVER), key=lambda one: -one.normalised)
+
+
+@dataclass
+class Table:
+    """A model whose every probability is drawn by chance from the source and all that was written."""
+
+    seed: int
+    vocabulary: int
+    sharpness: float
+    ending: float  # how much likelier <eos> is than a word
+    holes: float  # share of tokens that are impossible
+    known: dict[tuple[int, Prefix], list[float]] = field(default_factory=dict)
+    rows: list[int] = field(default_factory=list)  # of every step
+
+    def guess(self, source: int, prefix: Prefix) -> list[float]:
+        if (source, prefix) not in self.known:
+            chance = random.Random(f"{self.seed} {source} {prefix}")
+            logits = [chance.gauss(0.0, self.sharpness) for _ in range(self.vocabulary)]
+            logits[EOS] += self.ending
+            for token in range(self.vocabulary):
+                if token != EOS and chance.random() < self.holes:
+                    logits[token] = NEVER
+            total = math.log(sum(math.exp(logit) for logit in logits))
+            self.known[source, prefix] = [logit - total for logit in logits]
+        return self.known[source, prefix]
+
+    def of(self, source: int) -> Guess:
+        return lambda prefix: self.guess(source, prefix)
+
+    def start(self, sources: Sequence[int]) -> State:
+        names = torch.tensor(sources)
+        return State(fixed=(names,), moving=(torch.empty(len(sources), 0, dtype=torch.long),), length=0)
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Every hypothesis carries what it has read, so a wrong reordering gives wrong probabilities."""
+        (names,), (read,) = state.fixed, state.moving
+        read = torch.cat([read, tokens[:, None]], 1)
+        assert read.shape[0] == names.shape[0] * state.hypotheses
+        self.rows.append(read.shape[0])
+        out = []
+        for row, prefix in enumerate(read.tolist()):
+            assert prefix[0] == SOS
+            out.append(self.guess(int(names[row // state.hypotheses]), tuple(prefix[1:])))
+        return torch.tensor(out, dtype=torch.float64), state._replace(moving=(read,), length=state.length + 1)
+
+
+class Case(NamedTuple):
+    """A tiny model, some sources, and how to search."""
+
+    table: Table
+    limits: list[int]
+    width: int
+    length_penalty: float
+    most: int
+    complete: int | None
+
+    def found(self, sources: Sequence[int] | None = None) -> list[list[Hypothesis]]:
+        chosen = range(len(self.limits)) if sources is None else sources
+        return beam(
+            self.table.step,
+            self.table.start(chosen),
+            torch.tensor([self.limits[source] for source in chosen]),
+            width=self.width,
+            length_penalty=self.length_penalty,
+            most=self.most,
+            complete=self.complete,
+        )
+
+    def expected(self, source: int) -> list[Found]:
+        return slow_beam(
+            self.table.of(source),
+            self.limits[source],
+            width=self.width,
+            length_penalty=self.length_penalty,
+            most=self.most,
+            complete=self.complete,
+        )
+
+
+def any_case(seed: int) -> Case:
+    chance = random.Random(seed)
+    width = chance.randint(1, 6)
+    return Case(
+        table=Table(
+            seed=seed,
+            vocabulary=chance.choice([5, 6, 7, 9, 14]),
+            sharpness=chance.choice([0.3, 1.0, 2.0]),
+            ending=chance.choice([-2.0, 0.0, 1.0, 2.0]),
+            holes=chance.choice([0.0, 0.0, 0.3]),
+        ),
+        limits=[chance.randint(1, 7) for _ in range(chance.randint(1, 4))],
+        width=width,
+        length_penalty=chance.choice([0.0, 0.6, 1.0, 1.0, 2.0]),
+        most=chance.choice([1, width, width + 2]),
+        complete=chance.choice([None, None, 1, 2, width + 3]),
+    )
+
+
+def same(found: Sequence[Hypothesis], expected: Sequence[Found]) -> None:
+    assert [one.tokens for one in found] == [one.tokens for one in expected]
+    for left, right in zip(found, expected, strict=True):
+        assert left.token_scores == pytest.approx(right.parts, abs=1e-12)
+        assert left.score == pytest.approx(sum(right.parts), abs=1e-12)
+        assert left.normalised == pytest.approx(right.normalised, abs=1e-12)
+
+
+def test_beam_is_the_slow_beam() -> None:
+    several = cut = narrow = changed = 0
+    for seed in range(CASES):
+        case = any_case(seed)
+        for source, found in enumerate(case.found()):
+            expected = case.expected(source)
+            same(found, expected)
+            several += len(expected) > 1
+            cut += any(len(one.tokens) == case.limits[source] for one in expected)
+            narrow += case.table.vocabulary < 2 * case.width
+            greedy = slow_beam(
+                case.table.of(source), case.limits[source], width=1, length_penalty=1.0, most=1, complete=1
+            )
+            changed += greedy[0].tokens != expected[0].tokens
+    assert min(several, cut, narrow, changed) > 100, "the cases must reach the corners"
+
+
+def test_a_wide_enough_beam_is_exhaustive_search() -> None:
+    for seed in range(CASES):
+        chance = random.Random(seed)
+        words = chance.randint(1, 3)
+        limits = [chance.randint(1, 5 if words < 3 else 4) for _ in range(chance.randint(1, 3))]
+        everything = sum(words**size for size in range(max(limits)))
+        case = Case(
+            table=Table(seed, 4 + words, chance.choice([0.3, 1.0, 2.0]), chance.choice([-1.0, 1.0]), 0.0),
+            limits=limits,
+            width=everything,
+            length_penalty=chance.choice([0.0, 0.6, 1.0, 2.0]),
+            most=everything,
+            complete=None,
+        )
+        for source, found in enumerate(case.found()):
+            expected = exhaustive(case.table.of(source), 4 + words, limits[source], case.length_penalty)
+            assert len(expected) == sum(words**size for size in range(limits[source]))
+            same(found, expected)
+
+
+def test_a_source_alone_is_found_as_in_a_batch_of_any_order() -> None:
+    for seed in range(150):
+        case = any_case(seed)
+        together = case.found()
+        order = random.Random(seed).sample(range(len(case.limits)), len(case.limits))
+        assert case.found(order) == [together[source] for source in order]
+        for source in order:
+            assert case.found([source]) == [together[source]]
+        assert case.found([0, 0]) == [together[0], together[0]]
+
+
+def test_beam_of_one_is_greedy() -> None:
+    for seed in range(200):
+        case = any_case(seed)._replace(width=1, most=1, complete=None)
+        limits = torch.tensor(case.limits)
+        start = case.table.start(range(len(case.limits)))
+        greedy = follow(case.table.step, start, limits, length_penalty=case.length_penalty)
+        for source, (found, one) in enumerate(zip(case.found(), greedy, strict=True)):
+            assert [row.tokens for row in found] == [one.tokens]
+            assert found[0].token_scores == pytest.approx(one.token_scores, abs=1e-12)
+            assert found[0].score == pytest.approx(one.score, abs=1e-12)
+            assert found[0].normalised == pytest.approx(one.normalised, abs=1e-12)
+            written: Prefix = ()
+            for token in one.tokens:  # and greedy is the most probable token, one after another
+                options = writable(case.table.of(source), written, case.limits[source])
+                assert token == max(options, key=lambda option: option[1])[0]
+                written = (*written, token)
+
+
+def test_several_outputs_are_distinct_and_best_first() -> None:
+    counts = set()
+    for seed in range(100):
+        case = any_case(seed)
+        case = case._replace(most=case.width, complete=None)
+        for source, found in enumerate(case.found()):
+            counts.add(len(found))
+            assert 1 <= len(found) <= case.most
+            assert len({one.tokens for one in found}) == len(found)
+            ranks = [one.normalised for one in found]
+            assert ranks == sorted(ranks, reverse=True)
+            for one in found:
+                assert one.tokens[-1] == EOS
+                assert one.tokens.count(EOS) == 1
+                assert not {PAD, UNK, SOS} & set(one.tokens)
+                assert len(one.token_scores) == len(one.tokens) <= case.limits[source]
+                assert one.normalised == pytest.approx(one.score / len(one.tokens) ** case.length_penalty, abs=1e-12)
+            best = case._replace(most=1).found([source])[0]
+            assert best == found[:1]
+    assert counts == set(range(1, 7))
+
+
+class Told(Table):
+    """A model with the probabilities of a story: ending at once is likelier, going on is better a token."""
+
+    def guess(self, source: int, prefix: Prefix) -> list[float]:
+        story: dict[Prefix, dict[int, float]] = {(): {EOS: 0.6, 4: 0.4}, (4,): {5: 1.0}, (4, 5): {EOS: 1.0}}
+        chances = story.get(prefix, {EOS: 1.0})
+        return [math.log(chances[token]) if token in chances else NEVER for token in range(self.vocabulary)]
+
+
+def test_complete_says_how_many_are_waited_for() -> None:
+    table = Told(0, 6, 1.0, 0.0, 0.0)
+    found = {}
+    for complete in (1, 2):
+        case = Case(table, [5], width=2, length_penalty=1.0, most=2, complete=complete)
+        table.rows.clear()
+        found[complete] = (case.found()[0], len(table.rows))
+    hypotheses, steps = found[1]
+    assert [one.tokens for one in hypotheses] == [(EOS,)]
+    assert steps == 1
+    hypotheses, steps = found[2]
+    assert [one.tokens for one in hypotheses] == [(4, 5, EOS), (EOS,)]  # log 0.4 / 3 > log 0.6
+    assert hypotheses[0].normalised == pytest.approx(math.log(0.4) / 3)
+    assert steps == 3
+
+
+def test_length_penalty_decides_between_short_and_long() -> None:
+    table = Told(0, 6, 1.0, 0.0, 0.0)
+    for penalty, best in ((0.0, (EOS,)), (1.0, (4, 5, EOS))):
+        case = Case(table, [5], width=2, length_penalty=penalty, most=1, complete=None)
+        assert case.found()[0][0].tokens == best
+
+
+def test_waiting_for_more_never_gives_less() -> None:
+    better = 0
+    for seed in range(100):
+        case = any_case(seed)._replace(most=1)
+        few, many = (case._replace(complete=complete).found() for complete in (1, 20))
+        for left, right in zip(few, many, strict=True):
+            assert right[0].normalised >= left[0].normalised
+            better += right[0].normalised > left[0].normalised
+    assert better > 20
+
+
+def test_finished_sources_leave_the_batch() -> None:
+    table = Table(3, 8, 1.0, -3.0, 0.0)
+    Case(table, [2, 5, 3], width=4, length_penalty=1.0, most=1, complete=None).found()
+    assert table.rows == [12, 12, 8, 4, 4]
+
+
+def test_no_sources_no_outputs() -> None:
+    assert Case(Table(3, 8, 1.0, 0.0, 0.0), [], 4, 1.0, 1, None).found() == []
+
+
+@pytest.mark.timeout(20)
+def test_a_broken_model_ends_the_search() -> None:
+    """NaN is neither above nor below anything; a search that waits for −∞ would wait for ever."""
+    steps: list[int] = []
+
+    def broken(tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        steps.append(len(tokens))
+        return torch.full((len(tokens), 7), math.nan), state
+
+    start = State(fixed=(torch.zeros(2),), moving=(torch.zeros(2),), length=0)
+    assert beam(broken, start, torch.tensor([4, 6]), width=3) == [[], []]
+    assert len(steps) == 6
+
+    model = EncoderDecoder(EncoderDecoderConfig(encoder=ENCODERS["gru"], decoder=DECODERS["lstm"]), 11, 11).eval()
+    with torch.no_grad():
+        model.output.weight.fill_(math.nan)
+    with pytest.raises(DragomanError, match="NaN"):
+        search(model, batch_of([[5, 6], [7]]), SearchConfig(beam=3, longest=5), ratio=1.0)
+
+
+ENCODERS: dict[str, EncoderConfig] = {
+    "transformer": TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0),
+    "gru": RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=6, width=8, dropout=0.0),
+}
+DECODERS: dict[str, DecoderConfig] = {
+    "transformer": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
+    "lstm": RecurrentDecoderConfig(
+        cell=LSTMConfig(), layers=2, embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0
+    ),
+}
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_no_search_outruns_learned_positions(width: int) -> None:
+    """An untrained model seldom ends by itself; the limit must be one its decoder can read."""
+    torch.manual_seed(0)
+    config = EncoderDecoderConfig(
+        encoder=ENCODERS["gru"], decoder=replace(DECODERS["transformer"], positions=LearnedConfig(maximum=9))
+    )
+    model = EncoderDecoder(config, 11, 11).eval()
+    with torch.no_grad():
+        model.output.weight[EOS] = -10 * model.output.weight[4:].mean(0)
+    found = search(model, batch_of([[5, 6, 7, 8], [9]]), SearchConfig(beam=width, longest=50), ratio=1.0)
+    assert max(len(row[0].tokens) for row in found) == 9
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), list(product(ENCODERS, DECODERS)))
+def test_beam_over_a_real_model_is_the_slow_beam_that_rereads_everything(encoder: str, decoder: str) -> None:
+    sources = [[5, 6, 7, 8], [9], [10, 4, 6]]
+    limits = [6, 3, 7]
+    lengths = set()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        config = EncoderDecoderConfig(encoder=ENCODERS[encoder], decoder=DECODERS[decoder], tie="none")
+        model = EncoderDecoder(config, 11, 11).double().eval()
+        with torch.no_grad():
+            model.output.weight.mul_(3.0)
+
+        def guess_for(source: list[int], model: EncoderDecoder = model) -> Guess:
+            def guess(prefix: Prefix) -> list[float]:
+                with torch.no_grad():
+                    out, _ = model.step(torch.tensor([[SOS, *prefix]]), model.start(batch_of([source])))
+                row: list[float] = out[0].tolist()
+                return row
+
+            return guess
+
+        found = beam(model.step, model.start(batch_of(sources)), torch.tensor(limits), width=3, most=3)
+        for source, limit, row in zip(sources, limits, found, strict=True):
+            expected = slow_beam(guess_for(source), limit, width=3, length_penalty=1.0, most=3, complete=None)
+            assert [one.tokens for one in row] == [one.tokens for one in expected]
+            for left, right in zip(row, expected, strict=True):
+                assert left.token_scores == pytest.approx(right.parts, abs=1e-10)
+                assert left.normalised == pytest.approx(right.normalised, abs=1e-10)
+            lengths |= {len(one.tokens) for one in row}
+    assert len(lengths) > 2

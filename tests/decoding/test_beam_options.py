@@ -1,0 +1,221 @@
+"""Beam options (FIELD H3, H4, H6): each is what a slow plain-list search with the same option finds."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.decoding.beam import beam
+from dragoman.decoding.coverage import Coverage
+from dragoman.decoding.options import Hypothesis, SearchConfig
+from dragoman.decoding.search import search
+from dragoman.decoding.trace import COMPLETE, KEPT, LATE, PRUNED, Trace
+from dragoman.errors import ConfigError
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from tests.decoding.test_beam import DECODERS, ENCODERS, Found, Guess, Prefix, Table, any_case, same, writable
+
+
+class Options(NamedTuple):
+    """How a search goes."""
+
+    width: int
+    penalty: float
+    normalisation: str
+    certain: bool
+    shortest: int
+    no_repeat: int
+    most: int
+
+
+def divided(length: int, options: Options) -> float:
+    if options.normalisation == "none":
+        return 1.0
+    if options.normalisation == "gnmt":
+        return ((5 + length) / 6) ** options.penalty  # Wu et al. 2016, eq. 14
+    return length**options.penalty
+
+
+def repeats(tokens: Prefix, size: int) -> bool:
+    grams = [tokens[place : place + size] for place in range(len(tokens) - size + 1)]
+    return len(set(grams)) < len(grams)
+
+
+def slow(guess: Guess, limit: int, options: Options) -> list[Found]:
+    """As `slow_beam`, but with every option; a certain search simply goes on to the very end."""
+    live: list[tuple[float, Prefix, tuple[float, ...]]] = [(0.0, (), ())]
+    done: list[Found] = []
+    while live and (options.certain or len(done) < options.width):
+        candidates = []
+        for total, tokens, parts in live:
+            for token, part in writable(guess, tokens, limit):
+                new = (*tokens, token)
+                if token == EOS and len(tokens) < options.shortest and len(new) < limit:
+                    continue
+                if token != EOS and options.no_repeat and repeats(new, options.no_repeat):
+                    continue
+                candidates.append((total + part, new, (*parts, part)))
+        candidates.sort(key=lambda one: -one[0])
+        best = candidates[: 2 * options.width]
+        for total, tokens, parts in best[: options.width]:
+            if tokens[-1] == EOS:
+                done.append(Found(total / divided(len(tokens), options), tokens, parts))
+        live = [one for one in best if one[1][-1] != EOS][: options.width]
+    return sorted(done, key=lambda one: -one.normalised)[: options.most]
+
+
+def fast(
+    table: Table, sources: Sequence[int], limits: Sequence[int], options: Options, trace: Trace | None = None
+) -> list[list[Hypothesis]]:
+    return beam(
+        table.step,
+        table.start(sources),
+        torch.tensor([limits[source] for source in sources]),
+        width=options.width,
+        length_penalty=options.penalty,
+        normalisation=options.normalisation,
+        certain=options.certain,
+        shortest=options.shortest,
+        no_repeat=options.no_repeat,
+        most=options.most,
+        trace=trace,
+    )
+
+
+def any_options(seed: int) -> Options:
+    chance = random.Random(seed)
+    width = chance.randint(1, 5)
+    return Options(
+        width,
+        chance.choice([0.0, 0.6, 1.0, 2.0]),
+        chance.choice(["power", "gnmt", "none"]),
+        chance.random() < 0.5,
+        chance.choice([0, 0, 2, 4, 9]),
+        chance.choice([0, 1, 2, 3]),
+        chance.randint(1, width),
+    )
+
+
+def test_every_option_is_what_the_slow_search_finds() -> None:
+    reached = {"short": 0, "repeat": 0, "certain": 0}
+    for seed in range(250):
+        case, options = any_case(seed), any_options(seed)
+        together = fast(case.table, range(len(case.limits)), case.limits, options)
+        for source, found in enumerate(together):
+            same(found, slow(case.table.of(source), case.limits[source], options))
+            assert fast(case.table, [source], case.limits, options) == [found]
+            for name, plain in (
+                ("short", options._replace(shortest=0)),
+                ("repeat", options._replace(no_repeat=0)),
+                ("certain", options._replace(certain=False)),
+            ):
+                reached[name] += slow(case.table.of(source), case.limits[source], plain) != slow(
+                    case.table.of(source), case.limits[source], options
+                )
+    assert min(reached.values()) > 10, reached
+
+
+def test_a_certain_search_stops_when_nothing_can_still_win() -> None:
+    """Without normalisation the first complete output that leads all live ones has won."""
+    sooner = 0
+    for seed in range(30):
+        steps = {}
+        for certain in (False, True):
+            table = Table(seed, 9, 1.5, 1.0, 0.0)
+            found = fast(table, [0], [12], Options(4, 0.0, "none", certain, 0, 0, 1))
+            steps[certain] = len(table.rows)
+        same(found[0], slow(table.of(0), 12, Options(4, 0.0, "none", True, 0, 0, 1)))
+        sooner += steps[True] < steps[False]
+    assert sooner > 5
+
+
+def test_minimum_and_limit_meet_at_the_limit() -> None:
+    table = Table(2, 8, 1.0, 5.0, 0.0)
+    for limit in (1, 3, 6):
+        for one in fast(table, [0], [limit], Options(3, 1.0, "power", False, 9, 0, 3))[0]:
+            assert len(one.tokens) == limit
+
+
+def test_a_trace_tells_every_node_once_and_where_the_output_came_from() -> None:
+    fates = set()
+    for seed in range(60):
+        case, options = any_case(seed), any_options(seed)
+        trace = Trace(len(case.limits))
+        together = fast(case.table, range(len(case.limits)), case.limits, options, trace)
+        for source, found in enumerate(together):
+            nodes = {node.number: node for node in trace.nodes[source]}
+            assert list(nodes) == list(range(1, len(nodes) + 1))
+            alone = Trace(1)
+            fast(case.table, [source], case.limits, options, alone)
+            assert alone.nodes[0] == trace.nodes[source]
+            complete = {}
+            for node in nodes.values():
+                tokens: Prefix = (node.token,)
+                above = node
+                while above.parent:
+                    above = nodes[above.parent]
+                    assert above.fate == KEPT
+                    tokens = (above.token, *tokens)
+                assert node.step == len(tokens)
+                assert node.log_probability == pytest.approx(case.table.guess(source, tokens[:-1])[node.token])
+                assert node.normalised == pytest.approx(node.score / divided(node.step, options))
+                assert node.kept == (node.fate in (KEPT, COMPLETE))
+                fates.add(node.fate)
+                if node.fate == COMPLETE:
+                    complete[tokens] = node.normalised
+            for one in found:
+                assert complete[one.tokens] == one.normalised
+            rows = trace.as_table(source, lambda ids: [f"<{one}>" for one in ids])
+            assert not rows or rows[0]["piece"] == f"<{nodes[1].token}>"
+    assert fates == {KEPT, COMPLETE, LATE, PRUNED}
+
+
+def real_model(decoder: str, seed: int = 0) -> EncoderDecoder:
+    torch.manual_seed(seed)
+    config = EncoderDecoderConfig(encoder=ENCODERS["gru"], decoder=DECODERS[decoder], tie="none")
+    model = EncoderDecoder(config, 11, 11).double().eval()
+    with torch.no_grad():
+        model.output.weight.mul_(3.0)
+    return model
+
+
+@pytest.mark.parametrize("decoder", ["transformer", "lstm"])
+def test_coverage_is_counted_from_the_attention_of_the_whole_output(decoder: str) -> None:
+    """Wu et al. 2016, eq. 14, from one teacher-forced reading of each output."""
+    from dragoman.analysis.attention import watch
+
+    sources, beta = [[5, 6, 7, 8], [9], [10, 4, 6]], 0.7
+    changed = 0
+    for seed in range(4):
+        model = real_model(decoder, seed)
+        config = SearchConfig(beam=3, longest=6, coverage_penalty=beta, normalisation="gnmt", length_penalty=0.6)
+        found = search(model, batch_of(sources), config, 1.0, most=3)
+        plain = search(model, batch_of(sources), SearchConfig(beam=3, longest=6), 1.0, most=3)
+        changed += [row[0].tokens for row in found] != [row[0].tokens for row in plain]
+        for source, row in zip(sources, found, strict=True):
+            alone = search(model, batch_of([source]), config, 1.0, most=3)[0]
+            assert [one.tokens for one in alone] == [one.tokens for one in row]
+            assert [one.normalised for one in row] == sorted((one.normalised for one in row), reverse=True)
+            for one in row:
+                kinds = dict(model.named_modules())
+                with watch(model) as seen:
+                    model.score(batch_of([source], [list(one.tokens[:-1])]))
+                reading = [parts for name, parts in seen.items() if getattr(kinds[name], "reads_memory", False)]
+                weights = torch.cat(reading[-1], 2)[0].mean(0)  # (T, S)
+                cost = sum(math.log(min(float(column), 1.0)) for column in weights.sum(0))
+                divisor = ((5 + len(one.tokens)) / 6) ** 0.6
+                assert one.normalised == pytest.approx(one.score / divisor + beta * cost, abs=1e-9)
+    assert changed
+
+
+def test_coverage_without_attention_is_refused() -> None:
+    table = Table(0, 6, 1.0, 0.0, 0.0)
+    coverage = Coverage(table.step, 0.2, torch.ones(1, 2, dtype=torch.bool))
+    with pytest.raises(ConfigError, match="coverage_penalty: this model"):
+        beam(table.step, table.start([0]), torch.tensor([4]), width=2, coverage=coverage)

@@ -1,0 +1,180 @@
+"""Completions, and what a language model gives to texts: against plain loops over the whole text so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.data.bptt import RunningPlan, RunningText
+from dragoman.data.store import StoreWriter, TokenStore
+from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.decoding.complete import Completion, complete
+from dragoman.decoding.likelihood import mean_log_probabilities, text_likelihood
+from dragoman.decoding.options import NEVER_WRITTEN
+from dragoman.decoding.sampling import Sampling
+from dragoman.errors import DataError
+from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.relative_positions import RotaryConfig
+from dragoman.layers.self_attention import SegmentsConfig
+from dragoman.models.decoders.causal import RecurrentStackConfig
+from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.scoring.perplexity import Likelihood, TextSize, text_size
+
+WORDS = 13
+CPU = torch.device("cpu")
+CASES = {
+    "lstm": LanguageModelConfig(stack=RecurrentStackConfig(layers=2, embedding=8, width=12)),
+    "learned": LanguageModelConfig(
+        stack=TransformerConfig(layers=2, width=8, heads=2, feedforward=16, positions=LearnedConfig(maximum=24))
+    ),
+    "segments": LanguageModelConfig(
+        memory=4,
+        stack=TransformerConfig(
+            layers=2, width=8, heads=2, feedforward=16, positions=RotaryConfig(), attention=SegmentsConfig(length=4)
+        ),
+    ),
+}
+PROMPTS: list[list[int]] = [[], [5, 6, 7], [8], [5, 6, 8], [9, EOS, 4], [12, 11, 10, 9, 8, 7]]
+
+
+@pytest.fixture(params=CASES, ids=list(CASES))
+def model(request: pytest.FixtureRequest) -> Iterator[LanguageModel]:
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(1)
+    built = LanguageModel(CASES[request.param], WORDS).eval()
+    with torch.no_grad():
+        for part in built.parameters():
+            part.add_(0.5 * torch.randn_like(part))
+    yield built
+    torch.set_default_dtype(torch.float32)
+
+
+def next_scores(model: LanguageModel, text: list[int]) -> Tensor:
+    """log p of every token after a text, read from its beginning."""
+    with torch.no_grad():
+        hidden, _ = model.stack(torch.tensor([[EOS, *text]]), model.stack.start(1))
+        return model.output(hidden[0, -1]).log_softmax(-1)
+
+
+def by_hand(model: LanguageModel, prompt: list[int], longest: int, one_line: bool) -> Completion:
+    tokens: list[int] = []
+    scores: list[float] = []
+    while len(tokens) < longest:
+        found = next_scores(model, prompt + tokens)
+        ranked = found.clone()
+        ranked[list(NEVER_WRITTEN)] = -math.inf
+        tokens.append(int(ranked.argmax()))
+        scores.append(found[tokens[-1]].item())
+        if one_line and tokens[-1] == EOS:
+            return Completion(tuple(tokens), tuple(scores), True)
+    return Completion(tuple(tokens), tuple(scores), False)
+
+
+@pytest.mark.parametrize("one_line", [True, False])
+def test_greedy_completions_are_those_of_a_plain_loop(model: LanguageModel, one_line: bool) -> None:
+    with torch.no_grad():
+        model.output.bias[EOS] += 1.5  # so that some lines end
+    found = complete(model, PROMPTS, 12, one_line=one_line, rows=2)
+    ends = 0
+    for prompt, (one,) in zip(PROMPTS, found, strict=True):
+        expected = by_hand(model, prompt, 12, one_line)
+        assert one.tokens == expected.tokens
+        assert one.token_scores == pytest.approx(expected.token_scores, abs=1e-10)
+        assert one.ended == expected.ended
+        assert EOS not in one.tokens[:-1] or not one_line
+        ends += EOS in one.tokens
+    assert ends
+
+
+def test_samples_follow_from_prompt_and_seed_alone(model: LanguageModel) -> None:
+    sampling = Sampling(temperature=1.3, top_k=8, seed=4)
+    together = complete(model, PROMPTS, 7, sampling=sampling, samples=3)
+    for prompt, found in zip(PROMPTS, together, strict=True):
+        alone = complete(model, [prompt], 7, sampling=sampling, samples=3, rows=1)[0]
+        assert [one.tokens for one in alone] == [one.tokens for one in found]
+        assert all(len(one.tokens) == 7 for one in found)
+    assert len({one.tokens for one in together[1]}) > 1
+    other = complete(model, PROMPTS, 7, sampling=Sampling(temperature=1.3, top_k=8, seed=5), samples=3)
+    assert [one.tokens for row in other for one in row] != [one.tokens for row in together for one in row]
+
+
+def test_samples_are_as_likely_as_the_model_says(model: LanguageModel) -> None:
+    count = 4000
+    found = complete(model, [[5, 6]], 1, sampling=Sampling(seed=2), samples=count)[0]
+    chances = next_scores(model, [5, 6]).exp()
+    chances[list(NEVER_WRITTEN)] = 0
+    chances /= chances.sum()
+    drawn = torch.bincount(torch.tensor([one.tokens[0] for one in found]), minlength=WORDS) / count
+    assert float((drawn - chances).abs().max()) < 4 * 0.5 / math.sqrt(count)
+
+
+def test_no_room_is_said_before_anything_is_read() -> None:
+    model = LanguageModel(CASES["learned"], WORDS).eval()
+    assert len(complete(model, [[5] * 13], 11)[0][0].tokens) == 11
+    with pytest.raises(DataError, match=r"prompt 2: 14 tokens .* and 12 to follow, but the model reads at most 24"):
+        complete(model, [[5], [5] * 13], 12)
+
+
+# --- likelihoods
+
+
+def test_text_likelihood_is_the_sum_over_the_text(model: LanguageModel, tmp_path: Path) -> None:
+    lines = [[5, 6], [], [7, 8, 9, 10, 4, 4, 5], [11], [12, 5, 6, 7]]
+    with StoreWriter(tmp_path / "store", 1, WORDS) as writer:
+        writer.add([[]] * len(lines), lines)
+    text = RunningText(TokenStore(tmp_path / "store").target)
+    tokens = text.span(0, len(text)).tolist()
+    plan = RunningPlan(text, 1, 8, shuffled=False)
+    result = text_likelihood(model, plan, TextSize(10, 20, 30), CPU)
+    assert result is not None
+    found, share = result
+    if model.maximum is not None:  # without memory: every segment anew
+        pieces = [tokens[place : place + 9] for place in range(0, len(tokens) - 1, 8)]
+    else:
+        pieces = [tokens]
+    expected, right = 0.0, 0
+    for piece in pieces:
+        with torch.no_grad():
+            hidden, _ = model.stack(torch.tensor([piece[:-1]]), model.stack.start(1))
+            scores = model.output(hidden[0]).log_softmax(-1)
+        expected -= scores.gather(1, torch.tensor(piece[1:])[:, None]).sum().item()
+        right += int((scores.argmax(-1) == torch.tensor(piece[1:])).sum())
+    assert found.nats == pytest.approx(expected, abs=1e-9)
+    assert found.tokens == len(tokens) - 1 == 19
+    assert share == right / 19
+    assert text_likelihood(model, plan, TextSize(), CPU, interrupted=lambda: True) is None
+
+
+def test_sizes_count_ends_of_lines() -> None:
+    lines = ["to be , or", "", " naïve "]
+    assert text_size(lines) == TextSize(4 + 1 + 0 + 1 + 1 + 1, 10 + 1 + 1 + 7 + 1, 10 + 1 + 1 + 8 + 1)
+    assert text_size(lines[:1]) + text_size(lines[1:]) == text_size(lines)
+
+
+def test_likelihoods_do_not_depend_on_the_tokens() -> None:
+    coarse, fine = (Likelihood(120.0, tokens, TextSize(20, 100, 110)) for tokens in (25, 60))
+    assert coarse.perplexity != fine.perplexity
+    assert coarse.word_perplexity == fine.word_perplexity == math.exp(6)
+    assert coarse.character_nats == fine.character_nats == 1.2
+    assert coarse.byte_bits == pytest.approx(120 / math.log(2) / 110)
+    assert Likelihood(1e9, 1, TextSize()).perplexity == math.exp(700)
+    assert set(coarse.scores()) == {
+        "loss", "perplexity", "word_perplexity", "character_perplexity", "character_nats", "byte_bits",
+    }  # fmt: skip
+
+
+def test_outputs_are_ranked_by_how_well_they_read(model: LanguageModel) -> None:
+    rows = [[5, 6, 7], [], [8, 9, 10, 11, 12], [4] * 24, [6]]
+    found = mean_log_probabilities(model, rows, CPU, at_once=2)
+    for row, mean in zip(rows, found, strict=True):
+        if model.maximum is not None and len(row) >= model.maximum:
+            assert mean == -math.inf
+            continue
+        expected = [next_scores(model, row[:place])[token].item() for place, token in enumerate([*row, EOS])]
+        assert mean == pytest.approx(sum(expected) / len(expected), abs=1e-10)

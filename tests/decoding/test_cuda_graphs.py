@@ -1,0 +1,176 @@
+"""Decoding on buffers that stay where they are, against decoding with states that grow."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from threading import Thread
+
+import pytest
+import torch
+
+from dragoman.data.batching import Batch, batch_of
+from dragoman.decoding import cuda_graph_beam as repeated
+from dragoman.decoding import cuda_graph_step as captured
+from dragoman.decoding.beam import beam
+from dragoman.decoding.cuda_graph_step import Captured, Shape, on_grid
+from dragoman.decoding.greedy import follow
+from dragoman.decoding.options import Hypothesis, SearchConfig
+from dragoman.decoding.search import search
+from dragoman.layers import positions
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
+
+SOURCES = [[5, 6, 7, 8, 9, 4], [4], [9, 8, 7], [5, 5, 5, 5], [6, 4, 9]]
+VOCABULARY = 12
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def model_of(decoder: str, device: str = "cpu") -> EncoderDecoder:
+    torch.manual_seed(3)
+    config = EncoderDecoderConfig(tie="none", encoder=ENCODER_CASES["transformer-pre"], decoder=DECODER_CASES[decoder])
+    model = EncoderDecoder(config, VOCABULARY, VOCABULARY).double().to(device).eval()
+    with torch.no_grad():
+        for part in model.parameters():
+            part.mul_(2.0)  # far from even chances, so that no two hypotheses are worth the same
+    return model
+
+
+def as_rows(found: list[list[Hypothesis]]) -> list[list[tuple[tuple[int, ...], float]]]:
+    return [[(one.tokens, pytest.approx(one.normalised, abs=1e-9)) for one in some] for some in found]
+
+
+def shape_for(batch: Batch, width: int, limit: int) -> Shape:
+    return Shape(on_grid(len(batch.source)) + 1, width, on_grid(batch.source.shape[1]) + 2, on_grid(limit, 8))
+
+
+@pytest.mark.parametrize("decoder", list(DECODER_CASES))
+@torch.no_grad()
+def test_a_stage_gives_what_growing_states_give(decoder: str) -> None:
+    """Beam search and greedy search, sources that finish at different times, padding in every direction."""
+    model, batch = model_of(decoder), batch_of(SOURCES)
+    limits = torch.tensor([9, 3, 6, 7, 5])
+    writer = Captured(model)
+    shape = shape_for(batch, 3, 9)
+    for _ in range(2):  # the second time on buffers that were used before
+        found = beam(writer.step, writer.start(batch, shape), limits, width=3, most=3)
+        writer.stages[shape].lock.release()
+        assert as_rows(found) == as_rows(beam(model.step, model.start(batch), limits, width=3, most=3))
+    shape = shape_for(batch, 1, 9)
+    greedy = follow(writer.step, writer.start(batch, shape), limits)
+    assert as_rows([greedy]) == as_rows([follow(model.step, model.start(batch), limits)])
+
+
+@torch.no_grad()
+def test_threads_that_ask_at_once_share_one_stage() -> None:
+    model, batch = model_of("gru"), batch_of(SOURCES)
+    writer, shape, made = Captured(model), shape_for(batch, 3, 9), []
+    state = model.start(batch, shape.written)
+
+    def make() -> captured.Stage:
+        time.sleep(0.05)  # long enough for all to come
+        made.append(captured.Stage(model, state.fixed, state.moving, replace(shape, sources=len(SOURCES))))
+        return made[-1]
+
+    def ask() -> None:
+        stage = writer.stage(shape, make)
+        stage.lock.release()
+
+    threads = [Thread(target=ask) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1
+    assert list(writer.stages.values()) == made
+
+
+def test_shapes_are_few() -> None:
+    assert [on_grid(number) for number in (1, 7, 8, 9, 17, 31, 100)] == [1, 7, 8, 10, 20, 32, 112]
+    assert on_grid(9, 8) == 16
+
+
+@pytest.mark.parametrize("decoder", list(DECODER_CASES))
+@pytest.mark.parametrize(("width", "most", "stop"), [(1, 1, "complete"), (3, 3, "complete"), (3, 2, "certain")])
+def test_a_search_that_repeats_itself_gives_what_the_plain_one_gives(
+    decoder: str, width: int, most: int, stop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when few sources are left and move to a smaller stage."""
+    monkeypatch.setattr(repeated, "FEWEST", 2)
+    monkeypatch.setattr(repeated, "LOOK", 2)
+    model, batch = model_of(decoder), batch_of([*SOURCES, *SOURCES[::-1]])
+    limits = torch.tensor([2, 11, 2, 2, 4, 9, 2, 2, 3, 10])
+    writer = Captured(model)
+    monkeypatch.setattr(repeated, "known", lambda *given: writer)
+    config = SearchConfig(beam=width, stop=stop, length_penalty=0.7)  # type: ignore[arg-type]
+    expected = beam(
+        model.step, model.start(batch), limits, width=width, most=most, certain=stop == "certain", length_penalty=0.7
+    )
+    for round_ in range(6):
+        found = repeated.search(model, batch, limits, width, most, config)
+        if round_ < captured.USES:
+            assert found is None
+        else:
+            assert found is not None
+            assert as_rows(found) == as_rows(expected)
+    assert writer.working
+    if max(len(some[-1].tokens) for some in expected) > 5:
+        assert len({kind.shape.sources for kind in writer.stages}) > 1, "nothing moved to a smaller stage"
+
+
+@needs_gpu
+@pytest.mark.parametrize("decoder", list(DECODER_CASES))
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_gpu_repeats_captured_steps_with_the_same_result(decoder: str, width: int) -> None:
+    """Every batch from the third on is searched by a graph."""
+    model = model_of(decoder, "cuda")
+    batch = batch_of(SOURCES).to(torch.device("cuda"))
+    config = SearchConfig(beam=width, longest=9)
+    first = search(model, batch, config, 1.0)
+    again = [search(model, batch, config, 1.0) for _ in range(4)]
+    known = captured._KNOWN[model]
+    assert known.working
+    assert known.stages, "nothing was captured"
+    for found in again:
+        assert as_rows(found) == as_rows(first)
+
+
+@torch.no_grad()
+def test_weights_at_another_address_are_captured_anew() -> None:
+    model, batch = model_of("gru"), batch_of(SOURCES)
+    writer, shape = Captured(model), shape_for(batch, 3, 9)
+
+    def stage() -> captured.Stage:
+        writer.start(batch, shape)
+        writer.stages[shape].lock.release()
+        return writer.stages[shape]
+
+    first = stage()
+    assert stage() is first
+    part = model.output.weight
+    part.data = part.data.clone()
+    second = stage()
+    assert second is not first
+    model.decoder.register_buffer("added", torch.zeros(1))
+    assert stage() is second, "graphs captured before cannot read it"
+
+
+@needs_gpu
+@pytest.mark.parametrize("width", [1, 4])
+def test_graphs_read_the_same_positions_after_a_longer_output(width: int) -> None:
+    """A request beyond the 256 positions of the first table must leave the graphs of shorter ones as they are."""
+    positions._TABLES.clear()
+    model = model_of("transformer-pre", "cuda")
+    batch = batch_of(SOURCES).to(torch.device("cuda"))
+    config = SearchConfig(beam=width, longest=24, shortest=24)
+    before = [search(model, batch, config, 1.0) for _ in range(5)]
+    assert captured._KNOWN[model].stages
+    for longest in (300, 700):
+        longer = SearchConfig(beam=width, longest=longest, shortest=longest)
+        for _ in range(4):
+            search(model, batch, longer, 1.0)
+        torch.cuda.empty_cache()
+        rubbish = [torch.full((256, 8), 1e6, device="cuda", dtype=torch.float64) for _ in range(64)]
+        after = search(model, batch, config, 1.0)
+        del rubbish
+        assert as_rows(after) == as_rows(before[0]) == as_rows(before[-1])

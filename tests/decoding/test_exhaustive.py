@@ -1,0 +1,94 @@
+"""Exhaustive search (FIELD H5) is brute force over all outputs, and what a wide enough beam finds."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import product
+
+import pytest
+import torch
+
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.decoding import exhaustive as module
+from dragoman.decoding.beam import beam
+from dragoman.decoding.exhaustive import Exhaustive, every_output
+from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.search import search
+from dragoman.errors import ConfigError
+from dragoman.models.non_autoregressive import Instant, InstantConfig
+from tests.decoding.test_beam import Table, exhaustive
+from tests.decoding.test_sampling import model_of
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("rows", [1, 3, 2048])
+def test_it_is_brute_force(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS", rows)
+    seen = 0
+    for seed in range(40):
+        chance = random.Random(seed)
+        words, limit = chance.randint(0, 3), chance.randint(1, 4)
+        table = Table(seed, 4 + words, 1.0, 0.0, chance.choice([0.0, 0.3]))
+        penalty, most = chance.choice([0.0, 1.0]), chance.choice([1, 5, 1000])
+        expected = exhaustive(table.of(0), 4 + words, limit, penalty)
+        found = every_output(table.step, table.start([0]), limit, length_penalty=penalty, most=most, device=CPU)
+        assert [one.tokens for one in found] == [one.tokens for one in expected[:most]]
+        for left, right in zip(found, expected, strict=False):
+            assert left.token_scores == pytest.approx(right.parts, abs=1e-12)
+            assert left.normalised == pytest.approx(right.normalised, abs=1e-12)
+            assert left.score == pytest.approx(sum(right.parts), abs=1e-12)
+        seen += len(found)
+    assert seen > 100
+
+
+def test_it_is_teacher_forcing_and_a_wide_beam_on_a_real_model() -> None:
+    sources = [[5, 6], [4]]
+    for encoder, decoder in (("gru", "lstm"), ("transformer", "transformer")):
+        model = model_of(encoder, decoder, seed=4, vocabulary=7)
+        config = SearchConfig(length_penalty=0.0)
+        outputs = 1 + 3 + 9 + 27
+        found = search(model, batch_of(sources), config, 1.0, 1000, method=Exhaustive(length=3))
+        limits = torch.tensor([4, 4])
+        with torch.no_grad():
+            wide = beam(
+                model.step, model.start(batch_of(sources)), limits, width=outputs, most=outputs, length_penalty=0.0
+            )
+        for source, row, other in zip(sources, found, wide, strict=True):
+            assert len(row) == outputs
+            assert [one.tokens for one in row] == [one.tokens for one in other]
+            texts = [list(text) for size in range(4) for text in product([4, 5, 6], repeat=size)]
+            with torch.no_grad():
+                truth = model.score(batch_of([source] * len(texts), texts)).log_probabilities.sum(1).tolist()
+            by_text = {(*text, EOS): score for text, score in zip(texts, truth, strict=True)}
+            for one in row:
+                assert one.score == pytest.approx(by_text[one.tokens], abs=1e-10)
+            assert sum(math.exp(one.score) for one in row) < 1
+
+
+def test_all_outputs_together_have_all_the_probability() -> None:
+    """A model that always ends by the third token, and never writes what is no text, leaves nothing out."""
+
+    class Ends(Table):
+        def guess(self, source: int, prefix: tuple[int, ...]) -> list[float]:
+            if len(prefix) == 2:
+                return [0.0 if token == EOS else -math.inf for token in range(self.vocabulary)]
+            guess = super().guess(source, prefix)
+            real = [one if token >= EOS else -math.inf for token, one in enumerate(guess)]
+            total = math.log(sum(math.exp(one) for one in real))
+            return [one - total for one in real]
+
+    table = Ends(1, 8, 1.0, 0.0, 0.0)
+    found = every_output(table.step, table.start([0]), 6, length_penalty=1.0, most=10**6, device=CPU)
+    assert sum(math.exp(one.score) for one in found) == pytest.approx(1.0, abs=1e-12)
+    assert len(found) == 1 + 4 + 16
+
+
+def test_too_large_a_space_is_refused_with_what_fits() -> None:
+    model = model_of(vocabulary=104)
+    with pytest.raises(ConfigError, match=r"found 1\.01e\+10 outputs of up to 5 tokens over 100 words.*of 2 fits"):
+        search(model, batch_of([[5]]), SearchConfig(), 1.0, method=Exhaustive(length=5))
+    with pytest.raises(ConfigError, match="token by token"):
+        search(Instant(InstantConfig(), 9, 9), batch_of([[5]]), SearchConfig(), 1.0, method=Exhaustive(length=1))

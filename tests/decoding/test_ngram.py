@@ -1,0 +1,115 @@
+"""The n-gram model of tokens against Witten and Bell's formula by hand, and the neural one against teacher forcing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import EOS, SOS
+from dragoman.decoding import ngram
+from dragoman.decoding.ngram import Neural, NGram
+from dragoman.errors import DataError
+from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.relative_positions import RotaryConfig
+from dragoman.models.decoders.causal import RecurrentStackConfig
+from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.models.transformer import TransformerConfig
+
+VOCABULARY = 9
+TEXTS = [[4, 5, 4], [4, 5], [6]]
+
+
+def by_hand(text: tuple[int, ...], token: int, order: int) -> float:
+    """The recursion of the formula, with counts taken anew every time."""
+
+    def share(history: tuple[int, ...]) -> float:
+        shorter = 1 / (VOCABULARY - 3) if not history else share(history[1:])
+        if not history:
+            shorter = 0.0 if token < EOS else 1 / (VOCABULARY - 3)
+        followers = []
+        for row in TEXTS:
+            whole = (*[SOS] * (order - 1), *row, EOS)
+            for place in range(order - 1, len(whole)):
+                if whole[place - len(history) : place] == history:
+                    followers.append(whole[place])
+        if not followers:
+            return shorter
+        kinds = len(set(followers))
+        return (followers.count(token) + kinds * shorter) / (len(followers) + kinds)
+
+    padded = (*[SOS] * (order - 1), *text)
+    return share(padded[len(padded) - order + 1 :]) if order > 1 else share(())
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_shares_are_those_of_witten_and_bell(order: int) -> None:
+    model = NGram(TEXTS, VOCABULARY, order)
+    for text in ((), (4,), (4, 5), (5, 4), (8, 8), (6,)):
+        found = model([text])[0].exp()
+        assert float(found.sum()) == pytest.approx(1.0)
+        for token in range(VOCABULARY):
+            assert float(found[token]) == pytest.approx(by_hand(text, token, order)), (text, token)
+
+
+def test_what_an_ngram_model_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ngram, "KEPT", 3 * VOCABULARY)
+    model, fresh = NGram(TEXTS, VOCABULARY, 3), NGram(TEXTS, VOCABULARY, 3)
+    texts = [(first, second) for first in range(4, 9) for second in range(4, 9)]
+    for text in texts:
+        assert torch.equal(model([text]), fresh([text]))
+        assert len(model.known) <= 5
+
+
+STACKS = {
+    "recurrent": RecurrentStackConfig(layers=2, embedding=12, width=16),
+    "transformer": TransformerConfig(layers=2, width=16, heads=2, feedforward=32, positions=RotaryConfig()),
+}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_neural_model_says_what_it_says_by_teacher_forcing(stack: str) -> None:
+    """However it is asked: for texts as they grow in a beam, for those that were dropped, and from nothing."""
+    torch.manual_seed(1)
+    model = LanguageModel(LanguageModelConfig(stack=STACKS[stack]), VOCABULARY).double().eval()
+    truth: dict[tuple[int, ...], torch.Tensor] = {}
+    for text in ((4, 7, 5, 8), (4, 6), (5, 5, 5), ()):
+        scores = model.score(batch_of([[]], [list(text)])).log_probabilities[0].tolist()
+        for place, token in enumerate((*text, EOS)):
+            truth[(*text[:place], token)] = scores[place]
+    scorer, read = Neural(model), 0
+
+    def step(tokens: torch.Tensor, state: Any) -> Any:
+        nonlocal read
+        read += tokens.numel()
+        return type(model).step(model, tokens, state)
+
+    model.step = step  # type: ignore[method-assign]
+    asked = [
+        [()],
+        [(), (4,), (5,)],
+        [(4,), (5,), (4, 7), (4, 6)],
+        [(4, 7), (5, 5), (4, 7, 5), (4, 6)],
+        [(4, 7, 5), (4, 7, 5, 8), (5, 5), (5, 5, 5)],
+        [(4, 6), (), (5, 5, 5)],  # dropped, and back
+    ]
+    for texts in asked:
+        found = scorer(texts)
+        assert found.shape == (len(texts), VOCABULARY)
+        for row, text in zip(found, texts, strict=True):
+            assert bool(row[:3].isneginf().all())
+            for token in range(3, VOCABULARY):
+                if (*text, token) in truth:
+                    assert float(row[token]) == pytest.approx(truth[*text, token])
+    # Grown texts cost a token each: <sos> and nine of the first five calls; of the last (4, 6) and () are read anew.
+    assert read == 1 + 2 + 2 + 2 + 2 + 3 + 1
+
+
+def test_a_text_that_is_too_long_for_a_neural_model_says_for_which() -> None:
+    stack = TransformerConfig(layers=1, width=16, heads=2, feedforward=32, positions=LearnedConfig(maximum=4))
+    scorer = Neural(LanguageModel(LanguageModelConfig(stack=stack), VOCABULARY).eval(), "runs/words")
+    scorer([(4, 4)])
+    with pytest.raises(DataError, match=r"^runs/words: a sequence of 6 tokens, but the model has learned 4 positions"):
+        scorer([(4,) * 5])

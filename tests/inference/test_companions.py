@@ -1,0 +1,278 @@
+"""Runs that help each other, from the command line and from Python: ensembles, drafts, reranking, and every method."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import dragoman
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.decoding.exhaustive import Exhaustive
+from dragoman.decoding.mbr import MinimumBayesRisk
+from dragoman.decoding.sampling import Sampling
+from dragoman.errors import ConfigError, RunError
+from dragoman.inference.companions import Reranker, Rerankers, ensemble, speculative
+from dragoman.inference.completer import Completer
+from dragoman.inference.predictor import Prediction, Predictor
+from tests.conftest import Said, call, quiet_machine, words, write_rows
+
+QUICK = ("train.steps=60", "train.validate_every=60", "train.decode=5", "train.optimizer.warmup=10")
+SMALL = (
+    "preset=transformer-tiny", "model.encoder.width=16", "model.decoder.width=16", "model.encoder.layers=1",
+    "model.decoder.layers=1", "model.encoder.feedforward=24", "model.decoder.feedforward=24", *QUICK,
+    "train.optimizer.learning_rate=1e-2", "search.beam=4",
+)  # fmt: skip
+RECURRENT = (
+    "preset=rnn-attention-small", "model.encoder.embedding=12", "model.encoder.width=16", "model.decoder.embedding=12",
+    "model.decoder.width=16", "model.decoder.attention.width=12", *QUICK, "train.optimizer.learning_rate=1e-2",
+)  # fmt: skip
+LETTERS = ("tokenizer.source.kind=characters", "tokenizer.target.kind=characters", "model.tie=target")
+INPUTS = words(12, seed=9, longest=5, letters="abcd")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Transformer and an LSTM with one vocabulary, a reverse run, and a run with another vocabulary."""
+    place = tmp_path_factory.mktemp("companions")
+    some = words(200, longest=5, letters="abcd")
+    write_rows(place / "pairs.tsv", [(word, word.upper()) for word in some])
+    write_rows(place / "back.tsv", [(word.upper(), word) for word in some])
+    write_rows(place / "other.tsv", [(f"{word}e", word.upper()) for word in some])
+    write_rows(place / "test.tsv", [(word, word.upper()) for word in INPUTS])
+    (place / "in.txt").write_text("".join(f"{word}\n" for word in INPUTS), encoding="utf-8")
+    with quiet_machine(place / "cache"), contextlib.chdir(place):
+        for name, data, options in (
+            ("large", "pairs", SMALL),
+            ("small", "pairs", RECURRENT),
+            ("back", "back", SMALL),
+            ("other", "other", SMALL),
+        ):
+            said = call("train", f"{data}.tsv", *options, *LETTERS, "--run", name, "--quiet")
+            assert said.code == 0, said.err
+        (place / "upper.txt").write_text("".join(f"{word.upper()}\n" for word in some), encoding="utf-8")
+        small = ("train.steps=60", "model.stack.width=32", "model.stack.heads=2", "model.stack.layers=1")
+        said = call("train", "upper.txt", "task=language-model", *small, "--run", "reader", "--quiet")
+        assert said.code == 0, said.err
+    return place
+
+
+@pytest.fixture(autouse=True)
+def inside_folder(folder: Path) -> Iterator[None]:
+    with quiet_machine(folder / "cache"), contextlib.chdir(folder):
+        yield
+
+
+@pytest.fixture
+def large() -> Predictor:
+    return dragoman.load("large")
+
+
+def predicted(*options: str) -> list[str]:
+    said = call("predict", "large", "in.txt", *options)
+    assert said.code == 0, said.err
+    return said.lines
+
+
+def texts(predictions: list[Prediction]) -> list[str]:
+    return [one.text for one in predictions]
+
+
+# ---------------------------------------------------------------------- sampling, risk, everything
+
+
+def test_sampling_from_the_command_line_is_sampling_from_python(large: Predictor) -> None:
+    lines = predicted("--sample", "--temperature", "1.5", "--top-k", "6", "--top-p", "0.9", "--seed", "3")
+    method = Sampling(temperature=1.5, top_k=6, top_p=0.9, seed=3)
+    assert lines == texts(large.predict(INPUTS, method=method, batch_size=1))
+    assert lines == texts(large.predict(INPUTS[::-1], method=method, batch_size=5))[::-1]
+    assert lines != predicted("--sample", "--temperature", "1.5", "--top-k", "6", "--top-p", "0.9", "--seed", "4")
+    assert lines != predicted()
+    rows = [json.loads(line) for line in predicted("--sample", "--temperature", "2", "--n-best", "7", "--json")]
+    sizes = set()
+    for row in rows:
+        together = [row, *row["alternatives"]]
+        sizes.add(len(together))
+        assert len({tuple(one["tokens"]) for one in together}) == len(together)
+        assert [one["score"] for one in together] == sorted((one["score"] for one in together), reverse=True)
+    assert max(sizes) > 4  # more than the beam of the run
+
+
+def test_minimum_bayes_risk_from_the_command_line(large: Predictor) -> None:
+    lines = predicted("--mbr", "8", "--mbr-metric", "cer", "--seed", "1", "--temperature", "1.2")
+    found = large.predict(INPUTS, method=MinimumBayesRisk(8, "cer", Sampling(seed=1, temperature=1.2)))
+    assert lines == texts(found)
+    assert all(-5 < one.score <= 0 for one in found)
+    assert lines != predicted("--sample", "--seed", "1", "--temperature", "1.2")
+
+
+def test_exhaustive_search_from_the_command_line(large: Predictor) -> None:
+    said = call("predict", "large", "--exhaustive", "3", "--json", "--n-best", "1000", stdin=b"ab\n")
+    row = json.loads(said.out)
+    together = [row, *row["alternatives"]]
+    assert len(together) == 1 + 4 + 16 + 64
+    assert sum(one["probability"] for one in together) < 1
+    with torch.no_grad():
+        for one in together[:10]:
+            target = large.target_tokenizer.encode(one["text"])
+            batch = batch_of([large.source_tokenizer.encode("ab")], [target])
+            truth = float(large.model.score(batch).log_probabilities.sum())
+            assert math.log(one["probability"]) == pytest.approx(truth, abs=1e-4)
+    best = large.predict(["ab"], method=Exhaustive(3))[0]
+    assert best.text == row["text"]
+    assert best.score >= large.predict(["ab"], beam=4)[0].score - 1e-6 or len(large.predict(["ab"])[0].tokens) > 3
+
+
+# ---------------------------------------------------------------------- ensembles
+
+
+def test_an_ensemble_from_the_command_line_and_from_python(large: Predictor) -> None:
+    for average in ("probability", "log"):
+        lines = predicted("--with", "small", "--average", average)
+        assert lines == texts(ensemble(["large", "small"], average=average).predict(INPUTS))
+    assert texts(dragoman.load(["large", "small"]).predict(INPUTS)) == predicted("--with", "small")
+    alone = large.predict(INPUTS)
+    twice = ensemble([large, large]).predict(INPUTS)
+    assert texts(twice) == texts(alone)
+    assert [one.score for one in twice] == pytest.approx([one.score for one in alone], abs=1e-4)
+    assert not hasattr(large.model, "models")  # an open run stays what it was
+
+
+def test_an_ensemble_is_evaluated_as_one() -> None:
+    scores = {}
+    for name, options in (("large", ()), ("both", ("--with", "small")), ("twice", ("--with", "large"))):
+        said = call("evaluate", "large", "test.tsv", "--json", *options)
+        assert said.code == 0, said.err
+        scores[name] = json.loads(said.out)
+    assert scores["twice"]["loss"] == pytest.approx(scores["large"]["loss"], abs=1e-4)
+    assert scores["both"]["loss"] != pytest.approx(scores["large"]["loss"], abs=1e-3)
+
+
+# ---------------------------------------------------------------------- drafts
+
+
+def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> None:
+    greedy = predicted("--beam", "1")
+    said = call("predict", "large", "in.txt", "--draft", "small", "--draft-tokens", "3")
+    assert said.code == 0
+    assert said.lines == greedy
+    assert "calls of the model in place of" in said.err
+    assert "proposed tokens kept" in said.err
+    method = speculative(large, large, 4)
+    found = large.predict(INPUTS, method=method)
+    assert texts(found) == greedy
+    assert method.saved.kept == method.saved.proposed
+    assert method.saved.calls < method.saved.greedy_calls / 2
+    assert "in place of" in call("evaluate", "large", "test.tsv", "--draft", "small").err
+
+
+# ---------------------------------------------------------------------- reranking
+
+
+def test_reranking_is_a_plain_sum(large: Predictor) -> None:
+    weight = 0.7
+    reverse = dragoman.load("back")
+    beam = large.predict(INPUTS, most=4)
+    found = large.predict(INPUTS, most=2, rerank=Reranker(reverse, weight))
+    changed = 0
+    for source, before, after in zip(INPUTS, beam, found, strict=True):
+        plain = []
+        for one in (before, *before.alternatives):
+            batch = batch_of([reverse.source_tokenizer.encode(one.text)], [reverse.target_tokenizer.encode(source)])
+            with torch.no_grad():
+                scores = reverse.model.score(batch).log_probabilities[0].tolist()
+            plain.append((one.score + weight * sum(scores) / len(scores), one.text))
+        plain.sort(reverse=True)
+        assert [after.text, *(one.text for one in after.alternatives)] == [text for _, text in plain[:2]]
+        assert after.score == pytest.approx(plain[0][0], abs=1e-4)
+        changed += after.text != before.text
+    assert changed  # the reverse run has a say
+    assert predicted("--rerank", "back", "--rerank-weight", str(weight)) == texts(found)
+    assert predicted("--rerank", "back", "--rerank-weight", "0") == predicted()
+
+
+def test_a_language_model_says_how_well_outputs_read(large: Predictor) -> None:
+    weight = 2.0
+    reader = dragoman.load("reader")
+    assert isinstance(reader, Completer)
+    beam = large.predict(INPUTS, most=4)
+    found = large.predict(INPUTS, most=2, rerank=Reranker(reader, weight))
+    changed = 0
+    for before, after in zip(beam, found, strict=True):
+        plain = []
+        for one in (before, *before.alternatives):
+            tokens = [EOS, *reader.tokenizer.encode(one.text), EOS]
+            with torch.no_grad():
+                hidden, _ = reader.model.stack(torch.tensor([tokens[:-1]]), reader.model.stack.start(1))
+                scores = reader.model.output(hidden)[0].log_softmax(-1)
+            likelihood = sum(float(scores[place, token]) for place, token in enumerate(tokens[1:]))
+            plain.append((one.score + weight * likelihood / (len(tokens) - 1), one.text))
+        plain.sort(reverse=True)
+        assert [after.text, *(one.text for one in after.alternatives)] == [text for _, text in plain[:2]]
+        assert after.score == pytest.approx(plain[0][0], abs=1e-4)
+        changed += after.text != before.text
+    assert changed
+    assert predicted("--rerank", "reader", "--rerank-weight", str(weight)) == texts(found)
+    both = large.predict(INPUTS, rerank=Rerankers([Reranker("back", 0.5), Reranker(reader, weight)]))
+    options = ("--rerank", "back", "--rerank-weight", "0.5", "--rerank", "reader", "--rerank-weight", str(weight))
+    assert predicted(*options) == texts(both)
+
+
+def test_empty_lines_and_samples_can_be_reranked(large: Predictor) -> None:
+    reranker = Reranker("back")
+    found = large.predict(["ab", "", "  ", "ba"], rerank=reranker, method=Sampling(temperature=2.0), beam=6)
+    assert texts(found)[1:3] == ["", ""]
+    samples = large.predict(["ab"], method=Sampling(temperature=2.0), most=6)[0]
+    assert found[0].text in {samples.text, *(one.text for one in samples.alternatives)}
+
+
+# ---------------------------------------------------------------------- mistakes
+
+MISTAKES = {
+    ("--sample", "--mbr", "4"): "found --sample and --mbr, expected one of them",
+    ("--temperature", "2"): "--temperature needs --sample or --mbr",
+    ("--seed", "0"): "--seed needs --sample or --mbr",
+    ("--mbr-metric", "wer"): "--mbr-metric needs --mbr",
+    ("--average", "log"): "--average needs --with",
+    ("--rerank-weight", "0"): "--rerank-weight needs --rerank",
+    ("--draft-tokens", "2"): "--draft-tokens needs --draft",
+    ("--sample", "--beam", "3"): "found --beam and --sample, expected one of them",
+    ("--mbr", "4", "--mbr-metric", "blue"): "metric: found 'blue'. Did you mean 'bleu'?",
+    ("--with", "other"): "other: found a source vocabulary of 9 characters, expected the very same as in large (8 ",
+    ("--draft", "other"): "a draft needs runs trained with the same data.train and tokenizer settings",
+    ("--draft", "smal"): "smal: no such run folder. Did you mean 'small'?",
+    ("--draft", "small", "--rerank", "back"): "a draft serves greedy search, which has one",
+    ("--rerank", "reader", "--rerank-tag", "de"): "reader is a language model, which knows no tags",
+    ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "found 2 times --rerank and 1 times",
+    ("--with", "reader"): "reader: found a language model",
+    ("--rerank", "back", "--rerank-tag", "de"): "tag: found 'de', but this run was trained without tags",
+    ("--exhaustive", "12"): "over 4 words, expected at most 500,000; a length of 9 fits",
+}
+
+
+@pytest.mark.parametrize("options", MISTAKES, ids=" ".join)
+def test_mistakes_are_one_line(options: tuple[str, ...]) -> None:
+    said: Said = call("predict", "large", "in.txt", *options)
+    assert said.code == 2
+    assert MISTAKES[options] in said.err
+    assert said.err.count("\n") == 1
+
+
+def test_mistakes_in_python(large: Predictor) -> None:
+    with pytest.raises(ConfigError, match="temperature"):
+        large.predict(["ab"], method=Sampling(temperature=0.0))
+    with pytest.raises(ConfigError, match=r"sampling\.top_p"):
+        large.predict(["ab"], method=MinimumBayesRisk(sampling=replace(Sampling(), top_p=1.5)))
+    with pytest.raises(RunError, match="vocabulary"):
+        dragoman.load(["large", "other"])
+    with pytest.raises(ConfigError, match="found none"):
+        dragoman.load([])
+    with pytest.raises(ConfigError, match="without tags"):
+        Reranker("back", tag="de")

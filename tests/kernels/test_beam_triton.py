@@ -1,0 +1,110 @@
+"""Kernels of the repeated beam search against the same steps in torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dragoman.data.batching import batch_of
+from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.decoding import cuda_graph_step as captured
+from dragoman.decoding.beam import NOTHING, Nexts, beam, begin, each_of, hypotheses, next_tokens, plain_choice, settle
+from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.search import search
+from dragoman.layers.blocks import Residual
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+VOCABULARY = 3000
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [40, 1000, 33_333])
+def test_the_best_next_tokens_are_those_of_a_sort(dtype: torch.dtype, size: int) -> None:
+    """Also among many equal scores, where the first places come first."""
+    from dragoman.kernels.beam_triton import best_next
+
+    torch.manual_seed(size)
+    for scores in (torch.randn(7, size), (torch.randn(7, size) * 3).round()):
+        given = scores.to("cuda", dtype)
+        values, tokens, ends = best_next(given, 10, 3, EOS)
+        expected = given.float().log_softmax(-1)
+        torch.testing.assert_close(ends, expected[:, EOS : EOS + 1], rtol=1e-5, atol=1e-5)
+        expected[:, :3] = NOTHING
+        order = expected.sort(dim=1, descending=True, stable=True)
+        assert torch.equal(tokens, order.indices[:, :10])
+        torch.testing.assert_close(values, order.values[:, :10], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("certain", [False, True])
+@pytest.mark.parametrize("vocabulary", [7, 40])
+def test_a_step_is_settled_as_torch_settles_it(width: int, certain: bool, vocabulary: int) -> None:
+    from dragoman.kernels import beam_triton as best_kernels
+
+    torch.manual_seed(width)
+    device, sources, longest = torch.device("cuda"), 60, 9
+    most = 1 + width // 2
+    limits = torch.randint(1, longest + 1, (sources,), device=device)
+    divisors = [1.0, *(length**0.7 for length in range(1, longest + 1))]
+    enough = torch.full_like(limits, width)
+    mine, theirs = (begin(limits, longest, width, width, enough, divisors, torch.float32) for _ in range(2))
+    origins, fed = (torch.zeros(sources * width, dtype=torch.long, device=device) for _ in range(2))
+    first = torch.arange(sources, device=device)[:, None] * width
+    for _ in range(int(limits.max())):
+        given = (torch.randn(sources * width, vocabulary, device=device) * 2).log_softmax(-1)
+        nexts = next_tokens(given, each_of(width, vocabulary))
+        choice = plain_choice(theirs, nexts)
+        theirs, kept = settle(theirs, choice, most=most, certain=certain)
+        whole = Nexts(nexts.values, nexts.tokens, nexts.ends.contiguous())
+        best_kernels.settle(mine, whole, origins, fed, most=most, certain=certain, end=EOS)
+        live = theirs.totals > NOTHING
+        for part in ("done", "totals", "ended", "ranks", "length"):
+            torch.testing.assert_close(getattr(mine, part), getattr(theirs, part), rtol=1e-6, atol=1e-6)
+        for part in ("tokens", "scores", "last"):
+            assert torch.equal(getattr(mine, part)[live], getattr(theirs, part)[live]), part
+        assert torch.equal(origins.view(sources, width)[live], (choice.origin.gather(1, kept) + first)[live])
+        assert torch.equal(fed.view(sources, width)[live], theirs.last[live])
+        found, expected = hypotheses(mine, most), hypotheses(theirs, most)
+        assert [[one.tokens for one in some] for some in found] == [[one.tokens for one in some] for some in expected]
+
+
+@pytest.mark.parametrize("decoder", list(DECODER_CASES))
+@pytest.mark.parametrize("width", [1, 5])
+def test_a_search_in_kernels_writes_what_the_plain_one_writes(decoder: str, width: int) -> None:
+    """In float32, over a vocabulary that is read in chunks; sources end at different times."""
+    torch.manual_seed(3)
+    config = EncoderDecoderConfig(tie="none", encoder=ENCODER_CASES["transformer-pre"], decoder=DECODER_CASES[decoder])
+    model = EncoderDecoder(config, VOCABULARY, VOCABULARY).cuda().eval()
+    with torch.no_grad():
+        for part in model.parameters():
+            part.mul_(2.0)
+    batch = batch_of([[5 + (row * place) % 900 for place in range(1, 3 + row % 9)] for row in range(40)])
+    batch = batch.to(torch.device("cuda"))
+    how = SearchConfig(beam=width, longest=11)
+    limits = torch.full((40,), 12, device="cuda")
+    expected = beam(model.step, model.start(batch), limits, width=width)
+    for _ in range(captured.USES + 2):
+        found = search(model, batch, how, 1.0)
+    assert captured._KNOWN[model].working
+    assert captured._KNOWN[model].stages, "nothing was captured"
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine[0].tokens == theirs[0].tokens
+        assert mine[0].normalised == pytest.approx(theirs[0].normalised, abs=1e-4)
+
+
+@pytest.mark.parametrize("before", ["pre", "post"])
+def test_a_sum_and_its_norm_are_made_in_one_go(before: str) -> None:
+    torch.manual_seed(1)
+    first, second = (Residual(96, before, 0.1).cuda().bfloat16().eval() for _ in range(2))
+    for part in (first, second):
+        nn.init.normal_(part.norm.weight)  # type: ignore[arg-type]
+        nn.init.normal_(part.norm.bias)  # type: ignore[arg-type]
+    x, out = (torch.randn(5, 3, 96, device="cuda").bfloat16() for _ in range(2))
+    with torch.no_grad():
+        stream, entered = first.join(x, out, second)
+        expected = first.leave(x, out)
+        torch.testing.assert_close(stream, expected, rtol=1e-2, atol=1e-2)
+        torch.testing.assert_close(entered, second.enter(expected), rtol=1e-2, atol=1e-2)

@@ -1,0 +1,149 @@
+"""What training on a CPU does its own way is what torch would do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.kernels import cpu_attention as small_attention
+from dragoman.kernels.cpu_matmul import products
+from dragoman.layers.attention import attend
+from dragoman.layers.dropout import Dropout, drop, keep_mask
+from dragoman.layers.linear import Linear
+
+PRECISIONS = [(torch.float32, 1e-5), (torch.float64, 1e-10)]
+
+
+def gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """Of a sum with fixed weights, so that no two places count alike."""
+    weights = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out)
+    return list(torch.autograd.grad((out * weights).sum(), inputs))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.25, 0.5, 0.9])
+def test_dropout_has_its_rate_and_keeps_the_mean(rate: float) -> None:
+    torch.manual_seed(1)
+    count = 2_000_000
+    mask = keep_mask((count // 1000, 1000), rate, torch.empty(0))
+    dropped = float((mask == 0).double().mean())
+    deviation = math.sqrt(rate * (1 - rate) / count)
+    assert abs(dropped - rate) < 5 * deviation + 1 / 65536
+    assert abs(float(mask.double().mean()) - 1) < 6 * deviation / (1 - rate)
+    assert abs(float(mask.double().var()) * (1 - rate) / rate - 1) < 0.02
+    assert set(mask.unique().tolist()) == {0.0, float(torch.tensor(65536 / round((1 - rate) * 65536)))}
+
+
+def test_dropped_numbers_are_independent() -> None:
+    torch.manual_seed(2)
+    first, second = (keep_mask((500_000,), 0.3, torch.empty(0)) == 0 for _ in range(2))
+    for shift in range(1, 9):  # four draws share a word: neighbours must not know of each other
+        assert abs(float((first[shift:] & first[:-shift]).double().mean()) - 0.09) < 0.003
+    assert abs(float((first & second).double().mean()) - 0.09) < 0.003
+
+
+def test_dropout_follows_from_the_seed() -> None:
+    x = torch.randn(7, 33)
+    layer = Dropout(0.4)
+    torch.manual_seed(5)
+    first, then = layer(x), layer(x)
+    torch.manual_seed(5)
+    assert torch.equal(first, layer(x))
+    assert torch.equal(then, layer(x))
+    assert not torch.equal(first, then)
+    assert torch.equal(layer.eval()(x), x)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-7, 1.0])
+def test_dropout_at_its_ends(rate: float) -> None:
+    x = torch.randn(50, 50)
+    assert torch.allclose(drop(x, rate), torch.zeros_like(x) if rate == 1.0 else x)
+
+
+def test_gradients_pass_where_numbers_did() -> None:
+    x = torch.randn(40, 40, requires_grad=True)
+    out = drop(x, 0.5)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert torch.allclose(gradient * x, out)
+    assert {0.0, 2.0} == set(gradient.unique().tolist())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_of_stacks(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        a, b = torch.randn(5, 4, 33, 64), torch.randn(5, 64, 4, 65).transpose(1, 2)
+        out = torch.empty(5, 33, 4, 65).transpose(1, 2)
+        assert torch.allclose(products(a, b, out), a @ b, atol=1e-4)
+        assert torch.allclose(products(b.transpose(-2, -1), a.transpose(-2, -1)), (a @ b).transpose(-2, -1), atol=1e-4)
+    finally:
+        torch.set_num_threads(before)
+
+
+def masks(rows: int, length: int, seen: int) -> dict[str, Tensor | None]:
+    real = torch.ones(rows, 1, 1, seen, dtype=torch.bool)
+    real[1, ..., seen // 2 :] = False
+    nothing = real.clone()
+    nothing[0] = False
+    pairs = torch.rand(rows, 1, length, seen, generator=torch.Generator().manual_seed(3)) < 0.4
+    return {"none": None, "padding": real, "a row without keys": nothing, "pairs": pairs}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+@pytest.mark.parametrize("kind", ["none", "padding", "a row without keys", "pairs", "causal"])
+def test_small_attention_is_torchs(
+    dtype: torch.dtype, tolerance: float, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_attention, "slow_stacks", lambda x: True)
+    torch.manual_seed(1)
+    causal = kind == "causal"
+    length, seen = 5, 5 if causal else 7
+    packed = torch.randn(3, length, 2, 4, dtype=dtype, requires_grad=True)  # heads side by side, as they come
+    key = torch.randn(3, 2, seen, 4, dtype=dtype, requires_grad=True)
+    value = torch.randn(3, 2, seen, 4, dtype=dtype, requires_grad=True)
+    inputs = [packed, key, value]
+    mask = None if causal else masks(3, length, seen)[kind]
+    query = packed.transpose(1, 2)
+    assert small_attention.suits(query, key, value, 0.0)
+    ours = attend(nn.Identity(), query, key, value, mask=mask, causal=causal)
+    plain = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
+    if mask is not None:  # torch itself gives NaN or anything where there is nothing to see
+        plain = torch.where(mask.any(-1, keepdim=True), plain.nan_to_num(), 0.0)
+    assert torch.allclose(ours, plain, atol=tolerance)
+    if kind not in ("a row without keys", "pairs"):
+        for one, other in zip(gradients(ours, inputs), gradients(plain, inputs), strict=True):
+            assert torch.allclose(one, other, atol=tolerance)
+    assert all(
+        bool(part.isfinite().all()) for part in gradients(attend(nn.Identity(), query, key, value, mask=mask), inputs)
+    )
+
+
+def test_small_attention_drops_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small_attention, "slow_stacks", lambda x: True)
+    query, key, value = (torch.randn(2, 2, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    torch.manual_seed(9)
+    ours = attend(nn.Identity(), query, key, value, dropout=0.5)
+    torch.manual_seed(9)
+    drops = keep_mask((2, 2, 6, 6), 0.5, query)
+    plain = ((query @ key.transpose(-2, -1) / 2).softmax(-1) * drops) @ value
+    assert torch.allclose(ours, plain, atol=1e-10)
+    inputs = [query, key, value]
+    for one, other in zip(gradients(ours, inputs), gradients(plain, inputs), strict=True):
+        assert torch.allclose(one, other, atol=1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), PRECISIONS)
+def test_the_linear_layer_is_torchs(dtype: torch.dtype, tolerance: float) -> None:
+    torch.manual_seed(1)
+    layer = Linear(6, 9).to(dtype)
+    x = torch.randn(2, 5, 6, dtype=dtype, requires_grad=True)
+    inputs = [x, layer.weight, layer.bias]
+    ours, plain = layer(x), F.linear(x, layer.weight, layer.bias)
+    assert torch.allclose(ours, plain, atol=tolerance)
+    for one, other in zip(gradients(ours, inputs), gradients(plain, inputs), strict=True):
+        assert torch.allclose(one, other, atol=tolerance)
+    assert set(layer.state_dict()) == set(nn.Linear(6, 9).state_dict())

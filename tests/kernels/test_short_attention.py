@@ -1,0 +1,128 @@
+"""Attention kernels for short sequences against torch's own attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dragoman.kernels import short_attention
+from dragoman.kernels.short_attention import attend_short
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+CASES = [
+    # rows, heads, key heads, queries, keys, depth, masked, causal
+    (3, 4, 4, 32, 32, 64, True, False),
+    (2, 4, 2, 17, 17, 32, False, True),
+    (2, 2, 1, 5, 40, 16, True, False),
+    (2, 2, 2, 64, 33, 64, True, False),
+]
+
+
+def drawn(rows: int, heads: int, key_heads: int, queries: int, keys: int, depth: int) -> list[Tensor]:
+    """Queries, keys, values as a fused projection leaves them: heads side by side."""
+    torch.manual_seed(queries)
+    shapes = ((queries, heads), (keys, key_heads), (keys, key_heads))
+    parts = [torch.randn(rows, length, number, depth, device="cuda") for length, number in shapes]
+    return [part.transpose(1, 2).bfloat16().requires_grad_() for part in parts]
+
+
+def plain(query: Tensor, key: Tensor, value: Tensor, seen: Tensor | None, kept: Tensor | None = None) -> Tensor:
+    """The definition, in float32."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = (part.repeat_interleave(groups, 1) for part in (key, value))
+    scores = query @ key.transpose(-2, -1) * query.shape[3] ** -0.5
+    if seen is not None:
+        scores = scores.masked_fill(~seen, float("-inf"))
+    weights = scores.softmax(-1).nan_to_num(0.0)
+    return (weights if kept is None else weights * kept) @ value
+
+
+def seen_of(rows: int, queries: int, keys: int, masked: bool, causal: bool) -> tuple[Tensor | None, Tensor]:
+    mask = None
+    seen = torch.ones(rows, 1, queries, keys, dtype=torch.bool, device="cuda")
+    if masked:
+        lengths = torch.tensor([keys, 1, 0][:rows], device="cuda")  # the last source has nothing to look at
+        mask = (torch.arange(keys, device="cuda") < lengths[:, None])[:, None, None, :]
+        seen = seen & mask
+    if causal:
+        seen = seen.tril()
+    return mask, seen
+
+
+@needs_gpu
+@pytest.mark.parametrize("case", CASES)
+def test_outputs_and_gradients_are_those_of_plain_attention(
+    case: tuple[int, int, int, int, int, int, bool, bool],
+) -> None:
+    *sizes, masked, causal = case
+    parts = drawn(*sizes)  # type: ignore[arg-type]
+    mask, seen = seen_of(sizes[0], sizes[3], sizes[4], masked, causal)
+    assert short_attention.suits(parts[0], parts[1], mask)
+    out = attend_short(*parts, mask, causal, 0.0, sizes[5] ** -0.5)  # type: ignore[call-arg]
+    above = torch.randn_like(out)
+    found = torch.autograd.grad(out, parts, above)
+    single = [part.detach().float().requires_grad_() for part in parts]
+    expected = plain(*single, seen)  # type: ignore[call-arg]
+    torch.testing.assert_close(out.float(), expected, rtol=2e-2, atol=2e-2)
+    for mine, theirs in zip(found, torch.autograd.grad(expected, single, above.float()), strict=True):
+        torch.testing.assert_close(mine.float(), theirs, rtol=5e-2, atol=5e-2)
+
+
+@needs_gpu
+def test_dropout_is_the_same_on_the_way_back_and_follows_the_seed() -> None:
+    rows, heads, length, depth, rate = 8, 4, 32, 32, 0.25
+    parts = drawn(rows, heads, heads, length, length, depth)
+    with torch.no_grad():
+        parts[2].copy_(torch.eye(length, device="cuda"))  # then the output is the dropped weights
+    torch.manual_seed(5)
+    out = attend_short(*parts, None, False, rate, depth**-0.5)  # type: ignore[call-arg]
+    torch.manual_seed(5)
+    assert torch.equal(out, attend_short(*parts, None, False, rate, depth**-0.5))  # type: ignore[call-arg]
+    weights = plain(parts[0].float(), parts[1].float(), parts[2].float(), None)
+    kept = (out != 0).float() / (1 - rate)
+    torch.testing.assert_close(out.float(), weights * kept, rtol=2e-2, atol=1e-3)
+    assert float(kept.gt(0).float().mean()) == pytest.approx(1 - rate, abs=0.01)
+    above = torch.randn_like(out)
+    found = torch.autograd.grad(out, parts, above)
+    single = [part.detach().float().requires_grad_() for part in parts]
+    expected = torch.autograd.grad(plain(*single, None, kept), single, above.float())  # type: ignore[call-arg]
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine.float(), theirs, rtol=5e-2, atol=5e-2)
+
+
+@needs_gpu
+def test_compiled_code_may_hold_it() -> None:
+    parts = drawn(2, 4, 4, 16, 16, 32)
+
+    def layer(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return F.relu(attend_short(query, key, value, None, True, 0.0, 0.2)).float().sum()
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    expected = torch.autograd.grad(layer(*parts), parts)
+    for mine, theirs in zip(torch.autograd.grad(compiled(*parts), parts), expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=2e-2)
+
+
+@needs_gpu
+@pytest.mark.parametrize(("rows", "heads", "keys", "length"), [(3, 4, 4, 32), (2, 4, 2, 17)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_queries_keys_and_values_may_lie_side_by_side(
+    rows: int, heads: int, keys: int, length: int, causal: bool
+) -> None:
+    depth, rate = 32, 0.25
+    packed = torch.randn(rows, length, (heads + 2 * keys) * depth, device="cuda").bfloat16().requires_grad_()
+    mask = torch.arange(length, device="cuda") < torch.tensor([length, 3, 1][:rows], device="cuda")[:, None]
+    parts = packed.view(rows, length, -1, depth).transpose(1, 2).split([heads, keys, keys], 1)
+    torch.manual_seed(5)
+    apart = attend_short(*parts, mask[:, None, None], causal, rate, 0.2).transpose(1, 2).flatten(2)
+    torch.manual_seed(5)
+    assert short_attention.suits_packed(packed, depth)
+    together = short_attention.attend_packed(packed, depth, heads, mask, causal, rate, 0.2)
+    assert torch.equal(together, apart)
+    above = torch.randn_like(apart)
+    for mine, theirs in zip(
+        torch.autograd.grad(together, packed, above), torch.autograd.grad(apart, packed, above), strict=True
+    ):
+        assert torch.equal(mine, theirs)

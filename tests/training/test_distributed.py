@@ -1,0 +1,193 @@
+"""Several processes give what one gives, and end together with one clear message."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import dragoman
+from dragoman.errors import DataError
+from dragoman.runs import train
+from dragoman.training import distributed as ranks
+from dragoman.training.checkpoints import Checkpoints, read_tensors
+from dragoman.training.distributed import Ranks
+from tests.training.conftest import Configure
+from tests.training.kill_driver import STEPS, leftovers, result, table, write_config, write_pairs
+
+ROOT = Path(dragoman.__file__).parents[1]
+pytestmark = pytest.mark.timeout(300)
+
+
+def torchrun(config: Path, folder: Path) -> subprocess.Popen[str]:
+    """Start a job of two processes; --standalone takes a free port."""
+    return subprocess.Popen(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+            "-m", "--", "dragoman", "train", str(config), "--quiet", "--run", str(folder),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ
+        | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        | {"DRAGOMAN_CACHE": str(config.parent / "cache"), "TMPDIR": str(config.parent)},
+    )  # fmt: skip
+
+
+def process_of(job: subprocess.Popen[str], rank: int) -> int:
+    """The process of one rank of a running job."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == job.pid and f"RANK={rank}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                return int(path.name)
+        except OSError:  # ended meanwhile
+            continue
+    raise AssertionError(f"no process of rank {rank}")
+
+
+def wait_for(step: int, run: Path, job: subprocess.Popen[str]) -> None:
+    """Until a run has saved a step."""
+    end = time.monotonic() + 120
+    while max(Checkpoints(run).steps(), default=0) < step:
+        assert job.poll() is None, job.communicate()[1]
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def ours(said: str) -> list[str]:
+    """The lines that are not torchrun's."""
+    return [line for line in said.splitlines() if line.startswith(("dragoman:", "stopped", "interrupted", "warning:"))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    content = table(write_pairs(folder / "pairs.tsv"))
+    content["train"]["accumulate"] = 1
+    write_config(folder / "tiny.toml", content)
+    return folder
+
+
+def test_two_processes_train_like_one_and_survive_every_loss(
+    folder: Path, configure: Configure, tmp_path: Path
+) -> None:
+    config, run = folder / "tiny.toml", folder / "run"
+    # A lost process, either of them.
+    for rank, step in ((1, 6), (0, 15)):
+        job = torchrun(config, run)
+        wait_for(step, run, job)
+        os.kill(process_of(job, rank), signal.SIGKILL)
+        said = job.communicate(timeout=120)[1]
+        assert job.returncode != 0
+        assert len(ours(said)) == 1, said
+        assert ours(said)[0].startswith(f"dragoman: a process of this job was lost (seen by process {2 - rank} of 2)")
+        assert "/dragoman/" not in said, "a traceback of ours"
+        assert step <= max(Checkpoints(run).steps()) < STEPS
+    # A clean stop of the whole job.
+    job = torchrun(config, run)
+    wait_for(27, run, job)
+    job.terminate()
+    said = job.communicate(timeout=120)[1]
+    reached = max(Checkpoints(run).steps())
+    assert ours(said) == [f"stopped and saved at step {reached}; the same command goes on from there"], said
+    assert 27 <= reached < STEPS
+    job = torchrun(config, run)
+    said = job.communicate(timeout=120)[1]
+    assert (job.returncode, ours(said)) == (0, [])
+    assert leftovers(folder) == []
+
+    # One process with twice the batches a step does the same sums, dropout included.
+    train(configure("train.accumulate=2"), tmp_path / "one")
+    many, one = result(run)["metrics"], result(tmp_path / "one")["metrics"]
+    assert [row["step"] for row in many] == [row["step"] for row in one]
+    assert [row.get("tokens") for row in many] == [row.get("tokens") for row in one]
+    for name in ("weights.safetensors", f"checkpoints/{STEPS:08d}/optimizer.safetensors"):
+        left, right = read_tensors(run / name), read_tensors(tmp_path / "one" / name)
+        assert left.keys() == right.keys()
+        for key, value in left.items():
+            torch.testing.assert_close(value, right[key], rtol=1e-4, atol=1e-6)
+
+
+def test_rows_beyond_the_position_table_on_one_process_alone(tmp_path: Path) -> None:
+    """Processes meet lengths of their own, and only the first one validates: nothing that grows may be shared."""
+    sizes = [3, 5, 8] * 6 + [300, 290, 310]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{'ab' * size}\t{'ba' * size}\n" for size in sizes), encoding="utf-8")
+    (tmp_path / "valid.tsv").write_text("".join(f"{'ab' * size}\t{'ba' * size}\n" for size in (4, 600)), "utf-8")
+    runs = {}
+    for processes, accumulate in ((2, 1), (1, 2)):
+        content = table(tmp_path / "pairs.tsv")
+        content["data"] = {
+            "train": str(tmp_path / "pairs.tsv"),
+            "valid": str(tmp_path / "valid.tsv"),
+            "max_length": 1500,
+        }
+        content["train"] |= {
+            "steps": 9,
+            "accumulate": accumulate,
+            "validate_every": 3,
+            "decode": 0,
+            "batch_tokens": 700,
+        }
+        config = write_config(tmp_path / f"{processes}.toml", content)
+        runs[processes] = tmp_path / f"run-{processes}"
+        if processes == 1:
+            train(dragoman.tasks.config.load(config), runs[1])
+        else:
+            job = torchrun(config, runs[2])
+            said = job.communicate(timeout=120)[1]
+            assert job.returncode == 0, said
+    left, right = (
+        read_tensors(runs[processes] / "checkpoints" / f"{9:08d}" / "weights.safetensors") for processes in (1, 2)
+    )
+    for key, value in left.items():
+        torch.testing.assert_close(value, right[key], rtol=1e-4, atol=1e-6)
+
+
+def test_a_user_mistake_is_told_once(folder: Path) -> None:
+    (folder / "bad.tsv").write_text("a\tb\nc\n", encoding="utf-8")
+    config = write_config(folder / "bad.toml", table(folder / "bad.tsv"))
+    job = torchrun(config, folder / "bad-run")
+    said = job.communicate(timeout=120)[1]
+    assert job.returncode != 0
+    assert len(ours(said)) == 1, said
+    assert "bad.tsv:2: found 1 column, expected 2 with a tab between them" in ours(said)[0]
+    assert not (folder / "bad-run").exists()
+
+
+def test_alone_nothing_is_asked_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    alone = Ranks()
+    assert alone.alone
+    assert alone.first
+    assert alone.agree(3) == 3
+    assert alone.sum([1.5, 2.0]) == [1.5, 2.0]
+    with pytest.raises(DataError), alone.joined(torch.device("cpu")):
+        raise DataError("as it was")
+
+
+def test_only_the_first_to_speak_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert ranks.first_to_speak()
+    assert not ranks.first_to_speak()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert ranks.first_to_speak()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:3381", True),
+        ("NCCL error: remote process exited", True),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+        ("Trying to create tensor with negative dimension", False),
+    ],
+)
+def test_a_lost_connection_is_told_from_other_errors(text: str, expected: bool) -> None:
+    assert ranks.speaks_of_peers(RuntimeError(text)) == expected
