@@ -259,7 +259,7 @@ def beam(
     longest = int(limits.max()) if sources else 0
     divisors = [1.0, *(divisor(length, length_penalty, normalisation) for length in range(1, longest + 1))]
     live: Live | None = None
-    step, state = coverage.step if coverage else step, state.branch(width)
+    step, state = coverage.step if coverage else step, state.expand(width)
     place = torch.arange(sources, device=limits.device)  # which source each live one is
     last = torch.full((sources * width,), SOS, dtype=torch.long, device=limits.device)
     over: list[tuple[Tensor, Live]] = []

@@ -47,9 +47,9 @@ class Kind:
 class Repeated(Stage):
     """A stage that also chooses."""
 
-    def __init__(self, model: Any, fixed: Any, moving: Any, kind: Kind) -> None:
+    def __init__(self, model: Any, static: Any, cache: Any, kind: Kind) -> None:
         shape = kind.shape
-        super().__init__(model, fixed, moving, shape)
+        super().__init__(model, static, cache, shape)
         self.kind = kind
         weight = next(model.parameters())
         self.choose = self.choose_plainly
@@ -99,7 +99,7 @@ class Repeated(Stage):
         def fewer(part: Tensor) -> Tensor:
             return part[:sources] if part.shape[0] == self.shape.sources else part[: sources * width : width]
 
-        return Repeated(self.model, map_tensors(self.fixed, fewer), map_tensors(self.moving, fewer), kind)
+        return Repeated(self.model, map_tensors(self.static, fewer), map_tensors(self.cache, fewer), kind)
 
     def take(self, other: Repeated, sources: Tensor) -> None:
         """Go on with these sources (B',) of another stage."""
@@ -111,8 +111,8 @@ class Repeated(Stage):
         def taken(part: Tensor) -> Tensor:
             return part.index_select(0, rows if part.shape[0] == other.shape.sources else deep)
 
-        copy_tensors(self.fixed, map_tensors(other.fixed, taken))
-        copy_tensors(self.moving, map_tensors(other.moving, taken))
+        copy_tensors(self.static, map_tensors(other.static, taken))
+        copy_tensors(self.cache, map_tensors(other.cache, taken))
         copy_tensors(self.live, other.live.select(rows))
         self.live.done[len(sources) :] = True
         self.live.totals[len(sources) :] = NOTHING
@@ -139,7 +139,7 @@ def search(
     held: list[Repeated] = []
     try:
         state = model.start(padded_to(batch, shape), shape.written)
-        stage = lend(captured, kind, lambda: Repeated(model, state.fixed, state.moving, kind), held)
+        stage = lend(captured, kind, lambda: Repeated(model, state.static, state.cache, kind), held)
         stage.begin(state)
         copy_tensors(stage.live, stage.before(limits, divisors))
         stage.tokens.copy_(stage.live.last.flatten())

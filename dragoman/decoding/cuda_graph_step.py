@@ -50,24 +50,24 @@ class Shape:
 class Stage:
     """The buffers of one shape and the step that works on them; lent to one search at a time."""
 
-    def __init__(self, model: Any, fixed: Any, moving: Any, shape: Shape) -> None:
-        """`fixed` and `moving`: of a state with as many sources, one hypothesis each."""
+    def __init__(self, model: Any, static: Any, cache: Any, shape: Shape) -> None:
+        """`static` and `cache`: of a state with as many sources, one hypothesis each."""
         self.model, self.shape = model, shape
         self.step = model.step
         rows, device = shape.sources * shape.width, next(model.parameters()).device
         self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
         self.origins = torch.arange(rows, device=device)  # which hypothesis each one goes on from
         self.identity = self.origins.clone()
-        self.fixed = map_tensors(fixed, torch.clone)
+        self.static = map_tensors(static, torch.clone)
         self.seen: Tensor | None = None
         if all(type(part) is SelfAttention for part in attentions(model)):
             places = shape.width * shape.written
             self.seen = torch.zeros(rows, places, dtype=torch.bool, device=device)
-            self.moving: Any = tuple(
-                Shared(room(cache[0], places), room(cache[1], places), self.seen) for cache in moving
+            self.cache: Any = tuple(
+                Shared(room(layer[0], places), room(layer[1], places), self.seen) for layer in cache
             )
         else:
-            self.moving = map_tensors(moving, lambda part: part.repeat_interleave(shape.width, 0))
+            self.cache = map_tensors(cache, lambda part: part.repeat_interleave(shape.width, 0))
         self.length = torch.zeros((), dtype=torch.long, device=device)
         self.found: Tensor | None = None  # what the step gave (N, V)
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -77,15 +77,15 @@ class Stage:
     @property
     def size(self) -> int:
         """Bytes of its buffers."""
-        return sum(part.nbytes for part in tensors_of((self.fixed, self.moving)))
+        return sum(part.nbytes for part in tensors_of((self.static, self.cache)))
 
     def begin(self, state: State) -> None:
         """Stand before the first token of other sources."""
-        copy_tensors(self.fixed, state.fixed)
+        copy_tensors(self.static, state.static)
         if self.seen is not None:
             self.seen.zero_()
         else:
-            copy_tensors(self.moving, state.branch(self.shape.width).moving)
+            copy_tensors(self.cache, state.expand(self.shape.width).cache)
         self.length.zero_()
         self.origins.copy_(self.identity)
 
@@ -97,13 +97,13 @@ class Stage:
             # Every hypothesis sees itself: its new keys are written at (length, its place among those of its source).
             new = self.length * width + self.identity % width
             self.seen.scatter_(1, new[:, None], True)
-            moving = self.moving
+            cache = self.cache
         else:
-            moving = map_tensors(self.moving, lambda part: part.index_select(0, self.origins))
-        state = State(self.fixed, moving, self.length, width)
+            cache = map_tensors(self.cache, lambda part: part.index_select(0, self.origins))
+        state = State(self.static, cache, self.length, width)
         found, after = self.step(self.tokens, state)
         if self.seen is None:
-            copy_tensors(self.moving, after.moving)
+            copy_tensors(self.cache, after.cache)
         self.found = found  # of a graph always the same memory
         self.length += 1
 
@@ -180,7 +180,7 @@ class Standing:
         width = self.stage.shape.width
         return (self.live[:, None] * width + torch.arange(width, device=self.live.device)).flatten()
 
-    def branch(self, hypotheses: int) -> Standing:
+    def expand(self, hypotheses: int) -> Standing:
         """The stage was made for as many."""
         assert hypotheses == self.stage.shape.width
         return self
@@ -251,7 +251,7 @@ class Captured:
     def start(self, batch: Batch, shape: Shape) -> Standing:
         """Read the sources and stand before the first target token."""
         state = self.model.start(padded_to(batch, shape), shape.written)
-        stage = self.stage(shape, lambda: Stage(self.model, state.fixed, state.moving, shape))
+        stage = self.stage(shape, lambda: Stage(self.model, state.static, state.cache, shape))
         stage.begin(state)
         return Standing(stage, torch.arange(batch.source.shape[0], device=batch.source.device))
 

@@ -30,9 +30,9 @@ class Bundle(NamedTuple):
         """Exchange hypotheses within their source."""
         return Bundle(tuple(state.reorder(rows) for state in self.states))
 
-    def branch(self, hypotheses: int) -> Bundle:
+    def expand(self, hypotheses: int) -> Bundle:
         """Give every source this many copies of its one hypothesis."""
-        return Bundle(tuple(state.branch(hypotheses) for state in self.states))
+        return Bundle(tuple(state.expand(hypotheses) for state in self.states))
 
 
 def mean_probability(each: Tensor) -> Tensor:

@@ -123,7 +123,7 @@ class Joint:
         target = padded(texts).to(device)  # (k, L) with <eos>
         sizes = torch.tensor([len(text) for text in texts], device=device)
         inputs = torch.cat([target.new_full((len(texts), 1), SOS), target[:, :-1]], 1)
-        following, _ = model.read(inputs, state.branch(len(texts)))
+        following, _ = model.read(inputs, state.expand(len(texts)))
         beside = following.gather(2, target[:, :, None])[:, :, 0].tolist()
         frames = written.log_probabilities[row : row + 1]
         labels = target[None, :, :-1].masked_fill(

@@ -142,8 +142,8 @@ class Neural:
             state = self.model.start(Batch(source, source != PAD, source.new_empty(len(rest), 0)))
             tell(rest, self.model.step(self._tensor([[SOS, *text] for text in rest]), state))
         whole = states[0]._replace(
-            fixed=join_tensors([state.fixed for state in states]),
-            moving=join_tensors([state.moving for state in states]),
+            static=join_tensors([state.static for state in states]),
+            cache=join_tensors([state.cache for state in states]),
         )
         return Told({text: place for place, text in enumerate(order)}, torch.cat(following), whole)
 

@@ -76,7 +76,7 @@ class Searchable(Protocol):
     def reorder(self: Self, rows: Tensor) -> Self:
         """Exchange hypotheses."""
 
-    def branch(self: Self, hypotheses: int) -> Self:
+    def expand(self: Self, hypotheses: int) -> Self:
         """Copies of every source's one hypothesis."""
 
 

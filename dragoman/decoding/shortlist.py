@@ -45,9 +45,9 @@ class Narrow(NamedTuple):
         """Exchange hypotheses within their source."""
         return Narrow(self.inner.reorder(rows), self.listed)
 
-    def branch(self, hypotheses: int) -> Narrow:
+    def expand(self, hypotheses: int) -> Narrow:
         """Give every source this many copies of its one hypothesis."""
-        return Narrow(self.inner.branch(hypotheses), self.listed)
+        return Narrow(self.inner.expand(hypotheses), self.listed)
 
 
 class NarrowWriter:

@@ -40,38 +40,38 @@ def join_tensors(trees: Sequence[Any]) -> Any:
 class State(NamedTuple):
     """Where a decoder stands; a value, never kept on the module, so one model serves many requests at once.
 
-    `fixed` has one row per source, `moving` one per hypothesis: rows s·k … s·k+k−1 belong to source s.
+    `static` has one row per source, `cache` one per hypothesis: rows s·k … s·k+k−1 belong to source s.
     """
 
-    fixed: Any  # nest of tensors made once from the memory
-    moving: Any  # nest of tensors changed by every token
+    static: Any  # nest of tensors made once from the memory
+    cache: Any  # nest of tensors changed by every token
     length: Tensor | int  # tokens read so far; a tensor when the caches have a fixed capacity
     hypotheses: int = 1  # k
 
     def select(self, rows: Tensor) -> State:
         """Keep, drop or repeat whole sources; rows (B',) index sources."""
-        moving_rows = rows
+        cache_rows = rows
         if self.hypotheses > 1:
             offsets = torch.arange(self.hypotheses, device=rows.device)
-            moving_rows = (rows[:, None] * self.hypotheses + offsets).flatten()
+            cache_rows = (rows[:, None] * self.hypotheses + offsets).flatten()
         return self._replace(
-            fixed=map_tensors(self.fixed, lambda part: part.index_select(0, rows)),
-            moving=map_tensors(self.moving, lambda part: part.index_select(0, moving_rows)),
+            static=map_tensors(self.static, lambda part: part.index_select(0, rows)),
+            cache=map_tensors(self.cache, lambda part: part.index_select(0, cache_rows)),
         )
 
     def reorder(self, rows: Tensor) -> State:
         """Exchange hypotheses within their source; rows (N,) index hypotheses."""
-        return self._replace(moving=map_tensors(self.moving, lambda part: part.index_select(0, rows)))
+        return self._replace(cache=map_tensors(self.cache, lambda part: part.index_select(0, rows)))
 
     def detach(self) -> State:
         """The same state without its history: gradients stop here (FIELD B11)."""
-        return self._replace(moving=map_tensors(self.moving, Tensor.detach))
+        return self._replace(cache=map_tensors(self.cache, Tensor.detach))
 
-    def branch(self, hypotheses: int) -> State:
+    def expand(self, hypotheses: int) -> State:
         """Give every source this many copies of its one hypothesis."""
         assert self.hypotheses == 1
         return self._replace(
-            moving=map_tensors(self.moving, lambda part: part.repeat_interleave(hypotheses, 0)),
+            cache=map_tensors(self.cache, lambda part: part.repeat_interleave(hypotheses, 0)),
             hypotheses=hypotheses,
         )
 

@@ -204,12 +204,12 @@ class ConvolutionalDecoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """fixed = (keys, values, mask); moving = per layer the last inputs, whose number never grows."""
+        """static = (keys, values, mask); cache = per layer the last inputs, whose number never grows."""
         keys, values = self.key(memory.keys), self.value(memory.values)
         # A mean of m vectors has 1/m of their variance: scaled back by √m, here where it costs nothing (section 3.5).
         real = memory.mask.sum(1).to(values.dtype)
         values = values * real.sqrt()[:, None, None]
-        moving = tuple(
+        cache = tuple(
             layer.convolution.empty(keys.shape[0], keys)  # type: ignore[operator, union-attr]
             for layer in self.layers
         )
@@ -217,15 +217,15 @@ class ConvolutionalDecoder(nn.Module):
         if capacity is not None:
             self.input.positions.reserve(capacity)
             length = torch.zeros((), dtype=torch.long, device=keys.device)
-        return State(fixed=(keys[:, None], values[:, None], memory.mask), moving=moving, length=length)
+        return State(static=(keys[:, None], values[:, None], memory.mask), cache=cache, length=length)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → hidden (N, T, width)."""
         embedded = self.input(tokens, state.length)  # (N, T, E)
         x = self.enter(embedded)
-        moving = []
-        for layer, past in zip(self.layers, state.moving, strict=True):
-            x, present = layer(x, past, embedded, state.fixed)
-            moving.append(present)
+        cache = []
+        for layer, past in zip(self.layers, state.cache, strict=True):
+            x, present = layer(x, past, embedded, state.static)
+            cache.append(present)
         hidden = self.dropout(self.leave(x))
-        return hidden, state._replace(moving=tuple(moving), length=state.length + tokens.shape[1])
+        return hidden, state._replace(cache=tuple(cache), length=state.length + tokens.shape[1])

@@ -302,7 +302,7 @@ class EncoderDecoder(nn.Module):
     def _expected_risk(self, batch: Batch, candidates: Candidates, state: State) -> Loss:
         """Σ_y Q(y) Δ(y) over the candidates of each source, Q ∝ p(y)^α (FIELD G6; Shen et al. 2016 eq. 8)."""
         sources, count = candidates.risks.shape
-        hidden = self._hidden(self._truth(batch.target), state.branch(count))
+        hidden = self._hidden(self._truth(batch.target), state.expand(count))
         losses = LOSSES[FullSoftmaxConfig](FullSoftmaxConfig(), hidden, batch.target, self.output, 0.0)
         none = candidates.risks.isinf()
         scores = -losses.sum(1).view(sources, count) * candidates.sharpness

@@ -193,11 +193,11 @@ class LanguageModel(nn.Module):
         state: State = self.stack.start(source.shape[0], capacity)
         if source.shape[1] > 1:
             _, state = self.stack(source[:, :-1], state)
-        return state._replace(fixed=(source[:, -1],))
+        return state._replace(static=(source[:, -1],))
 
     def _spelt(self, tokens: Tensor, state: State) -> Tensor:
         """Tokens (N, T) with the last token of the prompt in place of <sos>."""
-        (last,) = state.fixed
+        (last,) = state.static
         return torch.where(tokens == SOS, last.repeat_interleave(state.hypotheses)[:, None], tokens)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:

@@ -220,7 +220,7 @@ class TransformerDecoder(nn.Module):
         self.norm = last_norm(config)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """fixed = (mask, per layer the memory's keys and values); moving = per layer the cache so far."""
+        """static = (mask, per layer the memory's keys and values); cache = per layer the cache so far."""
         rows = memory.mask.shape[0]
         read, caches = [], []
         for block in self.blocks:
@@ -231,20 +231,20 @@ class TransformerDecoder(nn.Module):
         if capacity is not None:
             self.input.positions.reserve(capacity)
             length = torch.zeros((), dtype=torch.long, device=memory.mask.device)
-        return State(fixed=(memory.mask, tuple(read)), moving=tuple(caches), length=length)
+        return State(static=(memory.mask, tuple(read)), cache=tuple(caches), length=length)
 
     def once(self, state: State) -> State:
         """The same state for a single call: nothing is kept of what is read then, so that no gradient waits for it."""
         plain = (type(block.attention) is SelfAttention for block in self.blocks if isinstance(block, DecoderBlock))
-        moving = tuple(() if simple else cache for simple, cache in zip(plain, state.moving, strict=True))
-        return state._replace(moving=moving)
+        cache = tuple(() if simple else past for simple, past in zip(plain, state.cache, strict=True))
+        return state._replace(cache=cache)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → hidden (N, T, D)."""
-        mask, memories = state.fixed
+        mask, memories = state.static
         x = self.input(tokens, state.length)
         caches = []
-        for block, past, memory in zip(self.blocks, state.moving, memories, strict=True):
+        for block, past, memory in zip(self.blocks, state.cache, memories, strict=True):
             x, present = block(x, past, state.length, memory, mask)
             caches.append(present)
-        return self.norm(x), state._replace(moving=tuple(caches), length=state.length + tokens.shape[1])
+        return self.norm(x), state._replace(cache=tuple(caches), length=state.length + tokens.shape[1])

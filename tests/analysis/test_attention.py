@@ -149,7 +149,7 @@ def test_several_hypotheses_of_a_source_are_told_apart(model: EncoderDecoder) ->
     """(N, H, T, S) with the hypotheses of one source side by side, as if each had a source of its own."""
     tokens = torch.tensor([[SOS, 4, 4], [SOS, 9, 4], [SOS, 11, 4], [SOS, 5, 6], [SOS, 6, 6], [SOS, 12, 6]])
     pair = batch_of(SOURCES[:2])
-    shared, repeated = model.start(pair).branch(3), model.start(pair).select(torch.tensor([0, 0, 0, 1, 1, 1]))
+    shared, repeated = model.start(pair).expand(3), model.start(pair).select(torch.tensor([0, 0, 0, 1, 1, 1]))
     kinds = dict(model.named_modules())
     found = []
     for state in (shared, repeated):
@@ -212,9 +212,9 @@ def test_a_recurrent_decoder_is_seen_once_a_step(batch: Batch) -> None:
         state = model.start(batch)
         tokens = torch.cat([torch.full((3, 1), SOS), batch.target[:, :-1]], 1)
         for place, part in enumerate(seen["decoder.attention"]):
-            mask, (keys, _) = state.fixed
+            mask, (keys, _) = state.static
             energy = (
-                torch.tanh(state.moving[0][0] @ layer.score.query.weight.T + keys.transpose(0, 1))
+                torch.tanh(state.cache[0][0] @ layer.score.query.weight.T + keys.transpose(0, 1))
                 @ layer.score.score.weight[0]
             )
             expected = energy.T.masked_fill(~mask, float("-inf")).softmax(-1)

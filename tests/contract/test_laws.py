@@ -85,7 +85,7 @@ def test_law_2_select_and_reorder_commute_with_stepping(model: EncoderDecoder, b
             **CLOSE,
         )
         # Three hypotheses a source: those of one source change places, then some sources go.
-        wide = state.branch(3)
+        wide = state.expand(3)
         fan = tokens.repeat_interleave(3, 0).clone()
         fan[:, 2] = torch.arange(12) % (VOCABULARY - 4) + 4
         out, stepped = model.decoder(fan[:, 2:3], wide)

@@ -113,11 +113,11 @@ class Table:
 
     def start(self, sources: Sequence[int]) -> State:
         names = torch.tensor(sources)
-        return State(fixed=(names,), moving=(torch.empty(len(sources), 0, dtype=torch.long),), length=0)
+        return State(static=(names,), cache=(torch.empty(len(sources), 0, dtype=torch.long),), length=0)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Every hypothesis carries what it has read, so a wrong reordering gives wrong probabilities."""
-        (names,), (read,) = state.fixed, state.moving
+        (names,), (read,) = state.static, state.cache
         read = torch.cat([read, tokens[:, None]], 1)
         assert read.shape[0] == names.shape[0] * state.hypotheses
         self.rows.append(read.shape[0])
@@ -125,7 +125,7 @@ class Table:
         for row, prefix in enumerate(read.tolist()):
             assert prefix[0] == SOS
             out.append(self.guess(int(names[row // state.hypotheses]), tuple(prefix[1:])))
-        return torch.tensor(out, dtype=torch.float64), state._replace(moving=(read,), length=state.length + 1)
+        return torch.tensor(out, dtype=torch.float64), state._replace(cache=(read,), length=state.length + 1)
 
 
 class Case(NamedTuple):
@@ -338,7 +338,7 @@ def test_a_broken_model_ends_the_search() -> None:
         steps.append(len(tokens))
         return torch.full((len(tokens), 7), math.nan), state
 
-    start = State(fixed=(torch.zeros(2),), moving=(torch.zeros(2),), length=0)
+    start = State(static=(torch.zeros(2),), cache=(torch.zeros(2),), length=0)
     assert beam(broken, start, torch.tensor([4, 6]), width=3) == [[], []]
     assert len(steps) == 6
 

@@ -69,7 +69,7 @@ def test_threads_that_ask_at_once_share_one_stage() -> None:
 
     def make() -> captured.Stage:
         time.sleep(0.05)  # long enough for all to come
-        made.append(captured.Stage(model, state.fixed, state.moving, replace(shape, sources=len(SOURCES))))
+        made.append(captured.Stage(model, state.static, state.cache, replace(shape, sources=len(SOURCES))))
         return made[-1]
 
     def ask() -> None:

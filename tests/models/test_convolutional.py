@@ -216,7 +216,7 @@ def test_the_cache_is_what_the_kernels_look_back_at() -> None:
     state = model.start(batch_of(SOURCES), capacity=50)
     for _ in range(9):
         _, state = model.step(torch.full((4,), 6), state)
-    assert [tuple(part.shape) for part in state.moving] == [(4, 2, 5), (4, 1, 5)]
+    assert [tuple(part.shape) for part in state.cache] == [(4, 2, 5), (4, 1, 5)]
     assert int(state.length) == 9
 
 

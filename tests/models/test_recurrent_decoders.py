@@ -221,7 +221,7 @@ def test_copied_states_are_those_after_the_last_real_token(cell: object, directi
             x = torch.stack(steps, 1)
             for left, right in zip(states, state, strict=True):
                 torch.testing.assert_close(left[row], right[0], **CLOSE)
-    for copied, states in zip(model.start(given).moving, memory.states, strict=True):
+    for copied, states in zip(model.start(given).cache, memory.states, strict=True):
         for left, right in zip(copied, states, strict=True):
             assert torch.equal(left, right)
 
@@ -321,7 +321,7 @@ def test_truncated_back_propagation_cuts_the_gradient_and_nothing_else(size: int
         logits = cut.output(hidden).flatten(0, 1)
         target = given.target[:, start : start + size].flatten()
         total = total + nn.functional.cross_entropy(logits, target, ignore_index=0, reduction="sum")
-        state = state._replace(moving=tuple(tuple(part.detach() for part in layer) for layer in state.moving))
+        state = state._replace(cache=tuple(tuple(part.detach() for part in layer) for layer in state.cache))
     total.backward()
     for name, part in cut.named_parameters():
         torch.testing.assert_close(found[name], part.grad, **CLOSE)

@@ -223,8 +223,8 @@ def test_grouped_heads_keep_a_small_cache() -> None:
     """Ainslie et al. 2023: the cache has key_heads heads, and the parameters shrink with it."""
     decoder = TransformerDecoder(LLAMA_STACK, TokenEmbedding(WORDS, LLAMA_WIDTH, PAD), LLAMA_WIDTH)
     _, state = decoder(torch.tensor([[4, 5, 6]]), reads_nothing(decoder, 1))
-    assert {part.shape for layer in state.moving for part in layer} == {(1, 2, 3, 4)}
-    assert {part.shape for layer in state.fixed[1] for part in layer} == {(1, 2, 1, 4)}
+    assert {part.shape for layer in state.cache for part in layer} == {(1, 2, 3, 4)}
+    assert {part.shape for layer in state.static[1] for part in layer} == {(1, 2, 1, 4)}
     block: Any = decoder.blocks[0]
     assert block.attention.project.weight.shape == (LLAMA_WIDTH + 2 * 8, LLAMA_WIDTH)
     assert block.cross.key.weight.shape == block.cross.value.weight.shape == (8, LLAMA_WIDTH)

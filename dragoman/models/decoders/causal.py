@@ -147,28 +147,28 @@ class RecurrentStack(nn.Module):
 
     def start(self, rows: int, capacity: int | None = None) -> State:
         """Before the first token; it needs no capacity."""
-        return State(fixed=(), moving=tuple(layer.cell.start(rows) for layer in self._layers()), length=0)
+        return State(static=(), cache=tuple(layer.cell.start(rows) for layer in self._layers()), length=0)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → hidden (N, T, D)."""
         x = self.input_dropout(self.embedding(tokens))
         after = []
-        for number, (layer, before) in enumerate(zip(self._layers(), state.moving, strict=True)):
+        for number, (layer, before) in enumerate(zip(self._layers(), state.cache, strict=True)):
             x, last = layer(x if number == 0 else self.dropout(x), before)
             after.append(last)
-        return x, state._replace(moving=tuple(after), length=state.length + tokens.shape[1])
+        return x, state._replace(cache=tuple(after), length=state.length + tokens.shape[1])
 
     def carry(self, rows: int) -> Any:
         """Room for what is carried over."""
-        return self.start(rows).moving
+        return self.start(rows).cache
 
     def kept(self, state: State) -> Any:
         """What of a state is carried over."""
-        return state.moving
+        return state.cache
 
     def resumed(self, carried: Any) -> State:
         """The state that goes on from what was carried."""
-        return State(fixed=(), moving=carried, length=0)
+        return State(static=(), cache=carried, length=0)
 
     def _layers(self) -> list[WeightDropped]:
         return [layer for layer in self.layers if isinstance(layer, WeightDropped)]
@@ -235,27 +235,27 @@ class CausalTransformer(nn.Module):
         self.norm = last_norm(config)
 
     def start(self, rows: int, capacity: int | None = None) -> State:
-        """Before the first token; moving = per layer the cache so far."""
+        """Before the first token; cache = per layer the cache so far."""
         like = self.input.embedding.weight
         caches = tuple(block.attention.empty(rows, capacity, like) for block in self._blocks())
         length: Tensor | int = 0
         if capacity is not None:
             self.input.positions.reserve(capacity)
             length = torch.zeros((), dtype=torch.long, device=like.device)
-        return State(fixed=(), moving=caches, length=length)
+        return State(static=(), cache=caches, length=length)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → hidden (N, T, D)."""
         x = self.input(tokens, state.length)
         caches = []
-        for block, past in zip(self.blocks, state.moving, strict=True):
+        for block, past in zip(self.blocks, state.cache, strict=True):
             x, present = block(x, past, state.length)
             caches.append(present)
-        return self.norm(x), state._replace(moving=tuple(caches), length=state.length + tokens.shape[1])
+        return self.norm(x), state._replace(cache=tuple(caches), length=state.length + tokens.shape[1])
 
     def carry(self, rows: int) -> Any:
         """Room for what is carried over; None: nothing is."""
-        return self.start(rows, self.memory).moving if self.memory else None
+        return self.start(rows, self.memory).cache if self.memory else None
 
     def kept(self, state: State) -> Any:
         """The last keys and values of every layer, turned to where they stand for the next segment."""
@@ -263,7 +263,7 @@ class CausalTransformer(nn.Module):
         assert state.length >= self.memory, f"a segment must have at least memory = {self.memory} tokens"
         assert state.length % self.align == 0, f"a segment must be a multiple of {self.align} tokens"
         caches = []
-        for block, cache in zip(self._blocks(), state.moving, strict=True):
+        for block, cache in zip(self._blocks(), state.cache, strict=True):
             key, value = (part[:, :, -self.memory :] for part in cache)
             back = torch.full((self.memory,), self.memory - state.length, device=key.device)
             caches.append((block.attention.relation.turn(key, back), value))
@@ -271,7 +271,7 @@ class CausalTransformer(nn.Module):
 
     def resumed(self, carried: Any) -> State:
         """The state that goes on from what was carried."""
-        return State(fixed=(), moving=carried, length=self.memory)
+        return State(static=(), cache=carried, length=self.memory)
 
     def _blocks(self) -> list[CausalBlock]:
         return [block for block in self.blocks if isinstance(block, CausalBlock)]

@@ -210,19 +210,20 @@ class FixedContextDecoder(nn.Module):
         self.dropout = dropout(config)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """fixed = (source vector) where every step sees it; moving = per layer the cell's state."""
-        fixed = (memory.final[-1],) if self.every_step else ()
-        return State(fixed=fixed, moving=self.begin(memory), length=0)
+        """static = (source vector) where every step sees it; cache = per layer the cell's state."""
+        static = (memory.final[-1],) if self.every_step else ()
+        return State(static=static, cache=self.begin(memory), length=0)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → hidden (N, T, width)."""
         embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
         contexts = [
-            part.repeat_interleave(state.hypotheses, 0)[:, None].expand(-1, tokens.shape[1], -1) for part in state.fixed
+            vector.repeat_interleave(state.hypotheses, 0)[:, None].expand(-1, tokens.shape[1], -1)
+            for vector in state.static
         ]  # (N, T, M)
-        states, moving = self.stack(torch.cat([embedded, *contexts], -1), state.moving)
+        states, cache = self.stack(torch.cat([embedded, *contexts], -1), state.cache)
         hidden = self.dropout(self.readout(states, *contexts, embedded))
-        return hidden, state._replace(moving=moving, length=state.length + tokens.shape[1])
+        return hidden, state._replace(cache=cache, length=state.length + tokens.shape[1])
 
 
 # C3 and B8
@@ -264,15 +265,15 @@ class RecurrentDecoder(nn.Module):
         self.dropout = dropout(config)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """fixed = (mask, what the attention read); moving = per layer the cell's state. It needs no capacity."""
-        fixed = (memory.mask, self.attention.read(memory.keys, memory.values))
-        return State(fixed=fixed, moving=self.begin(memory), length=0)
+        """static = (mask, what the attention read); cache = per layer the cell's state. It needs no capacity."""
+        static = (memory.mask, self.attention.read(memory.keys, memory.values))
+        return State(static=static, cache=self.begin(memory), length=0)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → hidden (N, T, width)."""
-        mask, memory = state.fixed
+        mask, memory = state.static
         embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
-        bottom, *others = state.moving
+        bottom, *others = state.cache
         outputs, contexts = [], []
         steps, width = tokens.shape[1], embedded.shape[-1]
         products, weight = products_for(steps), self.bottom.input_weight[:, width:]
@@ -290,7 +291,7 @@ class RecurrentDecoder(nn.Module):
         seen = torch.stack(contexts, 1)  # (N, T, C)
         states, upper = self.upper(torch.stack(outputs, 1), tuple(others), seen if self.to_all else None)
         hidden = self.dropout(self.readout(states, seen, embedded))
-        return hidden, state._replace(moving=(bottom, *upper), length=state.length + tokens.shape[1])
+        return hidden, state._replace(cache=(bottom, *upper), length=state.length + tokens.shape[1])
 
 
 # C4
@@ -333,20 +334,20 @@ class LuongDecoder(nn.Module):
         self.dropout = dropout(config)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """fixed = (mask, what the attention read); moving = (cells' states, last attentional vector or nothing)."""
-        fixed = (memory.mask, self.attention.read(memory.keys, memory.values))
+        """static = (mask, what the attention read); cache = (cells' states, last attentional vector or nothing)."""
+        static = (memory.mask, self.attention.read(memory.keys, memory.values))
         last = (memory.keys.new_zeros(memory.mask.shape[0], self.width),) if self.feeding else ()
-        return State(fixed=fixed, moving=(self.begin(memory), last), length=0)
+        return State(static=static, cache=(self.begin(memory), last), length=0)
 
     def _attend(self, states: Tensor, state: State, place: int, products: Products = DIRECT) -> Tensor:
-        mask, memory = state.fixed
+        mask, memory = state.static
         context = self.attention(states, memory, mask, state.length + place, products)
         return torch.tanh(products.map(self.combine, torch.cat([context, states], -1)))  # (N, T, width)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → hidden (N, T, width)."""
         embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
-        cells, last = state.moving
+        cells, last = state.cache
         if not self.feeding:
             states, cells = self.stack(embedded, cells)
             hidden = self._attend(states, state, 0)
@@ -360,4 +361,4 @@ class LuongDecoder(nn.Module):
                 last = (steps[-1][:, 0],)
             hidden = torch.cat(steps, 1)
         length = state.length + tokens.shape[1]
-        return self.dropout(hidden), state._replace(moving=(cells, last), length=length)
+        return self.dropout(hidden), state._replace(cache=(cells, last), length=length)
