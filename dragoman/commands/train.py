@@ -48,7 +48,7 @@ def resolve(
         return resumed(what, overrides), what
     if what is not None and what.lower().endswith(".toml"):
         config = configuration.load(what, overrides)
-        for place, lost in settings.left_out(settings.read_toml(what), settings.override({}, overrides)):
+        for place, lost in settings.dropped_settings(settings.read_toml(what), settings.override({}, overrides)):
             say(f"left out of {what}: {', '.join(lost)}, settings of the {place} that stands there")
         return config, str(Path("runs") / run_name(what))
 

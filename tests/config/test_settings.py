@@ -17,8 +17,8 @@ from dragoman.config.settings import (
     build,
     describe,
     differences,
+    dropped_settings,
     dump,
-    left_out,
     merge,
     override,
     read_toml,
@@ -439,12 +439,14 @@ def test_what_a_new_kind_leaves_out_is_known() -> None:
     encoder = {"kind": "transformer", "heads": 8, "width": 4, "positions": {"kind": "none"}}
     base = {"model": {"encoder": encoder, "x": 1}}
     over = {"model": {"encoder": {"kind": "recurrent", "width": 9}, "x": 2}}
-    assert [*left_out(base, over)] == [("model.encoder", ["model.encoder.heads", "model.encoder.positions"])]
-    assert [*left_out(base, {"model": {"encoder": {"kind": "transformer", "heads": 2}}})] == []
+    assert [*dropped_settings(base, over)] == [("model.encoder", ["model.encoder.heads", "model.encoder.positions"])]
+    assert [*dropped_settings(base, {"model": {"encoder": {"kind": "transformer", "heads": 2}}})] == []
     lost = [f"model.encoder.{name}" for name in ("heads", "width", "positions")]
-    assert [*left_out(base, {"model": {"encoder": "recurrent"}})] == [("model.encoder", lost)]
-    assert [*left_out({"data": {"train": {"file": "a.tsv", "tag": "de"}}}, {"data": {"train": "b.tsv"}})] == []
-    assert [*left_out({"model": {"encoder": {"kind": "recurrent"}}}, {"model": {"encoder": "transformer"}})] == []
+    assert [*dropped_settings(base, {"model": {"encoder": "recurrent"}})] == [("model.encoder", lost)]
+    assert [*dropped_settings({"data": {"train": {"file": "a.tsv", "tag": "de"}}}, {"data": {"train": "b.tsv"}})] == []
+    assert [
+        *dropped_settings({"model": {"encoder": {"kind": "recurrent"}}}, {"model": {"encoder": "transformer"}})
+    ] == []
 
 
 def test_merge_drops_what_belonged_to_another_kind() -> None:

@@ -1,0 +1,112 @@
+"""Dataclasses back to tables and TOML text, and the list of all settings for help."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, is_dataclass
+from typing import Any, NamedTuple, get_type_hints
+
+from dragoman.config.fields import accepted, default_of, fields_of, kind_of, kinds_of
+from dragoman.config.loader import Table, build
+from dragoman.config.toml_text import inline, join_place, one_of, shown, toml_key
+from dragoman.errors import ConfigError
+
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class Setting(NamedTuple):
+    """One setting as help shows it; `when` is the choice under which it exists, empty if it always does."""
+
+    place: str
+    expected: str
+    default: str
+    note: str
+    when: str = ""
+
+
+def as_table(instance: DataclassInstance) -> Table:
+    """The plain nested table of an instance, `kind` first and None kept; `build` is its inverse."""
+    table = plain(instance)
+    assert isinstance(table, dict)
+    return table
+
+
+def plain(value: object, for_file: bool = False) -> object:
+    """A value without dataclasses and tuples; for a file, without the keys it shows by leaving them out."""
+    if isinstance(value, list | tuple):
+        return [plain(item, for_file) for item in value]
+    if not is_dataclass(value):
+        return value
+    kind = kind_of(value)
+    table: Table = {} if kind is None else {"kind": kind}
+    for name, field in fields_of(value).items():
+        inner = getattr(value, name)
+        if not (for_file and inner is None and default_of(field) is None):
+            table[name] = plain(inner, for_file)
+    return table
+
+
+def dump(instance: DataclassInstance) -> str:
+    """TOML text that `build` reads back to an equal instance; a ConfigError if its values forbid that.
+
+    None is left out where it is the default and is "none" elsewhere; tables within lists are written inline.
+    """
+    changed = differences(instance, build(type(instance), as_table(instance)))
+    if changed:
+        rows = (f"{place}: found {shown(now)}, which reads back as {shown(then)}" for place, now, then in changed)
+        raise ConfigError("\n".join(rows))
+    return "\n".join(_lines(plain(instance, for_file=True), "")).lstrip("\n") + "\n"
+
+
+def _lines(table: Any, place: str) -> Iterator[str]:
+    tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    if place and (len(tables) < len(table) or not table):
+        yield f"\n[{place}]"
+    yield from (f"{toml_key(key)} = {inline(value)}" for key, value in table.items() if key not in tables)
+    for key, value in tables.items():
+        yield from _lines(value, join_place(place, key))
+
+
+def differences(left: DataclassInstance, right: DataclassInstance) -> list[tuple[str, object, object]]:
+    """Every place where two instances differ, with both values; where kinds differ, only the kind."""
+    return list(_differences(as_table(left), as_table(right), ""))
+
+
+def _differences(left: Table, right: Table, place: str) -> Iterator[tuple[str, object, object]]:
+    other_kind = left.get("kind") != right.get("kind")
+    for key in ["kind"] if other_kind else dict.fromkeys([*left, *right]):
+        one, other, inner = left.get(key), right.get(key), join_place(place, key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            yield from _differences(one, other, inner)
+        elif one != other:
+            yield inner, one, other
+
+
+def describe(cls: type[DataclassInstance], place: str = "") -> list[Setting]:
+    """Every setting of a class in order, those of nested classes and of each kind included.
+
+    A default is TOML text, "none" or "required", and is what holds while the enclosing table is left out.
+    """
+    return list(_describe_class(cls, place, "", None))
+
+
+def _describe_class(cls: Any, place: str, when: str, instance: object) -> Iterator[Setting]:
+    hints = get_type_hints(cls, include_extras=True)
+    for name, field in fields_of(cls).items():
+        expected, default, inner = accepted(hints[name]), default_of(field), join_place(place, name)
+        note, kinds = field.metadata.get("help", ""), kinds_of(expected.tables)
+        if default is not MISSING and instance is not None:
+            default = getattr(instance, name)
+        if not expected.only_tables:
+            text = "none" if default is None else inline(plain(default, for_file=True))
+            yield Setting(inner, expected.words(), "required" if default is MISSING else text, note, when)
+        if len(kinds) > 1:
+            chosen = inline(kind_of(default)) if type(default) in expected.tables else "required"
+            yield Setting(f"{inner}.kind", one_of(kinds), chosen, note, when)
+        for table in expected.tables:
+            condition = f"{inner}.kind = {inline(kind_of(table))}" if len(kinds) > 1 else f"{inner} is a table"
+            always = expected.only_tables and len(expected.tables) == 1
+            both = when if always else f"{when} and {condition}" if when else condition
+            yield from _describe_class(table, inner, both, default if type(default) is table else None)

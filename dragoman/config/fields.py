@@ -1,0 +1,109 @@
+"""Which TOML values a dataclass field accepts, read from its type annotation."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, is_dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from dragoman.config.schema import Range
+from dragoman.config.toml_text import either, one_of
+
+# In this order because a bool is an int as well.
+WORDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+PLURALS = {"a whole number": "whole numbers", "a number": "numbers", "text": "text", "a table": "tables"}
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The values a field accepts, grouped by TOML type."""
+
+    scalars: Mapping[Any, Range]
+    choices: tuple[str, ...]
+    lists: tuple[Accepted, ...]
+    tables: tuple[Any, ...]
+    none: bool
+
+    @property
+    def only_tables(self) -> bool:
+        """Whether the field accepts tables and nothing else."""
+        return not (self.scalars or self.choices or self.lists or self.none)
+
+    def words(self, limits: bool = True) -> str:
+        """The "expected …" phrase of an error, with or without the limits of numbers."""
+        words = []
+        for kind, limit in self.scalars.items():
+            words.append(WORDS[kind] + (f", {limit.words}" if limits and limit.words else ""))
+        if self.choices:
+            words.append(one_of(self.choices))
+        for item in self.lists:
+            inner = item.words(limits)
+            words.append(f"a list of {PLURALS[inner]}" if inner in PLURALS else f"a list, each {inner}")
+        if self.tables:
+            several = f" of kind {either([*kinds_of(self.tables)])}" if len(self.tables) > 1 else ""
+            words.append(f"a table{several}")
+        return either(words + ["none"] * self.none)
+
+
+def union_members(annotation: Any, limits: Range) -> Iterator[tuple[Any, Range]]:
+    """The members of a union, each with the `Range` that annotates it."""
+    if get_origin(annotation) is Annotated:
+        inner, *notes = get_args(annotation)
+        yield from union_members(inner, next((note for note in notes if isinstance(note, Range)), limits))
+    elif get_origin(annotation) in (typing.Union, UnionType):
+        for member in get_args(annotation):
+            yield from union_members(member, limits)
+    else:
+        yield annotation, limits
+
+
+def accepted(annotation: Any) -> Accepted:
+    """The values that a type annotation accepts."""
+    scalars: dict[Any, Range] = {}
+    choices: list[str] = []
+    lists: list[Accepted] = []
+    tables: list[Any] = []
+    none = False
+    for part, limits in union_members(annotation, Range()):
+        arguments = get_args(part)
+        if part in WORDS:
+            scalars[part] = limits if part in (int, float) else Range()
+        elif part is NoneType:
+            none = True
+        elif get_origin(part) is Literal:
+            assert all(isinstance(choice, str) for choice in arguments), f"{part}: a choice must be text"
+            choices += arguments
+        elif get_origin(part) is tuple:
+            assert arguments[1:] == (...,), f"{part}: write tuple[X, ...]"
+            lists.append(accepted(arguments[0]))
+        else:
+            assert is_dataclass(part), f"{part}: not a type that a setting can have"
+            tables.append(part)
+    distinct = len(tables) < 2 or len(kinds_of(tables)) == len(tables)
+    assert distinct, f"{annotation}: each table needs its own kind"
+    assert not (none and "none" in choices), f"{annotation}: both None and a choice called none"
+    return Accepted(scalars, tuple(choices), tuple(lists), tuple(tables), none)
+
+
+def fields_of(cls: Any) -> dict[str, dataclasses.Field[Any]]:
+    """The fields of a dataclass that its constructor takes, by name."""
+    return {field.name: field for field in dataclasses.fields(cls) if field.init}
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field; MISSING if it is required."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def kind_of(cls: Any) -> str | None:
+    """The `kind` that selects a class; None for a class without one, or with an ordinary field of that name."""
+    kind = None if "kind" in fields_of(cls) else getattr(cls, "kind", None)
+    return kind if isinstance(kind, str) else None
+
+
+def kinds_of(classes: Iterable[Any]) -> dict[str, Any]:
+    """Classes by their `kind`."""
+    return {kind: cls for cls in classes if (kind := kind_of(cls)) is not None}

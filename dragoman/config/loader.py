@@ -1,0 +1,195 @@
+"""Build frozen dataclasses from TOML tables, strictly.
+
+A field may be bool, int, float, str, Literal of strings, tuple[X, ...], another dataclass, or a union of these. A union
+of several dataclasses is a choice: the table's `kind` names the class (`kind: ClassVar[str]`), and the bare name of a
+kind stands for a table with nothing but that kind. TOML has no null: an absent key means the default, and in a field
+that may be None the text "none" means None. Keys that a present table leaves out come from its class, never from the
+default of the enclosing field.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+import re
+import tomllib
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from dragoman.config.fields import WORDS, Accepted, accepted, default_of, fields_of, kind_of, kinds_of
+from dragoman.config.toml_text import either, join_place, one_of, shown
+from dragoman.errors import ConfigError, hint, nearest
+
+if typing.TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+D = TypeVar("D", bound="DataclassInstance")
+Table = dict[str, object]
+
+
+def build(cls: type[D], table: Mapping[str, object], place: str = "", origin: str | Path = "") -> D:
+    """The instance a table describes, or one ConfigError with a line for every mistake in it.
+
+    A class may define `problems(self) -> Iterable[str]`, yielding "field: message" or a message, for what no
+    single field can show. Each line starts with the origin (such as a file name) if one is given.
+    """
+    errors: list[str] = []
+    instance = _read_value(accepted(cls), table, place, errors, MISSING)
+    if errors:
+        raise ConfigError("\n".join(f"{origin}: {error}" if str(origin) else error for error in errors))
+    assert isinstance(instance, cls)
+    return instance
+
+
+def _build_instance(
+    cls: Any, table: Mapping[str, object], place: str, errors: list[str], others: Any = (), base: object = MISSING
+) -> object:
+    """An instance, or None when errors were added; `others` are the classes of other kinds.
+
+    What the table does not say is as in `base`, the instance that stands there without any table, if it is of this
+    class; else as the class has it.
+    """
+    before = len(errors)
+    fields, kind = fields_of(cls), kind_of(cls)
+    names = [*fields] if kind is None else ["kind", *fields]
+    for key in table:
+        if key not in names:
+            owners = [name for name, other in kinds_of(others).items() if key in fields_of(other)]
+            known = f" {hint(key, names)}" if names else ""
+            elsewhere = f" for kind {kind}, only for {either(owners)}"
+            errors.append(f"{join_place(place, key)}: no such setting" + (elsewhere if owners else f".{known}"))
+    hints = get_type_hints(cls, include_extras=True)
+    values: Table = {}
+    for name, field in fields.items():
+        expected, default, inner = accepted(hints[name]), default_of(field), join_place(place, name)
+        if type(base) is cls:
+            default = values[name] = getattr(base, name)
+        if name in table:
+            values[name] = _read_value(expected, table[name], inner, errors, default)
+        elif default is MISSING:
+            # The keys that a missing table must have say more than that the table is missing.
+            inside: list[str] = []
+            if expected.only_tables:
+                _read_value(expected, {}, inner, inside, MISSING)
+            errors.extend(inside or [f"{inner}: missing; expected {expected.words()}"])
+    if len(errors) > before:
+        return None
+    instance = cls(**values)
+    for problem in instance.problems() if hasattr(instance, "problems") else ():
+        named = re.split(r"[.:\[]", problem)[0] in fields
+        errors.append(place + ("." if named and place else ": " if place else "") + problem)
+    return instance
+
+
+def _read_value(expected: Accepted, value: object, place: str, errors: list[str], default: object) -> object:
+    """The value a field gets; when errors were added the result is of no use."""
+    if expected.none and (value is None or value == "none"):
+        return None
+    named = "none" if value is None and "none" in kinds_of(expected.tables) else value
+    if isinstance(named, str) and len(expected.tables) > 1 and not expected.scalars and named not in expected.choices:
+        value = {"kind": named}  # the bare name of a kind stands for a table with nothing else
+    if isinstance(value, Mapping) and expected.tables:
+        chosen = _choose_class(expected.tables, value, place, errors, default)
+        others = [cls for cls in expected.tables if cls is not chosen]
+        return None if chosen is None else _build_instance(chosen, value, place, errors, others, default)
+    if isinstance(value, list | tuple) and expected.lists:
+        trials: list[list[str]] = []
+        for item in expected.lists:
+            trial: list[str] = []
+            items = [_read_value(item, one, f"{place}[{i}]", trial, MISSING) for i, one in enumerate(value)]
+            if not trial:
+                return tuple(items)
+            trials.append(trial)
+        errors += sorted(trials, key=len)[0]
+        return None
+    scalar, complaint = _read_scalar(expected, value)
+    if complaint:
+        errors.append(f"{place}: {complaint}")
+    return scalar
+
+
+def _choose_class(
+    classes: Sequence[Any], table: Mapping[str, object], place: str, errors: list[str], default: object
+) -> Any:
+    """The class a table asks for by kind; without one, the class of the default or the only one there is."""
+    kinds = kinds_of(classes)
+    if "kind" not in table or not kinds:
+        if type(default) in classes or len(classes) == 1:
+            return type(default) if type(default) in classes else classes[0]
+        errors.append(f"{join_place(place, 'kind')}: missing; expected {one_of(kinds)}")
+        return None
+    kind = "none" if table["kind"] is None else table["kind"]
+    if isinstance(kind, str) and kind in kinds:
+        return kinds[kind]
+    errors.append(f"{join_place(place, 'kind')}: {wrong(kind, one_of(kinds), kinds)}")
+    return None
+
+
+def _read_scalar(expected: Accepted, value: Any) -> tuple[object, str]:
+    """A lone value as its field keeps it, and what is wrong with it, if anything."""
+    if value is None and "none" in expected.choices:
+        value = "none"  # the command line cannot know that this field has a choice of that name
+    if value in expected.choices:
+        return value, ""
+    found = next((kind for kind in WORDS if isinstance(value, kind)), None)
+    if found is int and int not in expected.scalars:
+        found = float
+    if found not in expected.scalars:
+        return None, wrong(value, expected.words(limits=False), expected.choices)
+    if found is bool:
+        return value, ""
+    if found is str:
+        unwritable = re.search("[\ud800-\udfff]", value)
+        return value, f"found {shown(value)}, expected text that UTF-8 can hold" if unwritable else ""
+    if found is int and not -(2**63) <= value < 2**63:
+        return None, f"found {shown(value)}, expected one that TOML can hold"
+    try:
+        number = float(value) if found is float else value
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        return None, f"found {shown(value)}, expected a finite number"
+    limits = expected.scalars[found]
+    return number, "" if limits.holds(number) else f"found {shown(value)}, expected {limits.words}"
+
+
+def wrong(value: object, words: str, choices: Iterable[str] = ()) -> str:
+    """What was found and expected, with the nearest choice or with the type of a value that is no choice."""
+    choices = list(choices)
+    if isinstance(value, str) and choices:
+        match = nearest(value, choices)
+        return f"found {shown(value)}, expected {words}" + (f". Did you mean '{match}'?" if match else "")
+    found = shown(value)
+    if isinstance(value, Mapping | list | tuple):
+        found = "a table" if isinstance(value, Mapping) else "a list"
+    elif value is not None and not isinstance(value, bool):
+        of_type = (word for kind, word in WORDS.items() if isinstance(value, kind))
+        found += f" ({next(of_type, type(value).__name__)})"
+    return f"found {found}, expected {words}"
+
+
+def read_toml(path: str | Path) -> Table:
+    """The table in a TOML file, or a ConfigError of one line naming the file and, for bad text, its line."""
+    path = Path(path)
+    if path.is_dir():
+        raise ConfigError(f"{path}: found a folder, expected a TOML file")
+    try:
+        data = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except FileNotFoundError:
+        names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        match = nearest(path.name, names)
+        raise ConfigError(f"{path}: no such file." + (f" Did you mean '{match}'?" if match else "")) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: found bytes that are not UTF-8, expected text") from None
+    except (ValueError, RecursionError) as error:
+        where = re.search(r"\(at (?:line (\d+), column \d+|end of document)\)$", str(error))
+        at_line = f":{where[1] or len(data.splitlines())}" if where else ""
+        raise ConfigError(f"{path}{at_line}: not valid TOML: {error}") from None
