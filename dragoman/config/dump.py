@@ -17,7 +17,7 @@ if typing.TYPE_CHECKING:
 
 
 class Setting(NamedTuple):
-    """One setting as help shows it; `when` is the choice under which it exists, empty if it always does."""
+    """One setting as help shows it; `when` is the condition under which it exists, empty for always."""
 
     place: str
     expected: str
@@ -27,14 +27,14 @@ class Setting(NamedTuple):
 
 
 def as_table(instance: DataclassInstance) -> Table:
-    """The plain nested table of an instance, `kind` first and None kept; `build` is its inverse."""
+    """The nested table of an instance, `kind` first and None kept; the inverse of `build`."""
     table = plain(instance)
     assert isinstance(table, dict)
     return table
 
 
 def plain(value: object, for_file: bool = False) -> object:
-    """A value without dataclasses and tuples; for a file, without the keys it shows by leaving them out."""
+    """A value with dataclasses as dicts and tuples as lists; for a file, keys whose default is None are left out."""
     if isinstance(value, list | tuple):
         return [plain(item, for_file) for item in value]
     if not is_dataclass(value):
@@ -49,9 +49,9 @@ def plain(value: object, for_file: bool = False) -> object:
 
 
 def dump(instance: DataclassInstance) -> str:
-    """TOML text that `build` reads back to an equal instance; a ConfigError if its values forbid that.
+    """TOML text from which `build` makes an equal instance; a ConfigError if the values make that impossible.
 
-    None is left out where it is the default and is "none" elsewhere; tables within lists are written inline.
+    None is left out where it is the default and written as "none" elsewhere; tables in lists are inline tables.
     """
     changed = differences(instance, build(type(instance), as_table(instance)))
     if changed:
@@ -70,7 +70,7 @@ def _lines(table: Any, place: str) -> Iterator[str]:
 
 
 def differences(left: DataclassInstance, right: DataclassInstance) -> list[tuple[str, object, object]]:
-    """Every place where two instances differ, with both values; where kinds differ, only the kind."""
+    """Settings that differ between two instances, with both values; where kinds differ, only the kind."""
     return list(_differences(as_table(left), as_table(right), ""))
 
 
@@ -85,9 +85,9 @@ def _differences(left: Table, right: Table, place: str) -> Iterator[tuple[str, o
 
 
 def describe(cls: type[DataclassInstance], place: str = "") -> list[Setting]:
-    """Every setting of a class in order, those of nested classes and of each kind included.
+    """Every setting of a class, including those of nested classes and of every kind.
 
-    A default is TOML text, "none" or "required", and is what holds while the enclosing table is left out.
+    A default is TOML text, "none" or "required": the value that holds while the enclosing table is absent.
     """
     return list(_describe_class(cls, place, "", None))
 

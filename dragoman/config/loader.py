@@ -31,10 +31,10 @@ Table = dict[str, object]
 
 
 def build(cls: type[D], table: Mapping[str, object], place: str = "", origin: str | Path = "") -> D:
-    """The instance a table describes, or one ConfigError with a line for every mistake in it.
+    """Build an instance of `cls` from a table, or raise one ConfigError with a line for every mistake.
 
-    A class may define `problems(self) -> Iterable[str]`, yielding "field: message" or a message, for what no
-    single field can show. Each line starts with the origin (such as a file name) if one is given.
+    A class may define `problems(self) -> Iterable[str]` for cross-field validation; it yields "field: message" or a
+    message. Each line starts with the origin (such as a file name) if one is given.
     """
     errors: list[str] = []
     instance = _read_value(accepted(cls), table, place, errors, MISSING)
@@ -47,10 +47,10 @@ def build(cls: type[D], table: Mapping[str, object], place: str = "", origin: st
 def _build_instance(
     cls: Any, table: Mapping[str, object], place: str, errors: list[str], others: Any = (), base: object = MISSING
 ) -> object:
-    """An instance, or None when errors were added; `others` are the classes of other kinds.
+    """An instance of `cls`, or None if errors were added; `others` are the classes of other kinds.
 
-    What the table does not say is as in `base`, the instance that stands there without any table, if it is of this
-    class; else as the class has it.
+    Keys that the table leaves out come from `base` (the field's default) if that is an instance of `cls`, otherwise
+    from the defaults of the class.
     """
     before = len(errors)
     fields, kind = fields_of(cls), kind_of(cls)
@@ -70,7 +70,7 @@ def _build_instance(
         if name in table:
             values[name] = _read_value(expected, table[name], inner, errors, default)
         elif default is MISSING:
-            # The keys that a missing table must have say more than that the table is missing.
+            # Naming the missing keys of a missing table helps more than naming the table.
             inside: list[str] = []
             if expected.only_tables:
                 _read_value(expected, {}, inner, inside, MISSING)
@@ -85,12 +85,12 @@ def _build_instance(
 
 
 def _read_value(expected: Accepted, value: object, place: str, errors: list[str], default: object) -> object:
-    """The value a field gets; when errors were added the result is of no use."""
+    """The value of a field; meaningless if errors were added."""
     if expected.none and (value is None or value == "none"):
         return None
     named = "none" if value is None and "none" in kinds_of(expected.tables) else value
     if isinstance(named, str) and len(expected.tables) > 1 and not expected.scalars and named not in expected.choices:
-        value = {"kind": named}  # the bare name of a kind stands for a table with nothing else
+        value = {"kind": named}  # a bare kind stands for a table with nothing else
     if isinstance(value, Mapping) and expected.tables:
         chosen = _choose_class(expected.tables, value, place, errors, default)
         others = [cls for cls in expected.tables if cls is not chosen]
@@ -114,7 +114,7 @@ def _read_value(expected: Accepted, value: object, place: str, errors: list[str]
 def _choose_class(
     classes: Sequence[Any], table: Mapping[str, object], place: str, errors: list[str], default: object
 ) -> Any:
-    """The class a table asks for by kind; without one, the class of the default or the only one there is."""
+    """The class that the table's `kind` names; without a kind, the class of the default or the only class."""
     kinds = kinds_of(classes)
     if "kind" not in table or not kinds:
         if type(default) in classes or len(classes) == 1:
@@ -129,7 +129,7 @@ def _choose_class(
 
 
 def _read_scalar(expected: Accepted, value: Any) -> tuple[object, str]:
-    """A lone value as its field keeps it, and what is wrong with it, if anything."""
+    """A scalar as the field stores it, and an error message or an empty text."""
     if value is None and "none" in expected.choices:
         value = "none"  # the command line cannot know that this field has a choice of that name
     if value in expected.choices:
@@ -157,7 +157,7 @@ def _read_scalar(expected: Accepted, value: Any) -> tuple[object, str]:
 
 
 def wrong(value: object, words: str, choices: Iterable[str] = ()) -> str:
-    """What was found and expected, with the nearest choice or with the type of a value that is no choice."""
+    """A "found …, expected …" message with the nearest valid choice, or with the type of the value."""
     choices = list(choices)
     if isinstance(value, str) and choices:
         match = nearest(value, choices)
@@ -172,7 +172,7 @@ def wrong(value: object, words: str, choices: Iterable[str] = ()) -> str:
 
 
 def read_toml(path: str | Path) -> Table:
-    """The table in a TOML file, or a ConfigError of one line naming the file and, for bad text, its line."""
+    """Read a TOML file; a ConfigError names the file and, for invalid TOML, the line."""
     path = Path(path)
     if path.is_dir():
         raise ConfigError(f"{path}: found a folder, expected a TOML file")

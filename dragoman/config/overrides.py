@@ -18,9 +18,9 @@ Table = dict[str, object]
 
 
 def merge(base: Mapping[str, object], over: Mapping[str, object]) -> Table:
-    """Two tables as one, the second winning key by key.
+    """Merge two tables; `over` wins key by key.
 
-    A table that changes its `kind` keeps none of the base's other keys, for they belonged to the other kind.
+    Where `over` changes the `kind` of a table, the other keys of the base are dropped: they belong to the old kind.
     """
     changed = "kind" in base and "kind" in over and base["kind"] != over["kind"]
     result: Table = {} if changed else copy.deepcopy(dict(base))
@@ -36,14 +36,14 @@ def merge(base: Mapping[str, object], over: Mapping[str, object]) -> Table:
 
 
 def is_kind(value: object) -> bool:
-    """Whether a value may be the kind of a part and nothing more, as in encoder = "recurrent"."""
+    """Whether a value may be a bare kind, as in encoder = "recurrent"."""
     return isinstance(value, str) and re.fullmatch("[a-z][a-z0-9-]*", value) is not None
 
 
 def override(table: Mapping[str, object], assignments: Sequence[str]) -> Table:
-    """A table changed by `place.to.key=value`; a value that is not TOML is plain text, `none` is None.
+    """Apply `place=value` assignments to a table; a value that is not TOML is plain text, `none` is None.
 
-    The assignments are merged among themselves first, so a setting may stand before the `kind` it belongs to.
+    Assignments are first merged with each other, so a setting may come before the `kind` it belongs to.
     """
     over: Table = {}
     errors = []
@@ -65,7 +65,7 @@ def override(table: Mapping[str, object], assignments: Sequence[str]) -> Table:
 def dropped_settings(
     base: Mapping[str, object], over: Mapping[str, object], place: str = ""
 ) -> Iterator[tuple[str, list[str]]]:
-    """Where `merge` puts another part in the place of one, and which of its settings it leaves out there."""
+    """Tables whose `kind` `merge(base, over)` changes, each with the settings of the base that it drops."""
     if "kind" in base and "kind" in over and base["kind"] != over["kind"]:
         if lost := [key for key in base if key not in over and key != "kind"]:
             yield place, [join_place(place, key) for key in lost]
@@ -79,13 +79,14 @@ def dropped_settings(
 
 
 def parse_value(text: str) -> object:
+    """The value behind the equals sign of an override."""
     if text == "none":
         return None
     try:
-        # Within brackets a '#' hides the closing one, so `1#2` fails here and stays text, not 1.
+        # Inside brackets '#' comments out the closing bracket, so `1#2` fails here and stays text.
         tomllib.loads(f"value = [{text}]")
         value: object = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
-    # No setting is a date, but a run may well be named after one.
+    # No setting is a date, but a run may be named after one.
     return text if isinstance(value, datetime.date | datetime.time) else value
