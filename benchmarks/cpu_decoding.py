@@ -115,7 +115,7 @@ def ending(predictor: Predictor, texts: list[str], beam: int) -> list[str]:
     sources = predictor.source_tokenizer.encode_batch(texts)
     config = replace(predictor.config.search, beam=beam)
     limits = limits_of(torch.tensor([len(row) + 1 for row in sources]), config, predictor.ratio).tolist()
-    found = predictor.engine.search(sources, limits, config, rows=BATCH, most=1, scores=False)
+    found = predictor.engine.search(sources, limits, config, rows=BATCH, n_best=1, scores=False)
     kept = sorted(place for place, hypotheses in found if hypotheses is not None)
     return [texts[place] for place in kept]
 

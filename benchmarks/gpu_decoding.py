@@ -45,7 +45,7 @@ def ours(sentences: int, beam: int, plain: bool) -> Callable[[], Any]:
         model.output.bias[EOS] = -1e4
     model.bfloat16()
     batch = training.batch(sentences).to(torch.device("cuda"))
-    how = SearchConfig(beam=beam, longest=TOKENS - 1)
+    how = SearchConfig(beam=beam, max_length=TOKENS - 1)
     if plain:
         captured._KNOWN.setdefault(model, captured.Captured(model)).working = False
 

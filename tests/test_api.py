@@ -154,7 +154,7 @@ def test_predictions_are_those_of_the_command_line(run: Predictor, inside: Works
 
 
 def test_most_gives_alternatives(run: Predictor) -> None:
-    (found,) = run.predict(["fade"], beam=3, most=3)
+    (found,) = run.predict(["fade"], beam=3, n_best=3)
     assert len({found.text, *(one.text for one in found.alternatives)}) == 3
     assert found.score >= found.alternatives[0].score >= found.alternatives[1].score
     assert run.predict(["fade"], beam=3)[0].alternatives == ()
@@ -193,8 +193,8 @@ PREDICT: dict[str, tuple[Callable[[Predictor], Any], type[Exception], str]] = {
     "half a beam": (lambda run: run.predict(["abc"], beam=1.5), ConfigError, "beam: found 1.5"),
     "no penalty": (lambda run: run.predict(["a"], length_penalty=-1.0), ConfigError, "length_penalty: found -1.0"),
     "no batch": (lambda run: run.predict(["abc"], batch_size=0), ConfigError, "batch_size: found 0, expected at"),
-    "no outputs": (lambda run: run.predict(["abc"], most=0), ConfigError, "most: found 0"),
-    "more than the beam": (lambda run: run.predict(["abc"], most=9), ConfigError, "at most the beam of 5"),
+    "no outputs": (lambda run: run.predict(["abc"], n_best=0), ConfigError, "n_best: found 0"),
+    "more than the beam": (lambda run: run.predict(["abc"], n_best=9), ConfigError, "at most the beam of 5"),
     # wrong from the start, not when the first prediction is asked for
     "a lazy mistake": (lambda run: run.stream(["abc"], beam=0), ConfigError, "beam: found 0"),
     "nothing to evaluate": (lambda run: run.evaluate([]), DataError, "nothing to evaluate"),

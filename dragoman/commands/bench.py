@@ -23,7 +23,7 @@ from dragoman.errors import DataError
 @click.option("--pairs", type=click.IntRange(1), help="Pairs to measure a RUN with. [default: 256]")
 @click.option("--rounds", type=click.IntRange(1), help="Timings of a RUN, of which the median counts. [default: 5]")
 @click.option("--lengths", is_flag=True, help="Without a RUN: what layers cost as their sequence grows.")
-@click.option("--longest", type=click.IntRange(64), help="For --lengths: most tokens. [default: 4096]")
+@click.option("--max-length", type=click.IntRange(64), help="For --lengths: most tokens. [default: 4096]")
 @click.option("--plot", help="For --lengths: also draw it to this .png, .svg or .pdf file.")
 @json_option
 @device_option
@@ -35,7 +35,7 @@ def bench(
     pairs: int | None,
     rounds: int | None,
     lengths: bool,
-    longest: int | None,
+    max_length: int | None,
     plot: str | None,
     as_json: bool,
     device: str,
@@ -56,9 +56,9 @@ def bench(
         given = {"FILE": file, "--source": source, "--target": target, "--pairs": pairs, "--rounds": rounds}
         if idle := [name for name, value in given.items() if value is not None]:
             raise DataError(f"{idle[0]} goes with a RUN, not with --lengths")
-        against_length(longest or 4096, plot, as_json, device)
+        against_length(max_length or 4096, plot, as_json, device)
         return
-    for name, value in (("--plot", plot), ("--longest", longest)):
+    for name, value in (("--plot", plot), ("--max-length", max_length)):
         if value is not None:
             raise DataError(f"{name} goes with --lengths")
     pairs, rounds = pairs or 256, rounds or 5
@@ -94,8 +94,8 @@ def machine() -> str:
     return f"{platform.machine()}, {torch.get_num_threads()} threads{graphics}, torch {torch.__version__}"
 
 
-def against_length(longest: int, plot: str | None, as_json: bool, device: str) -> None:
-    """Measure layers at every doubling up to the longest, and fit."""
+def against_length(max_length: int, plot: str | None, as_json: bool, device: str) -> None:
+    """Measure layers at every doubling up to the maximum length, and fit."""
     from dragoman.analysis import cost
     from dragoman.runs import device_of
 
@@ -103,7 +103,7 @@ def against_length(longest: int, plot: str | None, as_json: bool, device: str) -
         from dragoman.reports.plots import check_picture
 
         check_picture(plot)
-    lengths = [longest >> shift for shift in range(6, -1, -1) if longest >> shift >= 16]
+    lengths = [max_length >> shift for shift in range(6, -1, -1) if max_length >> shift >= 16]
     as_utf8()
 
     def told(one: cost.Cost) -> None:

@@ -23,7 +23,7 @@ TOGETHER = 1024  # prompts read ahead
 @click.argument("run")
 @click.argument("prompts", nargs=-1, metavar="[PROMPT]...")
 @click.option("--file", metavar="FILE", help="Prompts, one a line, in place of PROMPT; - is standard input.")
-@click.option("--longest", type=click.IntRange(1), default=100, show_default=True, help="Most tokens that follow.")
+@click.option("--max-length", type=click.IntRange(1), default=100, show_default=True, help="Most tokens that follow.")
 @click.option("--one-line", is_flag=True, help="Stop where the line ends. Without it the text goes on.")
 @click.option("--sample", is_flag=True, help="Draw every token by chance, as likely as the model says.")
 @click.option(
@@ -45,7 +45,7 @@ def complete(
     run: str,
     prompts: tuple[str, ...],
     file: str | None,
-    longest: int,
+    max_length: int,
     one_line: bool,
     sample: bool,
     samples: int | None,
@@ -59,7 +59,7 @@ def complete(
 
     \b
     dragoman complete runs/my "Once upon a time"             the likeliest token, one after another
-    dragoman complete runs/my "ROMEO:" --sample --temperature 0.8 --longest 300 --seed 2
+    dragoman complete runs/my "ROMEO:" --sample --temperature 0.8 --max-length 300 --seed 2
     dragoman complete runs/my "The ship" --sample --top-p 0.9 --samples 5 --one-line
     dragoman complete runs/my --file prompts.txt --one-line > lines.txt
     echo "The ship" | dragoman complete runs/my --json
@@ -94,7 +94,7 @@ def complete(
     while together := list(islice(lines, window)):
         several = completer.complete(
             together,
-            longest=longest,
+            max_length=max_length,
             sampling=sampling,
             samples=samples or 1,
             one_line=one_line,

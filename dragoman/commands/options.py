@@ -40,8 +40,8 @@ DECODING = {
     "mbr_metric": click.option(
         "--mbr-metric", help="What likeness is: chrf, bleu, wer, cer, per or exact_match. [default: chrf]"
     ),
-    "others": click.option(
-        "--with", "others", multiple=True, metavar="RUN",
+    "ensemble": click.option(
+        "--ensemble", "ensemble", multiple=True, metavar="RUN",
         help="Average with this run, of any architecture but with the same vocabularies; may be repeated.",
     ),
     "average": click.option(
@@ -67,13 +67,13 @@ DECODING = {
     "draft_tokens": click.option(
         "--draft-tokens", type=click.IntRange(1), help="Tokens the draft proposes at a time. [default: 4]"
     ),
-    "by": click.option(
-        "--by", type=click.Choice(["ctc", "attention", "joint"]),
+    "decoding_mode": click.option(
+        "--decoding-mode", type=click.Choice(["ctc", "attention", "joint"]),
         help="Of a run that transcribes: what finds the text; the last two need model.writer. [default: ctc]",
     ),
     "ctc_weight": click.option(
         "--ctc-weight", type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
-        help="With --by joint: the share of CTC in the score. [default: 0.3]",
+        help="With --decoding-mode joint: the share of CTC in the score. [default: 0.3]",
     ),
     "language_model": click.option(
         "--language-model", metavar="FILE|RUN",
@@ -155,25 +155,25 @@ SEARCH_OPTIONS = {
         "--stop", type=click.Choice(["complete", "certain"]),
         help="Stop when as many outputs as the beam are complete, or when no open one can win. [default: the run's]",
     ),
-    "shortest": click.option(
-        "--shortest", type=click.IntRange(0),
+    "min_length": click.option(
+        "--min-length", type=click.IntRange(0),
         help="Fewest tokens of an output, if its length limit allows it. [default: the run's]",
     ),
-    "longest": click.option(
-        "--longest", type=click.IntRange(0),
+    "max_length": click.option(
+        "--max-length", type=click.IntRange(0),
         help="Most tokens of an output; 0 follows the length of the input. [default: the run's]",
     ),
-    "no_repeat": click.option(
-        "--no-repeat", type=click.IntRange(0), help="Write no N tokens in a row twice. [default: the run's]"
+    "no_repeat_ngram": click.option(
+        "--no-repeat-ngram", type=click.IntRange(0), help="Write no N tokens in a row twice. [default: the run's]"
     ),
-    "groups": click.option(
-        "--groups", type=click.IntRange(1),
+    "beam_groups": click.option(
+        "--beam-groups", type=click.IntRange(1),
         help="Divide the beam into so many groups that keep away from each other's tokens, for an --n-best that "
         "differs; divides --beam. [default: the run's]",
     ),
-    "diversity": click.option(
-        "--diversity", type=click.FloatRange(0.0),
-        help="With --groups: what each use of a token by an earlier group costs. [default: the run's]",
+    "diversity_penalty": click.option(
+        "--diversity-penalty", type=click.FloatRange(0.0),
+        help="With --beam-groups: what each use of a token by an earlier group costs. [default: the run's]",
     ),
 }  # fmt: skip
 CONTROL_OPTIONS = (

@@ -82,7 +82,7 @@ def predict(
     dragoman predict runs/my input.txt --require ship --forbid boat  what outputs must and must not hold
     dragoman predict runs/my input.txt --terminology terms.tsv --placeholders
     dragoman predict runs/my input.txt --sample --temperature 0.7 --seed 2
-    dragoman predict runs/my input.txt --with runs/other --with runs/third
+    dragoman predict runs/my input.txt --ensemble runs/other --ensemble runs/third
 
     Reads FILE (also .gz and .zst) or standard input. Empty lines stay empty. The output does not depend on the
     batch size or on the order of the lines.
@@ -164,7 +164,7 @@ def predict(
             beam=beam,
             length_penalty=length_penalty,
             batch_size=batch_size,
-            most=n_best,
+            n_best=n_best,
             window=1 if conversation else WINDOW,
             search=search_settings(given),
             terminology=asked["terminology"],

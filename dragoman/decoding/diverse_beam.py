@@ -33,7 +33,7 @@ class Groups:
     def width(self, beam: int) -> int:
         """How many hypotheses each group keeps."""
         if beam % self.count:
-            raise ConfigError(f"search.groups: found {self.count}, expected a divisor of the beam of {beam}")
+            raise ConfigError(f"search.beam_groups: found {self.count}, expected a divisor of the beam of {beam}")
         return beam // self.count
 
     def rows(self, sources: int, device: torch.device) -> Tensor:

@@ -44,7 +44,7 @@ class Exhaustive:
                     limit,
                     length_penalty=request.config.length_penalty,
                     normalisation=request.config.normalisation,
-                    most=request.most,
+                    most=request.n_best,
                     device=sources.device,
                 )
                 for source in sources

@@ -57,10 +57,10 @@ class Fused:
         model: Any = request.model
         if not hasattr(model, "emissions"):
             raise ConfigError("a language model beside CTC needs a model that was trained by CTC")
-        written = model.emissions(request.batch, request.limits, max(request.config.beam, request.most))
+        written = model.emissions(request.batch, request.limits, max(request.config.beam, request.n_best))
         if not isinstance(written, Emissions):
             raise ConfigError("a language model beside CTC needs a model that was trained by CTC")
-        return ctc.read(written, request.limits, request.config, request.most, self.fusion)
+        return ctc.read(written, request.limits, request.config, request.n_best, self.fusion)
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Attending:
             model.step,
             model.start(request.batch),
             request.limits,
-            width=max(config.beam, request.most),
+            width=max(config.beam, request.n_best),
             length_penalty=config.length_penalty,
             normalisation=config.normalisation,
-            most=request.most,
+            most=request.n_best,
             certain=config.stop == "certain",
         )
 
@@ -94,10 +94,10 @@ class Joint:
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """See Method."""
         model, config = both(request, "joint search"), request.config
-        width = max(config.beam, request.most)
+        width = max(config.beam, request.n_best)
         written = model.emissions(request.batch, request.limits, width)
         by_ctc = ctc.read(written, request.limits, config, width, self.fusion)
-        by_attention = Attending().search(request._replace(most=width))
+        by_attention = Attending().search(request._replace(n_best=width))
         texts = [
             sorted({one.tokens[:-1] for one in (*left, *right)})
             for left, right in zip(by_ctc, by_attention, strict=True)
@@ -112,7 +112,7 @@ class Joint:
             ]
             possible = [one for one in hypotheses if one.score > float("-inf")]
             # A text of attention's that CTC has no path for is left only where nothing else is.
-            found.append(distinct(possible or by_ctc[row] or by_attention[row], request.most))
+            found.append(distinct(possible or by_ctc[row] or by_attention[row], request.n_best))
         return found
 
     def _scores(

@@ -38,7 +38,7 @@ class MinimumBayesRisk:
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The samples of every source, each text once, by rising expected cost; `normalised` is minus that cost."""
         drawn = draw(request, self.sampling, self.samples, "minimum Bayes risk")
-        return [self.ranked(samples, request)[: request.most] for samples in drawn]
+        return [self.ranked(samples, request)[: request.n_best] for samples in drawn]
 
     def ranked(self, samples: Sequence[Hypothesis], request: Request) -> list[Hypothesis]:
         """The samples of one source; of several spellings of one text the most probable stands for it."""

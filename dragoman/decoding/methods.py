@@ -37,7 +37,7 @@ class Request(NamedTuple):
     batch: Batch
     limits: Tensor  # (B,) most tokens per source, <eos> included
     config: SearchConfig
-    most: int  # outputs wanted per source
+    n_best: int  # outputs wanted per source
     text: Callable[[Sequence[int]], str]  # token ids as text
 
     def stepwise(self, method: str) -> Writer:
@@ -51,10 +51,10 @@ class Method(Protocol):
     """A way from sources to hypotheses; what happens to one source never depends on another."""
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """At most `request.most` hypotheses for every source, best first, and at least one."""
+        """At most `request.n_best` hypotheses for every source, best first, and at least one."""
 
 
-def distinct(hypotheses: Sequence[Hypothesis], most: int) -> list[Hypothesis]:
+def distinct(hypotheses: Sequence[Hypothesis], n_best: int) -> list[Hypothesis]:
     """The best hypotheses, each once."""
     once = {one.tokens: one for one in reversed(hypotheses)}
-    return sorted(once.values(), key=lambda one: (-one.normalised, one.tokens))[:most]
+    return sorted(once.values(), key=lambda one: (-one.normalised, one.tokens))[:n_best]

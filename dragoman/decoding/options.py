@@ -32,17 +32,17 @@ class SearchConfig:
     stop: Literal["complete", "certain"] = setting(
         "complete", help="when as many outputs as the beam is wide are complete, or when no open one can still win"
     )
-    shortest: Annotated[int, Range(0, None)] = setting(0, help="fewest tokens written, if the length limit allows it")
-    no_repeat: Annotated[int, Range(0, None)] = setting(
+    min_length: Annotated[int, Range(0, None)] = setting(0, help="fewest tokens written, if the length limit allows it")
+    no_repeat_ngram: Annotated[int, Range(0, None)] = setting(
         0, help="no n tokens in a row are written twice; 0: they may be"
     )
-    groups: Annotated[int, Range(1, None)] = setting(
+    beam_groups: Annotated[int, Range(1, None)] = setting(
         1, help="parts of the beam that keep away from each other's tokens, for diverse outputs; divides the beam"
     )
-    diversity: Annotated[float, Range(0.0, None)] = setting(
-        0.5, help="with groups: what each use of a token by an earlier group costs (Vijayakumar et al. 2016)"
+    diversity_penalty: Annotated[float, Range(0.0, None)] = setting(
+        0.5, help="with beam_groups: what each use of a token by an earlier group costs (Vijayakumar et al. 2016)"
     )
-    longest: Annotated[int, Range(0, None)] = setting(
+    max_length: Annotated[int, Range(0, None)] = setting(
         0, help="most tokens written; 0 follows the source's length and the ratio seen in training"
     )
 

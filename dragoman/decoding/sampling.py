@@ -44,8 +44,8 @@ class Sampling:
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The distinct samples of every source, best first: fewer than were drawn where some are alike."""
         return [
-            distinct(samples, request.most)
-            for samples in draw(request, self, max(self.samples, request.most), "sampling")
+            distinct(samples, request.n_best)
+            for samples in draw(request, self, max(self.samples, request.n_best), "sampling")
         ]
 
 

@@ -25,7 +25,7 @@ from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.models.contracts import AtOnce, Emissions, Slots
 
-BEAM_ALONE = {"groups": 1, "coverage_penalty": 0.0, "shortest": 0, "no_repeat": 0}
+BEAM_ALONE = {"beam_groups": 1, "coverage_penalty": 0.0, "min_length": 0, "no_repeat_ngram": 0}
 # How to read what a model writes at once.
 READERS: dict[type, Any] = {
     Emissions: ctc.read,
@@ -35,8 +35,8 @@ READERS: dict[type, Any] = {
 
 def limits_of(lengths: Tensor, config: SearchConfig, ratio: float, maximum: int | None = None) -> Tensor:
     """How many tokens sources of these lengths (<eos> counts) may be answered with; neighbours have no say."""
-    if config.longest:
-        limits = torch.full_like(lengths, config.longest + 1)
+    if config.max_length:
+        limits = torch.full_like(lengths, config.max_length + 1)
     else:
         limits = (lengths * math.ceil(ratio * 16) // 16) + 12
     return limits if maximum is None else limits.clamp(max=maximum)
@@ -52,7 +52,7 @@ def search(
     batch: Batch,
     config: SearchConfig,
     ratio: float,
-    most: int = 1,
+    n_best: int = 1,
     *,
     method: Method | None = None,
     text: Callable[[Sequence[int]], str] = str,
@@ -64,7 +64,7 @@ def search(
     `text` spells token ids, for methods that compare texts.
     """
     limits = limits_for(batch, config, ratio)
-    if rules and not config.longest:
+    if rules and not config.max_length:
         needed = [one.distance(one.start) if one else 0 for one in rules]
         limits = limits + limits.new_tensor([int(more) if math.isfinite(more) else 0 for more in needed])
     if model.maximum is not None:
@@ -75,18 +75,18 @@ def search(
         for name, usual in BEAM_ALONE.items():
             if (value := getattr(config, name)) != usual:
                 raise ConfigError(f"search.{name}: found {value}, which goes with beam search alone; expected {usual}")
-        found = method.search(Request(model, batch, limits, config, most, text))
+        found = method.search(Request(model, batch, limits, config, n_best, text))
     elif isinstance(model, AtOnce):
         check_at_once(config, rules, trace)
-        found = at_once(model, batch, limits, config, most)
+        found = at_once(model, batch, limits, config, n_best)
     else:
         check_possible(rules, limits)
-        found = in_steps(model, batch, limits, config, most, rules, trace)
+        found = in_steps(model, batch, limits, config, n_best, rules, trace)
     if any(not hypotheses or math.isnan(hypotheses[0].score) for hypotheses in found):
-        if rules or config.no_repeat or config.shortest:
+        if rules or config.no_repeat_ngram or config.min_length:
             raise DragomanError(
-                "found no output for a source: either no output keeps to search.shortest, search.no_repeat and the "
-                "rules, or the model's probabilities are NaN"
+                "found no output for a source: either no output keeps to search.min_length, "
+                "search.no_repeat_ngram and the rules, or the model's probabilities are NaN"
             )
         raise DragomanError("found no output for a source: the model's probabilities are NaN; its weights are broken")
     return found
@@ -98,9 +98,9 @@ def check_at_once(config: SearchConfig, rules: Sequence[Rules | None] | None, tr
         "rules": rules is not None and any(rules),
         "a trace": trace is not None,
         "coverage_penalty": config.coverage_penalty > 0,
-        "shortest": config.shortest > 0,
-        "no_repeat": config.no_repeat > 0,
-        "groups": config.groups > 1,
+        "min_length": config.min_length > 0,
+        "no_repeat_ngram": config.no_repeat_ngram > 0,
+        "beam_groups": config.beam_groups > 1,
         "stop": config.stop != "complete",
     }
     if wrong := [name for name, given in asked.items() if given]:
@@ -117,10 +117,10 @@ def check_possible(rules: Sequence[Rules | None] | None, limits: Tensor) -> None
 
 
 @torch.no_grad()
-def at_once(model: AtOnce, batch: Batch, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
+def at_once(model: AtOnce, batch: Batch, limits: Tensor, config: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
     """What a model without feedback writes."""
-    written = model.emissions(batch, limits, max(config.beam, most))
-    found: list[list[Hypothesis]] = READERS[type(written)](written, limits, config, most)
+    written = model.emissions(batch, limits, max(config.beam, n_best))
+    found: list[list[Hypothesis]] = READERS[type(written)](written, limits, config, n_best)
     return found
 
 
@@ -129,21 +129,23 @@ def in_steps(
     batch: Batch,
     limits: Tensor,
     config: SearchConfig,
-    most: int,
+    n_best: int,
     rules: Sequence[Rules | None] | None = None,
     trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
     """What a model writes token by token."""
-    groups = Groups(config.groups, config.diversity) if config.groups > 1 else None
-    width = groups.width(config.beam) if groups else max(config.beam, most)
-    plain = trace is None and not (any(rules or ()) or config.coverage_penalty or config.shortest or config.no_repeat)
+    groups = Groups(config.beam_groups, config.diversity_penalty) if config.beam_groups > 1 else None
+    width = groups.width(config.beam) if groups else max(config.beam, n_best)
+    plain = trace is None and not (
+        any(rules or ()) or config.coverage_penalty or config.min_length or config.no_repeat_ngram
+    )
     penalty = config.coverage_penalty
     if plain and not groups:
-        found = repeated.search(model, batch, limits, width, most, config)
+        found = repeated.search(model, batch, limits, width, n_best, config)
         if found is not None:
             return found
     with torch.no_grad(), captured.start(model, batch, limits, width, able=not (groups or penalty)) as (writer, state):
-        if config.beam == 1 and most == 1 and plain:
+        if config.beam == 1 and n_best == 1 and plain:
             ranked = {"length_penalty": config.length_penalty, "normalisation": config.normalisation}
             return [[one] for one in follow(writer.step, state, limits, **ranked)]  # type: ignore[arg-type]
         return beam(
@@ -153,10 +155,10 @@ def in_steps(
             width=width,
             length_penalty=config.length_penalty,
             normalisation=config.normalisation,
-            most=most,
+            most=n_best,
             certain=config.stop == "certain",
-            shortest=config.shortest,
-            no_repeat=config.no_repeat,
+            shortest=config.min_length,
+            no_repeat=config.no_repeat_ngram,
             rules=rules,
             coverage=Coverage(model.step, penalty, batch.source_mask) if penalty else None,
             trace=trace,
@@ -172,7 +174,7 @@ def search_all(
     device: torch.device,
     *,
     rows: int = 64,
-    most: int = 1,
+    n_best: int = 1,
     method: Method | None = None,
     text: Callable[[Sequence[int]], str] = str,
     rules: Sequence[Rules | None] | None = None,
@@ -190,7 +192,7 @@ def search_all(
         batch = form.batch([sources[place] for place in places]).to(device)
         own = None if rules is None else [rules[place] for place in places]
         trace = None if traces is None else Trace(len(places))
-        found = search(model, batch, config, ratio, most, method=method, text=text, rules=own, trace=trace)
+        found = search(model, batch, config, ratio, n_best, method=method, text=text, rules=own, trace=trace)
         if traces is not None and trace is not None:
             for row, place in enumerate(places):
                 traces[place] = trace.of(row)

@@ -105,12 +105,12 @@ class Shortlist:
         return found
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """At most `request.most` hypotheses for every source, best first; scores are within a source's own list."""
+        """At most `request.n_best` hypotheses for every source, best first; scores are within a source's own list."""
         model = writer_of(request.model)
         listed = self.listed(request.batch.source)
         words = listed.any(0).nonzero()[:, 0]  # (K,), the special tokens first
         writer = NarrowWriter(model, words, listed[:, words])
-        found = in_steps(writer, request.batch, request.limits, request.config, request.most)
+        found = in_steps(writer, request.batch, request.limits, request.config, request.n_best)
         names = words.tolist()
         return [
             [one._replace(tokens=tuple(names[token] for token in one.tokens)) for one in hypotheses]

@@ -92,8 +92,8 @@ class Speculative:
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The greedy output of every source."""
-        if request.most > 1:
-            raise ConfigError(f"found {request.most} outputs asked for; a draft serves greedy search, which has one")
+        if request.n_best > 1:
+            raise ConfigError(f"found {request.n_best} outputs asked for; a draft serves greedy search, which has one")
         model = request.stepwise("a draft")
         config = request.config
         found = self.decode(model, request.batch, request.limits.tolist(), config.length_penalty, config.normalisation)

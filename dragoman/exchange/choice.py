@@ -37,23 +37,23 @@ class Choice:
         return other
 
     def refusal(
-        self, config: SearchConfig, most: int, method: Method | None, *, rules: bool, traced: bool
+        self, config: SearchConfig, n_best: int, method: Method | None, *, rules: bool, traced: bool
     ) -> str | None:
         """Why torch searches and not the engine; an error where the engine was insisted on. None: the engine does."""
         if self.name == TORCH:
             return "there is no other engine"
         listed = isinstance(method, Shortlist) and self.insists
         size = len(self.tokenizers[1])
-        reason = refusal(config, most, size, method=None if listed else method, rules=rules, traced=traced)
+        reason = refusal(config, n_best, size, method=None if listed else method, rules=rules, traced=traced)
         if reason is not None and self.insists:
             raise ConfigError(f"engine: found ctranslate2, which cannot do {reason}; expected auto or torch")
         return reason
 
     def engine_for(
-        self, model: Any, config: SearchConfig, most: int, method: Method | None, *, rules: bool, traced: bool
+        self, model: Any, config: SearchConfig, n_best: int, method: Method | None, *, rules: bool, traced: bool
     ) -> Engine | None:
         """The engine if it can do what is asked, made if need be; None: torch searches."""
-        if self.refusal(config, most, method, rules=rules, traced=traced) is not None:
+        if self.refusal(config, n_best, method, rules=rules, traced=traced) is not None:
             return None
         return self.engine(model, method if isinstance(method, Shortlist) else None)
 

@@ -64,21 +64,21 @@ def chosen(engine: str, precision: str, model: Any, device: torch.device) -> str
 
 
 def refusal(
-    config: SearchConfig, most: int, vocabulary: int, *, method: Any = None, rules: bool = False, traced: bool = False
+    config: SearchConfig, n_best: int, vocabulary: int, *, method: Any = None, rules: bool = False, traced: bool = False
 ) -> str | None:
     """Why CTranslate2 would not give what our own search gives; None: it would."""
-    width = max(config.beam, most)
+    width = max(config.beam, n_best)
     if method is not None:
         return f"the method {type(method).__name__}"
     if rules:
         return "prefixes, phrases and other rules"
     if traced:
         return "a trace of the beam"
-    for name in ("coverage_penalty", "no_repeat", "shortest"):
+    for name in ("coverage_penalty", "no_repeat_ngram", "min_length"):
         if value := getattr(config, name):
             return f"search.{name} = {value}"
-    if config.groups > 1:
-        return f"search.groups = {config.groups}"
+    if config.beam_groups > 1:
+        return f"search.beam_groups = {config.beam_groups}"
     if width == 1:
         return None
     if config.stop != "complete":
@@ -158,7 +158,7 @@ class Engine:
         config: SearchConfig,
         *,
         rows: int,
-        most: int,
+        n_best: int,
         scores: bool = True,
     ) -> Iterator[tuple[int, list[Hypothesis] | None]]:
         """(place, hypotheses) for many sources; None where our own search must be asked.
@@ -167,7 +167,7 @@ class Engine:
         """
         order = sorted(range(len(sources)), key=lambda place: -len(sources[place]))  # the longest work is not the last
         rows = max(1, min(rows, math.ceil(len(order) / self.workers)))
-        decode = self._greedy if max(config.beam, most) == 1 else self._beam
+        decode = self._greedy if max(config.beam, n_best) == 1 else self._beam
         waiting = []
         for first in range(0, len(order), rows):
             places = order[first : first + rows]
@@ -175,7 +175,7 @@ class Engine:
             longest = max(limits[place] for place in places)
             waiting.append((places, texts, decode(texts, longest, config, scores)))
         for places, texts, results in waiting:
-            found = results([limits[place] for place in places], most)
+            found = results([limits[place] for place in places], n_best)
             if scores and decode == self._beam:
                 found = self._scored(texts, found, config)
             yield from zip(places, found, strict=True)
@@ -200,7 +200,7 @@ class Engine:
             callback=tell if scores else None,
         )
 
-        def results(limits: Sequence[int], most: int) -> list[list[Hypothesis] | None]:
+        def results(limits: Sequence[int], n_best: int) -> list[list[Hypothesis] | None]:
             out: list[list[Hypothesis] | None] = []
             for row, (one, limit) in enumerate(zip(asked, limits, strict=True)):
                 tokens = [self.ids[name] for name in one.result().hypotheses[0]]
@@ -232,7 +232,7 @@ class Engine:
             use_vmap=self.listed,
         )
 
-        def results(limits: Sequence[int], most: int) -> list[list[Hypothesis] | None]:
+        def results(limits: Sequence[int], n_best: int) -> list[list[Hypothesis] | None]:
             out: list[list[Hypothesis] | None] = []
             for one, limit in zip(asked, limits, strict=True):
                 found = one.result()
@@ -240,7 +240,7 @@ class Engine:
                 # The last one to be complete says how far the search went.
                 short = all(len(row) < limit and row[-1] == EOS for row in rows)
                 sound = short and max(map(max, rows)) < len(self.target)
-                out.append([self._hypothesis(row, None, config) for row in rows[:most]] if sound else None)
+                out.append([self._hypothesis(row, None, config) for row in rows[:n_best]] if sound else None)
             return out
 
         return results
@@ -281,7 +281,7 @@ class Engine:
         return out
 
 
-Results = Callable[[Sequence[int], int], list[list[Hypothesis] | None]]  # limits, most → what was found for each row
+Results = Callable[[Sequence[int], int], list[list[Hypothesis] | None]]  # limits, n_best → what was found for each row
 
 
 def search_all(
@@ -292,7 +292,7 @@ def search_all(
     ratio: float,
     *,
     rows: int,
-    most: int,
+    n_best: int,
     scores: bool,
     otherwise: Callable[[list[Sequence[int]]], Iterator[tuple[int, list[Hypothesis]]]],
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
@@ -308,7 +308,7 @@ def search_all(
         [limits[place] for place in fitting],
         config,
         rows=rows,
-        most=most,
+        n_best=n_best,
         scores=scores,
     )
     for number, hypotheses in found:

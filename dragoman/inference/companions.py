@@ -136,9 +136,9 @@ class Reranker:
             found = backwards(self.run, pairs, self.tag)
         return [self.weight * one for one in found]
 
-    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], most: int) -> list[Prediction]:
-        """The predictions with their alternatives sorted anew, `most` of each kept; `score` becomes the sum."""
-        return Rerankers([self]).ranked(sources, predictions, most)
+    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], n_best: int) -> list[Prediction]:
+        """The predictions with their alternatives sorted anew, `n_best` of each kept; `score` becomes the sum."""
+        return Rerankers([self]).ranked(sources, predictions, n_best)
 
 
 class Rerankers:
@@ -156,8 +156,8 @@ class Rerankers:
                     'expected a run of "language-model"'
                 )
 
-    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], most: int) -> list[Prediction]:
-        """The predictions with their alternatives sorted anew, `most` of each kept; `score` becomes the sum."""
+    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], n_best: int) -> list[Prediction]:
+        """The predictions with their alternatives sorted anew, `n_best` of each kept; `score` becomes the sum."""
         lists = [[one, *one.alternatives] if one.tokens or one.alternatives else [one] for one in predictions]
         asked_for = [place for place, source in enumerate(sources) if source.strip()]
         pairs = [(one.text, sources[place]) for place in asked_for for one in lists[place]]
@@ -165,7 +165,7 @@ class Rerankers:
         out = list(predictions)
         for place in asked_for:
             summed = [replace(one, score=one.score + next(added), alternatives=()) for one in lists[place]]
-            best, *others = sorted(summed, key=lambda one: -one.score)[:most]
+            best, *others = sorted(summed, key=lambda one: -one.score)[:n_best]
             out[place] = replace(best, alternatives=tuple(others))
         return out
 
@@ -210,15 +210,21 @@ NEEDS = {
     "seed": ("sample", "mbr"),
     "mbr_metric": ("mbr",),
     "draft_tokens": ("draft",),
-    "average": ("others",),
+    "average": ("ensemble",),
     "rerank_weight": ("rerank",),
     "rerank_tag": ("rerank",),
-    "ctc_weight": ("by",),
+    "ctc_weight": ("decoding_mode",),
     "language_model_weight": ("language_model",),
     "language_model_bonus": ("language_model",),
     "language_model_order": ("language_model",),
 }
-FLAGS = {**METHODS, "others": "--with", "rerank": "--rerank", "by": "--by", "language_model": "--language-model"}
+FLAGS = {
+    **METHODS,
+    "ensemble": "--ensemble",
+    "rerank": "--rerank",
+    "decoding_mode": "--decoding-mode",
+    "language_model": "--language-model",
+}
 
 
 def asked_how(
@@ -240,15 +246,15 @@ def asked_how(
             raise ConfigError(f"--{name.replace('_', '-')} needs {flags}")
     if methods and beam is not None and not given.keys() & {"rerank", "shortlist"}:
         raise ConfigError(f"found --beam and {methods[0]}, expected one of them")
-    beside = [FLAGS[name] for name in ("by", "language_model") if name in given]
+    beside = [FLAGS[name] for name in ("decoding_mode", "language_model") if name in given]
     if methods and beside:
         raise ConfigError(f"found {methods[0]} and {beside[0]}, expected one of them")
-    if "ctc_weight" in given and given["by"] != "joint":
-        raise ConfigError(f"--ctc-weight needs --by joint, found --by {given['by']}")
-    if given.get("by") == "attention" and "language_model" in given:
-        raise ConfigError("--language-model helps CTC, found --by attention; expected ctc or joint")
+    if "ctc_weight" in given and given["decoding_mode"] != "joint":
+        raise ConfigError(f"--ctc-weight needs --decoding-mode joint, found --decoding-mode {given['decoding_mode']}")
+    if given.get("decoding_mode") == "attention" and "language_model" in given:
+        raise ConfigError("--language-model helps CTC, found --decoding-mode attention; expected ctc or joint")
     method = partial_method(given)
-    runs = [run, *given.get("others", ())]
+    runs = [run, *given.get("ensemble", ())]
     predictor = load(run, device, engine=engine, precision=precision)
     if runs[1:]:
         predictor = ensemble([predictor, *runs[1:]], device, average=given.get("average", "probability"))
@@ -287,7 +293,7 @@ def rerankers(runs: Sequence[str], weights: Sequence[float], tag: str | None, de
 def transcribing(predictor: Predictor, given: Mapping[str, Any]) -> Method | None:
     """How options say that the text of a recording or line is found; None: as without them."""
     if not isinstance(predictor.model, Transcriber):
-        name = "by" if "by" in given else "language_model"
+        name = "decoding_mode" if "decoding_mode" in given else "language_model"
         raise ConfigError(
             f'{FLAGS[name]} goes with task = "transcribe"; {predictor.run.folder} has task = "{predictor.config.task}"'
         )
@@ -300,9 +306,9 @@ def transcribing(predictor: Predictor, given: Mapping[str, Any]) -> Method | Non
         fusion = Fusion(
             language_scorer(predictor, given["language_model"], given.get("language_model_order")), weight, bonus
         )
-    if given.get("by") == "attention":
+    if given.get("decoding_mode") == "attention":
         return Attending()
-    if given.get("by") == "joint":
+    if given.get("decoding_mode") == "joint":
         return Joint(given.get("ctc_weight", 0.3), fusion)
     return Fused(fusion) if fusion is not None else None
 

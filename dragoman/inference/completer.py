@@ -57,7 +57,7 @@ class Completer:
         self,
         prompts: Sequence[str],
         *,
-        longest: int = 100,
+        max_length: int = 100,
         sampling: Sampling | None = None,
         samples: int = 1,
         one_line: bool = False,
@@ -65,7 +65,7 @@ class Completer:
         batch_size: int = 64,
         first: int = 1,
     ) -> list[list[Completed]]:
-        """Of every prompt so many completions of at most `longest` tokens; without a `sampling` the greedy one.
+        """Of every prompt so many completions of at most `max_length` tokens; without a `sampling` the greedy one.
 
         An empty prompt begins a new line, "\\n" in a prompt ends one. `one_line` stops where the line ends. What the
         vocabulary does not have is an error, or with `allow_unknown` read as <unk>. `first` is the number of the first
@@ -73,7 +73,7 @@ class Completer:
         """
         if isinstance(prompts, str):
             raise TypeError("complete takes a list of prompts; for one prompt write complete([prompt])")
-        for name, value in (("longest", longest), ("samples", samples), ("batch_size", batch_size)):
+        for name, value in (("max_length", max_length), ("samples", samples), ("batch_size", batch_size)):
             if value < 1:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
         if samples > 1 and sampling is None:
@@ -84,7 +84,7 @@ class Completer:
             sampling = settings.build(Sampling, settings.as_table(sampling))  # ranges are checked
         rows = [self.encode(prompt, f"prompt {place}", allow_unknown) for place, prompt in enumerate(prompts, first)]
         found = complete(
-            self.model, rows, longest, sampling=sampling, samples=samples, one_line=one_line, device=self.device,
+            self.model, rows, max_length, sampling=sampling, samples=samples, one_line=one_line, device=self.device,
             rows=batch_size, first=first,
         )  # fmt: skip
         return [

@@ -61,5 +61,5 @@ NOTHING = Prediction("", 0.0, (), ())
 class Rerank(Protocol):
     """Sorts outputs anew (companions.Reranker)."""
 
-    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], most: int) -> list[Prediction]:
-        """The predictions of the sources, the best `most` of each and its alternatives."""
+    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], n_best: int) -> list[Prediction]:
+        """The predictions of the sources, the best `n_best` of each and its alternatives."""

@@ -98,7 +98,7 @@ class Predictor:
         beam: int | None = None,
         length_penalty: float | None = None,
         batch_size: int = 64,
-        most: int = 1,
+        n_best: int = 1,
         method: Method | None = None,
         rerank: Rerank | None = None,
         search: Mapping[str, Any] | None = None,
@@ -116,7 +116,7 @@ class Predictor:
         `method` searches in another way than beam search: `search.sampling.Sampling`, `search.risk.MinimumBayesRisk`,
         `search.exhaustive.Exhaustive` or `companions.speculative`. `rerank`, a `companions.Reranker`, sorts the
         outputs of the whole beam anew.
-        `search` sets further settings of the search, such as {"no_repeat": 3}.
+        `search` sets further settings of the search, such as {"no_repeat_ngram": 3}.
 
         What is asked of the outputs is one value for all texts, or a list with one for each: the `prefix` they begin
         with, the `pattern` (a regular expression) that they match, and lists of phrases that each must not hold
@@ -136,7 +136,7 @@ class Predictor:
                 beam=beam,
                 length_penalty=length_penalty,
                 batch_size=batch_size,
-                most=most,
+                n_best=n_best,
                 method=method,
                 rerank=rerank,
                 search=search,
@@ -161,7 +161,7 @@ class Predictor:
         beam: int | None = None,
         length_penalty: float | None = None,
         batch_size: int = 64,
-        most: int = 1,
+        n_best: int = 1,
         window: int = WINDOW,
         method: Method | None = None,
         rerank: Rerank | None = None,
@@ -184,26 +184,26 @@ class Predictor:
         options = {"beam": beam, "length_penalty": length_penalty}
         given = {**(search or {}), **{key: value for key, value in options.items() if value is not None}}
         config = settings.build(SearchConfig, settings.as_table(self.config.search) | given)
-        for name, value in (("batch_size", batch_size), ("most", most), ("window", window)):
+        for name, value in (("batch_size", batch_size), ("n_best", n_best), ("window", window)):
             if value < 1:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
         if is_dataclass(method) and not isinstance(method, type | Fused | Attending | Joint):  # these hold models
             method = settings.build(type(method), settings.as_table(method))  # ranges are checked
-        if "diversity" in given and config.groups == 1:
+        if "diversity_penalty" in given and config.beam_groups == 1:
             raise ConfigError(
-                f"diversity: found {config.diversity}, which goes with groups of a beam; expected groups above 1"
+                f"diversity_penalty: found {config.diversity_penalty}, expected beam_groups above 1 with it"
             )
         if (terminology is not None or placeholders) and isinstance(self.source_tokenizer, Features):
             asked = "terminology" if terminology is not None else "placeholders"
             raise ConfigError(f"{asked}: looks at the text of a source; {self.run.folder} reads files")
-        if most > config.beam and method is None:
-            raise ConfigError(f"found {most} outputs asked for, expected at most the beam of {config.beam}")
+        if n_best > config.beam and method is None:
+            raise ConfigError(f"found {n_best} outputs asked for, expected at most the beam of {config.beam}")
         # A mistake shows before any work.
-        self.choice.refusal(config, most, method, rules=False, traced=tell is not None)
+        self.choice.refusal(config, n_best, method, rules=False, traced=tell is not None)
         terms = Terminology.read(terminology) if isinstance(terminology, str | Path) else terminology
         asked_for = self._asked(texts, tag, terms, placeholders)
         done = progress or (lambda _: None)
-        return self._stream(asked_for, config, batch_size, most, window, method, rerank, tell, done)
+        return self._stream(asked_for, config, batch_size, n_best, window, method, rerank, tell, done)
 
     def _asked(
         self, texts: Iterable[str | Asked], tag: str | None, terms: Terminology | None, placeholders: bool
@@ -235,7 +235,7 @@ class Predictor:
         texts: Iterator[Asked],
         config: SearchConfig,
         rows: int,
-        most: int,
+        n_best: int,
         window: int,
         method: Method | None,
         rerank: Rerank | None,
@@ -245,13 +245,13 @@ class Predictor:
         first = 1
         while together := list(islice(texts, window)):
             traces: list[Trace | None] | None = None if tell is None else [None] * len(together)
-            kept = most if rerank is None else max(most, config.beam)
+            kept = n_best if rerank is None else max(n_best, config.beam)
             scores = self.tells_scores or rerank is not None
             predictions = self._window(together, config, rows, kept, first, traces, method, scores, done)
             first += len(together)
             if rerank is not None:
                 sources = [untagged(one.text, self.tags)[1] for one in together]
-                predictions = list(rerank.ranked(sources, predictions, most))
+                predictions = list(rerank.ranked(sources, predictions, n_best))
             for place, prediction in enumerate(predictions):
                 if tell is not None and traces is not None:
                     trace = traces[place]
@@ -264,7 +264,7 @@ class Predictor:
         asked_for: list[Asked],
         config: SearchConfig,
         rows: int,
-        most: int,
+        n_best: int,
         first: int,
         traces: list[Trace | None] | None,
         method: Method | None,
@@ -288,7 +288,7 @@ class Predictor:
             rules = rules if any(rules) else None
         seen: list[Trace | None] | None = None if traces is None else [None] * len(places)
         engine = self.choice.engine_for(
-            self.model, config, most, method, rules=rules is not None, traced=seen is not None
+            self.model, config, n_best, method, rules=rules is not None, traced=seen is not None
         )
         own = partial(
             search_all,
@@ -297,7 +297,7 @@ class Predictor:
             ratio=self.ratio,
             device=self.device,
             rows=rows,
-            most=most,
+            n_best=n_best,
             method=method,
             text=self.target_tokenizer.decode,
             form=self.form,
@@ -306,7 +306,7 @@ class Predictor:
             answers = own(sources, rules=rules, traces=seen)
         else:
             asked_engine = (engine, self.model, sources, config, self.ratio)
-            answers = engines.search_all(*asked_engine, rows=rows, most=most, scores=scores, otherwise=own)
+            answers = engines.search_all(*asked_engine, rows=rows, n_best=n_best, scores=scores, otherwise=own)
         found: list[tuple[int, list[Hypothesis]]] = []
         for one in answers:
             found.append(one)

@@ -125,11 +125,11 @@ def slow_confidences(predictor: Predictor, source: str, output: str, temperature
 def test_predictions_of_a_calibrated_run_tell_how_sure_they_are(run: Path) -> None:
     predictor = dragoman.load(run)
     texts = ["abc", "", "fade", "jig"]
-    plain = predictor.predict(texts, most=2)
+    plain = predictor.predict(texts, n_best=2)
     assert all(one.confidence is None for one in plain)
     save_calibration(predictor, replace(calibrate(predictor), temperature=2.0))
     for asked in (predictor, dragoman.load(run)):
-        sure = asked.predict(texts, most=2)
+        sure = asked.predict(texts, n_best=2)
         assert [replace(one, confidence=None, token_confidences=(), alternatives=()) for one in sure] == [
             replace(one, alternatives=()) for one in plain
         ]

@@ -24,7 +24,7 @@ def test_a_run_is_measured_and_stays_as_it_is(inside: Workshop) -> None:
 
 
 def test_layers_are_measured_against_length(inside: Workshop) -> None:
-    found = json.loads(call("bench", "--lengths", "--longest", "64", "--json", "--plot", "cost.png").out)
+    found = json.loads(call("bench", "--lengths", "--max-length", "64", "--json", "--plot", "cost.png").out)
     assert {one["length"] for one in found["costs"]} == {16, 32, 64}
     assert {one["layer"] for one in found["exponents"]} >= {"self-attention", "LSTM", "convolution"}
     assert Path("cost.png").stat().st_size > 10_000
@@ -35,10 +35,10 @@ def test_layers_are_measured_against_length(inside: Workshop) -> None:
     [
         ((), "name a RUN, or ask for --lengths: found neither"),
         (("runs/none",), "runs/none"),
-        (("--lengths", "--longest", "16"), "16"),
+        (("--lengths", "--max-length", "16"), "16"),
         (("--lengths", "--source", "a.txt"), "--source goes with a RUN"),
         (("RUN", "--plot", "a.png"), "--plot goes with --lengths"),
-        (("RUN", "--longest", "64"), "--longest goes with --lengths"),
+        (("RUN", "--max-length", "64"), "--max-length goes with --lengths"),
         (("--lengths", "--rounds", "3"), "--rounds goes with a RUN"),
         (("RUN", "--source", "a.txt"), "name FILE, or both --source and --target"),
         (("RUN", "none.tsv"), "none.tsv: no such file"),

@@ -153,7 +153,7 @@ def read(lesson: Lesson, row: list[int]) -> list[int]:
 def exact_match(model: EncoderDecoder, lesson: Lesson, task: str, sources: list[list[int]]) -> float:
     model.eval()
     batch = batch_of([read(lesson, row) for row in sources])
-    found = search(model, batch, SearchConfig(beam=1, longest=LONGEST + 2), ratio=1.0)
+    found = search(model, batch, SearchConfig(beam=1, max_length=LONGEST + 2), ratio=1.0)
     right = [list(one.tokens[:-1]) == answer(task, source) for source, (one,) in zip(sources, found, strict=True)]
     return sum(right) / len(right)
 

@@ -346,7 +346,7 @@ def test_a_broken_model_ends_the_search() -> None:
     with torch.no_grad():
         model.output.weight.fill_(math.nan)
     with pytest.raises(DragomanError, match="NaN"):
-        search(model, batch_of([[5, 6], [7]]), SearchConfig(beam=3, longest=5), ratio=1.0)
+        search(model, batch_of([[5, 6], [7]]), SearchConfig(beam=3, max_length=5), ratio=1.0)
 
 
 ENCODERS: dict[str, EncoderConfig] = {
@@ -371,7 +371,7 @@ def test_no_search_outruns_learned_positions(width: int) -> None:
     model = EncoderDecoder(config, 11, 11).eval()
     with torch.no_grad():
         model.output.weight[EOS] = -10 * model.output.weight[4:].mean(0)
-    found = search(model, batch_of([[5, 6, 7, 8], [9]]), SearchConfig(beam=width, longest=50), ratio=1.0)
+    found = search(model, batch_of([[5, 6, 7, 8], [9]]), SearchConfig(beam=width, max_length=50), ratio=1.0)
     assert max(len(row[0].tokens) for row in found) == 9
 
 

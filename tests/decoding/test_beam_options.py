@@ -194,12 +194,12 @@ def test_coverage_is_counted_from_the_attention_of_the_whole_output(decoder: str
     changed = 0
     for seed in range(4):
         model = real_model(decoder, seed)
-        config = SearchConfig(beam=3, longest=6, coverage_penalty=beta, normalisation="gnmt", length_penalty=0.6)
-        found = search(model, batch_of(sources), config, 1.0, most=3)
-        plain = search(model, batch_of(sources), SearchConfig(beam=3, longest=6), 1.0, most=3)
+        config = SearchConfig(beam=3, max_length=6, coverage_penalty=beta, normalisation="gnmt", length_penalty=0.6)
+        found = search(model, batch_of(sources), config, 1.0, n_best=3)
+        plain = search(model, batch_of(sources), SearchConfig(beam=3, max_length=6), 1.0, n_best=3)
         changed += [row[0].tokens for row in found] != [row[0].tokens for row in plain]
         for source, row in zip(sources, found, strict=True):
-            alone = search(model, batch_of([source]), config, 1.0, most=3)[0]
+            alone = search(model, batch_of([source]), config, 1.0, n_best=3)[0]
             assert [one.tokens for one in alone] == [one.tokens for one in row]
             assert [one.normalised for one in row] == sorted((one.normalised for one in row), reverse=True)
             for one in row:

@@ -125,7 +125,7 @@ def test_a_gpu_repeats_captured_steps_with_the_same_result(decoder: str, width: 
     """Every batch from the third on is searched by a graph."""
     model = model_of(decoder, "cuda")
     batch = batch_of(SOURCES).to(torch.device("cuda"))
-    config = SearchConfig(beam=width, longest=9)
+    config = SearchConfig(beam=width, max_length=9)
     first = search(model, batch, config, 1.0)
     again = [search(model, batch, config, 1.0) for _ in range(4)]
     known = captured._KNOWN[model]
@@ -162,11 +162,11 @@ def test_graphs_read_the_same_positions_after_a_longer_output(width: int) -> Non
     positions._TABLES.clear()
     model = model_of("transformer-pre", "cuda")
     batch = batch_of(SOURCES).to(torch.device("cuda"))
-    config = SearchConfig(beam=width, longest=24, shortest=24)
+    config = SearchConfig(beam=width, max_length=24, min_length=24)
     before = [search(model, batch, config, 1.0) for _ in range(5)]
     assert captured._KNOWN[model].stages
     for longest in (300, 700):
-        longer = SearchConfig(beam=width, longest=longest, shortest=longest)
+        longer = SearchConfig(beam=width, max_length=longest, min_length=longest)
         for _ in range(4):
             search(model, batch, longer, 1.0)
         torch.cuda.empty_cache()

@@ -176,20 +176,27 @@ def test_the_trace_tells_every_group() -> None:
 @pytest.mark.parametrize("decoder", ["transformer", "lstm"])
 def test_settings_reach_the_groups_and_say_what_does_not_combine(decoder: str) -> None:
     model = model_of("transformer", decoder, seed=1)
-    batch, config = batch_of([[5, 6], [7, 8, 4, 5]]), SearchConfig(beam=4, groups=2, diversity=2.0, longest=6)
+    batch, config = (
+        batch_of([[5, 6], [7, 8, 4, 5]]),
+        SearchConfig(beam=4, beam_groups=2, diversity_penalty=2.0, max_length=6),
+    )
     found = search(model, batch, config, 1.0, 4)
     alone = [search(model, batch_of([source]), config, 1.0, 4)[0] for source in ([5, 6], [7, 8, 4, 5])]
     for left, right in zip(found, alone, strict=True):
         assert [one.tokens for one in left] == [one.tokens for one in right]
     assert [len({one.tokens for one in row}) for row in found] == [len(row) for row in found]
-    covered = search(model, batch, SearchConfig(beam=4, groups=2, coverage_penalty=0.2, longest=6), 1.0, 2)
+    covered = search(model, batch, SearchConfig(beam=4, beam_groups=2, coverage_penalty=0.2, max_length=6), 1.0, 2)
     assert all(len(row) == 2 for row in covered)
     for wrong, arguments, message in (
-        (SearchConfig(beam=4, groups=3), {}, r"search.groups: found 3, expected a divisor of the beam of 4"),
-        (config, {"method": Sampling()}, "search.groups: found 2, which goes with beam search alone; expected 1"),
-        (SearchConfig(no_repeat=3), {"method": Sampling()}, "search.no_repeat: found 3, which goes with beam search"),
+        (SearchConfig(beam=4, beam_groups=3), {}, r"search.beam_groups: found 3, expected a divisor of the beam of 4"),
+        (config, {"method": Sampling()}, "search.beam_groups: found 2, which goes with beam search alone; expected 1"),
+        (
+            SearchConfig(no_repeat_ngram=3),
+            {"method": Sampling()},
+            "search.no_repeat_ngram: found 3, which goes with beam search",
+        ),
     ):
         with pytest.raises(ConfigError, match=message):
             search(model, batch, wrong, 1.0, **arguments)
-    with pytest.raises(ConfigError, match="found groups, but this model writes all tokens at once"):
+    with pytest.raises(ConfigError, match="found beam_groups, but this model writes all tokens at once"):
         search(Instant(InstantConfig(), 9, 9).eval(), batch, config, 1.0)

@@ -64,7 +64,7 @@ def test_a_model_with_itself_is_the_model(average: Average) -> None:
     for model in members():
         together = Ensemble([model] * 3, average)
         for beam in (1, 4):
-            config = SearchConfig(beam=beam, longest=6)
+            config = SearchConfig(beam=beam, max_length=6)
             alone = search(model, batch_of(SOURCES), config, 1.0, beam)
             found = search(together, batch_of(SOURCES), config, 1.0, beam)
             for left, right in zip(alone, found, strict=True):
@@ -76,7 +76,7 @@ def test_a_model_with_itself_is_the_model(average: Average) -> None:
 @pytest.mark.parametrize("average", AVERAGES)
 def test_beam_search_over_an_ensemble_is_the_slow_beam_over_hand_made_averages(average: Average) -> None:
     models = members()
-    found = search(Ensemble(models, average), batch_of(SOURCES), SearchConfig(beam=3, longest=5), 1.0, 3)
+    found = search(Ensemble(models, average), batch_of(SOURCES), SearchConfig(beam=3, max_length=5), 1.0, 3)
     for source, row in zip(SOURCES, found, strict=True):
 
         def guess(prefix: tuple[int, ...], source: list[int] = source) -> list[float]:
@@ -98,7 +98,7 @@ def test_beam_search_over_an_ensemble_is_the_slow_beam_over_hand_made_averages(a
 def test_the_two_averages_differ_and_members_matter() -> None:
     models = members()
     outputs = [
-        str([row[0].tokens for row in search(one, batch_of(SOURCES), SearchConfig(beam=3, longest=5), 1.0)])
+        str([row[0].tokens for row in search(one, batch_of(SOURCES), SearchConfig(beam=3, max_length=5), 1.0)])
         for one in (*models, Ensemble(models), Ensemble(models, "log"))
     ]
     assert len(set(outputs)) >= 4
@@ -153,7 +153,7 @@ def test_minimum_bayes_risk_is_a_plain_loop_over_samples(metric: str) -> None:
             assert -one.normalised == pytest.approx(plain[spelled(one.tokens)])
         assert -found[0].normalised == pytest.approx(min(plain.values()))
         assert [one.normalised for one in found] == sorted((one.normalised for one in found), reverse=True)
-        best = method.search(request._replace(most=1))
+        best = method.search(request._replace(n_best=1))
         assert [row[0] for row in best] == [row[0] for row in method.search(request)]
 
 

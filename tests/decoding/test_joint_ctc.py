@@ -35,8 +35,8 @@ FAMILIES = [
 WAYS: dict[str, tuple[dict[str, Any], Any, int]] = {
     "greedy": ({"beam": 1}, None, 1),
     "beam": ({"beam": 5}, None, 5),
-    "beam with options": ({"beam": 4, "shortest": 2, "no_repeat": 2, "normalisation": "gnmt"}, None, 4),
-    "groups": ({"beam": 6, "groups": 3, "diversity": 1.0}, None, 6),
+    "beam with options": ({"beam": 4, "min_length": 2, "no_repeat_ngram": 2, "normalisation": "gnmt"}, None, 4),
+    "groups": ({"beam": 6, "beam_groups": 3, "diversity_penalty": 1.0}, None, 6),
     "sampling": ({}, Sampling(temperature=1.5, top_k=6), 4),
     "top-p": ({}, Sampling(top_p=0.8, seed=3), 2),
     "minimum Bayes risk": ({}, MinimumBayesRisk(samples=8), 2),
@@ -57,7 +57,7 @@ def test_rescoring_is_decoding(encoder: str, decoder: str, kind: torch.dtype, to
     for name, (settings, method, most) in WAYS.items():
         if name == "speculative" and kind == torch.float32:
             method = Speculative(model_of(vocabulary=11).float())
-        wanted = SearchConfig(**settings, longest=7)
+        wanted = SearchConfig(**settings, max_length=7)
         found = search(model, batch_of(sources), wanted, 1.0, most, method=method, text=spelled)
         pairs = [(source, one) for source, row in zip(sources, found, strict=True) for one in row]
         assert len(pairs) >= len(sources)
@@ -75,13 +75,17 @@ def test_every_way_ranks_by_the_normalisation_that_was_asked_for(normalisation: 
     for name, (settings, method, most) in WAYS.items():
         if name in ("speculative", "minimum Bayes risk"):  # another vocabulary; ranked by risk
             continue
-        wanted = SearchConfig(**{**settings, "normalisation": normalisation, "length_penalty": 0.7}, longest=7)
+        wanted = SearchConfig(**{**settings, "normalisation": normalisation, "length_penalty": 0.7}, max_length=7)
         for row in search(model, batch_of(sources), wanted, 1.0, most, method=method, text=spelled):
             for one in row:
                 worth = one.score / divisor(len(one.tokens), 0.7, normalisation)
                 assert one.normalised == pytest.approx(worth), name
     found = search(
-        model, batch_of(sources), SearchConfig(normalisation=normalisation, longest=7), 1.0, method=Speculative(model)
+        model,
+        batch_of(sources),
+        SearchConfig(normalisation=normalisation, max_length=7),
+        1.0,
+        method=Speculative(model),
     )
     for (one,) in found:
         assert one.normalised == pytest.approx(one.score / divisor(len(one.tokens), 1.0, normalisation))

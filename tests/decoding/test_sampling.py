@@ -22,7 +22,7 @@ from dragoman.errors import DragomanError
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from tests.decoding.test_beam import DECODERS, ENCODERS, Table, exhaustive
 
-CONFIG = SearchConfig(longest=4)
+CONFIG = SearchConfig(max_length=4)
 CPU = torch.device("cpu")
 
 
@@ -41,7 +41,7 @@ def spelled(tokens: object) -> str:
 
 def request_for(model: EncoderDecoder, sources: list[list[int]], longest: int = 4, most: int = 1) -> Request:
     limits = torch.full((len(sources),), longest + 1)
-    return Request(model, batch_of(sources), limits, SearchConfig(longest=longest), most, spelled)
+    return Request(model, batch_of(sources), limits, SearchConfig(max_length=longest), most, spelled)
 
 
 def far_from(counts: Counter[tuple[int, ...]], chances: dict[tuple[int, ...], float]) -> float:
@@ -167,7 +167,7 @@ def test_samples_do_not_depend_on_batch_or_order() -> None:
     def found(rows: int, order: list[int]) -> list[list[tuple[int, ...]]]:
         out: list[list[tuple[int, ...]]] = [[]] * len(sources)
         asked = [sources[place] for place in order]
-        for place, hypotheses in search_all(model, asked, CONFIG, 1.0, CPU, rows=rows, most=3, method=wheel):
+        for place, hypotheses in search_all(model, asked, CONFIG, 1.0, CPU, rows=rows, n_best=3, method=wheel):
             out[order[place]] = [one.tokens for one in hypotheses]
         return out
 

@@ -67,10 +67,10 @@ def some(count: int = 3) -> Shortlist:
 @pytest.mark.parametrize("name", MODELS)
 def test_the_whole_vocabulary_is_no_shortlist(name: str, beam: int) -> None:
     model, batch = model_of(name), batch_of(sources())
-    config = SearchConfig(beam=beam, longest=10)
+    config = SearchConfig(beam=beam, max_length=10)
     everything = Shortlist(torch.arange(VOCABULARY), torch.full((VOCABULARY, 1), EOS), VOCABULARY)
-    plain = search(model, batch, config, 2.0, most=beam)
-    listed = search(model, batch, config, 2.0, most=beam, method=everything)
+    plain = search(model, batch, config, 2.0, n_best=beam)
+    listed = search(model, batch, config, 2.0, n_best=beam, method=everything)
     assert [[one.tokens for one in row] for row in listed] == [[one.tokens for one in row] for row in plain]
     for mine, theirs in zip(listed, plain, strict=True):
         assert [one.score for one in mine] == pytest.approx([one.score for one in theirs], abs=1e-9)
@@ -80,11 +80,11 @@ def test_the_whole_vocabulary_is_no_shortlist(name: str, beam: int) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_only_listed_tokens_are_written_and_neighbours_change_nothing(name: str, beam: int) -> None:
     model, few = model_of(name), some()
-    config = SearchConfig(beam=beam, longest=8)
-    together = search(model, batch_of(sources()), config, 2.0, most=beam, method=few)
+    config = SearchConfig(beam=beam, max_length=8)
+    together = search(model, batch_of(sources()), config, 2.0, n_best=beam, method=few)
     unlisted = 0
     for source, found in zip(sources(), together, strict=True):
-        (alone,) = search(model, batch_of([source]), config, 2.0, most=beam, method=few)
+        (alone,) = search(model, batch_of([source]), config, 2.0, n_best=beam, method=few)
         assert [one.tokens for one in alone] == [one.tokens for one in found]
         assert [one.score for one in alone] == pytest.approx([one.score for one in found], abs=1e-9)
         own = few.listed(batch_of([source]).source)[0]
@@ -97,7 +97,7 @@ def test_only_listed_tokens_are_written_and_neighbours_change_nothing(name: str,
 def test_scores_are_those_of_the_listed_tokens_alone() -> None:
     model, few, source = model_of("transformer"), some(), sources()[0]
     batch = batch_of([source])
-    limits = limits_for(batch, SearchConfig(longest=8), 2.0)
+    limits = limits_for(batch, SearchConfig(max_length=8), 2.0)
     request = Request(model, batch, limits, SearchConfig(beam=1), 1, str)
     ((found,),) = few.search(request)
     own = few.listed(batch.source)
@@ -163,7 +163,7 @@ def test_what_cannot_be_is_said(inside: Workshop, tmp_path: Path) -> None:
     for more, expected in (
         (("--sample",), "found --sample and --shortlist, expected one of them"),
         (("--prefix", "A"), "go with beam search alone"),
-        (("--with", inside.run), "shortlist: found Ensemble"),
+        (("--ensemble", inside.run), "shortlist: found Ensemble"),
     ):
         said = call("predict", inside.run, "--engine", "torch", "--shortlist", file, *more, stdin=b"abba\n")
         assert (said.code, said.err.count("\n")) == (2, 1)

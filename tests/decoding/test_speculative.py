@@ -131,7 +131,7 @@ def test_a_draft_with_fewer_positions_stops_proposing() -> None:
 
 def test_it_walks_the_road_of_search_and_says_what_it_cannot_do() -> None:
     model, draft = model_of(seed=1), model_of(seed=2)
-    batch, config = batch_of([[5, 6], [7, 8, 4, 5]]), SearchConfig(beam=1, longest=6)
+    batch, config = batch_of([[5, 6], [7, 8, 4, 5]]), SearchConfig(beam=1, max_length=6)
     expected = search(model, batch, config, 1.0)
     found = search(model, batch, config, 1.0, method=Speculative(draft))
     assert [row[0].tokens for row in found] == [row[0].tokens for row in expected]

@@ -108,10 +108,10 @@ def test_every_token_has_the_same_probability_and_every_search_the_same_outputs(
     limit, asked = 30, 0
     for config in (SearchConfig(beam=1), SearchConfig(), SearchConfig(beam=3, length_penalty=0.0)):
         most = config.beam
-        settings = SearchConfig(config.beam, config.length_penalty, longest=limit - 1)
-        plain = dict(search_all(model, sources, settings, 1.0, CPU, most=most))
+        settings = SearchConfig(config.beam, config.length_penalty, max_length=limit - 1)
+        plain = dict(search_all(model, sources, settings, 1.0, CPU, n_best=most))
         for scores in (True, False):
-            for place, found in engine.search(sources, [limit] * 60, settings, rows=16, most=most, scores=scores):
+            for place, found in engine.search(sources, [limit] * 60, settings, rows=16, n_best=most, scores=scores):
                 if found is None:
                     continue
                 asked += 1
@@ -127,9 +127,9 @@ def test_every_token_has_the_same_probability_and_every_search_the_same_outputs(
 def test_what_reaches_its_longest_length_ends_as_in_our_own_search(beam: int, tmp_path: Path) -> None:
     model = model_of("paper", ending=0.0)
     engine = engine_of(model, tmp_path)
-    config, sources = SearchConfig(beam=beam, longest=5), rows(40)
+    config, sources = SearchConfig(beam=beam, max_length=5), rows(40)
     plain = dict(search_all(model, sources, config, 1.0, CPU))
-    found = dict(engine.search(sources, [6] * 40, config, rows=64, most=1, scores=beam > 1))
+    found = dict(engine.search(sources, [6] * 40, config, rows=64, n_best=1, scores=beam > 1))
     assert any(len(one[0].tokens) == 6 for one in plain.values())
     if beam > 1:
         assert any(one is None for one in found.values())
@@ -178,8 +178,8 @@ def test_searches_it_does_not_do_alike_are_known() -> None:
         SearchConfig(stop="certain"): "search.stop = 'certain'",
         SearchConfig(normalisation="gnmt"): "search.normalisation = 'gnmt'",
         SearchConfig(normalisation="none"): None,
-        SearchConfig(no_repeat=2): "search.no_repeat = 2",
-        SearchConfig(beam=4, groups=2): "search.groups = 2",
+        SearchConfig(no_repeat_ngram=2): "search.no_repeat_ngram = 2",
+        SearchConfig(beam=4, beam_groups=2): "search.beam_groups = 2",
         SearchConfig(beam=30): "a beam of 30 over a vocabulary of 50",
     }.items():
         assert refusal(config, 1, 50) == found
@@ -250,7 +250,7 @@ def test_texts_of_trained_runs_are_those_of_our_own_search(run: Path) -> None:
         assert (mine.text, mine.tokens) == (other.text, other.tokens)
         assert mine.token_scores == pytest.approx(other.token_scores, abs=1e-4)
         assert mine.score == pytest.approx(other.score, abs=1e-4)
-    pairs = list(zip(ours.predict(texts, beam=5, most=5), engine.predict(texts, beam=5, most=5), strict=True))
+    pairs = list(zip(ours.predict(texts, beam=5, n_best=5), engine.predict(texts, beam=5, n_best=5), strict=True))
     unlike = 0
     for mine, other in pairs:
         if [one.text for one in all_of(mine)] != [one.text for one in all_of(other)]:
@@ -320,7 +320,7 @@ def test_auto_takes_it_where_it_can_and_torch_otherwise(run: Path) -> None:
     assert auto.engine_name == "ctranslate2"
     ours = dragoman.load(run, "cpu", engine="torch")
     texts = words(20, seed=5)
-    for how in ({}, {"search": {"no_repeat": 2}}, {"method": Sampling(seed=3)}, {"prefix": "A"}):
+    for how in ({}, {"search": {"no_repeat_ngram": 2}}, {"method": Sampling(seed=3)}, {"prefix": "A"}):
         found = [one.text for one in auto.predict(texts, **how)]  # type: ignore[arg-type]
         assert found == [one.text for one in ours.predict(texts, **how)]  # type: ignore[arg-type]
 
@@ -329,13 +329,13 @@ def test_auto_takes_it_where_it_can_and_torch_otherwise(run: Path) -> None:
     ("options", "said"),
     [
         (
-            ("--no-repeat", "2"),
-            "engine: found ctranslate2, which cannot do search.no_repeat = 2; expected auto or torch",
+            ("--no-repeat-ngram", "2"),
+            "engine: found ctranslate2, which cannot do search.no_repeat_ngram = 2; expected auto or torch",
         ),
         (("--sample",), "engine: found ctranslate2, which cannot do the method Sampling; expected auto or torch"),
         (("--prefix", "A"), "which cannot do prefixes, phrases and other rules"),
         (("--beam-trace", "trace.jsonl"), "which cannot do a trace of the beam"),
-        (("--with", "RUN"), "engine: found ctranslate2, which cannot do an ensemble; expected auto or torch"),
+        (("--ensemble", "RUN"), "engine: found ctranslate2, which cannot do an ensemble; expected auto or torch"),
         (("--device", "nowhere"), "device: found 'nowhere'"),
     ],
 )

@@ -135,9 +135,9 @@ def test_exhaustive_search_from_the_command_line(large: Predictor) -> None:
 
 def test_an_ensemble_from_the_command_line_and_from_python(large: Predictor) -> None:
     for average in ("probability", "log"):
-        lines = predicted("--with", "small", "--average", average)
+        lines = predicted("--ensemble", "small", "--average", average)
         assert lines == texts(ensemble(["large", "small"], average=average).predict(INPUTS))
-    assert texts(dragoman.load(["large", "small"]).predict(INPUTS)) == predicted("--with", "small")
+    assert texts(dragoman.load(["large", "small"]).predict(INPUTS)) == predicted("--ensemble", "small")
     alone = large.predict(INPUTS)
     twice = ensemble([large, large]).predict(INPUTS)
     assert texts(twice) == texts(alone)
@@ -147,7 +147,7 @@ def test_an_ensemble_from_the_command_line_and_from_python(large: Predictor) -> 
 
 def test_an_ensemble_is_evaluated_as_one() -> None:
     scores = {}
-    for name, options in (("large", ()), ("both", ("--with", "small")), ("twice", ("--with", "large"))):
+    for name, options in (("large", ()), ("both", ("--ensemble", "small")), ("twice", ("--ensemble", "large"))):
         said = call("evaluate", "large", "test.tsv", "--json", *options)
         assert said.code == 0, said.err
         scores[name] = json.loads(said.out)
@@ -179,8 +179,8 @@ def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> No
 def test_reranking_is_a_plain_sum(large: Predictor) -> None:
     weight = 0.7
     reverse = dragoman.load("back")
-    beam = large.predict(INPUTS, most=4)
-    found = large.predict(INPUTS, most=2, rerank=Reranker(reverse, weight))
+    beam = large.predict(INPUTS, n_best=4)
+    found = large.predict(INPUTS, n_best=2, rerank=Reranker(reverse, weight))
     changed = 0
     for source, before, after in zip(INPUTS, beam, found, strict=True):
         plain = []
@@ -202,8 +202,8 @@ def test_a_language_model_says_how_well_outputs_read(large: Predictor) -> None:
     weight = 2.0
     reader = dragoman.load("reader")
     assert isinstance(reader, Completer)
-    beam = large.predict(INPUTS, most=4)
-    found = large.predict(INPUTS, most=2, rerank=Reranker(reader, weight))
+    beam = large.predict(INPUTS, n_best=4)
+    found = large.predict(INPUTS, n_best=2, rerank=Reranker(reader, weight))
     changed = 0
     for before, after in zip(beam, found, strict=True):
         plain = []
@@ -229,7 +229,7 @@ def test_empty_lines_and_samples_can_be_reranked(large: Predictor) -> None:
     reranker = Reranker("back")
     found = large.predict(["ab", "", "  ", "ba"], rerank=reranker, method=Sampling(temperature=2.0), beam=6)
     assert texts(found)[1:3] == ["", ""]
-    samples = large.predict(["ab"], method=Sampling(temperature=2.0), most=6)[0]
+    samples = large.predict(["ab"], method=Sampling(temperature=2.0), n_best=6)[0]
     assert found[0].text in {samples.text, *(one.text for one in samples.alternatives)}
 
 
@@ -240,18 +240,18 @@ MISTAKES = {
     ("--temperature", "2"): "--temperature needs --sample or --mbr",
     ("--seed", "0"): "--seed needs --sample or --mbr",
     ("--mbr-metric", "wer"): "--mbr-metric needs --mbr",
-    ("--average", "log"): "--average needs --with",
+    ("--average", "log"): "--average needs --ensemble",
     ("--rerank-weight", "0"): "--rerank-weight needs --rerank",
     ("--draft-tokens", "2"): "--draft-tokens needs --draft",
     ("--sample", "--beam", "3"): "found --beam and --sample, expected one of them",
     ("--mbr", "4", "--mbr-metric", "blue"): "metric: found 'blue'. Did you mean 'bleu'?",
-    ("--with", "other"): "other: found a source vocabulary of 9 characters, expected the very same as in large (8 ",
+    ("--ensemble", "other"): "other: found a source vocabulary of 9 characters, expected the very same as in large (8 ",
     ("--draft", "other"): "a draft needs runs trained with the same data.train and tokenizer settings",
     ("--draft", "smal"): "smal: no such run folder. Did you mean 'small'?",
     ("--draft", "small", "--rerank", "back"): "a draft serves greedy search, which has one",
     ("--rerank", "reader", "--rerank-tag", "de"): "reader is a language model, which knows no tags",
     ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "found 2 times --rerank and 1 times",
-    ("--with", "reader"): "reader: found a language model",
+    ("--ensemble", "reader"): "reader: found a language model",
     ("--rerank", "back", "--rerank-tag", "de"): "tag: found 'de', but this run was trained without tags",
     ("--exhaustive", "12"): "over 4 words, expected at most 500,000; a length of 9 fits",
 }

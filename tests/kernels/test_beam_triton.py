@@ -83,7 +83,7 @@ def test_a_search_in_kernels_writes_what_the_plain_one_writes(decoder: str, widt
             part.mul_(2.0)
     batch = batch_of([[5 + (row * place) % 900 for place in range(1, 3 + row % 9)] for row in range(40)])
     batch = batch.to(torch.device("cuda"))
-    how = SearchConfig(beam=width, longest=11)
+    how = SearchConfig(beam=width, max_length=11)
     limits = torch.full((40,), 12, device="cuda")
     expected = beam(model.step, model.start(batch), limits, width=width)
     for _ in range(captured.USES + 2):

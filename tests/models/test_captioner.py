@@ -99,7 +99,7 @@ def test_every_decoder_writes_over_every_memory(encoder: str, decoder: str) -> N
     truth = F.nll_loss(logs.flatten(0, 1), whole.target.flatten(), ignore_index=PAD, reduction="sum")
     torch.testing.assert_close(model(whole).total, truth, **CLOSE)
     assert int(model(whole).tokens) == 13
-    found = search(model, whole, SearchConfig(beam=3, longest=6), 1.0, 2)
+    found = search(model, whole, SearchConfig(beam=3, max_length=6), 1.0, 2)
     for row, hypotheses in enumerate(found):
         for one in hypotheses:
             own = Batch(pictures()[row : row + 1], whole.source_mask[:1], padded([list(one.tokens[:-1])]))
@@ -224,7 +224,7 @@ def test_it_learns_which_corner_is_bright_and_looks_there(tmp_path: Path) -> Non
         optimizer.step()
     model.eval()
     test = examples(40)
-    found = search(model, test, SearchConfig(beam=2, longest=4), 1.0)
+    found = search(model, test, SearchConfig(beam=2, max_length=4), 1.0)
     right = sum(one[0].tokens == tuple(row.tolist()) for one, row in zip(found, test.target, strict=True))
     assert right >= 38
     weights = looked(memory_attention(model, test), 0)

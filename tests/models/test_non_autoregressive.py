@@ -310,7 +310,7 @@ def test_longer_targets_than_the_longest_give_no_loss() -> None:
     assert_same(gradients(model, batch), gradients(model, fitting))
     assert not model.score(batch).mask[1].any()
     assert model.maximum == 4
-    found = search(model.eval(), batch_of(SOURCES), SearchConfig(beam=4, longest=50), 1.0, 4)
+    found = search(model.eval(), batch_of(SOURCES), SearchConfig(beam=4, max_length=50), 1.0, 4)
     assert max(len(one.tokens) for row in found for one in row) <= 4
 
 
@@ -321,7 +321,7 @@ def test_lengths_keep_to_the_limits() -> None:
     possible = written.length_scores > -math.inf
     assert possible.sum(1).tolist() == [3, 1, 5, 5]
     assert (written.lengths.masked_fill(~possible, 0).amax(1) <= torch.tensor([2, 0, 7, 7])).all()
-    found = search(model, batch_of(SOURCES), SearchConfig(beam=5, longest=1), 1.0, 5)
+    found = search(model, batch_of(SOURCES), SearchConfig(beam=5, max_length=1), 1.0, 5)
     assert {len(one.tokens) for row in found for one in row} == {1, 2}
 
 

@@ -90,7 +90,7 @@ def answer(task: str, row: list[int]) -> list[int]:
 
 def exact_match(model: Instant, task: str, sources: list[list[int]], beam: int = 1) -> float:
     model.eval()
-    found = search(model, batch_of(sources), SearchConfig(beam=beam, length_penalty=0.0, longest=5), 1.0)
+    found = search(model, batch_of(sources), SearchConfig(beam=beam, length_penalty=0.0, max_length=5), 1.0)
     right = [list(one.tokens[:-1]) == answer(task, source) for source, (one,) in zip(sources, found, strict=True)]
     return sum(right) / len(right)
 

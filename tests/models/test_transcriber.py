@@ -178,7 +178,7 @@ def test_padding_and_neighbours_change_nothing(writer: str) -> None:
 @pytest.mark.parametrize("writer", ["lstm", "transformer"])
 def test_joint_search_ranks_as_an_exhaustive_one(writer: str) -> None:
     model, batch = build(writer).eval(), batch_of(rows())
-    config = SearchConfig(beam=60, length_penalty=0.0, longest=2)
+    config = SearchConfig(beam=60, length_penalty=0.0, max_length=2)
     found = search(model, batch, config, 1.0, 3, method=Joint(weight=0.4))
     texts = [text for size in range(3) for text in itertools.product([4, 5, 6], repeat=size)]
     written = model.emissions(batch, torch.tensor([9] * 4), 1)
@@ -276,7 +276,7 @@ def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
     batch = FORM.batch([one for one, _ in data])
     ways = [(1, None), (4, None)] + ([(4, Attending()), (4, Joint(0.5))] if writer != "none" else [])
     for beam, method in ways:
-        found = search(model, batch, SearchConfig(beam=beam, longest=8), 1.0, method=method)  # type: ignore[arg-type]
+        found = search(model, batch, SearchConfig(beam=beam, max_length=8), 1.0, method=method)  # type: ignore[arg-type]
         right = sum(list(one[0].tokens[:-1]) == text for one, (_, text) in zip(found, data, strict=True))
         assert right >= 56, (beam, method, right)
 

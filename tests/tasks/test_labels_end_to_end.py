@@ -300,7 +300,7 @@ REFUSED = [
     (["predict", "tag", "--beam", "3"], "--beam goes with a search"),
     (["predict", "classify", "--n-best", "2", "--json"], "--n-best goes with a search"),
     (["predict", "classify", "--tag", "de"], "--tag goes with a search"),
-    (["predict", "tag", "--with", "chain"], "--with goes with a search"),
+    (["predict", "tag", "--ensemble", "chain"], "--ensemble goes with a search"),
     (["predict", "tag", "--precision", "bfloat16"], "--precision goes with a search"),
     (["evaluate", "tag", "tag.test.tsv", "--length-penalty", "1"], "--length-penalty goes with a search"),
     (["evaluate", "tag", "tag.test.tsv", "--metric", "bleu"], "no metric of this task"),

@@ -290,7 +290,7 @@ def test_validation_scores_are_those_of_evaluate(folder: Path, name: str) -> Non
 def test_greedy_completions_take_the_likeliest_token_again_and_again(folder: Path, name: str) -> None:
     completer = open_completer(folder / name, "cpu")
     prompts = ["the cat", "", "anna sees anna\na dog"]
-    found = completer.complete(prompts, longest=9)
+    found = completer.complete(prompts, max_length=9)
     for prompt, (one,) in zip(prompts, found, strict=True):
         tokens = [EOS, *completer.encode(prompt, "prompt")]
         begin = len(tokens)
@@ -307,7 +307,7 @@ def test_greedy_completions_take_the_likeliest_token_again_and_again(folder: Pat
 
 def test_samples_follow_from_prompt_and_seed(folder: Path, name: str) -> None:
     run = folder / name
-    chance = ("--sample", "--temperature", "1.3", "--samples", "3", "--longest", "8", "--json", "--device", "cpu")
+    chance = ("--sample", "--temperature", "1.3", "--samples", "3", "--max-length", "8", "--json", "--device", "cpu")
     said = call("complete", run, "the cat", "anna", *chance)
     assert said.code == 0, said.err
     again = call("complete", run, "anna", "the cat", *chance, "--batch-size", "2")
@@ -317,30 +317,30 @@ def test_samples_follow_from_prompt_and_seed(folder: Path, name: str) -> None:
     assert first == second[3:] + second[:3]
     assert first != third
     sampling = Sampling(temperature=1.3)
-    found = open_completer(run, "cpu").complete(["the cat"], longest=8, sampling=sampling, samples=3)
+    found = open_completer(run, "cpu").complete(["the cat"], max_length=8, sampling=sampling, samples=3)
     assert [one.text for one in found[0]] == first[:3]
 
 
 def test_prompts_come_as_arguments_files_or_lines(folder: Path) -> None:
     run = folder / "characters"
-    said = call("complete", run, "the", "a", "--longest", "6", "--one-line")
+    said = call("complete", run, "the", "a", "--max-length", "6", "--one-line")
     (folder / "prompts.txt").write_text("the\na\n")
-    assert call("complete", run, "--file", folder / "prompts.txt", "--longest", "6", "--one-line").out == said.out
-    assert call("complete", run, "--longest", "6", "--one-line", stdin=b"the\na\n").out == said.out
+    assert call("complete", run, "--file", folder / "prompts.txt", "--max-length", "6", "--one-line").out == said.out
+    assert call("complete", run, "--max-length", "6", "--one-line", stdin=b"the\na\n").out == said.out
     assert len(said.out.splitlines()) == 2
-    whole = call("complete", run, "the", "a", "--longest", "6")
+    whole = call("complete", run, "the", "a", "--max-length", "6")
     assert "\n\na" in whole.out
-    assert call("complete", run, "--file", "-", "--longest", "6", stdin=b"the\na\n").out == whole.out
+    assert call("complete", run, "--file", "-", "--max-length", "6", stdin=b"the\na\n").out == whole.out
     lines = b'{"source": "the"}\n"a"\n'  # as predict reads them
     for name, content in (("a.jsonl", lines), ("a.ndjson", lines), ("a.jsonl.gz", gzip.compress(lines))):
         (folder / name).write_bytes(content)
-        assert call("complete", run, "--file", folder / name, "--longest", "6").out == whole.out
+        assert call("complete", run, "--file", folder / name, "--max-length", "6").out == whole.out
     (folder / "a.jsonl").write_text('{"source": "anna\\nthe"}\n')  # a prompt of two lines, which no plain file can have
     assert call("complete", run, "--file", folder / "a.jsonl").out == call("complete", run, "anna\nthe").out
 
 
 def test_a_line_ends_where_it_ends(folder: Path) -> None:
-    found = open_completer(folder / "lstm", "cpu").complete(["the cat of anna sleeps"], longest=12, one_line=True)
+    found = open_completer(folder / "lstm", "cpu").complete(["the cat of anna sleeps"], max_length=12, one_line=True)
     assert found[0][0].ended
     assert found[0][0].text == "the cat of anna sleeps"
     assert found[0][0].tokens == ("<eos>",)
@@ -366,7 +366,7 @@ REFUSED = [
     (["complete", "lstm", "the", "--file", "test.txt"], "expected one of them"),
     (["complete", "lstm", "the", "--top-k", "3"], "--top-k needs --sample"),
     (["complete", "lstm", "the", "--samples", "3"], "--samples needs --sample"),
-    (["complete", "characters", "the", "--longest", "50"], "the model reads at most 30"),
+    (["complete", "characters", "the", "--max-length", "50"], "the model reads at most 30"),
     (["complete", "lstn", "the"], "Did you mean"),
     (["attention", "lstm", "the"], "found a language model"),
     (["calibrate", "lstm"], "found a language model"),
@@ -423,7 +423,7 @@ def test_python_callers_are_told_too(folder: Path) -> None:
     with pytest.raises(DataError, match="prompt 7: found 'zebra'"):
         completer.complete(["zebra"], first=7)
     assert UNK in completer.encode("the zebra", "prompt 1", allow_unknown=True)
-    found = completer.complete(["the zebra"], allow_unknown=True, longest=2)[0][0]
+    found = completer.complete(["the zebra"], allow_unknown=True, max_length=2)[0][0]
     assert found.text.split()[:2] == ["the", "zebra"]
     assert len(found.text) > len("the zebra")
 
@@ -442,7 +442,7 @@ def test_check_info_and_automatic_settings(folder: Path, tmp_path: Path, monkeyp
             file.write((folder / "text.txt").read_text())
         said = call("train", "text.txt.gz", "task=language-model", "train.steps=2", "model.stack.layers=1", "-q")
         assert said.code == 0, said.err
-    assert call("complete", "runs/text", "the", "--longest", "2").code == 0
+    assert call("complete", "runs/text", "the", "--max-length", "2").code == 0
     said = call("info", folder / "lstm")
     assert said.code == 0, said.err
     assert "640 lines" in said.out

@@ -388,11 +388,11 @@ def test_ways_of_searching(folder: Path) -> None:
     words = folder / "words.txt"
     words.write_text("".join(row.split("\t")[1] + "\n" for row in test.read_text().splitlines()))
     for options in (
-        ("--by", "attention"),
-        ("--by", "joint", "--ctc-weight", "0.5"),
-        ("--by", "ctc", "--beam", "4"),
+        ("--decoding-mode", "attention"),
+        ("--decoding-mode", "joint", "--ctc-weight", "0.5"),
+        ("--decoding-mode", "ctc", "--beam", "4"),
         ("--language-model", words, "--language-model-order", "2"),
-        ("--by", "joint", "--language-model", words, "--language-model-weight", "0.1"),
+        ("--decoding-mode", "joint", "--language-model", words, "--language-model-weight", "0.1"),
     ):
         said = call("evaluate", folder / "joint", test, "--json", *options)
         assert said.code == 0, said.err
@@ -404,15 +404,15 @@ def test_ways_of_searching(folder: Path) -> None:
     strong = ("--language-model", words, "--language-model-weight", "50")
     assert set(call("predict", folder / "joint", test, "--beam", "8", *strong).out.splitlines()) == {"high high"}
     for name, options, wrong in (
-        ("speech", ("--by", "attention"), "needs a model with CTC and a decoder"),
-        ("speech", ("--ctc-weight", "0.5"), "--ctc-weight needs --by"),
+        ("speech", ("--decoding-mode", "attention"), "needs a model with CTC and a decoder"),
+        ("speech", ("--ctc-weight", "0.5"), "--ctc-weight needs --decoding-mode"),
         ("speech", ("--language-model-order", "2"), "needs --language-model"),
-        ("captions", ("--by", "ctc"), 'goes with task = "transcribe"'),
-        ("speech", ("--by", "joint", "--sample"), "expected one of them"),
+        ("captions", ("--decoding-mode", "ctc"), 'goes with task = "transcribe"'),
+        ("speech", ("--decoding-mode", "joint", "--sample"), "expected one of them"),
         ("speech", ("--stop", "certain"), "found stop, but this model writes all tokens at once"),
         ("speech", ("--placeholders",), "placeholders: looks at the text of a source"),
         ("captions", ("--terminology", terms), "terminology: looks at the text of a source"),
-        ("captions", ("--diversity", "0.3"), "diversity: found 0.3, which goes with groups of a beam"),
+        ("captions", ("--diversity-penalty", "0.3"), "diversity_penalty: found 0.3, expected beam_groups above 1"),
     ):
         said = call("predict", folder / name, manifest(folder, name, "test"), *options)
         assert said.code != 0

@@ -61,7 +61,7 @@ def table(pairs: Path, case: str = "ema") -> dict[str, Any]:
             "optimizer": {"learning_rate": 0.01, "warmup": 10, "weight_decay": 0.01},
             "average": parts["average"],
         },
-        "search": {"longest": 6},
+        "search": {"max_length": 6},
     }
 
 
