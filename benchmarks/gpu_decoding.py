@@ -28,7 +28,7 @@ TOKENS = 32
 def ours(sentences: int, beam: int, plain: bool) -> Callable[[], Any]:
     """Our search over a model in half precision; `plain`: without captured steps."""
     from dragoman.decoding import cuda_graph_step as captured
-    from dragoman.decoding.options import SearchConfig
+    from dragoman.decoding.config import SearchConfig
     from dragoman.decoding.search import search
     from dragoman.tasks import config as configuration
     from dragoman.tasks.table import build_model

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from dragoman.commands.demonstration import hashed, split
-from dragoman.inference.predictor import load
+from dragoman.inference.load import load_predictor
 from dragoman.runs import train
 from dragoman.scoring import score_text
 from dragoman.tasks import config as configuration
@@ -146,7 +146,7 @@ def learn(name: str, pairs: list[tuple[str, str]], held: dict[str, list[str]], s
         started = time.perf_counter()
         train(configuration.build(table), f"{folder}/run", Display(quiet=True))
         seconds = time.perf_counter() - started
-        predictor = load(f"{folder}/run", "cpu")
+        predictor = load_predictor(f"{folder}/run", "cpu")
         said = [prediction.text for prediction in predictor.predict(list(held))]
         scores = score_text(said, list(held.values()), units="phonemes")
         count = sum(part.numel() for part in predictor.model.parameters())

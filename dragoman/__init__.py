@@ -23,7 +23,7 @@ __all__ = ["__version__", "load", "train"]
 
 def load(
     run: str | Path | Sequence[str | Path], device: str = "auto", *, engine: str = "auto", precision: str = "float32"
-) -> Any:  # a Predictor, for labels, numbers and tags an Answerer, for language models a Completer
+) -> Any:  # a Predictor, for labels, numbers and tags an Labeler, for language models a Completer
     """Open a trained run; `predict`, `stream` (or `complete`) and `evaluate` of the result do the rest.
 
     On a CPU the engine is CTranslate2 where it is installed and gives the same text (`engine="auto"`); with
@@ -38,9 +38,9 @@ def load(
         if engine == "ctranslate2" or precision != "float32":
             raise ConfigError("engine: found ctranslate2, which cannot do an ensemble; expected auto or torch")
         return ensemble(run, device)
-    from dragoman.inference.labeler import open_run
+    from dragoman.inference.load import load_run
 
-    return open_run(run, device, engine=engine, precision=precision)
+    return load_run(run, device, engine=engine, precision=precision)
 
 
 def train(

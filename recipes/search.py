@@ -176,10 +176,10 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=128, help="sentences in a batch")
     parser.add_argument("--most", type=int, help="only the first sentences, for trials")
     options = parser.parse_args()
-    from dragoman.inference.predictor import load
+    from dragoman.inference.load import load_predictor
 
-    predictors = [load(run, engine="torch") for run in options.runs]
-    other, reverse = (load(run, engine="torch") if run else None for run in (options.other, options.reverse))
+    predictors = [load_predictor(run, engine="torch") for run in options.runs]
+    other, reverse = (load_predictor(run, engine="torch") if run else None for run in (options.other, options.reverse))
     options.work.mkdir(parents=True, exist_ok=True)
     texts = test_set(options.data, options.most)
     result = {

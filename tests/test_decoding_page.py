@@ -72,7 +72,7 @@ def test_every_setting_and_option_of_search_is_told() -> None:
     from dataclasses import fields
 
     from dragoman.commands.options import DECODING
-    from dragoman.decoding.options import SearchConfig
+    from dragoman.decoding.config import SearchConfig
 
     told = PAGE.replace("-", "_")
     missing = [field.name for field in fields(SearchConfig) if field.name not in told]

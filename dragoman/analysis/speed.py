@@ -11,7 +11,8 @@ from dragoman.analysis.cost import seconds_of
 from dragoman.data.batching import Batch, batch_of
 from dragoman.data.tokenizers.tokenizer import PAD
 from dragoman.errors import DataError, DragomanError
-from dragoman.inference.predictor import Predictor, load
+from dragoman.inference.load import load_predictor
+from dragoman.inference.predictor import Predictor
 from dragoman.training.distributed import Ranks
 from dragoman.training.objectives import Likelihood, LikelihoodConfig
 from dragoman.training.optimizer import build_optimizer
@@ -34,7 +35,7 @@ class Speed(NamedTuple):
 
 def speeds(run: str, rows: Rows, texts: Sequence[str], device: str, rounds: int) -> Iterator[Speed]:
     """Training, then decoding; each way is told as soon as it was measured, ways that this machine lacks are not."""
-    predictor = load(run, device, engine="torch")
+    predictor = load_predictor(run, device, engine="torch")
     yield from training_speeds(predictor, rows, rounds)
     yield from decoding_speeds(run, texts, device, rounds)
 
@@ -83,7 +84,7 @@ def decoding_speeds(run: str, texts: Sequence[str], device: str, rounds: int) ->
         ("ctranslate2", "int8"),
     ):
         try:
-            predictor = load(run, device, engine=engine, precision=precision)
+            predictor = load_predictor(run, device, engine=engine, precision=precision)
             predictor.tells_scores = False
             predictor.temperature = None
             for beam in dict.fromkeys((1, max(2, predictor.config.search.beam))):
@@ -125,7 +126,7 @@ def rows_and_texts(run: str, device: str, files: Any, most: int) -> tuple[Rows, 
     """Pairs to measure with, as tokens, and their sources as text: of a file, or those that training set aside."""
     from dragoman.analysis.calibration import read_rows, validation_rows
 
-    predictor = load(run, device, engine="torch")
+    predictor = load_predictor(run, device, engine="torch")
     rows = (validation_rows(predictor) if files is None else read_rows(predictor, files))[:most]
     if not rows:
         raise DataError("nothing to measure with: no pair was read")

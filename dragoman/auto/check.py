@@ -42,7 +42,8 @@ from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.store import SIDES
 from dragoman.data.tokenizers.labels import Labels, Numbers
 from dragoman.errors import DataError, DragomanError, RunError
-from dragoman.inference.labeler import Filler, open_run
+from dragoman.inference.labeler import MaskFiller
+from dragoman.inference.load import load_completer, load_run
 from dragoman.models.contracts import AtOnce
 from dragoman.models.heads.softmax import SampledSoftmaxConfig
 from dragoman.models.transcriber import Transcriber
@@ -355,12 +356,12 @@ def check_cycle(config: Config, say: Say) -> None:
         units = replace(config.tokenizer, **{side: common(getattr(config.tokenizer, side)) for side in SIDES})
         train(replace(config, data=data, tokenizer=units, train=training), run, Display(quiet=True))
         if task.running:
-            texts = [open_run(run, config.train.device).complete([""], longest=8) for _ in range(2)]
-            if texts[0] != texts[1]:
+            once, again = (load_completer(run, config.train.device).complete([""], max_length=8) for _ in range(2))
+            if once != again:
                 raise RunError("the saved model does not go on with a text in the same way when it is loaded again")
             say("cycle: trained 2 steps, validated, saved, reloaded and completed a text")
             return
-        predictor = open_run(run, config.train.device)
+        predictor: Any = load_run(run, config.train.device)
         codec = predictor.source_tokenizer
         short = (  # of files all are: how long they may be says tokenizer.source
             [
@@ -371,14 +372,14 @@ def check_cycle(config: Config, say: Say) -> None:
             for chosen in examples.values()
         )
         texts = [text for chosen in short for text in chosen[:2]]
-        again = open_run(run, config.train.device)
+        reloaded: Any = load_run(run, config.train.device)
         first: object
         second: object
-        if isinstance(predictor, Filler) and isinstance(again, Filler):  # these texts have no [MASK]
+        if isinstance(predictor, MaskFiller) and isinstance(reloaded, MaskFiller):  # these texts have no [MASK]
             some = [one for chosen in examples.values() for one in chosen]
-            first, second = predictor.evaluate(some), again.evaluate(some)
+            first, second = predictor.evaluate(some), reloaded.evaluate(some)
         else:
-            first, second = predictor.predict(texts), again.predict(texts)
+            first, second = predictor.predict(texts), reloaded.predict(texts)
         if first != second:
             raise RunError("the saved model does not give the same output when it is loaded again")
     say("cycle: trained 2 steps, validated, saved, reloaded and decoded")

@@ -93,7 +93,7 @@ def align(
     from dragoman.analysis.align_files import Aligner, as_line, chosen, predicted, read_aligned
     from dragoman.data.examples import Pairs
     from dragoman.data.readers.lines import read_lines
-    from dragoman.inference.predictor import load
+    from dragoman.inference.load import load_predictor
     from dragoman.runs import Run
     from dragoman.scoring.alignment import read_alignments
 
@@ -118,8 +118,8 @@ def align(
     if reverse is not None:
         texts_only("align", reverse)
     searched_only("align", run, '"translate" or "transcribe"')
-    predictor = load(run, device)
-    backward = None if reverse is None else load(reverse, device)
+    predictor = load_predictor(run, device)
+    backward = None if reverse is None else load_predictor(reverse, device)
     if predicting:
         pairs = predicted(predictor, file, tag)
     else:

@@ -32,10 +32,10 @@ def align_files(
 ) -> None:
     """A line a word, or with --json an object a file."""
     from dragoman.analysis.ctc_alignment import transcriber_of
-    from dragoman.inference.predictor import load
+    from dragoman.inference.load import load_predictor
 
     refuse_others(str(run.folder), run.task.name, ALLOWED, 'goes with texts; {run} has task = "{task}"')
-    predictor = load(run.folder, device)
+    predictor = load_predictor(run.folder, device)
     transcriber_of(predictor)
     inputs = named_places(run, file, media) if predicting else manifest(run, file, media)
     left_out: list[Any] = []

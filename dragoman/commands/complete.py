@@ -83,10 +83,10 @@ def complete(
         raise DataError("standard input is closed: give a PROMPT, or name a --file")
     from dragoman.config import settings
     from dragoman.decoding.sampling import Sampling
-    from dragoman.inference.completer import open_completer
+    from dragoman.inference.load import load_completer
 
     lines = iter(prompts) if prompts else texts_of(file)
-    completer = open_completer(run, device)
+    completer = load_completer(run, device)
     sampling = settings.build(Sampling, given) if sample else None
     as_utf8()
     window = 1 if typed and sys.stdin.isatty() else TOGETHER

@@ -13,7 +13,7 @@ import click
 from dragoman.analysis.attention import cross_attention
 from dragoman.data.examples import Example
 from dragoman.errors import MissingExtraError
-from dragoman.inference.predictor import load
+from dragoman.inference.load import load_predictor
 from dragoman.reports.plots import draw_attention
 from dragoman.runs import train
 from dragoman.tasks import config as configuration
@@ -70,7 +70,7 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
     display = Display()
     config = configuration.build({"preset": preset, "data": {"train": str(training)}}, overrides)
     progress = train(config, folder, display)
-    predictor = load(folder)
+    predictor = load_predictor(folder)
     examples = [Example(word, tuple(sounds), "held out", place) for place, (word, sounds) in enumerate(held.items(), 1)]
     scores, _ = predictor.evaluate(examples, beam=1, batch_size=256)
     click.echo(

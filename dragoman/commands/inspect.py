@@ -64,12 +64,12 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     """
     from dragoman.analysis.attention import cross_attention
     from dragoman.data.media.codec import Features
-    from dragoman.inference.predictor import load
+    from dragoman.inference.load import load_predictor
     from dragoman.reports.plots import check_picture, draw_attention
 
     check_picture(out)
     searched_only("attention", run, '"translate", "transcribe" or "caption"')
-    predictor = load(run)
+    predictor = load_predictor(run)
     usable = [text for text in texts if text.strip()]
     if not usable:
         raise DataError("found only empty text, expected something to look at")
@@ -126,7 +126,7 @@ def probe(
     from dragoman.analysis.probes import SENTENCES
     from dragoman.analysis.probes import probe as ask
     from dragoman.data.readers.lines import read_lines
-    from dragoman.inference.predictor import load
+    from dragoman.inference.load import load_predictor
     from dragoman.reports.text_tables import probe_lines
 
     if sentences is not None and names and "length" not in names:
@@ -134,7 +134,7 @@ def probe(
     texts_only("probe", run)
     searched_only("probe", run, '"translate"')
     given = SENTENCES if sentences is None else list(read_lines(sentences))
-    predictor = load(run, device)
+    predictor = load_predictor(run, device)
     outcomes = ask(
         lambda texts: [prediction.text for prediction in predictor.predict(texts, tag=tag, beam=beam)],
         names,
@@ -186,7 +186,7 @@ def calibrate(
     """
     from dragoman.analysis import calibration as confidence
     from dragoman.data.examples import Pairs
-    from dragoman.inference.predictor import load
+    from dragoman.inference.load import load_predictor
 
     if (file is not None and source is not None) or (source is None) != (target is None):
         raise DataError("name FILE, or both --source and --target, or neither for the pairs that training set aside")
@@ -196,7 +196,7 @@ def calibrate(
         check_picture(plot)
     texts_only("calibrate", run)
     searched_only("calibrate", run, '"translate"')
-    predictor = load(run, device)
+    predictor = load_predictor(run, device)
     files = Pairs(source, target) if source is not None and target is not None else file
     rows = None if files is None else confidence.read_rows(predictor, files, tag)
     found = confidence.calibrate(predictor, rows, bins=bins, batch_size=batch_size)

@@ -66,13 +66,13 @@ def texts_of(file: str | None) -> Iterator[str]:
 
 def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool, device: str) -> None:
     """One answer for every line."""
-    from dragoman.inference.labeler import answerer_of
+    from dragoman.inference.labeler import labeler_of
     from dragoman.inference.predictor import WINDOW
 
     refuse_others(str(run.folder), run.task.name, {"run", "file", "batch_size", "as_json", "device"})
     typed = file in (None, "-")
     lines = texts_of(file)
-    answerer = answerer_of(run, device)
+    labeler = labeler_of(run, device)
     as_utf8()
     conversation = typed and sys.stdin.isatty()
     with ExitStack() as stack:
@@ -80,7 +80,7 @@ def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool,
         if sys.stderr.isatty() and not sys.stdout.isatty() and not conversation:
             progress = stack.enter_context(progress_bar("lines", None if typed else count_lines(file)))
         window = 1 if conversation else WINDOW
-        for answer in answerer.stream(lines, batch_size=batch_size, window=window, progress=progress):
+        for answer in labeler.stream(lines, batch_size=batch_size, window=window, progress=progress):
             sys.stdout.write((answer.as_json() if as_json else answer.text) + "\n")
             if conversation:
                 sys.stdout.flush()
@@ -115,7 +115,7 @@ def evaluate_directly(
 ) -> None:
     """Scores, and a report of every label."""
     from dragoman.files import check_writable, written_whole
-    from dragoman.inference.labeler import answerer_of
+    from dragoman.inference.labeler import labeler_of
 
     allowed = {
         "run",
@@ -135,12 +135,12 @@ def evaluate_directly(
     refuse_others(str(run.folder), run.task.name, allowed, reason)
     if output is not None:
         check_writable(output)
-    answerer = answerer_of(run, device)
-    if output is not None and not answerer.writes:
+    labeler = labeler_of(run, device)
+    if output is not None and not labeler.writes:
         raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
-    examples = all_examples(reading, files, answerer.shape, "example")
+    examples = all_examples(reading, files, labeler.shape, "example")
     with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
-        scores, answers = answerer.evaluate(
+        scores, answers = labeler.evaluate(
             examples, batch_size=batch_size, metrics=metrics, skip_unknown=skip_unknown, progress=progress
         )
     if output is not None:
@@ -150,7 +150,7 @@ def evaluate_directly(
     if as_json:
         click.echo(json.dumps(scores, ensure_ascii=False))
         return
-    for name, metric in answerer.readout.metrics.items():
+    for name, metric in labeler.readout.metrics.items():
         if name in scores:
             click.echo(f"{metric.title:<15}{metric.show(scores[name]):>10}   {metric.about}")
     click.echo(f"{'loss':<15}{scores['loss']:>10.4g}")

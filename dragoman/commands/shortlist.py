@@ -36,11 +36,11 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
     from dragoman.analysis.shortlist import make_shortlist
     from dragoman.decoding.shortlist import NAME, writer_of
     from dragoman.files import check_writable
-    from dragoman.inference.predictor import load
+    from dragoman.inference.load import load_predictor
 
     path = Path(run) / NAME if output is None else Path(output)
     searched_only("shortlist", run, '"translate"')
-    predictor = load(run, "cpu", engine="torch")
+    predictor = load_predictor(run, "cpu", engine="torch")
     writer_of(predictor.model)
     check_writable(path)
     found, coverage = make_shortlist(predictor.run, likely, frequent, pairs)

@@ -14,7 +14,7 @@ from dragoman.decoding.constraints.automata import Rules
 from dragoman.decoding.constraints.tracker import Guides
 from dragoman.decoding.coverage import Coverage, without_repeats
 from dragoman.decoding.diverse_beam import Groups
-from dragoman.decoding.options import NEVER_WRITTEN, Hypothesis, Step, allowed, divisor
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, Step, allowed, divisor
 from dragoman.decoding.trace import Trace
 from dragoman.kernels.topk import best as best_of
 

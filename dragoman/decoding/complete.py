@@ -15,7 +15,7 @@ import torch
 from dragoman.data.batching import Batch
 from dragoman.data.tokenizers.tokenizer import EOS, PAD
 from dragoman.decoding.greedy import Choose, follow, most_probable
-from dragoman.decoding.options import Hypothesis
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import ROWS, Sampling, key_of, roulette
 from dragoman.errors import DataError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dragoman.decoding.options import Step
+from dragoman.decoding.hypothesis import Step
 from dragoman.errors import ConfigError
 from dragoman.layers.attention import observing
 

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.tokenizer import EOS, PAD
-from dragoman.decoding.options import NEVER_WRITTEN, Hypothesis, SearchConfig, divisor
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
 from dragoman.layers.ctc import NOTHING, collapsed, text_log_probability
 from dragoman.models.contracts import Emissions
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from dragoman.data.batching import Batch
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding.beam import NOTHING, Live, Nexts, begin, each_of, hypotheses, next_tokens, plain_choice, settle
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.cuda_graph_step import (
     Captured,
     Shape,
@@ -27,7 +28,7 @@ from dragoman.decoding.cuda_graph_step import (
     padded_to,
     shape_of,
 )
-from dragoman.decoding.options import NEVER_WRITTEN, Hypothesis, SearchConfig, divisor
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
 from dragoman.kernels import topk as best
 from dragoman.models.contracts import map_tensors
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.tokenizer import EOS
-from dragoman.decoding.options import Hypothesis
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import ConfigError
 
 NOTHING = float("-inf")

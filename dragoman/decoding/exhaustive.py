@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.tokenizer import EOS, SOS
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, Step, divisor
 from dragoman.decoding.methods import Request
-from dragoman.decoding.options import NEVER_WRITTEN, Hypothesis, Step, divisor
 from dragoman.errors import ConfigError
 
 MOST_OUTPUTS = 500_000  # a source; a minute or so

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.tokenizer import EOS, SOS
-from dragoman.decoding.options import Hypothesis, Step, allowed, divisor
+from dragoman.decoding.hypothesis import Hypothesis, Step, allowed, divisor
 from dragoman.kernels.topk import first_best
 
 # log-probabilities (B, V), which sources they are of (B,), how many tokens then stand → tokens (B,)

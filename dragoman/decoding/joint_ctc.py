@@ -13,8 +13,8 @@ from dragoman.data.tokenizers.tokenizer import EOS, SOS
 from dragoman.decoding import ctc
 from dragoman.decoding.beam import beam
 from dragoman.decoding.ctc import BLANK, Fusion
+from dragoman.decoding.hypothesis import Hypothesis, divisor
 from dragoman.decoding.methods import Request, distinct
-from dragoman.decoding.options import Hypothesis, divisor
 from dragoman.errors import ConfigError
 from dragoman.layers.ctc import text_log_probability
 from dragoman.models.contracts import Emissions, State

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.tokenizer import EOS
-from dragoman.decoding.options import NEVER_WRITTEN, Hypothesis, SearchConfig, divisor
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
 from dragoman.models.contracts import Slots
 
 NOTHING = float("-inf")

@@ -14,8 +14,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from dragoman.config.settings import Range, setting
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request
-from dragoman.decoding.options import Hypothesis
 from dragoman.decoding.sampling import Sampling, draw
 from dragoman.errors import ConfigError, hint
 from dragoman.scoring.pairwise import pairwise_costs

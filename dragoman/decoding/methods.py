@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from dragoman.data.batching import Batch
-from dragoman.decoding.options import Hypothesis, SearchConfig
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import ConfigError
 from dragoman.models.contracts import AtOnce
 

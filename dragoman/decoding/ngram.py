@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dragoman.data.batching import Batch
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
-from dragoman.decoding.options import NEVER_WRITTEN
+from dragoman.decoding.hypothesis import NEVER_WRITTEN
 from dragoman.errors import DataError
 from dragoman.models.contracts import State, join_tensors
 

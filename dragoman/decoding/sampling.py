@@ -17,8 +17,8 @@ from torch import Tensor
 
 from dragoman.config.settings import Range, setting
 from dragoman.decoding.greedy import Choose, follow, most_probable
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request, distinct
-from dragoman.decoding.options import Hypothesis
 
 NOTHING = float("-inf")
 ROWS = 1024  # outputs drawn side by side, which bounds the memory

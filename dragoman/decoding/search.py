@@ -15,12 +15,13 @@ from dragoman.decoding import cuda_graph_beam as repeated
 from dragoman.decoding import cuda_graph_step as captured
 from dragoman.decoding import length_nat as slots
 from dragoman.decoding.beam import beam
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import Rules
 from dragoman.decoding.coverage import Coverage
 from dragoman.decoding.diverse_beam import Groups
 from dragoman.decoding.greedy import follow
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Method, Request, Writer
-from dragoman.decoding.options import Hypothesis, SearchConfig
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.models.contracts import AtOnce, Emissions, Slots

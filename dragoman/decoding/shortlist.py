@@ -18,8 +18,8 @@ from torch import Tensor
 
 from dragoman.data.batching import Batch
 from dragoman.data.tokenizers.tokenizer import EOS, Tokenizer
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request
-from dragoman.decoding.options import Hypothesis
 from dragoman.decoding.search import in_steps
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import written_whole

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dragoman.data.batching import Batch
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.decoding.hypothesis import Hypothesis, allowed, divisor
 from dragoman.decoding.methods import Request, Writer
-from dragoman.decoding.options import Hypothesis, allowed, divisor
 from dragoman.errors import ConfigError
 from dragoman.models.contracts import AtOnce
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.methods import Method
-from dragoman.decoding.options import SearchConfig
 from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import ConfigError, RunError
 from dragoman.exchange.engine import Engine, chosen, refusal

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.data.tokenizers.tokenizer import EOS, SOS, UNK, Tokenizer
-from dragoman.decoding.options import NEVER_WRITTEN
+from dragoman.decoding.hypothesis import NEVER_WRITTEN
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.files import digest, remove_folder
 from dragoman.layers.blocks import FeedForward, GatedFeedForward

@@ -23,7 +23,8 @@ from typing import Any, Literal
 import torch
 
 from dragoman.data.tokenizers.tokenizer import EOS, Tokenizer
-from dragoman.decoding.options import NEVER_WRITTEN, Hypothesis, SearchConfig, divisor
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
 from dragoman.decoding.search import limits_of
 from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import ConfigError

@@ -28,8 +28,9 @@ from dragoman.decoding.shortlist import NAME, Shortlist, writer_of
 from dragoman.decoding.speculative import Speculative
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.inference.completer import Completer
+from dragoman.inference.load import load_predictor
 from dragoman.inference.prediction import Prediction
-from dragoman.inference.predictor import Predictor, load
+from dragoman.inference.predictor import Predictor
 from dragoman.models.contracts import AtOnce
 from dragoman.models.language_model import LanguageModel
 from dragoman.models.transcriber import Transcriber
@@ -40,7 +41,7 @@ RunLike = str | Path | Predictor
 
 def opened(run: RunLike, device: str = "auto") -> Predictor:
     """A run that may be open already."""
-    return run if isinstance(run, Predictor) else load(run, device)
+    return run if isinstance(run, Predictor) else load_predictor(run, device)
 
 
 def check_vocabularies(first: Predictor, other: Predictor, purpose: str) -> None:
@@ -255,7 +256,7 @@ def asked_how(
         raise ConfigError("--language-model helps CTC, found --decoding-mode attention; expected ctc or joint")
     method = partial_method(given)
     runs = [run, *given.get("ensemble", ())]
-    predictor = load(run, device, engine=engine, precision=precision)
+    predictor = load_predictor(run, device, engine=engine, precision=precision)
     if runs[1:]:
         predictor = ensemble([predictor, *runs[1:]], device, average=given.get("average", "probability"))
     if "draft" in given:

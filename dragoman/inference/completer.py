@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -185,8 +184,3 @@ class Completer:
             **likelihood.scores(),
             "token_accuracy": accuracy,
         }
-
-
-def open_completer(folder: str | Path, device: str = "auto") -> Completer:
-    """Open a trained language model."""
-    return Completer(Run(folder), device)

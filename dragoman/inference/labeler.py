@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,8 @@ from dragoman.data.tokenizers.tokenizer import UNKNOWN_SURFACE
 from dragoman.decoding.direct import Answer
 from dragoman.decoding.fill_mask import FillReadout, hidden_scores
 from dragoman.errors import ConfigError, DataError
-from dragoman.inference.completer import Completer
 from dragoman.inference.evaluation import as_examples
-from dragoman.inference.predictor import WINDOW, Predictor
+from dragoman.inference.predictor import WINDOW
 from dragoman.runs import Run, device_of
 from dragoman.scoring.label_table import check_names, score_answers
 from dragoman.tasks.config import encoder_of, reach
@@ -29,7 +27,7 @@ from dragoman.tasks.config import encoder_of, reach
 NOTHING = Answer("", None)
 
 
-class Answerer:
+class Labeler:
     """A trained run that classifies, regresses or tags, ready to be asked."""
 
     writes = True  # whether an evaluation has answers to keep
@@ -196,7 +194,7 @@ def keeping_unknown(text: str, answer: Answer) -> Answer:
     return replace(answer, text=text, value=text)
 
 
-class Filler(Answerer):
+class MaskFiller(Labeler):
     """A trained run that tells hidden tokens: it fills each [MASK] of a text."""
 
     writes = False
@@ -234,20 +232,9 @@ class Filler(Answerer):
             done(len(examples) * min(len(kept), start + count) // len(kept) - len(examples) * start // len(kept))
 
 
-ANSWERERS: dict[type, type[Answerer]] = {FillReadout: Filler}  # by the read-out; others are plain
+LABELERS: dict[type, type[Labeler]] = {FillReadout: MaskFiller}  # by the read-out; others are plain
 
 
-def answerer_of(run: Run, device: str = "auto") -> Answerer:
+def labeler_of(run: Run, device: str = "auto") -> Labeler:
     """What answers for a run that needs no search."""
-    return ANSWERERS.get(type(run.task.readout), Answerer)(run, device)
-
-
-def open_run(folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32") -> Any:
-    """Open any trained run: a Predictor, an Answerer or a Completer, as its task says."""
-    run = Run(folder)
-    if run.task.readout is None and not run.task.running:
-        return Predictor(run, device, engine=engine, precision=precision)
-    for name, found, usual in (("engine", engine, ("auto", "torch")), ("precision", precision, ("float32",))):
-        if found not in usual:
-            raise ConfigError(f'{name}: found {found}, which goes with a search; {folder} has task = "{run.task.name}"')
-    return Completer(run, device) if run.task.running else answerer_of(run, device)
+    return LABELERS.get(type(run.task.readout), Labeler)(run, device)

@@ -16,11 +16,12 @@ from dragoman.data.media.codec import Features
 from dragoman.data.tokenizers.language_tags import asked, check_tag, untagged
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding.confidence import calibrated, token_confidences
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import Rules
 from dragoman.decoding.constraints.requests import Asked, Ruler, Terminology, completed, controls, restored
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.joint_ctc import Attending, Fused, Joint
 from dragoman.decoding.methods import Method
-from dragoman.decoding.options import Hypothesis, SearchConfig
 from dragoman.decoding.search import search_all
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, RunError
@@ -472,8 +473,3 @@ class Predictor:
             left_out, found = {fault.place for fault in faults}, iter(predictions)
             predictions = [NOTHING if one.place in left_out else next(found) for one in every]
         return scores, predictions
-
-
-def load(folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32") -> Predictor:
-    """Open a trained run."""
-    return Predictor(Run(folder), device, engine=engine, precision=precision)

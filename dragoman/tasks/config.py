@@ -16,7 +16,7 @@ from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.tokenizers.labels import NumbersConfig, RunTokenizerConfig
 from dragoman.data.tokenizers.tokenizer import CharactersConfig
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.errors import ConfigError, hint, nearest
 from dragoman.layers.augmentation import LineChangesConfig, MaskingConfig, NoAugmentationConfig, PictureChangesConfig
 from dragoman.layers.pooling import TimeAttentionConfig

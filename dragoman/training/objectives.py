@@ -12,8 +12,8 @@ from dragoman.config.settings import Range, setting
 from dragoman.data.batching import Batch, Candidates, padded
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.tokenizer import EOS, PAD
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.greedy import follow
-from dragoman.decoding.options import SearchConfig
 from dragoman.decoding.search import limits_for
 from dragoman.scoring.segments import SegmentMetric, segment_costs
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.data.corpus import Corpus
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.errors import DragomanError, MissingExtraError, RunError
 from dragoman.files import append_text, make_folder, remove_folder, write_text
 from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors

@@ -14,9 +14,9 @@ import dragoman
 from dragoman.commands.options import DECODING
 from dragoman.commands.root import cli
 from dragoman.data.readers.lines import read_lines
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.errors import ConfigError, DataError
-from dragoman.inference.labeler import Answerer
+from dragoman.inference.labeler import Labeler
 from dragoman.inference.predictor import Predictor
 from tests.conftest import Workshop, call
 
@@ -117,7 +117,7 @@ def test_the_seed_of_outputs_and_that_of_draws_are_two(rows: list[list[str]]) ->
 
 def test_options_and_arguments_have_one_name() -> None:
     arguments = set(inspect.signature(Predictor.evaluate).parameters)
-    arguments |= set(inspect.signature(Answerer.evaluate).parameters)
+    arguments |= set(inspect.signature(Labeler.evaluate).parameters)
     opened = set(inspect.signature(dragoman.load).parameters)
     files = {
         "run",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from dragoman.data.batching import batch_of
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.layers.cells import GRUConfig, LSTMConfig, PeepholeLSTMConfig
 from dragoman.layers.memory_attention import AdditiveConfig

@@ -16,8 +16,9 @@ from torch import Tensor
 from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS, UNK
 from dragoman.decoding.beam import beam
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.greedy import follow
-from dragoman.decoding.options import Hypothesis, SearchConfig
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.search import search
 from dragoman.errors import DragomanError
 from dragoman.layers.cells import GRUConfig, LSTMConfig

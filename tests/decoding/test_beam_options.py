@@ -13,8 +13,9 @@ import torch
 from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding.beam import beam
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.coverage import Coverage
-from dragoman.decoding.options import Hypothesis, SearchConfig
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.search import search
 from dragoman.decoding.trace import COMPLETE, KEPT, LATE, PRUNED, Trace
 from dragoman.errors import ConfigError

@@ -14,8 +14,8 @@ from dragoman.data.bptt import RunningPlan, RunningText
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding.complete import Completion, complete
+from dragoman.decoding.hypothesis import NEVER_WRITTEN
 from dragoman.decoding.likelihood import mean_log_probabilities, text_likelihood
-from dragoman.decoding.options import NEVER_WRITTEN
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import DataError
 from dragoman.layers.positions import LearnedConfig

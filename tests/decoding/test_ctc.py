@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS, UNK
 from dragoman.decoding import ctc
 from dragoman.decoding import length_nat as slots
-from dragoman.decoding.options import Hypothesis, SearchConfig
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.layers.ctc import best_places, collapsed, needed_positions, text_log_probability
 from dragoman.models.contracts import Emissions, Slots
 

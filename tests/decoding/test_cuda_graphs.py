@@ -13,9 +13,10 @@ from dragoman.data.batching import Batch, batch_of
 from dragoman.decoding import cuda_graph_beam as repeated
 from dragoman.decoding import cuda_graph_step as captured
 from dragoman.decoding.beam import beam
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.cuda_graph_step import Captured, Shape, on_grid
 from dragoman.decoding.greedy import follow
-from dragoman.decoding.options import Hypothesis, SearchConfig
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.search import search
 from dragoman.layers import positions
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig

@@ -12,9 +12,10 @@ import torch
 from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding.beam import beam
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import Forbid, Prefix, Require, Rules
 from dragoman.decoding.diverse_beam import Groups
-from dragoman.decoding.options import Hypothesis, SearchConfig
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import search
 from dragoman.decoding.trace import Trace

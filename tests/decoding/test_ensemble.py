@@ -11,9 +11,10 @@ import torch
 
 from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import SOS
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ensemble import Average, Ensemble
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.mbr import MinimumBayesRisk, expected_costs
-from dragoman.decoding.options import Hypothesis, SearchConfig
 from dragoman.decoding.sampling import Sampling, draw
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError

@@ -13,8 +13,8 @@ from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding import exhaustive as module
 from dragoman.decoding.beam import beam
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.exhaustive import Exhaustive, every_output
-from dragoman.decoding.options import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.models.non_autoregressive import Instant, InstantConfig

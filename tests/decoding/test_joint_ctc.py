@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from dragoman.data.batching import batch_of
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.exhaustive import Exhaustive
+from dragoman.decoding.hypothesis import divisor
 from dragoman.decoding.mbr import MinimumBayesRisk
-from dragoman.decoding.options import SearchConfig, divisor
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import search
 from dragoman.decoding.speculative import Speculative

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding import ctc
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ctc import Fusion
-from dragoman.decoding.options import SearchConfig
 from tests.decoding.test_ctc import FIRST, Text, all_texts, emissions_of
 
 

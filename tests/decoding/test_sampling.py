@@ -14,8 +14,8 @@ import torch
 from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding import sampling
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.methods import Request
-from dragoman.decoding.options import SearchConfig
 from dragoman.decoding.sampling import Sampling, draw, key_of, narrowed, spin, uniform
 from dragoman.decoding.search import search, search_all
 from dragoman.errors import DragomanError

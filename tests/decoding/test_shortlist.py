@@ -14,13 +14,13 @@ from dragoman.data.batching import batch_of
 from dragoman.data.ibm1 import learn_lexicon
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.methods import Request
-from dragoman.decoding.options import SearchConfig
 from dragoman.decoding.search import limits_for, search
 from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import DataError
 from dragoman.inference.companions import shortlist
-from dragoman.inference.predictor import load
+from dragoman.inference.load import load_predictor
 from dragoman.models.decoders.recurrent import LuongDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
@@ -139,7 +139,7 @@ def test_a_run_writes_with_its_list(inside: Workshop, tmp_path: Path) -> None:
     listed = call("predict", inside.run, "--shortlist", file, "--beam", "5", stdin=lines)
     assert listed.code == 0, listed.err
     assert listed.out == plain.out
-    run = load(inside.run, "cpu", engine="torch")
+    run = load_predictor(inside.run, "cpu", engine="torch")
     few = shortlist(run, file)
     letters = set("abba" + "ABBA")
     own = few.listed(batch_of([run.source_tokenizer.encode("abba")]).source)[0].nonzero()[4:, 0].tolist()
@@ -168,7 +168,7 @@ def test_what_cannot_be_is_said(inside: Workshop, tmp_path: Path) -> None:
         said = call("predict", inside.run, "--engine", "torch", "--shortlist", file, *more, stdin=b"abba\n")
         assert (said.code, said.err.count("\n")) == (2, 1)
         assert expected in said.err
-    run = load(inside.run, "cpu", engine="torch")
+    run = load_predictor(inside.run, "cpu", engine="torch")
     few = Shortlist(torch.tensor([5]), torch.full((len(run.source_tokenizer), 1), EOS), len(run.target_tokenizer))
     few.save(other, run.target_tokenizer, run.source_tokenizer)
     with pytest.raises(DataError, match="made for another source vocabulary"):
@@ -178,7 +178,7 @@ def test_what_cannot_be_is_said(inside: Workshop, tmp_path: Path) -> None:
 def test_ctranslate2_writes_the_same_with_the_whole_vocabulary(inside: Workshop, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra 'fast' (ctranslate2) is not installed")
     texts = [row.split("\t")[0] for row in (inside.folder / "test.tsv").read_text().splitlines()]
-    run = load(inside.run, "cpu", engine="ctranslate2")
+    run = load_predictor(inside.run, "cpu", engine="ctranslate2")
     size, reading = len(run.target_tokenizer), len(run.source_tokenizer)
     everything = Shortlist(torch.arange(size), torch.full((reading, 1), EOS), size)
     for beam in (1, 4):

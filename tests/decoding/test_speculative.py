@@ -11,9 +11,9 @@ import torch
 
 from dragoman.data.batching import batch_of
 from dragoman.decoding import speculative
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.greedy import follow
-from dragoman.decoding.options import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.decoding.speculative import Speculative
 from dragoman.errors import ConfigError

@@ -14,7 +14,7 @@ import dragoman
 from dragoman import runs
 from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import search_all
 from dragoman.errors import ConfigError

@@ -10,7 +10,7 @@ from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding import cuda_graph_step as captured
 from dragoman.decoding.beam import NOTHING, Nexts, beam, begin, each_of, hypotheses, next_tokens, plain_choice, settle
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.layers.blocks import Residual
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from dragoman.analysis.attention import memory_attention
 from dragoman.data.batching import Batch, padded
 from dragoman.data.tokenizers.tokenizer import PAD, SOS
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.kernels.compile import Regions
 from dragoman.layers.augmentation import PictureChangesConfig

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from dragoman.config.settings import build
 from dragoman.data.batching import Batch, batch_of
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.positions import LearnedConfig

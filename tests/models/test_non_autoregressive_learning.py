@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dragoman.data.batching import batch_of
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.models.encoder_decoder import EncoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from dragoman.errors import ConfigError, DragomanError, MissingExtraError
-from dragoman.inference.predictor import load
+from dragoman.inference.load import load_predictor
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder
 from dragoman.runs import Run, train, trained_elsewhere
 from dragoman.tasks.config import build
@@ -93,7 +93,7 @@ def test_a_run_takes_trained_weights_once_and_is_loaded_without_them(
     model = Run(tmp_path / "run").model(torch.device("cpu"))
     trained = dict(get_model("resnet18", "DEFAULT").named_parameters())
     torch.testing.assert_close(model.encoder.trunk[0].weight, trained["conv1.weight"])  # type: ignore[union-attr, index]
-    assert load(tmp_path / "run").predict([f"{tmp_path}/pictures.tar::test0.png"])[0].text
+    assert load_predictor(tmp_path / "run").predict([f"{tmp_path}/pictures.tar::test0.png"])[0].text
     case["train"]["steps"] = 4
     train(build(case), tmp_path / "run")  # goes on
     assert set(asked) == {None}

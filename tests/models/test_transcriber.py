@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from dragoman.data.batching import Batch, Form
 from dragoman.data.collate import Frames
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ctc import Fusion
 from dragoman.decoding.joint_ctc import Attending, Fused, Joint
-from dragoman.decoding.options import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.augmentation import MaskingConfig

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.analysis.ctc_alignment import Opened, open_files, placed
-from dragoman.inference.predictor import load
+from dragoman.inference.load import load_predictor
 from tests.conftest import call
 from tests.tasks.test_media_end_to_end import RATE, manifest, recording, trained
 
@@ -73,7 +73,7 @@ def test_letters_are_placed_in_pixels_of_the_image_as_it_is(folder: Path, tmp_pa
     larger = Image.open(folder / "writing" / name)
     larger = larger.resize((3 * larger.width + 1, 3 * larger.height))  # whose columns are no whole pixels
     larger.save(tmp_path / "large.png")
-    predictor = load(folder / "lines")
+    predictor = load_predictor(folder / "lines")
     files = open_files(predictor, [str(folder / "writing" / name), str(tmp_path / "large.png")])
     one, three = placed(predictor, [file for file in files if isinstance(file, Opened)], [text, f" {text} "])
     assert [piece for piece, _ in one.tokens] == list(text)

@@ -18,7 +18,8 @@ from dragoman.config import settings
 from dragoman.data.batching import BatchPlan, gather
 from dragoman.errors import ConfigError
 from dragoman.inference.companions import Reranker
-from dragoman.inference.labeler import Answerer, open_run
+from dragoman.inference.labeler import Labeler
+from dragoman.inference.load import load_run
 from dragoman.runs import train
 from dragoman.scoring.labels import accuracy, mean_squared_error
 from dragoman.tasks.config import MODELS, Config, build
@@ -195,9 +196,9 @@ def test_learns_and_scores(folder: Path, name: str) -> None:
     scores = json.loads(said.out)
     assert scores["segments"] == 40
     lines = (folder / "out.txt").read_text().split("\n")[:-1]
-    answerer = open_run(folder / name)
-    assert isinstance(answerer, Answerer)
-    examples = list(answerer.shape.read(answerer.config.data, str(folder / f"{name}.test.tsv"), False))
+    labeler = load_run(folder / name)
+    assert isinstance(labeler, Labeler)
+    examples = list(labeler.shape.read(labeler.config.data, str(folder / f"{name}.test.tsv"), False))
     truths = [example.references[0] for example in examples]  # type: ignore[union-attr]
     if "mse" in scores:
         assert scores["mse"] == pytest.approx(mean_squared_error([*map(float, lines)], [*map(float, truths)]), rel=1e-4)
@@ -274,7 +275,7 @@ def test_the_loss_counts_labels_numbers_or_words(folder: Path, name: str) -> Non
     with quiet_machine(folder / "cache"):
         corpus = TASKS[config.task].prepare(config)
     plan = BatchPlan(corpus.train, 256, 1, form=corpus.form)
-    model: Any = open_run(folder / name).model
+    model: Any = load_run(folder / name).model
     epoch = plan.epoch(0)
     for place in range(min(5, len(epoch))):
         with torch.no_grad():
@@ -384,9 +385,9 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 @pytest.mark.parametrize(("name", "wrong"), [("apart", ("a", "b")), ("series", [1, 2]), ("tag", ["a", "b"])])
 def test_python_callers_give_texts(folder: Path, name: str, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"found [(\[].* among the texts, expected strings"):
-        open_run(folder / name).predict([wrong])
+        load_run(folder / name).predict([wrong])
     with pytest.raises(TypeError, match=r"evaluate takes pairs of a source and its reference, found 'test\.tsv'"):
-        open_run(folder / name).evaluate("test.tsv")
+        load_run(folder / name).evaluate("test.tsv")
 
 
 def test_a_line_that_looks_like_a_header_is_asked_about(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ from dragoman.config import settings
 from dragoman.data.tokenizers.tokenizer import EOS, UNK
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError
-from dragoman.inference.completer import Completer, open_completer
+from dragoman.inference.completer import Completer
+from dragoman.inference.load import load_completer
 from dragoman.runs import train
 from dragoman.tasks.config import Config, build
 from dragoman.training.checkpoints import Checkpoints, read_tensors
@@ -123,7 +124,7 @@ def validations(run: Path) -> list[dict[str, Any]]:
 
 def test_training_learns_the_text(folder: Path, name: str) -> None:
     found = numbers("evaluate", folder / name, folder / "test.txt")
-    vocabulary = len(open_completer(folder / name, "cpu").tokenizer)
+    vocabulary = len(load_completer(folder / name, "cpu").tokenizer)
     assert found["loss"] < 0.6 * math.log(vocabulary)  # guessing would have the logarithm
     losses = [row["loss"] for row in validations(folder / name)]
     assert losses[-1] < losses[0]
@@ -236,7 +237,7 @@ def brute_force(completer: Completer, lines: list[str], context: int | None) -> 
 @pytest.mark.parametrize(("name", "context"), [("lstm", None), ("characters", 24)])
 def test_perplexities_are_those_of_a_plain_loop(folder: Path, name: str, context: int | None) -> None:
     lines = (folder / "test.txt").read_text().split("\n")[:-1]
-    completer = open_completer(folder / name, "cpu")
+    completer = load_completer(folder / name, "cpu")
     nats = brute_force(completer, lines, context)
     found = numbers("evaluate", folder / name, folder / "test.txt")
     words = sum(len(line.split()) + 1 for line in lines)
@@ -261,7 +262,7 @@ def test_cutting_a_long_text_costs_next_to_nothing(folder: Path) -> None:
     """Lanes begin with text of the lane before, so the score is that of one long reading."""
     text = folder / "long.txt"
     text.write_text(some_text(1000, 5), encoding="utf-8")
-    nats = brute_force(open_completer(folder / "lstm", "cpu"), text.read_text().split("\n")[:-1], None)
+    nats = brute_force(load_completer(folder / "lstm", "cpu"), text.read_text().split("\n")[:-1], None)
     found = numbers("evaluate", folder / "lstm", text)
     assert found["loss"] == pytest.approx(nats / found["tokens"], rel=1e-3)
 
@@ -288,7 +289,7 @@ def test_validation_scores_are_those_of_evaluate(folder: Path, name: str) -> Non
 
 
 def test_greedy_completions_take_the_likeliest_token_again_and_again(folder: Path, name: str) -> None:
-    completer = open_completer(folder / name, "cpu")
+    completer = load_completer(folder / name, "cpu")
     prompts = ["the cat", "", "anna sees anna\na dog"]
     found = completer.complete(prompts, max_length=9)
     for prompt, (one,) in zip(prompts, found, strict=True):
@@ -317,7 +318,7 @@ def test_samples_follow_from_prompt_and_seed(folder: Path, name: str) -> None:
     assert first == second[3:] + second[:3]
     assert first != third
     sampling = Sampling(temperature=1.3)
-    found = open_completer(run, "cpu").complete(["the cat"], max_length=8, sampling=sampling, samples=3)
+    found = load_completer(run, "cpu").complete(["the cat"], max_length=8, sampling=sampling, samples=3)
     assert [one.text for one in found[0]] == first[:3]
 
 
@@ -340,7 +341,7 @@ def test_prompts_come_as_arguments_files_or_lines(folder: Path) -> None:
 
 
 def test_a_line_ends_where_it_ends(folder: Path) -> None:
-    found = open_completer(folder / "lstm", "cpu").complete(["the cat of anna sleeps"], max_length=12, one_line=True)
+    found = load_completer(folder / "lstm", "cpu").complete(["the cat of anna sleeps"], max_length=12, one_line=True)
     assert found[0][0].ended
     assert found[0][0].text == "the cat of anna sleeps"
     assert found[0][0].tokens == ("<eos>",)

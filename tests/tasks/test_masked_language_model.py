@@ -20,7 +20,8 @@ from dragoman.data.batching import BatchPlan, gather
 from dragoman.data.formats.single_text import TextShape, cut
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, WordsConfig, learn
 from dragoman.errors import DataError
-from dragoman.inference.labeler import Filler, open_run
+from dragoman.inference.labeler import MaskFiller
+from dragoman.inference.load import load_run
 from dragoman.runs import Run, train
 from dragoman.tasks.config import build
 from dragoman.tasks.table import task_of
@@ -151,12 +152,12 @@ def test_a_mask_is_filled_in(folder: Path) -> None:
     assert [one["probability"] for one in answers] == sorted((one["probability"] for one in answers), reverse=True)
     assert answers[0]["probability"] > 0.5
     # Neither neighbours nor padding change an answer.
-    alone = open_run(folder / "masked").predict([lines[0]])[0]
+    alone = load_run(folder / "masked").predict([lines[0]])[0]
     assert alone.details["masks"][0][0]["probability"] == pytest.approx(answers[0]["probability"], rel=1e-4)
 
 
 def test_words_outside_the_vocabulary_stand_as_they_were_written(folder: Path) -> None:
-    found = open_run(folder / "masked").predict(["the old Zebra [MASK] at the [MASK] cow"])[0]
+    found = load_run(folder / "masked").predict(["the old Zebra [MASK] at the [MASK] cow"])[0]
     words = found.text.split()
     assert [*words[:3], *words[4:6], words[7]] == ["the", "old", "Zebra", "at", "the", "cow"]
     assert [words[3], words[6]] == [mask[0]["text"] for mask in found.details["masks"]]
@@ -417,7 +418,7 @@ def test_starting_from_a_masked_model_helps(folder: Path, tmp_path: Path) -> Non
 
 
 def test_a_filler_is_what_opens_it(folder: Path) -> None:
-    assert isinstance(open_run(folder / "masked"), Filler)
+    assert isinstance(load_run(folder / "masked"), MaskFiller)
     assert isinstance(task_of(Run(folder / "pairs").config).validator(*prepared(folder)), HiddenValidator)
 
 

@@ -24,7 +24,7 @@ from dragoman.config import settings
 from dragoman.data.batching import BatchPlan, gather
 from dragoman.data.formats.media import MediaShape
 from dragoman.errors import ConfigError, DataError
-from dragoman.inference.predictor import load
+from dragoman.inference.load import load_predictor
 from dragoman.runs import Run, train
 from dragoman.tasks.config import build
 from dragoman.tasks.starter import STARTERS
@@ -373,7 +373,7 @@ def test_json_names_the_file_of_every_answer(folder: Path, tmp_path: Path) -> No
 
 
 def test_batches_do_not_change_the_text(folder: Path, name: str) -> None:
-    predictor = load(folder / name)
+    predictor = load_predictor(folder / name)
     shape = task_of(predictor.config).shape_of(predictor.config)
     examples = list(shape.read(predictor.config.data, str(manifest(folder, name, "test")), True))
     places = [one.tagged for one in examples]  # type: ignore[union-attr]

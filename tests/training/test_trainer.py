@@ -13,7 +13,7 @@ import torch
 from dragoman.data.batching import BatchPlan, batch_of, gather
 from dragoman.data.corpus import prepare
 from dragoman.data.tokenizers.tokenizer import PAD
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.runs import Run, train
 from dragoman.tasks.config import Config

@@ -14,7 +14,7 @@ import torch
 from dragoman.data.batching import PAIRS, BatchPlan, gather
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.language_tags import untagged
-from dragoman.decoding.options import SearchConfig
+from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search_all
 from dragoman.scoring import METRICS, score_table
 from dragoman.scoring.report import REPORTED

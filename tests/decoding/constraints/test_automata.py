@@ -14,7 +14,7 @@ from dragoman.data.tokenizers.tokenizer import EOS, SPECIALS, CharactersConfig, 
 from dragoman.decoding.beam import beam
 from dragoman.decoding.constraints.automata import Among, Forbid, Prefix, Require, Rule, Rules
 from dragoman.decoding.constraints.token_bytes import Surfaces
-from dragoman.decoding.options import Hypothesis
+from dragoman.decoding.hypothesis import Hypothesis
 from tests.decoding.test_beam import Found, Guess, Table, exhaustive, same, writable
 from tests.decoding.test_beam import Prefix as Written
 
