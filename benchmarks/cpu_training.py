@@ -44,7 +44,7 @@ from dragoman.layers.positions import sinusoids  # noqa: E402
 from dragoman.tasks import config as configuration  # noqa: E402
 from dragoman.tasks.table import model_for  # noqa: E402
 from dragoman.training.display import Display  # noqa: E402
-from dragoman.training.distributed import Ranks  # noqa: E402
+from dragoman.training.distributed import ProcessGroup  # noqa: E402
 from dragoman.training.trainer import Trainer  # noqa: E402
 
 WIDTH, LAYERS, HEADS, INNER, SMOOTHING, RATE = 256, 3, 8, 1024, 0.1, 3e-4
@@ -100,7 +100,7 @@ def ours(config: Any, corpus: Corpus) -> Step:
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
     folder = Path(tempfile.mkdtemp())
     trainer = Trainer(
-        config.train, config.search, model, corpus, folder, torch.device("cpu"), Ranks(), Display(quiet=True)
+        config.train, config.search, model, corpus, folder, torch.device("cpu"), ProcessGroup(), Display(quiet=True)
     )
     trainer.progress.step = 1  # the first step logs
     return lambda batch: trainer._step()

@@ -40,7 +40,7 @@ def ours(rows: int, way: str) -> Step:
     """A training step as the loop makes it."""
     from dragoman.tasks import config as configuration
     from dragoman.tasks.table import build_model
-    from dragoman.training.distributed import Ranks
+    from dragoman.training.distributed import ProcessGroup
     from dragoman.training.objectives import Likelihood
     from dragoman.training.optimizer import build_optimizer
     from dragoman.training.step import build_step
@@ -54,7 +54,7 @@ def ours(rows: int, way: str) -> Step:
     torch.manual_seed(1)
     built = build_model(config, VOCABULARY, VOCABULARY).cuda().train()
     optimizer, device = build_optimizer(config.train.optimizer, built), torch.device("cuda")
-    parts = (built, built, Likelihood(config.train.objective, None), optimizer, None, Ranks(), device, True)  # type: ignore[arg-type]
+    parts = (built, built, Likelihood(config.train.objective, None), optimizer, None, ProcessGroup(), device, True)  # type: ignore[arg-type]
     learn = build_step(config.train, *parts, print)
     host, number = batch(rows), 0
     count = host.target.numel()

@@ -24,14 +24,14 @@ from dragoman.files import keep_compiled, remove_folder, write_text
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder, trunk_of
 from dragoman.tasks.config import Config, with_absolute_paths
 from dragoman.tasks.table import Task, task_of
-from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors
+from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors
 from dragoman.training.display import Display
-from dragoman.training.distributed import Ranks
+from dragoman.training.distributed import ProcessGroup
 from dragoman.training.optimizer import load_weights
-from dragoman.training.signals import leaving_tidily
-from dragoman.training.start_from import start_wholly, start_with_parts
-from dragoman.training.trainer import Trainer, summary_writer, use_half_precision
-from dragoman.training.transfer import EMBEDDING_TABLES, Transferred, every_name, freeze, rate_factors
+from dragoman.training.signals import exit_cleanly_on_sigterm
+from dragoman.training.start_from import load_parts, load_whole_model
+from dragoman.training.trainer import Trainer, tensorboard_writer, use_bfloat16
+from dragoman.training.transfer import EMBEDDING_TABLES, TransferReport, all_named_weights, freeze, rate_factors
 
 # Settings that change neither the data, the model nor what a step does: a run may go on with new ones.
 CHANGEABLE = (
@@ -61,7 +61,7 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not (self.folder / "config.toml").is_file():
-            raise RunError(not_a_run(self.folder))
+            raise RunError(missing_run_message(self.folder))
         self.config = settings.build(Config, settings.read_toml(self.folder / "config.toml"))
 
     @property
@@ -121,7 +121,7 @@ class Run:
         return rows
 
 
-def not_a_run(folder: Path) -> str:
+def missing_run_message(folder: Path) -> str:
     """Why a folder cannot be used, with the nearest one that could."""
     if not folder.exists():
         parent = folder.parent
@@ -133,9 +133,9 @@ def not_a_run(folder: Path) -> str:
     return f"{folder}: not a run folder (it has no config.toml)"
 
 
-def device_of(name: str, ranks: Ranks | None = None) -> torch.device:
+def resolve_device(name: str, processes: ProcessGroup | None = None) -> torch.device:
     """The device a setting names; auto prefers a GPU."""
-    local = ranks.local if ranks is not None else 0
+    local = processes.local_rank if processes is not None else 0
     if name == "auto":
         name = f"cuda:{local}" if torch.cuda.is_available() else "cpu"
     try:
@@ -221,35 +221,35 @@ def folder_state(folder: Path) -> str:
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
         return "new"
-    raise RunError(not_a_run(folder) + "; name another with --run")
+    raise RunError(missing_run_message(folder) + "; name another with --run")
 
 
-def train(config: Config, folder: str | Path, display: Display | None = None) -> Progress:
+def train(config: Config, folder: str | Path, display: Display | None = None) -> TrainingState:
     """Train in a folder: start it, or go on where it stands."""
     folder = Path(folder)
     display = display or Display(quiet=True)
-    ranks = Ranks()
-    device = device_of(config.train.device, ranks)
-    use_half_precision(config.train.precision, device)  # what cannot be done is said before anything is written
+    processes = ProcessGroup()
+    device = resolve_device(config.train.device, processes)
+    use_bfloat16(config.train.precision, device)  # what cannot be done is said before anything is written
     check_library(config.model)
     if config.train.tensorboard:
-        summary_writer()
+        tensorboard_writer()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if not ranks.first:
+    if not processes.is_main:
         display = Display(io.StringIO(), quiet=True)  # one voice is enough, for warnings too
-    with leaving_tidily(lambda: max(Checkpoints(folder).steps(), default=0)), ranks.joined(device):
-        state = folder_state(folder) if ranks.first else ""
+    with exit_cleanly_on_sigterm(lambda: max(Checkpoints(folder).steps(), default=0)), processes.initialized(device):
+        state = folder_state(folder) if processes.is_main else ""
         if state == "run":
             check_resumable(Run(folder), config)
             check_steps(folder, config.train.steps)
         elif config.train.start is not None:
             check_start(config.train.start.run)
         task = task_of(config)
-        if ranks.first:
+        if processes.is_main:
             with display:  # what may be wrong with the data is told on a line of its own
-                task.prepare(config, display.doing)
-        ranks.wait()
+                task.prepare(config, display.preparing)
+        processes.barrier()
         corpus = task.prepare(config)
         torch.manual_seed(config.train.seed)
         source, target = corpus.source_tokenizer, corpus.target_tokenizer
@@ -260,7 +260,7 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         begun: list[str] = []
         otherwise = ""
         if not Checkpoints(folder).steps():
-            begun = trained_elsewhere(model)
+            begun = load_torchvision_weights(model)
             if config.train.start is not None:
                 came = start_from(config, model, corpus)
                 begun += came.lines(config.train.start.run)
@@ -268,15 +268,15 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         if state == "new":
             create(folder, config, corpus)
         elif state == "run":
-            check_data(folder, corpus)
+            check_same_data(folder, corpus)
             write_text(folder / "config.toml", settings.dump(with_absolute_paths(config)))
-        ranks.wait()
+        processes.barrier()
         tell_data(display, corpus, task)
         for line in begun:
-            display.say(line)
+            display.info(line)
         if otherwise:
-            display.warn(otherwise)
-        feed = task.feed(config, corpus, model, ranks)
+            display.warning(otherwise)
+        loader = task.loader(config, corpus, model, processes)
         trainer = Trainer(
             config.train,
             config.search,
@@ -284,45 +284,45 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             corpus,
             folder,
             device,
-            ranks,
+            processes,
             display,
             config.data.units,
             validator,
-            feed,
+            loader,
         )
         count = sum(part.numel() for part in model.parameters())
         threads = torch.get_num_threads()
         alone = f"one process, {threads} thread{'s' if threads > 1 else ''}"
-        place = alone if ranks.alone else f"{ranks.world} processes"
+        place = alone if not processes.is_distributed else f"{processes.world_size} processes"
         still = sum(part.numel() for part in model.parameters() if not part.requires_grad)
         kept = f", {still:,} of them frozen" if still else ""
-        display.say(f"model: {count:,} parameters on {device} ({place}){kept}")
+        display.info(f"model: {count:,} parameters on {device} ({place}){kept}")
         if trainer.progress.step:
-            display.say(f"going on from step {trainer.progress.step}")
+            display.info(f"going on from step {trainer.progress.step}")
         with display:
             return trainer.train()
 
 
-def trained_elsewhere(model: nn.Module) -> list[str]:
+def load_torchvision_weights(model: nn.Module) -> list[str]:
     """Let the parts of a new model that a library has trained take its weights; tells which."""
     lines = [part.take_trained() for part in model.modules() if isinstance(part, TorchvisionEncoder)]
     return [f"starts with {line}" for line in lines if line]
 
 
-def start_from(config: Config, model: nn.Module, corpus: Corpus) -> Transferred:
+def start_from(config: Config, model: nn.Module, corpus: Corpus) -> TransferReport:
     """Give a new model the best weights of another run, or parts of them, and tell what came of it."""
     start = config.train.start
     assert start is not None
     run = Run(start.run)
     theirs, ours = run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer)
-    weights = every_name(run.model(torch.device("cpu")))
+    weights = all_named_weights(run.model(torch.device("cpu")))
     alike = run.config.task == config.task and type(run.config.model) is type(config.model)
     if isinstance(config.train.start_from, str) and alike:
-        return start_wholly(model, weights, theirs, ours, start.run)
-    return start_with_parts(model, weights, theirs, ours, start)
+        return load_whole_model(model, weights, theirs, ours, start.run)
+    return load_parts(model, weights, theirs, ours, start)
 
 
-def learned_otherwise(config: Config, came: Transferred) -> str:
+def learned_otherwise(config: Config, came: TransferReport) -> str:
     """How the parts that came over were built where they were learned, as far as it differs; empty where it does not.
 
     Weights may fit and mean something else, such as those of attention with another number of heads.
@@ -358,7 +358,7 @@ def settings_of(model: Any, part: str) -> Any:
     return model
 
 
-def check_data(folder: Path, corpus: Corpus) -> None:
+def check_same_data(folder: Path, corpus: Corpus) -> None:
     """The text and vocabulary must be those the run was started with."""
     run = Run(folder)
     pairs = zip(run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer), strict=True)
@@ -395,29 +395,29 @@ def tell_data(display: Display, corpus: Corpus, task: Task) -> None:
     train_part, valid_part = report["train"], report["valid"]
     what = "pairs" if corpus.form == PAIRS else "examples"
     if task.running:
-        display.say(
+        display.info(
             f"data: {train_part['target_tokens']:,} tokens in {train_part['pairs']:,} lines to learn from, "
             f"{valid_part['target_tokens']:,} to validate; vocabulary {len(corpus.target_tokenizer):,}"
         )
     else:
-        display.say(
+        display.info(
             f"data: {train_part['pairs']:,} {what} to learn from, {valid_part['pairs']:,} to validate; {sides(corpus)}"
         )
     if isinstance(corpus.target_tokenizer, Labels):
         names = corpus.target_tokenizer.names
-        display.say(f"labels: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}")
+        display.info(f"labels: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}")
     if report.get("tags"):
-        display.say("tags: " + ", ".join(f"{tag} ({count:,} pairs)" for tag, count in report["tags"].items()))
+        display.info("tags: " + ", ".join(f"{tag} ({count:,} pairs)" for tag, count in report["tags"].items()))
     left_out = {kind: count for kind, count in report["faults"].items() if count}
     if train_part["too_long"]:
         left_out["longer than data.max_length"] = train_part["too_long"]
     if left_out:
-        display.warn("left out: " + ", ".join(f"{count:,} {kind}" for kind, count in left_out.items()))
-    if unknown := unknown_told(report):
-        display.say(unknown)
+        display.warning("left out: " + ", ".join(f"{count:,} {kind}" for kind, count in left_out.items()))
+    if unknown := unknown_token_report(report):
+        display.info(unknown)
 
 
-def unknown_told(report: dict[str, Any]) -> str:
+def unknown_token_report(report: dict[str, Any]) -> str:
     """Which shares of the text its vocabulary does not know, if any is worth a word; older stores do not tell."""
     parts = {part: report[part].get("unknown", {}) for part in ("train", "valid")}
     sides = [side for side in ("source", "target") if any(shares.get(side, 0) > TELLING for shares in parts.values())]
@@ -432,7 +432,7 @@ def unknown_told(report: dict[str, Any]) -> str:
     return f"unknown to the vocabulary: {'; '.join(told)}"
 
 
-def resumed(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
+def resume_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a run with `place=value` settings on top."""
     Run(folder)
     if any(assignment.partition("=")[0].strip() == "preset" for assignment in overrides):

@@ -24,7 +24,7 @@ from dragoman.errors import DataError
 from dragoman.files import digest, write_text
 from dragoman.inference.predictor import Predictor
 from dragoman.models.heads.softmax import full_precision
-from dragoman.runs import check_data
+from dragoman.runs import check_same_data
 from dragoman.scoring.calibration import Reliability, Scale, fit_scale, held_out, reliability
 
 COLDEST, HOTTEST = 0.05, 20.0
@@ -167,7 +167,7 @@ def validation_rows(predictor: Predictor) -> Rows:
     """The pairs that training set aside, as tokens; the data must be where and what it was."""
     config = predictor.config
     corpus = prepare(config.data, config.tokenizer)
-    check_data(predictor.run.folder, corpus)
+    check_same_data(predictor.run.folder, corpus)
     everything = range(len(corpus.valid))
     sources, targets = corpus.valid.source.rows(everything), corpus.valid.target.rows(everything)
     return [(source.tolist(), target.tolist()) for source, target in zip(sources, targets, strict=True)]

@@ -14,7 +14,7 @@ from dragoman.data.store import TokenStore
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, Tokenizer
 from dragoman.decoding.shortlist import SPECIAL, Shortlist
 from dragoman.errors import RunError
-from dragoman.runs import Run, check_data
+from dragoman.runs import Run, check_same_data
 
 READ = 4096  # rows read at a time
 SEEN = 2000  # validation pairs that are looked at
@@ -51,7 +51,7 @@ def make_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Shor
     if run.config.task != "translate":
         raise RunError(f'{run.folder}: found task = "{run.config.task}", expected "translate": lists are made of pairs')
     corpus = prepare(run.config.data, run.config.tokenizer)
-    check_data(run.folder, corpus)
+    check_same_data(run.folder, corpus)
     assert isinstance(corpus.train, TokenStore)
     source, target = run.tokenizers()
     lexicon = learn_lexicon(corpus.train, len(source), pairs)

@@ -13,11 +13,11 @@ from dragoman.data.tokenizers.tokenizer import PAD
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
-from dragoman.training.distributed import Ranks
+from dragoman.training.distributed import ProcessGroup
 from dragoman.training.objectives import Likelihood, LikelihoodConfig
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.step import build_step
-from dragoman.training.trainer import own_stream, use_half_precision
+from dragoman.training.trainer import side_stream, use_bfloat16
 
 Way = Literal["off", "graphs", "kernels"]
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -54,9 +54,9 @@ def training_speeds(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[S
             Likelihood(LikelihoodConfig(), None),  # type: ignore[arg-type]
             build_optimizer(trial.optimizer, model),
             None,
-            Ranks(),
+            ProcessGroup(),
             predictor.device,
-            use_half_precision(trial.precision, predictor.device),
+            use_bfloat16(trial.precision, predictor.device),
         )
         learn = build_step(trial, *parts, lambda line: None)
         number = 0
@@ -67,7 +67,7 @@ def training_speeds(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[S
                 number += 1
                 learn([(0, batch)], 0, number, int((batch.target != PAD).sum()))
 
-        with own_stream(predictor.device):
+        with side_stream(predictor.device):
             for _ in range(3 if way != "off" else 1):  # shapes are captured when they come again
                 epoch()
             found = [seconds_of(epoch, predictor.device) for _ in range(rounds)]

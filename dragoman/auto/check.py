@@ -50,19 +50,19 @@ from dragoman.models.transcriber import Transcriber
 from dragoman.runs import (
     check_library,
     check_start,
-    device_of,
     learned_otherwise,
+    resolve_device,
     start_from,
     train,
     units_of,
-    unknown_told,
+    unknown_token_report,
 )
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for, segment_of, task_of
 from dragoman.training.display import Display
 from dragoman.training.objectives import MinimumRiskConfig
 from dragoman.training.optimizer import MovingAverageConfig
-from dragoman.training.trainer import use_half_precision
+from dragoman.training.trainer import use_bfloat16
 from dragoman.training.transfer import freeze, rate_factors
 
 Say = Callable[[str], None]
@@ -74,8 +74,8 @@ LOOKED_AT = 200  # random batches whose targets are held against the room a mode
 def check(config: Config, say: Say, show: int = 1000, doing: Note = lambda what, count: None) -> None:
     """Say what is found, and what is being done; raises a DragomanError at the end if the run could not start."""
     say("configuration: every setting is known and in range")
-    device = device_of(config.train.device)
-    use_half_precision(config.train.precision, device)
+    device = resolve_device(config.train.device)
+    use_bfloat16(config.train.precision, device)
     check_library(config.model)
     if config.train.start is not None:
         check_start(config.train.start.run)
@@ -87,7 +87,7 @@ def check(config: Config, say: Say, show: int = 1000, doing: Note = lambda what,
     if corpus.source_tokenizer.tags:
         counts = corpus.report["tags"].items()
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
-    if unknown := unknown_told(corpus.report):
+    if unknown := unknown_token_report(corpus.report):
         say(unknown)
     shapes = (check_text if task_of(config).running else check_lengths)(config, corpus, say)
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)

@@ -97,7 +97,7 @@ def machine() -> str:
 def against_length(max_length: int, plot: str | None, as_json: bool, device: str) -> None:
     """Measure layers at every doubling up to the maximum length, and fit."""
     from dragoman.analysis import cost
-    from dragoman.runs import device_of
+    from dragoman.runs import resolve_device
 
     if plot is not None:
         from dragoman.reports.plots import check_picture
@@ -113,7 +113,7 @@ def against_length(max_length: int, plot: str | None, as_json: bool, device: str
     if not as_json:
         click.echo(f"{machine()}; width 64, one row, forward and backward")
         click.echo(f"{'layer':<18}{'tokens':>8}{'ms':>12}{'MiB kept':>12}")
-    costs = cost.measure(lengths, device=str(device_of(device)), done=told)
+    costs = cost.measure(lengths, device=str(resolve_device(device)), done=told)
     fits = cost.exponents(costs)
     if as_json:
         table: dict[str, Any] = {"machine": machine(), "costs": [one._asdict() for one in costs]}

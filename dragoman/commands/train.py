@@ -43,9 +43,9 @@ def resolve(
     if what is not None and source is not None:
         raise DataError(f"found both '{what}' and --source/--target, expected one of them")
     if what is not None and Path(what).is_dir():
-        from dragoman.runs import resumed
+        from dragoman.runs import resume_config
 
-        return resumed(what, overrides), what
+        return resume_config(what, overrides), what
     if what is not None and what.lower().endswith(".toml"):
         config = configuration.load(what, overrides)
         for place, lost in settings.dropped_settings(settings.read_toml(what), settings.override({}, overrides)):
@@ -117,13 +117,13 @@ def train(
     """
     from dragoman.runs import train as train_run
     from dragoman.training.display import Display
-    from dragoman.training.distributed import Ranks
+    from dragoman.training.distributed import ProcessGroup
 
-    display = Display(quiet=quiet or not Ranks().first)
-    config, folder = resolve(what, source, target, overrides, display.say)
+    display = Display(quiet=quiet or not ProcessGroup().is_main)
+    config, folder = resolve(what, source, target, overrides, display.info)
     folder = run_folder or folder
     progress = train_run(config, folder, display)
-    if Ranks().first:
+    if ProcessGroup().is_main:
         report_trained(folder, config, progress, display)
 
 
@@ -136,7 +136,7 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
     score = -score if config.train.metric in LOWER_IS_BETTER else score
     use = "complete" if task_of(config).running else "predict"
     early = " (stopped early)" if progress.step < config.train.steps else ""
-    display.say(
+    display.info(
         f"done: {progress.step:,} steps{early}, best {config.train.metric} {score:.4g} at step {step:,}\n"
         f"run folder: {folder}\nuse it: dragoman {use} {folder} {'PROMPT' if use == 'complete' else 'FILE'}"
     )
@@ -165,5 +165,5 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
             display.close()  # it stands on a line of its own
             click.echo(line)
 
-        prove(config, say, show, display.doing)
+        prove(config, say, show, display.preparing)
     click.echo("all is well")

@@ -17,7 +17,7 @@ from dragoman.decoding.complete import complete
 from dragoman.decoding.likelihood import mean_log_probabilities, text_likelihood
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.runs import Run, device_of
+from dragoman.runs import Run, resolve_device
 from dragoman.scoring.perplexity import TextSize, text_size
 from dragoman.tasks.table import segment_of
 
@@ -48,7 +48,7 @@ class Completer:
                 f'{run.folder}: found task = "{run.task.name}", expected a language model (task = "language-model")'
             )
         self.run, self.config = run, run.config
-        self.device = device_of(device)
+        self.device = resolve_device(device)
         self.tokenizer = run.tokenizers()[1]
         self.model: Any = run.model(self.device)
 

@@ -20,7 +20,7 @@ from dragoman.decoding.fill_mask import FillReadout, hidden_scores
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import as_examples
 from dragoman.inference.predictor import WINDOW
-from dragoman.runs import Run, device_of
+from dragoman.runs import Run, resolve_device
 from dragoman.scoring.label_table import check_names, score_answers
 from dragoman.tasks.config import encoder_of, reach
 
@@ -36,7 +36,7 @@ class Labeler:
         readout = run.task.readout
         assert readout is not None, "a run that searches is a Predictor"
         self.run, self.config, self.readout = run, run.config, readout
-        self.device = device_of(device)
+        self.device = resolve_device(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         self.labels = self.target_tokenizer.names if isinstance(self.target_tokenizer, Labels) else ()
         self.shape = run.task.shape_of(run.config)

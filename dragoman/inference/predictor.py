@@ -30,7 +30,7 @@ from dragoman.exchange.choice import Choice
 from dragoman.inference.evaluation import ReferenceLoss, as_examples, metric_names, read_files, reference_loss
 from dragoman.inference.prediction import NOTHING, Prediction, Rerank, confident
 from dragoman.kernels.weight_layout import for_few_rows
-from dragoman.runs import Run, device_of
+from dragoman.runs import Run, resolve_device
 from dragoman.scoring.calibration import Scale
 from dragoman.scoring.error_rates import error_kinds
 from dragoman.scoring.report import score_table
@@ -60,7 +60,7 @@ class Predictor:
             )
         self.run = run
         self.config = run.config
-        self.device = device_of("cpu" if device == "auto" and engine == "ctranslate2" else device)
+        self.device = resolve_device("cpu" if device == "auto" and engine == "ctranslate2" else device)
         self.source_tokenizer, self.target_tokenizer = tokenizers = run.tokenizers()
         self.choice = Choice(run, tokenizers, engine, precision, self.device)
         self.called: Callable[[int], str] = "input {}".format  # where the input with a number stands, for errors

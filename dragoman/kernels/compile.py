@@ -1,8 +1,8 @@
-"""Parts of a model that torch compiles for training: their small operations become few kernels.
+"""torch.compile for the blocks of a model, in training steps only.
 
-A whole model takes minutes to compile and must be compiled again when anything changes. Its blocks are alike, so the
-code of one serves all of them, for every batch shape (`dynamic`). A module says by `region = True` that it is worth it.
-Compiled code runs in training steps alone; validation and search keep the plain one.
+Compiling a whole model takes minutes, and again after every change. The blocks of a model share one class, so the
+compiled code of one block serves all of them, for every batch shape (`dynamic=True`). A module class sets
+`compile_in_training = True` to take part. Validation and decoding run the plain code.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import torch
 from torch import nn
 
 
-class Regions:
-    """The regions of one model, compiled when they are first used."""
+class CompiledBlocks:
+    """The compiled blocks of one model; torch compiles each class at its first call."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.modules = [module for module in model.modules() if getattr(module, "region", False)]
-        kinds = {type(module) for module in self.modules}
+        self.modules = [module for module in model.modules() if getattr(module, "compile_in_training", False)]
+        classes = {type(module) for module in self.modules}
         self._compiled: dict[type, Callable[..., Any]] = {
-            kind: torch.compile(kind.forward, dynamic=True) for kind in kinds
+            cls: torch.compile(cls.forward, dynamic=True) for cls in classes
         }
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """Let the modules run their compiled code inside the block."""
+    def enabled(self) -> Iterator[None]:
+        """Run the compiled forward of every block inside the context."""
         for module in self.modules:
             module.__dict__["forward"] = MethodType(self._compiled[type(module)], module)
         try:

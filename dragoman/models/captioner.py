@@ -104,7 +104,7 @@ class Captioner(nn.Module):
         if config.doubly_stochastic:
             decoder: Any = self.writer.decoder
             for module in decoder.modules():
-                module.region = False  # compiled it would not show its attention
+                module.compile_in_training = False  # compiled it would not show its attention
 
     @property
     def maximum(self) -> int | None:

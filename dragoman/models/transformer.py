@@ -87,7 +87,7 @@ class TransformerConfig:
 class TransformerInput(nn.Module):
     """Scaled embedding plus positions, then dropout (section 3.4 and 3.5)."""
 
-    region = True  # worth compiling for training
+    compile_in_training = True
 
     def __init__(self, config: TransformerConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def last_norm(config: TransformerConfig) -> nn.Module:
 class EncoderBlock(nn.Module):
     """Self-attention, then feed-forward."""
 
-    region = True  # worth compiling for training
+    compile_in_training = True
 
     def __init__(self, config: TransformerConfig, relation: Relation) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class TransformerEncoder(nn.Module):
 class DecoderBlock(nn.Module):
     """Self-attention over the past, attention over the memory, feed-forward."""
 
-    region = True  # worth compiling for training
+    compile_in_training = True
 
     def __init__(self, config: TransformerConfig, relation: Relation, memory_width: int) -> None:
         super().__init__()

@@ -45,12 +45,12 @@ from dragoman.models.non_autoregressive import Instant, InstantConfig
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.models.transcriber import Transcriber, TranscriberConfig
 from dragoman.tasks.config import Config, encoder_of
-from dragoman.training.distributed import Ranks
-from dragoman.training.loaders import Feed, RowsFeed, RunningFeed, check_lanes
-from dragoman.training.validation.labels import AnswerValidator
-from dragoman.training.validation.lm import TextValidator
-from dragoman.training.validation.mlm import HiddenValidator
-from dragoman.training.validation.text import Validator
+from dragoman.training.distributed import ProcessGroup
+from dragoman.training.loaders import BatchLoader, BpttLoader, ExampleLoader, check_lanes
+from dragoman.training.validation.labels import LabelValidator
+from dragoman.training.validation.lm import LanguageModelValidator
+from dragoman.training.validation.mlm import MaskedLMValidator
+from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 Build = Callable[[Config, Tokenizer, Tokenizer], nn.Module]
 
@@ -88,18 +88,20 @@ class Task:
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Any:
         """What measures a model while it is trained."""
         if self.running:
-            return TextValidator(corpus, segment_of(config), device)
+            return LanguageModelValidator(corpus, segment_of(config), device)
         if self.measure is not None:
             return self.measure(corpus, device)
         if self.readout is not None:
-            return AnswerValidator(corpus, self.readout, config.train.metric, device)
-        return Validator(corpus, config.search, config.train.decode, device, config.data.units, config.train.metric)
+            return LabelValidator(corpus, self.readout, config.train.metric, device)
+        return Seq2SeqValidator(
+            corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
+        )
 
-    def feed(self, config: Config, corpus: Corpus, model: nn.Module, ranks: Ranks) -> Feed:
+    def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
         """Where the batches of training come from."""
         if self.running:
-            return RunningFeed(corpus, model, segment_of(config), config.train, ranks)
-        return RowsFeed(corpus, config.train)
+            return BpttLoader(corpus, model, segment_of(config), config.train, processes)
+        return ExampleLoader(corpus, config.train)
 
 
 # --- models
@@ -282,7 +284,7 @@ TASKS: dict[str, Task] = {
             },
             readout=FillReadout(),
             loss="hidden token (nats)",
-            measure=HiddenValidator,
+            measure=MaskedLMValidator,
         ),
         Task(
             "transcribe",

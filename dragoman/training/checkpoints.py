@@ -19,7 +19,7 @@ from dragoman.files import create_empty, digest, make_folder, remove_folder, syn
 
 
 @dataclass
-class Progress:
+class TrainingState:
     """How far a run has come; with weights and optimiser state all that exact resume needs."""
 
     step: int = 0
@@ -81,7 +81,7 @@ class Checkpoints:
         """The folder of one checkpoint."""
         return self.folder / f"{step:08d}"
 
-    def save(self, progress: Progress, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+    def save(self, progress: TrainingState, files: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Write a checkpoint of several tensor files; older ones beyond `keep` go."""
         final = self.path(progress.step)
         beside = self.folder / f".{final.name}.part"
@@ -107,7 +107,7 @@ class Checkpoints:
         for step in self.steps()[: -self.keep]:
             remove_folder(self.path(step))
 
-    def load(self, step: int) -> tuple[Progress, dict[str, dict[str, Tensor]]]:
+    def load(self, step: int) -> tuple[TrainingState, dict[str, dict[str, Tensor]]]:
         """One checkpoint; a RunError if any of its files is missing or damaged."""
         folder = self.path(step)
         try:
@@ -116,7 +116,7 @@ class Checkpoints:
                 raise ValueError("its checksum does not fit")
             digests = content.pop("files")
             content["best"] = [(float(score), int(step)) for score, step in content["best"]]
-            progress = Progress(**content)
+            progress = TrainingState(**content)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunError(f"{folder}/progress.json: damaged ({error})") from None
         files = {}

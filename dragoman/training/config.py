@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from dragoman.config.settings import Range, setting
 from dragoman.training.objectives import LikelihoodConfig, ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
-from dragoman.training.transfer import RateConfig, StartConfig
+from dragoman.training.transfer import RateConfig, StartFromConfig
 
 Count = Annotated[int, Range(1, None)]
 
@@ -20,7 +20,7 @@ class TrainConfig:
 
     steps: Count = setting(10_000, help="optimiser steps at most")
     seed: Annotated[int, Range(0, None)] = setting(1, help="decides start weights, batch order and dropout")
-    start_from: str | StartConfig = setting(
+    start_from: str | StartFromConfig = setting(
         "",
         help='a run whose best weights this one starts with, wholly or { run = "runs/x", parts = ["encoder"] }; '
         "without a tokenizer its own is used too. Empty: random weights",
@@ -63,15 +63,15 @@ class TrainConfig:
     tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")
 
     @property
-    def start(self) -> StartConfig | None:
+    def start(self) -> StartFromConfig | None:
         """The run this one starts from; None: there is none."""
         if isinstance(self.start_from, str):
-            return StartConfig(self.start_from) if self.start_from else None
+            return StartFromConfig(self.start_from) if self.start_from else None
         return self.start_from
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
-        if isinstance(self.start_from, StartConfig) and not self.start_from.run:
+        if isinstance(self.start_from, StartFromConfig) and not self.start_from.run:
             yield "start_from.run: found nothing, expected the folder of a run"
         if self.metric != "loss" and self.decode == 0:
             yield f"decode: found 0, expected at least 1 since train.metric = {self.metric!r} needs decoding"

@@ -45,12 +45,12 @@ class Display:
             print(file=self.stream, flush=True)
             self._open = False
 
-    def say(self, line: str) -> None:
+    def info(self, line: str) -> None:
         """A line that stays."""
         if not self.quiet:
             self._print(line)
 
-    def warn(self, line: str) -> None:
+    def warning(self, line: str) -> None:
         """A line that is shown even when quiet."""
         self._print(f"warning: {line}")
 
@@ -61,7 +61,7 @@ class Display:
             self.close()
             print(line, file=self.stream, flush=True)
 
-    def doing(self, what: str, count: int) -> None:
+    def preparing(self, what: str, count: int) -> None:
         """Long preparation: how many things were handled so far."""
         now = time.monotonic()
         if self.quiet or (what == self._doing and now - self._noted < (0.2 if self.lively else 10)):
@@ -76,7 +76,7 @@ class Display:
             print(line, file=self.stream, flush=True)
         self._doing, self._noted = what, now
 
-    def begin(self, step: int, steps: int) -> None:
+    def start(self, step: int, steps: int) -> None:
         """Training starts or goes on."""
         self.close()
         if self.lively:
@@ -93,12 +93,12 @@ class Display:
             self._task = self._bar.add_task("training", total=steps, completed=step, state="")
             self._bar.start()
 
-    def moved(self, step: int) -> None:
+    def advance(self, step: int) -> None:
         """A step is done."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
 
-    def state(self, step: int, steps: int, loss: float, rate: float, speed: float, left: float) -> None:
+    def show_step(self, step: int, steps: int, loss: float, rate: float, speed: float, left: float) -> None:
         """Where training stands, at every logged step."""
         text = f"loss {loss:.3f}  rate {rate:.2e}  {speed:,.0f} tokens/s  {duration(left)} left"
         if self._bar is not None:

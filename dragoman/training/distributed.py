@@ -1,4 +1,4 @@
-"""Several processes that train one model: who am I, and what must we agree on."""
+"""Data-parallel training: the process group that torchrun starts, and its collective operations."""
 
 from __future__ import annotations
 
@@ -11,118 +11,133 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.training.signals import Stopped
 
 
-class RankLostError(DragomanError):
+class ProcessLostError(DragomanError):
     """Another process of the job died."""
 
-    abrupt = True  # the broken group's threads would wait for the lost peer
+    abrupt = True  # threads of the broken group would wait for the lost process
 
 
-def number_in(name: str, default: int) -> int:
-    """A whole number that torchrun left in the environment."""
+def read_environment(name: str, default: int) -> int:
+    """Read an integer that torchrun set in the environment."""
     text = os.environ.get(name, str(default))
     if not text.isdecimal():
         raise ConfigError(f"{name} in the environment: found {text!r}, expected a whole number as torchrun sets it")
     return int(text)
 
 
-class Ranks:
-    """This process among those torchrun started; alone if it started none."""
+class ProcessGroup:
+    """The processes that torchrun started, seen from this one; a group of one without torchrun."""
 
     def __init__(self) -> None:
-        self.world = number_in("WORLD_SIZE", 1)
-        self.rank = number_in("RANK", 0)
-        self.local = number_in("LOCAL_RANK", 0)
+        self.world_size = read_environment("WORLD_SIZE", 1)
+        self.rank = read_environment("RANK", 0)
+        self.local_rank = read_environment("LOCAL_RANK", 0)
 
     @property
-    def first(self) -> bool:
-        """Whether this process writes files and speaks."""
+    def is_main(self) -> bool:
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     @property
-    def alone(self) -> bool:
-        """Whether there is nobody to agree with."""
-        return self.world == 1
+    def is_distributed(self) -> bool:
+        """Whether there is more than one process."""
+        return self.world_size > 1
 
     @contextmanager
-    def joined(self, device: torch.device) -> Iterator[None]:
-        """Join the group for the time of the block; a lost peer becomes one clear error."""
-        if self.alone:
+    def initialized(self, device: torch.device) -> Iterator[None]:
+        """Initialise torch.distributed inside the block; the loss of a process becomes one ProcessLostError."""
+        if not self.is_distributed:
             yield
             return
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        voice().unlink(missing_ok=True)  # of an earlier job with the same ids; nobody passes the next line alone
+        error_marker().unlink(missing_ok=True)  # left by an earlier job; no process passes the next line alone
         dist.init_process_group(backend, timeout=timedelta(hours=4))
         try:
             yield
         except (DragomanError, Stopped) as error:
-            # Whoever leaves first is lost to the others, or all leave for the same reason: it is told once.
-            if not first_to_speak():
+            # Every process sees the same error, or sees that another one left: only one of them reports it.
+            if not first_to_report():
                 os._exit(error.code if isinstance(error, Stopped) else 2)
             raise
         except RuntimeError as error:
-            if not speaks_of_peers(error):
+            if not is_connection_error(error):
                 raise
-            if not first_to_speak():
+            if not first_to_report():
                 os._exit(2)
-            raise RankLostError(
-                f"a process of this job was lost (seen by process {self.rank + 1} of {self.world}); "
-                "the run stands at its last checkpoint: start the same command again to go on"
+            raise ProcessLostError(
+                f"a process of this job was lost (seen by process {self.rank + 1} of {self.world_size}); "
+                "the last checkpoint is intact: run the same command again to resume"
             ) from error
         dist.destroy_process_group()
 
-    def agree(self, value: int) -> int:
-        """The largest value any process brought."""
-        if self.alone:
+    def data_parallel(self, model: nn.Module, device: torch.device, has_unused_parameters: bool) -> nn.Module:
+        """The model in DistributedDataParallel, which averages gradients over processes; alone the model itself."""
+        if not self.is_distributed:
+            return model
+        # No buffer is trained, and a process may grow its own (position tables): DDP must not synchronise any.
+        buffers = [name for name, _ in model.named_buffers(remove_duplicate=False)]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, buffers)  # type: ignore[no-untyped-call]
+        return DistributedDataParallel(
+            model,
+            device_ids=[device.index] if device.type == "cuda" else None,
+            find_unused_parameters=has_unused_parameters,
+        )
+
+    def all_reduce_max(self, value: int) -> int:
+        """The maximum of a value over all processes."""
+        if not self.is_distributed:
             return value
         tensor = torch.tensor([value], dtype=torch.long)
         dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return int(tensor)
 
-    def sum(self, values: list[float]) -> list[float]:
-        """Each place summed over all processes."""
-        if self.alone:
+    def all_reduce_sum(self, values: list[float]) -> list[float]:
+        """Element-wise sum over all processes, in float64."""
+        if not self.is_distributed:
             return values
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor)
         return list(tensor.tolist())
 
-    def sum_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor in the memory of the host summed over all processes."""
-        if not self.alone:
+    def all_reduce_sum_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum of a CPU tensor over all processes, in place."""
+        if self.is_distributed:
             dist.all_reduce(tensor)
         return tensor
 
-    def wait(self) -> None:
-        """Until everybody is here."""
-        if not self.alone:
-            self.agree(0)
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        if self.is_distributed:
+            self.all_reduce_max(0)
 
 
-def speaks_of_peers(error: RuntimeError) -> bool:
-    """Whether an error tells of a broken connection between processes."""
+def is_connection_error(error: RuntimeError) -> bool:
+    """Whether an error reports a broken connection between processes."""
     text = str(error).lower()
     return isinstance(error, dist.DistError) or any(
         word in text for word in ("connection closed", "connection reset", "gloo", "nccl", "peer")
     )
 
 
-def voice() -> Path:
-    """A file that the first process of this job with bad news makes."""
+def error_marker() -> Path:
+    """The file that the first process of this job to report an error creates."""
     job = "-".join(
         os.environ.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     )
     return Path(tempfile.gettempdir()) / f"dragoman-lost-{os.getppid()}-{job}"
 
 
-def first_to_speak() -> bool:
-    """Whether no other process of this job has told the user yet; every survivor sees the same loss."""
+def first_to_report() -> bool:
+    """Whether no other process of this job has reported an error yet."""
     try:
-        voice().touch(exist_ok=False)
+        error_marker().touch(exist_ok=False)
     except OSError:
         return False
     return True

@@ -19,10 +19,10 @@ from dragoman.data.corpus import Corpus
 from dragoman.errors import DataError, RunError
 from dragoman.models.language_model import carried_tensors, restore_carried
 from dragoman.training.config import TrainConfig
-from dragoman.training.distributed import Ranks
+from dragoman.training.distributed import ProcessGroup
 
 
-class Feed(Protocol):
+class BatchLoader(Protocol):
     """What a trainer asks for its batches."""
 
     plan: Any
@@ -30,20 +30,20 @@ class Feed(Protocol):
     def epoch(self, epoch: int) -> Any:
         """All that is read in an epoch, by number."""
 
-    def tokens(self, chosen: Any) -> int:
+    def num_tokens(self, chosen: Any) -> int:
         """How many terms of the loss one of these has."""
 
-    def batch(self, chosen: Any) -> Any:
+    def load(self, chosen: Any) -> Any:
         """One of these as a batch."""
 
-    def carried(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """What a checkpoint must keep; every process asks at the same time."""
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Give back what `carried` told."""
 
 
-class RowsFeed:
+class ExampleLoader:
     """Rows of like lengths in batches; nothing goes on from one to the next."""
 
     def __init__(self, corpus: Corpus, config: TrainConfig) -> None:
@@ -54,19 +54,19 @@ class RowsFeed:
         """The rows of each batch."""
         return self.plan.epoch(epoch)
 
-    def tokens(self, chosen: Any) -> int:
+    def num_tokens(self, chosen: Any) -> int:
         """Real target tokens, labels, numbers or tags."""
         return self.plan.tokens(chosen)
 
-    def batch(self, chosen: Any) -> Batch:
+    def load(self, chosen: Any) -> Batch:
         """Padded to the plan's grid."""
         return gather(self.store, chosen, self.plan)
 
-    def carried(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Nothing."""
         return {}
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Nothing."""
 
 
@@ -80,15 +80,15 @@ def check_lanes(corpus: Corpus, lanes: int, config: TrainConfig) -> None:
         )
 
 
-class RunningFeed:
+class BpttLoader:
     """Segments of running text. The batches of one step are groups of lanes, each with what it carries over.
 
     So a step reads the same text whether one process accumulates its groups or several share them.
     """
 
-    def __init__(self, corpus: Corpus, model: Any, segment: int, config: TrainConfig, ranks: Ranks) -> None:
+    def __init__(self, corpus: Corpus, model: Any, segment: int, config: TrainConfig, processes: ProcessGroup) -> None:
         self.lanes = config.batch_tokens // segment
-        self.groups, self.ranks = config.accumulate * ranks.world, ranks
+        self.groups, self.processes = config.accumulate * processes.world_size, processes
         check_lanes(corpus, self.lanes * self.groups, config)
         self.plan = RunningPlan(RunningText(corpus.train.target), self.lanes * self.groups, segment, config.seed)
         self.memory = [model.carry(self.lanes) for _ in range(self.groups)]
@@ -100,27 +100,29 @@ class RunningFeed:
     def _lanes(self, group: int) -> slice:
         return slice(group * self.lanes, (group + 1) * self.lanes)
 
-    def tokens(self, chosen: Any) -> int:
+    def num_tokens(self, chosen: Any) -> int:
         """Predictions."""
         epoch, number, group = chosen
         return self.plan.tokens(epoch, number, self._lanes(group))
 
-    def batch(self, chosen: Any) -> Segment:
+    def load(self, chosen: Any) -> Segment:
         """The next segment of a group."""
         epoch, number, group = chosen
         return self.plan.read(epoch, number, self._lanes(group))._replace(carried=self.memory[group])
 
-    def carried(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """What all groups carry over, of which each process knows its own."""
         found = {}
         for group, memory in enumerate(self.memory):
-            mine = group % self.ranks.world == self.ranks.rank
+            mine = group % self.processes.world_size == self.processes.rank
             for name, part in carried_tensors(memory, f"group.{group}").items():
                 # The others add nothing, so the sum is exact.
-                found[name] = self.ranks.sum_tensor(part.cpu() if mine else torch.zeros_like(part, device="cpu"))
+                found[name] = self.processes.all_reduce_sum_tensor(
+                    part.cpu() if mine else torch.zeros_like(part, device="cpu")
+                )
         return found
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
         """Give back what `carried` told."""
         for group, memory in enumerate(self.memory):
             place = f"group.{group}"

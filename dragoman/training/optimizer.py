@@ -31,7 +31,7 @@ class OptimizerConfig:
     weight_decay: Annotated[float, Range(0.0, None)] = setting(0.0, help="pull of matrices towards zero")
 
 
-def rate_at(config: OptimizerConfig, step: int, steps: int) -> float:
+def learning_rate_at(config: OptimizerConfig, step: int, steps: int) -> float:
     """The learning rate of a step, counted from 1: a pure function, so nothing of it needs saving."""
     if step <= config.warmup:
         return config.learning_rate * step / config.warmup

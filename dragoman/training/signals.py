@@ -19,7 +19,7 @@ class Stopped(Exception):  # noqa: N818  (not an error: the run was asked to sto
 
 
 @contextmanager
-def leaving_tidily(step: Callable[[], int]) -> Iterator[None]:
+def exit_cleanly_on_sigterm(step: Callable[[], int]) -> Iterator[None]:
     """Outside the loop there is nothing to save: SIGTERM leaves at once, but through every clean-up, as Ctrl-C does."""
 
     def leave(number: int, frame: FrameType | None) -> None:

@@ -14,10 +14,10 @@ from dragoman.errors import RunError
 from dragoman.training.optimizer import load_weights
 from dragoman.training.transfer import (
     TABLES,
-    StartConfig,
-    Transferred,
+    StartFromConfig,
+    TransferReport,
     Vocabularies,
-    every_name,
+    all_named_weights,
     renamed,
     transfer,
 )
@@ -39,21 +39,23 @@ def bare(codec: Any) -> Any:
     return codec
 
 
-def start_wholly(
+def load_whole_model(
     model: nn.Module, weights: Mapping[str, Tensor], theirs: Codecs, ours: Codecs, run: str
-) -> Transferred:
+) -> TransferReport:
     """Give a model all weights of a run with the same task: everything must fit."""
     for side, old, new in zip(SIDES, theirs, ours, strict=True):
         if old.fingerprint() != new.fingerprint():
             raise other_vocabulary(run, setting_of(side, ours), side, old)
     names = [name for name, _ in model.named_parameters()]
-    load_weights(model, {name: weights[name] for name in weights if name in names or name not in every_name(model)})
-    return Transferred(tuple(names), (), (), (), sum(part.numel() for part in model.parameters()))
+    load_weights(
+        model, {name: weights[name] for name in weights if name in names or name not in all_named_weights(model)}
+    )
+    return TransferReport(tuple(names), (), (), (), sum(part.numel() for part in model.parameters()))
 
 
-def start_with_parts(
-    model: nn.Module, weights: Mapping[str, Tensor], theirs: Codecs, ours: Codecs, start: StartConfig
-) -> Transferred:
+def load_parts(
+    model: nn.Module, weights: Mapping[str, Tensor], theirs: Codecs, ours: Codecs, start: StartFromConfig
+) -> TransferReport:
     """Give a model the parts of another run that are asked for, where names and shapes fit."""
     vocabularies: list[Vocabularies] = []
     unfit: list[str] = []
@@ -83,7 +85,7 @@ def start_with_parts(
 
 def tables(model: nn.Module, weights: Mapping[str, Tensor], parts: Sequence[str]) -> set[tuple[int, int]]:
     """Of which sides' tokens or labels rows go over, there and here."""
-    own = every_name(model)
+    own = all_named_weights(model)
     found = set()
     for name in weights:
         for part in parts:

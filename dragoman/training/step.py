@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from dragoman.data.batching import Batch
 from dragoman.errors import DragomanError
 from dragoman.files import keep_compiled
-from dragoman.kernels.compile import Regions
+from dragoman.kernels.compile import CompiledBlocks
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.training.config import TrainConfig
-from dragoman.training.distributed import Ranks
+from dragoman.training.distributed import ProcessGroup
 from dragoman.training.objectives import LikelihoodConfig
-from dragoman.training.optimizer import MovingAverage, rate_at
+from dragoman.training.optimizer import MovingAverage, learning_rate_at
 
 WORTH_CAPTURING = 200  # steps; in fewer the captures cost more than they save
 WORTH_KERNELS = 1e17  # operations: some minutes of a large GPU, of which compiled kernels save more than they take
@@ -65,23 +65,31 @@ class Step:
         objective: Any,
         optimizer: torch.optim.Optimizer,
         average: MovingAverage | None,
-        ranks: Ranks,
+        processes: ProcessGroup,
         device: torch.device,
         half: bool,
         kernels: bool = False,
     ) -> None:
         self.config, self.model, self.wrapped, self.objective = config, model, wrapped, objective
-        self.optimizer, self.average, self.ranks, self.device, self.half = optimizer, average, ranks, device, half
+        self.optimizer, self.average, self.processes, self.device, self.half = (
+            optimizer,
+            average,
+            processes,
+            device,
+            half,
+        )
         self.loss = torch.zeros((), dtype=torch.float64, device=device)  # summed until somebody takes it
         self.norm = torch.zeros((), device=device)  # of the last gradient, before clipping
         self.numbers = Numbers(device)
-        self.regions = Regions(model) if kernels else None
+        self.compiled_blocks = CompiledBlocks(model) if kernels else None
 
     def __call__(self, batches: Iterable[tuple[int, Batch]], last: int, step: int, count: int) -> None:
         """Learn from batches and their places among all of this step; `count` tokens in all, the last at `last`."""
         # DDP takes the mean over processes; we want the sum over all tokens of the step.
         share = self.average.share(step) if self.average is not None else 0.0
-        self.numbers.tell(rate_at(self.config.optimizer, step, self.config.steps), self.ranks.world / count, share)
+        self.numbers.tell(
+            learning_rate_at(self.config.optimizer, step, self.config.steps), self.processes.world_size / count, share
+        )
         for place, batch in batches:
             torch.manual_seed(step_seed(self.config.seed, step, place))
             self.compute(batch, place == last)
@@ -98,11 +106,11 @@ class Step:
 
     def learn(self, batch: Batch, last: bool = True) -> None:
         """Forward and backward; gradients add up, and with the last batch go to the other processes."""
-        with nullcontext() if last or self.ranks.alone else self.wrapped.no_sync():
+        with nullcontext() if last or not self.processes.is_distributed else self.wrapped.no_sync():
             batch = self.objective.prepare(self.model, batch)
             with (
                 torch.autocast(self.device.type, torch.bfloat16, enabled=self.half),
-                self.regions.used() if self.regions else nullcontext(),
+                self.compiled_blocks.enabled() if self.compiled_blocks else nullcontext(),
             ):
                 loss = self._forward(batch)
             torch.autograd.backward(loss * self.numbers.scale)
@@ -188,12 +196,12 @@ class CapturedStep(Step):
         return Captured(graph, source, target)
 
 
-def obstacles(config: TrainConfig, model: Any, ranks: Ranks, device: torch.device) -> list[str]:
+def obstacles(config: TrainConfig, model: Any, processes: ProcessGroup, device: torch.device) -> list[str]:
     """Why steps cannot be captured, or need not be."""
     found = []
     if device.type != "cuda":
         found.append("there is no GPU")
-    if not ranks.alone:
+    if processes.is_distributed:
         found.append("several processes train together")
     if config.accumulate > 1:
         found.append(f"train.accumulate is {config.accumulate}")
@@ -219,7 +227,7 @@ def build_step(
     objective: Any,
     optimizer: torch.optim.Optimizer,
     average: MovingAverage | None,
-    ranks: Ranks,
+    processes: ProcessGroup,
     device: torch.device,
     half: bool,
     say: Callable[[str], None],
@@ -229,10 +237,10 @@ def build_step(
     kernels = config.compile == "kernels" or (config.compile == "auto" and on_gpu and worth_kernels(config, model))
     if kernels:
         keep_compiled()
-    arguments = (config, model, wrapped, objective, optimizer, average, ranks, device, half, kernels)
+    arguments = (config, model, wrapped, objective, optimizer, average, processes, device, half, kernels)
     if config.compile == "off":
         return Step(*arguments)
-    reasons = obstacles(config, model, ranks, device)
+    reasons = obstacles(config, model, processes, device)
     if not reasons:
         return CapturedStep(*arguments, say=say)
     if on_gpu or config.compile == "graphs":

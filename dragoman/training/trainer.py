@@ -21,29 +21,30 @@ from dragoman.data.corpus import Corpus
 from dragoman.decoding.config import SearchConfig
 from dragoman.errors import DragomanError, MissingExtraError, RunError
 from dragoman.files import append_text, make_folder, remove_folder, write_text
-from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors
+from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import Display
-from dragoman.training.distributed import Ranks
+from dragoman.training.distributed import ProcessGroup
 from dragoman.training.divergence import Divergence, first_loss
-from dragoman.training.loaders import Feed, RowsFeed
+from dragoman.training.loaders import BatchLoader, ExampleLoader
 from dragoman.training.objectives import OBJECTIVES
 from dragoman.training.optimizer import (
     BestAverageConfig,
     MovingAverage,
     MovingAverageConfig,
     build_optimizer,
+    learning_rate_at,
     load_weights,
     mean_weights,
     optimizer_tensors,
-    rate_at,
     restore_optimizer,
     swap_weights,
 )
 from dragoman.training.signals import Signals, Stopped
 from dragoman.training.step import build_step
 from dragoman.training.transfer import freeze, rate_factors
-from dragoman.training.validation.text import Validation, Validator
+from dragoman.training.validation.result import ValidationResult
+from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 LOWER_IS_BETTER = {"loss", "wer", "cer", "per", "mse"}
 
@@ -59,37 +60,30 @@ class Trainer:
         corpus: Corpus,
         run: Path,
         device: torch.device,
-        ranks: Ranks,
+        processes: ProcessGroup,
         display: Display,
         units: str = "words",
-        validator: Any = None,  # what measures the model; None: a Validator of pairs
-        feed: Feed | None = None,  # where batches come from; None: rows of the corpus
+        validator: Any = None,  # what measures the model; None: a Seq2SeqValidator of pairs
+        loader: BatchLoader | None = None,  # where batches come from; None: rows of the corpus
     ) -> None:
-        self.config, self.run, self.device, self.ranks, self.display = config, run, device, ranks, display
+        self.config, self.run, self.device, self.processes, self.display = config, run, device, processes, display
         self.model: Any = model
         self.corpus = corpus
         freeze(model, config.freeze)
         self.optimizer = build_optimizer(config.optimizer, model, rate_factors(model, config.rates))
         self.average = MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None
         self.kept = config.average.count if isinstance(config.average, BestAverageConfig) else 1
-        self.validator = validator or Validator(corpus, search, config.decode, device, units, config.metric)
-        self.feed = feed or RowsFeed(corpus, config)
-        self.plan = self.feed.plan
+        self.validator = validator or Seq2SeqValidator(corpus, search, config.decode, device, units, config.metric)
+        self.loader = loader or ExampleLoader(corpus, config)
+        self.plan = self.loader.plan
         self.checkpoints = Checkpoints(run)
-        self.progress = Progress()
+        self.progress = TrainingState()
         self._restore()
         self.divergence = Divergence(first_loss(run / "metrics.jsonl"))
         self._saved = self.progress.step
         self._epoch: tuple[int, Any] | None = None
         self._logged_at: tuple[float, int] | None = None
-        wrapped: Any = model
-        if not ranks.alone:
-            wrapped = nn.parallel.DistributedDataParallel(
-                model,
-                device_ids=[device.index] if device.type == "cuda" else None,
-                find_unused_parameters=self.model.partly_used,
-                broadcast_buffers=False,  # no buffer is trained; broadcasting would overwrite what a rank computed
-            )
+        wrapped = processes.data_parallel(model, device, bool(model.partly_used))
         self.learn = build_step(
             config,
             model,
@@ -97,21 +91,21 @@ class Trainer:
             OBJECTIVES[type(config.objective)](config.objective, corpus),
             self.optimizer,
             self.average,
-            ranks,
+            processes,
             device,
-            use_half_precision(config.precision, device),
-            display.say,
+            use_bfloat16(config.precision, device),
+            display.info,
         )
-        self.learn.loss += self.progress.loss_total if ranks.first else 0.0  # a sum over all processes
+        self.learn.loss += self.progress.loss_total if processes.is_main else 0.0  # a sum over all processes
         self.board = self._tensorboard()
 
     # ------------------------------------------------------------------ the loop
 
-    def train(self) -> Progress:
+    def train(self) -> TrainingState:
         """Train until the last step, early stop or a signal; a signal raises Stopped after saving."""
         progress, config = self.progress, self.config
-        self.display.begin(progress.step, config.steps)
-        with Signals() as signals, own_stream(self.device):
+        self.display.start(progress.step, config.steps)
+        with Signals() as signals, side_stream(self.device):
             while True:
                 if (self._validation_due() and self._validate(signals)) or (
                     progress.step % config.save_every == 0 and progress.step > self._saved
@@ -119,7 +113,7 @@ class Trainer:
                     self._save()
                 if self.finished and not self._validation_due():
                     break
-                code = self.ranks.agree(signals.code)
+                code = self.processes.all_reduce_max(signals.code)
                 if code:
                     self._save()
                     raise Stopped(code, progress.step)
@@ -135,22 +129,24 @@ class Trainer:
         return self.progress.step >= self.config.steps or waited_enough
 
     def _step(self) -> None:
-        progress, config, ranks = self.progress, self.config, self.ranks
+        progress, config, processes = self.progress, self.config, self.processes
         started = time.perf_counter()
         if not self.model.training:  # it walks through all modules
             self.model.train()
         step = progress.step + 1
         self.model.at_step(progress.step)
-        together = [self._next() for _ in range(config.accumulate * ranks.world)]
-        count = sum(self.feed.tokens(chosen) for chosen in together)
-        mine = [(place, chosen) for place, chosen in enumerate(together) if place % ranks.world == ranks.rank]
-        batches = ((place, self.feed.batch(chosen)) for place, chosen in mine)
+        together = [self._next() for _ in range(config.accumulate * processes.world_size)]
+        count = sum(self.loader.num_tokens(chosen) for chosen in together)
+        mine = [
+            (place, chosen) for place, chosen in enumerate(together) if place % processes.world_size == processes.rank
+        ]
+        batches = ((place, self.loader.load(chosen)) for place, chosen in mine)
         self.learn(batches, mine[-1][0], step, count)
         progress.step = step
         progress.tokens += count
         progress.loss_count += count
         progress.seconds += time.perf_counter() - started
-        self.display.moved(step)
+        self.display.advance(step)
         if step % config.log_every == 0 or step == 1 or step == config.steps:
             self._log()
 
@@ -158,7 +154,7 @@ class Trainer:
         progress = self.progress
         if self._epoch is None or self._epoch[0] != progress.epoch:
             self._epoch = None  # not two at once: each is as long as the corpus
-            self._epoch = (progress.epoch, self.feed.epoch(progress.epoch))
+            self._epoch = (progress.epoch, self.loader.epoch(progress.epoch))
         chosen = self._epoch[1][progress.batch]
         progress.batch += 1
         if progress.batch == len(self._epoch[1]):
@@ -169,9 +165,9 @@ class Trainer:
 
     def _log(self) -> None:
         progress, config = self.progress, self.config
-        rate = rate_at(config.optimizer, progress.step, config.steps)
+        rate = learning_rate_at(config.optimizer, progress.step, config.steps)
         waiting = time.perf_counter()
-        loss = self.ranks.sum([float(self.learn.loss)])[0] / max(1, progress.loss_count)
+        loss = self.processes.all_reduce_sum([float(self.learn.loss)])[0] / max(1, progress.loss_count)
         progress.seconds += time.perf_counter() - waiting  # for a GPU, which is given work ahead of time
         self._refuse_nonsense(loss)
         self.divergence.logged(progress.step, loss)
@@ -182,7 +178,7 @@ class Trainer:
             speed = (progress.tokens - self._logged_at[1]) / max(now - self._logged_at[0], 1e-9)
         self._logged_at = (now, progress.tokens)
         left = (config.steps - progress.step) * progress.seconds / progress.step
-        self.display.state(progress.step, config.steps, loss, rate, speed, left)
+        self.display.show_step(progress.step, config.steps, loss, rate, speed, left)
         row = {
             "step": progress.step,
             "epoch": progress.epoch,
@@ -208,7 +204,7 @@ class Trainer:
         )
 
     def _record(self, row: dict[str, Any]) -> None:
-        if not self.ranks.first:
+        if not self.processes.is_main:
             return
         append_text(self.run / "metrics.jsonl", json.dumps(row) + "\n")
         if self.board is not None:
@@ -218,11 +214,11 @@ class Trainer:
                     self.board.add_scalar(f"{prefix}/{name}", value, row["step"])
 
     def _save(self) -> None:
-        self.progress.loss_total = self.ranks.sum([float(self.learn.loss)])[0]
+        self.progress.loss_total = self.processes.all_reduce_sum([float(self.learn.loss)])[0]
         self._refuse_nonsense(self.progress.loss_total)
         self._saved = self.progress.step
-        carried = self.feed.carried()
-        if self.ranks.first:
+        carried = self.loader.state_dict()
+        if self.processes.is_main:
             files: dict[str, dict[str, Tensor]] = {
                 "weights.safetensors": dict(self.model.named_parameters()),
                 "optimizer.safetensors": optimizer_tensors(self.optimizer, self.model),
@@ -230,22 +226,22 @@ class Trainer:
             if self.average is not None:
                 files["average.safetensors"] = self.average.parts
             if carried:
-                files["carried.safetensors"] = carried
+                files["bptt_state.safetensors"] = carried
             self.checkpoints.save(self.progress, files)
             self._forget_unused_best()
-        self.ranks.wait()
+        self.processes.barrier()
 
     def _restore(self) -> None:
         """Stand where the newest good checkpoint stands."""
-        if self.ranks.first:
+        if self.processes.is_main:
             self.checkpoints.clear_unfinished()
-        self.ranks.wait()
+        self.processes.barrier()
         damaged: list[Path] = []
         for step in reversed(self.checkpoints.steps()):
             try:
                 self.progress, files = self.checkpoints.load(step)
             except RunError as error:
-                self.display.warn(f"{error}; falling back to the checkpoint before")
+                self.display.warning(f"{error}; falling back to the checkpoint before")
                 damaged.append(self.checkpoints.path(step))
                 continue
             load_weights(self.model, files["weights.safetensors"])
@@ -253,13 +249,13 @@ class Trainer:
             if self.average is not None:
                 for name, part in self.average.parts.items():
                     part.copy_(files["average.safetensors"][name])
-            self.feed.restore(files.get("carried.safetensors", {}))
+            self.loader.load_state_dict(files.get("bptt_state.safetensors", {}))
             break
         else:
             if damaged:
-                self.display.warn("no checkpoint can be read; starting from the first step")
-        self.ranks.wait()
-        if self.ranks.first:
+                self.display.warning("no checkpoint can be read; starting from the first step")
+        self.processes.barrier()
+        if self.processes.is_main:
             for folder in damaged:
                 remove_folder(folder)
             self._cut_metrics()
@@ -292,15 +288,17 @@ class Trainer:
         """Measure the weights as they would be used; False if a signal cut it short."""
         progress = self.progress
         self._refuse_nonsense()
-        found: Validation | None = None
-        if self.ranks.first:
+        found: ValidationResult | None = None
+        if self.processes.is_main:
             restore = swap_weights(self.model, self.average.parts) if self.average is not None else None
             found = self.validator.measure(self.model, lambda: bool(signals.code))
         score = math.nan
         if found is not None:
             value = found.scores[self.config.metric]
             score = -value if self.config.metric in LOWER_IS_BETTER else value
-        cut, score = self.ranks.sum([float(found is None and self.ranks.first), score if found else 0.0])
+        cut, score = self.processes.all_reduce_sum(
+            [float(found is None and self.processes.is_main), score if found else 0.0]
+        )
         if not cut:
             better = not progress.best or score > progress.best[0][0]
             progress.waited = 0 if better else progress.waited + 1
@@ -312,19 +310,19 @@ class Trainer:
                 self._tell(found, better)
                 if any(step == progress.step for _, step in progress.best):
                     self._keep_best()
-        if self.ranks.first and restore is not None:
+        if self.processes.is_main and restore is not None:
             restore()
         return not cut
 
-    def _tell(self, found: Validation, better: bool) -> None:
+    def _tell(self, found: ValidationResult, better: bool) -> None:
         progress = self.progress
         mark = "  best so far" if better else ""
-        self.display.say(f"valid {progress.step}  {found.line()}{mark}")
+        self.display.info(f"valid {progress.step}  {found.line()}{mark}")
         if found.sample:
-            self.display.say("  e.g. " + "  →  ".join(found.sample))
+            self.display.info("  e.g. " + "  →  ".join(found.sample))
         self._record({"step": progress.step, "valid": found.scores, "seconds": round(progress.seconds, 2)})
         if warning := self.divergence.warning(self.config.optimizer.learning_rate):
-            self.display.warn(warning)
+            self.display.warning(warning)
 
     def _keep_best(self) -> None:
         """Keep these weights among the best, and let `weights.safetensors` be what prediction should use."""
@@ -367,12 +365,12 @@ class Trainer:
     # ------------------------------------------------------------------ set-up
 
     def _tensorboard(self) -> Any:
-        if not (self.config.tensorboard and self.ranks.first):
+        if not (self.config.tensorboard and self.processes.is_main):
             return None
-        return summary_writer()(str(make_folder(self.run / "tensorboard")), purge_step=self.progress.step + 1)
+        return tensorboard_writer()(str(make_folder(self.run / "tensorboard")), purge_step=self.progress.step + 1)
 
 
-def own_stream(device: torch.device) -> AbstractContextManager[Any]:
+def side_stream(device: torch.device) -> AbstractContextManager[Any]:
     """All work of a GPU in one stream beside the default one, in which nothing can be captured."""
     if device.type != "cuda":
         return nullcontext()
@@ -381,7 +379,7 @@ def own_stream(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.stream(stream)
 
 
-def summary_writer() -> Any:
+def tensorboard_writer() -> Any:
     """TensorBoard's writer, if it is installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -390,7 +388,7 @@ def summary_writer() -> Any:
     return SummaryWriter
 
 
-def use_half_precision(precision: str, device: torch.device) -> bool:
+def use_bfloat16(precision: str, device: torch.device) -> bool:
     """Whether to autocast to bfloat16; many CPUs have no hardware for it and would crawl."""
     if device.type != "cuda":
         if precision == "bfloat16":

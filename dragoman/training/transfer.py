@@ -26,7 +26,7 @@ SHOWN = 6  # names that are told one by one
 
 
 @dataclass(frozen=True)
-class StartConfig:
+class StartFromConfig:
     """A run whose weights, or some of them, this one starts with."""
 
     run: str = setting(help="its folder")
@@ -70,7 +70,7 @@ class Vocabularies(NamedTuple):
         return [known[self.ours[row]] for row in here], here
 
 
-class Transferred(NamedTuple):
+class TransferReport(NamedTuple):
     """What came of it, by name."""
 
     loaded: tuple[str, ...]
@@ -114,7 +114,7 @@ def some(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def every_name(model: nn.Module) -> dict[str, Tensor]:
+def all_named_weights(model: nn.Module) -> dict[str, Tensor]:
     """All weights of a model; one that is shared stands under each of its names."""
     return {name: part.detach() for name, part in model.named_parameters(remove_duplicate=False)}
 
@@ -140,11 +140,11 @@ def renamed(name: str, part: str) -> str | None:
 @torch.no_grad()
 def transfer(
     model: nn.Module,
-    weights: Mapping[str, Tensor],  # of the other run: `every_name` of its model
+    weights: Mapping[str, Tensor],  # of the other run: `all_named_weights` of its model
     parts: Sequence[str] = (ALL,),
     vocabularies: Sequence[Vocabularies] = (),
     run: str = "the run",
-) -> Transferred:
+) -> TransferReport:
     """Copy the weights of some parts into a model where names and shapes fit, and tell the rest."""
     own = dict(model.named_parameters(remove_duplicate=False))
     offered: dict[str, Tensor] = {}
@@ -187,7 +187,7 @@ def transfer(
             f"(dragoman info {run} shows its own)"
         )
     unused = tuple(name for name in weights if used.get(name) not in own)
-    return Transferred(tuple(loaded), tuple(partly), tuple(left), unused, numbers)
+    return TransferReport(tuple(loaded), tuple(partly), tuple(left), unused, numbers)
 
 
 def places(name: str, theirs: Tensor, ours: Tensor) -> bool:

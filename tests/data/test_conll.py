@@ -34,7 +34,7 @@ from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.heads.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, SoftmaxConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config
-from dragoman.training.validation.text import decoded_rows
+from dragoman.training.validation.seq2seq import decoded_rows
 
 KINDS: dict[str, TokenizerConfig] = {
     "words": WordsConfig(),

@@ -26,7 +26,7 @@ from dragoman.data.formats import formats as shapes
 from dragoman.data.readers import lines as line_reader
 from dragoman.data.tokenizers.tokenizer import CharactersConfig, SubwordsConfig, WordsConfig
 from dragoman.errors import DataError
-from dragoman.runs import unknown_told
+from dragoman.runs import unknown_token_report
 
 CHARACTERS = TokenizersConfig(source=CharactersConfig())
 SPACES = TokenizersConfig(source=WordsConfig(split="spaces"), target=WordsConfig(split="spaces"))
@@ -411,10 +411,10 @@ def test_shares_of_unknown_tokens_are_counted(tmp_path: Path) -> None:
     assert corpus.report["train"]["unknown"] == {"source": 0.5, "target": 0.0}
     assert corpus.report["valid"]["unknown"] == {"source": 0.0, "target": 0.5}
     told = "50.0% of the source tokens to learn from, 0.0% of those to validate"
-    assert unknown_told(corpus.report) == (
+    assert unknown_token_report(corpus.report) == (
         f"unknown to the vocabulary: {told}; 0.0% of the target tokens to learn from, 50.0% of those to validate"
     )
-    assert unknown_told({"train": {"pairs": 1}, "valid": {"pairs": 1}}) == ""  # as older stores
+    assert unknown_token_report({"train": {"pairs": 1}, "valid": {"pairs": 1}}) == ""  # as older stores
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

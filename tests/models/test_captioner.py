@@ -15,7 +15,7 @@ from dragoman.data.batching import Batch, padded
 from dragoman.data.tokenizers.tokenizer import PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
-from dragoman.kernels.compile import Regions
+from dragoman.kernels.compile import CompiledBlocks
 from dragoman.layers.augmentation import PictureChangesConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, build_attention
@@ -160,9 +160,9 @@ def test_the_term_is_there_when_blocks_are_compiled(monkeypatch: pytest.MonkeyPa
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **more: compiled(function, backend="eager", **more))
     model, whole = build("picture", "transformer", weight=0.7), batch()
-    plain, regions = model(whole), Regions(model)
-    assert regions.modules == [model.writer.costs]
-    with regions.used():
+    plain, blocks = model(whole), CompiledBlocks(model)
+    assert blocks.modules == [model.writer.costs]
+    with blocks.enabled():
         torch.testing.assert_close(model(whole).total, plain.total, **CLOSE)
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from dragoman.errors import ConfigError, DragomanError, MissingExtraError
 from dragoman.inference.load import load_predictor
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder
-from dragoman.runs import Run, train, trained_elsewhere
+from dragoman.runs import Run, load_torchvision_weights, train
 from dragoman.tasks.config import build
 from tests.models import torchvision_stand_in
 from tests.models.torchvision_stand_in import get_model, stand_in
@@ -113,8 +113,8 @@ def test_an_opened_run_reads_pictures_as_the_trained_network_does(
 
 def test_what_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
-    assert trained_elsewhere(nn.Sequential(encoder())) == ["starts with 614 weights of torchvision's resnet18"]
-    assert trained_elsewhere(nn.Sequential(encoder(weights="none"))) == []
+    assert load_torchvision_weights(nn.Sequential(encoder())) == ["starts with 614 weights of torchvision's resnet18"]
+    assert load_torchvision_weights(nn.Sequential(encoder(weights="none"))) == []
 
 
 def test_faults_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,7 +259,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder: Path, name: str, tmp_pat
     config = settings.build(Config, settings.read_toml(folder / f"{name}.toml"))
 
     class Stop(Display):
-        def moved(self, step: int) -> None:
+        def advance(self, step: int) -> None:
             if step == 23:
                 raise Stopped(130, step)
 

@@ -134,7 +134,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder: Path, name: str, tmp_pat
     config = build(table(name, folder))
 
     class Stop(Display):
-        def moved(self, step: int) -> None:
+        def advance(self, step: int) -> None:
             if step == 43:
                 raise Stopped(130, step)
 
@@ -142,7 +142,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(folder: Path, name: str, tmp_pat
         with pytest.raises(Stopped):
             train(config, tmp_path / "run", Stop(quiet=True))
         assert Checkpoints(tmp_path / "run").steps()[-1] == 40
-        carried = tmp_path / "run/checkpoints/00000040/carried.safetensors"
+        carried = tmp_path / "run/checkpoints/00000040/bptt_state.safetensors"
         assert carried.exists() == (name != "characters")  # which carries nothing over
         if carried.exists():
             assert all(bool(part.abs().sum() > 0) for part in read_tensors(carried).values())
@@ -162,11 +162,11 @@ def test_what_is_carried_matters_for_going_on(folder: Path, tmp_path: Path) -> N
     from dragoman.files import digest
     from dragoman.training.checkpoints import checksum
 
-    lost = {key: torch.zeros_like(part) for key, part in read_tensors(place / "carried.safetensors").items()}
-    save_file(lost, place / "carried.safetensors")
+    lost = {key: torch.zeros_like(part) for key, part in read_tensors(place / "bptt_state.safetensors").items()}
+    save_file(lost, place / "bptt_state.safetensors")
     progress = json.loads((place / "progress.json").read_text())
     del progress["checksum"]
-    progress["files"]["carried.safetensors"] = digest(place / "carried.safetensors")
+    progress["files"]["bptt_state.safetensors"] = digest(place / "bptt_state.safetensors")
     (place / "progress.json").write_text(json.dumps(progress | {"checksum": checksum(progress)}))
     with quiet_machine(folder / "cache"):
         train(config, tmp_path / "run", Display(quiet=True))
@@ -193,7 +193,7 @@ def test_accumulating_and_two_processes_read_the_same_text(folder: Path, tmp_pat
         check=True, env=environment | {"TMPDIR": str(tmp_path)}, timeout=200,
     )  # fmt: skip
     place = "checkpoints/00000012"
-    for file in ("weights", "carried"):
+    for file in ("weights", "bptt_state"):
         mine, theirs = (read_tensors(tmp_path / run / place / f"{file}.safetensors") for run in ("alone", "shared"))
         assert mine.keys() == theirs.keys()
         for part in mine:
@@ -208,7 +208,7 @@ def test_captured_steps_carry_the_same_state(folder: Path, name: str, tmp_path: 
         with quiet_machine(folder / "cache"):
             train(config, tmp_path / way, Display(quiet=True))
         places.append(tmp_path / way / "checkpoints/00000060")
-    for file in ("weights.safetensors", "carried.safetensors"):
+    for file in ("weights.safetensors", "bptt_state.safetensors"):
         if (places[0] / file).exists():
             plain, captured = (read_tensors(place / file) for place in places)
             for part in plain:

@@ -26,7 +26,7 @@ from dragoman.runs import Run, train
 from dragoman.tasks.config import build
 from dragoman.tasks.table import task_of
 from dragoman.training.display import Display
-from dragoman.training.validation.mlm import HiddenValidator
+from dragoman.training.validation.mlm import MaskedLMValidator
 from tests.conftest import call, quiet_machine
 
 SOUNDS = {"dog": "barks", "cat": "meows", "cow": "moos", "bird": "sings", "frog": "croaks", "lion": "roars"}
@@ -419,7 +419,7 @@ def test_starting_from_a_masked_model_helps(folder: Path, tmp_path: Path) -> Non
 
 def test_a_filler_is_what_opens_it(folder: Path) -> None:
     assert isinstance(load_run(folder / "masked"), MaskFiller)
-    assert isinstance(task_of(Run(folder / "pairs").config).validator(*prepared(folder)), HiddenValidator)
+    assert isinstance(task_of(Run(folder / "pairs").config).validator(*prepared(folder)), MaskedLMValidator)
 
 
 def prepared(folder: Path) -> tuple[Any, Any, torch.device]:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from dragoman.errors import RunError
 from dragoman.files import write_text, written_whole
 from dragoman.runs import train
-from dragoman.training.checkpoints import Checkpoints, Progress, read_tensors, write_tensors
+from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
 from dragoman.training.display import Display
 from tests.training.conftest import Configure
 from tests.training.kill_driver import leftovers, result
@@ -28,13 +28,13 @@ FILES = {"weights.safetensors": {"a": torch.arange(4.0)}, "optimizer.safetensors
 def saved(folder: Path, *steps: int) -> Checkpoints:
     checkpoints = Checkpoints(folder)
     for step in steps:
-        checkpoints.save(Progress(step=step, best=[(-0.1 - step / 3, step)], seconds=1 / 3), FILES)
+        checkpoints.save(TrainingState(step=step, best=[(-0.1 - step / 3, step)], seconds=1 / 3), FILES)
     return checkpoints
 
 
 def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
     progress, files = saved(tmp_path, 5).load(5)
-    assert progress == Progress(step=5, best=[(-0.1 - 5 / 3, 5)], seconds=1 / 3)
+    assert progress == TrainingState(step=5, best=[(-0.1 - 5 / 3, 5)], seconds=1 / 3)
     assert files.keys() == FILES.keys()
     assert torch.equal(files["weights.safetensors"]["a"], torch.arange(4.0))
     assert files["optimizer.safetensors"]["a.step"].shape == ()
@@ -48,7 +48,7 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
 
 def test_a_step_may_be_saved_again(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 3)
-    checkpoints.save(Progress(step=3, validated=3), FILES)
+    checkpoints.save(TrainingState(step=3, validated=3), FILES)
     assert checkpoints.load(3)[0].validated == 3
     assert leftovers(tmp_path) == []
 

@@ -15,9 +15,9 @@ import torch
 import dragoman
 from dragoman.errors import DataError
 from dragoman.runs import train
-from dragoman.training import distributed as ranks
+from dragoman.training import distributed
 from dragoman.training.checkpoints import Checkpoints, read_tensors
-from dragoman.training.distributed import Ranks
+from dragoman.training.distributed import ProcessGroup
 from tests.training.conftest import Configure
 from tests.training.kill_driver import STEPS, leftovers, result, table, write_config, write_pairs
 
@@ -68,7 +68,7 @@ def ours(said: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ranks")
+    folder = tmp_path_factory.mktemp("processes")
     content = table(write_pairs(folder / "pairs.tsv"))
     content["train"]["accumulate"] = 1
     write_config(folder / "tiny.toml", content)
@@ -163,21 +163,21 @@ def test_a_user_mistake_is_told_once(folder: Path) -> None:
 
 def test_alone_nothing_is_asked_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    alone = Ranks()
-    assert alone.alone
-    assert alone.first
-    assert alone.agree(3) == 3
-    assert alone.sum([1.5, 2.0]) == [1.5, 2.0]
-    with pytest.raises(DataError), alone.joined(torch.device("cpu")):
+    alone = ProcessGroup()
+    assert not alone.is_distributed
+    assert alone.is_main
+    assert alone.all_reduce_max(3) == 3
+    assert alone.all_reduce_sum([1.5, 2.0]) == [1.5, 2.0]
+    with pytest.raises(DataError), alone.initialized(torch.device("cpu")):
         raise DataError("as it was")
 
 
-def test_only_the_first_to_speak_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranks.tempfile, "gettempdir", lambda: str(tmp_path))
-    assert ranks.first_to_speak()
-    assert not ranks.first_to_speak()
+def test_only_the_first_to_report_speaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert distributed.first_to_report()
+    assert not distributed.first_to_report()
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert ranks.first_to_speak()
+    assert distributed.first_to_report()
 
 
 @pytest.mark.parametrize(
@@ -190,4 +190,4 @@ def test_only_the_first_to_speak_speaks(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_a_lost_connection_is_told_from_other_errors(text: str, expected: bool) -> None:
-    assert ranks.speaks_of_peers(RuntimeError(text)) == expected
+    assert distributed.is_connection_error(RuntimeError(text)) == expected

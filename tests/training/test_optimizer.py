@@ -17,10 +17,10 @@ from dragoman.training.optimizer import (
     MovingAverageConfig,
     OptimizerConfig,
     build_optimizer,
+    learning_rate_at,
     load_weights,
     mean_weights,
     optimizer_tensors,
-    rate_at,
     restore_optimizer,
     swap_weights,
 )
@@ -31,14 +31,14 @@ def test_inverse_square_root_is_noams_schedule_up_to_a_constant(warmup: int, ste
     """Vaswani et al. 2017, equation 3: width^-½ · min(step^-½, step · warmup^-1.5)."""
     noam = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
     highest = width**-0.5 * warmup**-0.5
-    rate = rate_at(OptimizerConfig(learning_rate=3e-3, schedule="inverse-sqrt", warmup=warmup), step, 10_000)
+    rate = learning_rate_at(OptimizerConfig(learning_rate=3e-3, schedule="inverse-sqrt", warmup=warmup), step, 10_000)
     assert rate == pytest.approx(3e-3 * noam / highest, rel=1e-12)
 
 
 @given(st.integers(0, 500), st.integers(1, 1500))
 def test_cosine_falls_from_the_highest_rate_to_zero(warmup: int, step: int) -> None:
     config = OptimizerConfig(learning_rate=0.5, schedule="cosine", warmup=warmup)
-    rate = rate_at(config, step, 1000)
+    rate = learning_rate_at(config, step, 1000)
     if step <= warmup:
         assert rate == 0.5 * step / warmup
     elif step >= 1000:
@@ -46,19 +46,19 @@ def test_cosine_falls_from_the_highest_rate_to_zero(warmup: int, step: int) -> N
     else:
         expected = 0.25 * (1 + math.cos(math.pi * (step - warmup) / (1000 - warmup)))
         assert rate == pytest.approx(expected, rel=1e-12)
-        assert rate > rate_at(config, step + 1, 1000)
+        assert rate > learning_rate_at(config, step + 1, 1000)
 
 
 def test_constant_stays_after_its_warmup() -> None:
     config = OptimizerConfig(learning_rate=0.5, schedule="constant", warmup=4)
-    assert [rate_at(config, step, 10) for step in (1, 2, 4, 5, 100)] == [0.125, 0.25, 0.5, 0.5, 0.5]
+    assert [learning_rate_at(config, step, 10) for step in (1, 2, 4, 5, 100)] == [0.125, 0.25, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("schedule", ["inverse-sqrt", "cosine", "constant"])
 def test_without_a_warmup_the_first_step_has_the_highest_rate_or_nearly(schedule: str) -> None:
     config = settings.build(OptimizerConfig, {"learning_rate": 0.5, "schedule": schedule, "warmup": 0})
-    assert rate_at(config, 1, 100) == pytest.approx(0.5, rel=1e-3)
-    assert rate_at(config, 50, 100) <= 0.5
+    assert learning_rate_at(config, 1, 100) == pytest.approx(0.5, rel=1e-3)
+    assert learning_rate_at(config, 50, 100) <= 0.5
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ import pytest
 
 import dragoman
 from dragoman.errors import DataError
-from dragoman.runs import Run, resumed, train
+from dragoman.runs import Run, resume_config, train
 from dragoman.tasks import config
 from dragoman.training import trainer as loop
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
 from dragoman.training.signals import Signals, Stopped
-from dragoman.training.validation.text import Validator
+from dragoman.training.validation.seq2seq import Seq2SeqValidator
 from tests.training.conftest import Configure
 from tests.training.kill_driver import CASES, STEPS, leftovers, result, table, write_config, write_pairs
 
@@ -83,7 +83,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     assert 8 <= step < STEPS
     assert Checkpoints(tmp_path / "run").steps()[-1] == step
     said = io.StringIO()
-    train(resumed(tmp_path / "run"), tmp_path / "run", Display(said))
+    train(resume_config(tmp_path / "run"), tmp_path / "run", Display(said))
     assert f"going on from step {step}\n" in said.getvalue()
     assert result(tmp_path / "run") == straight()
     assert leftovers(tmp_path) == []
@@ -128,7 +128,7 @@ def test_an_interruption_changes_no_bit(
 ) -> None:
     # Beside a checkpoint, at a validation, in it, in what is written after it, and at the end.
     interrupt_during(monkeypatch, loop.Trainer, "_step", {1, 2, 9, 20, 39, 40})
-    interrupt_during(monkeypatch, Validator, "measure", {1, 2, 7})
+    interrupt_during(monkeypatch, Seq2SeqValidator, "measure", {1, 2, 7})
     interrupt_during(monkeypatch, loop.Trainer, "_keep_best", {2})
     interrupt_during(monkeypatch, loop.Trainer, "_save", {3, 12})
     stops = []
@@ -147,7 +147,7 @@ def test_a_cut_validation_is_done_again_and_noted_once(
     configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
-    interrupt_during(monkeypatch, Validator, "measure", {1})
+    interrupt_during(monkeypatch, Seq2SeqValidator, "measure", {1})
     with pytest.raises(Stopped) as stopped:
         train(configure(), run)
     assert stopped.value.step == 10

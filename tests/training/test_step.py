@@ -73,7 +73,7 @@ class Listening(Display):
         super().__init__(quiet=True)
         self.said: list[str] = []
 
-    def say(self, line: str) -> None:
+    def info(self, line: str) -> None:
         """A line that stays."""
         self.said.append(line)
 
@@ -107,7 +107,7 @@ def test_compiled_code_is_kept_for_the_next_run(cached: Path, monkeypatch: pytes
 def test_a_run_with_kernels_keeps_them(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
     monkeypatch.setattr("dragoman.training.step.keep_compiled", lambda: kept.append(True))
-    monkeypatch.setattr("dragoman.training.step.Regions", lambda model: None)
+    monkeypatch.setattr("dragoman.training.step.CompiledBlocks", lambda model: None)
     folder = cached.parent
     write_rows(folder / "pairs.tsv", [(f"a{number}", f"b{number}") for number in range(50)])
     for way, expected in (("off", []), ("kernels", [True])):

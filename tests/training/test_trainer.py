@@ -21,11 +21,12 @@ from dragoman.tasks.table import build_model
 from dragoman.training import step as stepping
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.display import Display
-from dragoman.training.distributed import Ranks
-from dragoman.training.optimizer import mean_weights, rate_at
+from dragoman.training.distributed import ProcessGroup
+from dragoman.training.optimizer import learning_rate_at, mean_weights
 from dragoman.training.step import step_seed
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation.text import Validation, Validator
+from dragoman.training.validation.result import ValidationResult
+from dragoman.training.validation.seq2seq import Seq2SeqValidator
 from tests.training.conftest import Configure
 from tests.training.kill_driver import result, sha256, write_pairs
 
@@ -40,13 +41,15 @@ def trainer(config: Config, run: Path) -> Trainer:
     torch.manual_seed(config.train.seed)
     model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer))
     device = torch.device("cpu")
-    return Trainer(config.train, config.search, model, corpus, run, device, Ranks(), Display(quiet=True))
+    return Trainer(config.train, config.search, model, corpus, run, device, ProcessGroup(), Display(quiet=True))
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None:
     """Let the validations find given losses, one after another."""
     coming = iter(losses)
-    monkeypatch.setattr(Validator, "measure", lambda self, model, interrupted: Validation({"loss": next(coming)}))
+    monkeypatch.setattr(
+        Seq2SeqValidator, "measure", lambda self, model, interrupted: ValidationResult({"loss": next(coming)})
+    )
 
 
 def weights_after_steps(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, torch.Tensor]]:
@@ -211,7 +214,7 @@ def test_the_metric_chooses_the_best(
         {"loss": 3.0, "bleu": 1.0, "cer": 0.1},
     ]
     coming = iter(scores)
-    monkeypatch.setattr(Validator, "measure", lambda self, model, interrupted: Validation(next(coming)))
+    monkeypatch.setattr(Seq2SeqValidator, "measure", lambda self, model, interrupted: ValidationResult(next(coming)))
     progress = train(configure("train.steps=6", "train.validate_every=2", f"train.metric={metric}"), tmp_path / "run")
     assert progress.best[0][1] == best
     assert sha256(tmp_path / "run" / "weights.safetensors") == sha256(
@@ -255,7 +258,9 @@ def test_the_moving_average_is_what_is_validated_and_kept(
     torch.testing.assert_close(kept["decoder.input.embedding.weight"], expected, rtol=1e-5, atol=1e-6)
     assert not torch.equal(kept["decoder.input.embedding.weight"], plain["decoder.input.embedding.weight"])
     corpus = prepare(config.data, config.tokenizer)
-    measured = Validator(corpus, SearchConfig(), 0, torch.device("cpu")).measure(Run(run).model(torch.device("cpu")))
+    measured = Seq2SeqValidator(corpus, SearchConfig(), 0, torch.device("cpu")).measure(
+        Run(run).model(torch.device("cpu"))
+    )
     assert measured is not None
     assert -progress.best[0][0] == measured.scores["loss"]
 
@@ -292,7 +297,7 @@ def test_the_log_says_what_a_step_did(configure: Configure, tmp_path: Path) -> N
         assert row.keys() == {
             "step", "epoch", "loss", "learning_rate", "gradient_norm", "tokens", "tokens_per_second", "seconds",
         }  # fmt: skip
-        assert row["learning_rate"] == rate_at(config.train.optimizer, row["step"], 10)
+        assert row["learning_rate"] == learning_rate_at(config.train.optimizer, row["step"], 10)
         assert all(math.isfinite(value) for value in row.values())
         assert row["gradient_norm"] > 0
     tokens = [row["tokens"] for row in rows]

@@ -24,12 +24,12 @@ from dragoman.models.masked_lm import MaskedModel, MaskedModelConfig
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.training.optimizer import OptimizerConfig, build_optimizer
-from dragoman.training.start_from import start_with_parts
+from dragoman.training.start_from import load_parts
 from dragoman.training.transfer import (
     RateConfig,
-    StartConfig,
+    StartFromConfig,
     Vocabularies,
-    every_name,
+    all_named_weights,
     freeze,
     rate_factors,
     transfer,
@@ -66,7 +66,7 @@ def test_an_encoder_goes_into_another_task_and_the_rest_is_told() -> None:
     old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=BERT), WORDS)
     new = seeded(Classifier, 2)
     before = copies(new)
-    found = transfer(new, every_name(old), ["encoder"], run="runs/bert")
+    found = transfer(new, all_named_weights(old), ["encoder"], run="runs/bert")
     batch = batch_of([[5, 6, 7], [8]])
     ours, theirs = (one.eval().encoder(batch.source, batch.source_mask) for one in (new, old))
     assert torch.equal(ours.values, theirs.values)
@@ -89,7 +89,7 @@ def test_an_encoder_goes_into_another_task_and_the_rest_is_told() -> None:
 
 def test_all_of_a_run_gives_the_same_model() -> None:
     old, new = (seeded(LanguageModel, seed, LanguageModelConfig(stack=STACK), WORDS) for seed in (1, 2))
-    found = transfer(new, every_name(old))
+    found = transfer(new, all_named_weights(old))
     assert found.left == found.unused == found.partly == ()
     batch = batch_of([[]], [[5, 6, 7]])
     assert torch.equal(new.eval()(batch).total, old.eval()(batch).total)
@@ -100,7 +100,7 @@ def test_what_has_another_shape_is_left_and_explained() -> None:
     old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=more), WORDS)
     new = seeded(Classifier, 2)
     before = copies(new)
-    found = transfer(new, every_name(old), ["encoder"], run="runs/bert")
+    found = transfer(new, all_named_weights(old), ["encoder"], run="runs/bert")
     assert ("encoder.texts", "found 5 × 8, expected 2 × 8") in found.left
     assert torch.equal(new.encoder.texts, before["encoder.texts"])
     assert torch.equal(new.encoder.positions, old.encoder.positions)
@@ -112,7 +112,7 @@ def test_of_positions_the_first_of_both_come_over(there: int, here: int) -> None
     old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=replace(BERT, maximum=there)), WORDS)
     new = seeded(Classifier, 2, config=replace(BERT, maximum=here))
     before = copies(new)
-    found = transfer(new, every_name(old), ["encoder"], run="runs/bert")
+    found = transfer(new, all_named_weights(old), ["encoder"], run="runs/bert")
     assert torch.equal(new.encoder.positions[:11], old.encoder.positions[:11])
     assert torch.equal(new.encoder.positions[11:], before["encoder.positions"][11:])
     assert f"loaded in part: encoder.positions (11 of {here + 1} positions, the first of both)" in found.lines("x")
@@ -126,7 +126,7 @@ def test_a_language_model_becomes_a_decoder_under_another_name() -> None:
     config = EncoderDecoderConfig(tie="target", encoder=STACK, decoder=STACK)
     new = seeded(EncoderDecoder, 2, config, WORDS, WORDS)
     before = copies(new)
-    found = transfer(new, every_name(old), ["stack:decoder"])
+    found = transfer(new, all_named_weights(old), ["stack:decoder"])
     assert torch.equal(new.decoder.blocks[1].attention.project.weight, old.stack.blocks[1].attention.project.weight)
     assert torch.equal(new.output.weight, old.output.weight)  # tied here as there
     assert torch.equal(new.decoder.blocks[0].cross.query.weight, before["decoder.blocks.0.cross.query.weight"])
@@ -139,13 +139,13 @@ def test_tied_tables_are_found_by_any_of_their_names() -> None:
     """The old model has one table for all, under the encoder's name; the new one has three."""
     old = seeded(EncoderDecoder, 1, EncoderDecoderConfig(tie="all", encoder=STACK, decoder=STACK), WORDS, WORDS)
     new = seeded(EncoderDecoder, 2, EncoderDecoderConfig(tie="none", encoder=STACK, decoder=STACK), WORDS, WORDS)
-    found = transfer(new, every_name(old), ["embeddings"])
+    found = transfer(new, all_named_weights(old), ["embeddings"])
     assert found.loaded == ("encoder.input.embedding.weight", "decoder.input.embedding.weight")
     table = old.encoder.input.embedding.weight
     assert torch.equal(new.encoder.input.embedding.weight, table)
     assert torch.equal(new.decoder.input.embedding.weight, table)
     assert not torch.equal(new.output.weight, table)
-    back = transfer(old, every_name(new), ["decoder"])
+    back = transfer(old, all_named_weights(new), ["decoder"])
     assert "encoder.input.embedding.weight" in back.loaded
     assert torch.equal(old.output.weight, new.decoder.input.embedding.weight)
 
@@ -156,7 +156,7 @@ def test_rows_of_other_vocabularies_are_matched_by_token() -> None:
     old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=BERT), WORDS)
     new = seeded(Classifier, 2, len(ours))
     before = copies(new)
-    found = transfer(new, every_name(old), ["encoder"], [Vocabularies(theirs, ours)])
+    found = transfer(new, all_named_weights(old), ["encoder"], [Vocabularies(theirs, ours)])
     table, other = new.encoder.embedding.weight, old.encoder.embedding.weight
     assert torch.equal(table[[0, 2, 3, 4]], other[[3, 0, 16, 1]])
     assert torch.equal(table[1], before["encoder.embedding.weight"][1])
@@ -168,11 +168,11 @@ def test_parts_that_are_not_there_are_refused() -> None:
     old = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
     new = seeded(Classifier, 2)
     with pytest.raises(ConfigError, match=r"parts: runs/x has no weights of 'stck'. Did you mean 'stack'\?"):
-        transfer(new, every_name(old), ["stck"], run="runs/x")
+        transfer(new, all_named_weights(old), ["stck"], run="runs/x")
     with pytest.raises(
         ConfigError, match=r"parts: this model has no weights of 'stack'. Expected one of: encoder, out"
     ):
-        transfer(new, every_name(old), ["stack"], run="runs/x")
+        transfer(new, all_named_weights(old), ["stack"], run="runs/x")
     with pytest.raises(ConfigError, match=r"'stack:encoder' of runs/x \(encoder.* has no name in common .*\(encoder\."):
         transfer(new, {"stack.zzz": torch.zeros(2)}, ["stack:encoder"], run="runs/x")
     with pytest.raises(ConfigError, match=r"'all' of runs/x \(zzz\) has no name in common with this model \(encoder"):
@@ -181,7 +181,7 @@ def test_parts_that_are_not_there_are_refused() -> None:
     other = seeded(MaskedModel, 3, MaskedModelConfig(encoder=wide), WORDS + 1)
     told = r"nothing of runs/y fits this model: encoder\.positions: found 13 × 16, expected 11 × 8; .*\(and 17 more\)"
     with pytest.raises(RunError, match=told):
-        transfer(new, every_name(other), ["encoder"], run="runs/y")
+        transfer(new, all_named_weights(other), ["encoder"], run="runs/y")
 
 
 # --- freezing and rates
@@ -267,7 +267,7 @@ def test_rates_by_name_are_steps_of_their_own_length() -> None:
 
 def test_settings() -> None:
     table = {"run": "runs/x", "parts": ["encoder"]}
-    assert settings.build(StartConfig, table) == StartConfig("runs/x", ("encoder",))
+    assert settings.build(StartFromConfig, table) == StartFromConfig("runs/x", ("encoder",))
     with pytest.raises(ConfigError, match="factor"):
         settings.build(RateConfig, {"names": "encoder", "factor": 0.0})
 
@@ -276,11 +276,11 @@ def test_the_way_out_of_another_vocabulary_names_the_setting_that_there_is() -> 
     """Where one vocabulary serves both sides there is no tokenizer.target to set."""
     old, new = (Characters(CharactersConfig(), letters) for letters in ("abc", "abd"))
     model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
-    start = StartConfig("runs/x")
+    start = StartFromConfig("runs/x")
     with pytest.raises(RunError, match=r'tokenizer.source = \{ kind = "run", run = "runs/x", side = "target" \}'):
-        start_with_parts(model, every_name(model), (old, old), (new, new), start)
+        load_parts(model, all_named_weights(model), (old, old), (new, new), start)
     with pytest.raises(RunError, match=r'tokenizer.target = \{ kind = "run", run = "runs/x", side = "target" \}'):
-        start_with_parts(model, every_name(model), (old, old), (old, new), start)
+        load_parts(model, all_named_weights(model), (old, old), (old, new), start)
 
 
 @pytest.mark.parametrize(
@@ -303,12 +303,12 @@ def test_what_knows_other_labels_stays_and_is_told() -> None:
     one, other = (Tagger(config, build_embedding(len(words), 6, PAD), 3, keep_from=len(words)) for _ in range(2))
     nn.init.normal_(one.chain.transitions)  # type: ignore[union-attr]
     theirs, ours = (words, Labels(["A", "B", "C"])), (words, Labels(["X", "Y", "Z"]))
-    found = start_with_parts(other, every_name(one), theirs, ours, StartConfig("there"))
+    found = load_parts(other, all_named_weights(one), theirs, ours, StartFromConfig("there"))
     knowing = {"output.weight", "output.bias", "chain.transitions", "chain.first", "chain.last"}
     assert set(found.unused) == {name for name, _ in found.left} == knowing
     for part in ("chain", "output", "output.bias"):
         with pytest.raises(RunError, match=rf"parts: found '{part}', which knows what there answers with, and these"):
-            start_with_parts(other, every_name(one), theirs, ours, StartConfig("there", ("encoder", part)))
+            load_parts(other, all_named_weights(one), theirs, ours, StartFromConfig("there", ("encoder", part)))
     assert not other.chain.transitions.any()  # type: ignore[union-attr]
-    start_with_parts(other, every_name(one), theirs, theirs, StartConfig("there", ("chain",)))
+    load_parts(other, all_named_weights(one), theirs, theirs, StartFromConfig("there", ("chain",)))
     assert torch.equal(other.chain.transitions, one.chain.transitions)  # type: ignore[union-attr]

@@ -20,7 +20,7 @@ from dragoman.runs import Run, train
 from dragoman.tasks.config import build
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
-from dragoman.training.transfer import Transferred
+from dragoman.training.transfer import TransferReport
 from tests.conftest import call, quiet_machine
 
 STACK = {"layers": 1, "width": 16, "heads": 2, "feedforward": 32, "dropout": 0.1}
@@ -191,7 +191,7 @@ def test_parts_under_other_names_are_compared(task: str, name: str, monkeypatch:
             "train": {"start_from": {"run": "lm", "parts": [f"stack:{name}"]}},
         }
     )
-    came = Transferred((f"{name}.blocks.0.attention.query.weight",), (), (), (), 1)
+    came = TransferReport((f"{name}.blocks.0.attention.query.weight",), (), (), (), 1)
     warning = f"lm learned what is taken from it otherwise: model.{name}.heads was 2, is 4"
     assert runs.learned_otherwise(config, came) == warning
     assert runs.learned_otherwise(config, came._replace(loaded=(f"{name}.embedding.weight",))) == ""

@@ -200,7 +200,7 @@ def memory_problems(config: TransformerConfig, memory: int) -> Iterator[str]:
 class CausalBlock(nn.Module):
     """Self-attention over the past, then feed-forward: a decoder's block without a memory to look at."""
 
-    region = True  # worth compiling for training
+    compile_in_training = True
 
     def __init__(self, config: TransformerConfig, relation: Relation) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ SoftmaxConfig = FullSoftmaxConfig | SampledSoftmaxConfig
 class CrossEntropy(nn.Module):
     """Of scores (B, T, V) and target (B, T) what each place costs, zero on padding: (B, T)."""
 
-    region = True  # worth compiling for training: scores in half precision are then read as they are
+    compile_in_training = True  # the compiled code reads half-precision scores without a float32 copy
 
     def forward(self, logits: Tensor, target: Tensor, smoothing: float, vocabulary: int | None = None) -> Tensor:
         """A share `smoothing` of the target probability is spread over all words; columns after the last are left out.

@@ -17,12 +17,12 @@ from dragoman.data.tokenizers.labels import Labels
 from dragoman.decoding.direct import Readout
 from dragoman.errors import ConfigError
 from dragoman.scoring.label_table import score_answers, usual
-from dragoman.training.validation.text import Validation
+from dragoman.training.validation.result import ValidationResult
 
 LOOKED_AT = 100  # texts among which that of the first row is looked for
 
 
-class AnswerValidator:
+class LabelValidator:
     """Measures a model that answers directly on the validation part of a corpus."""
 
     def __init__(self, corpus: Corpus, readout: Readout, metric: str, device: torch.device) -> None:
@@ -51,7 +51,7 @@ class AnswerValidator:
         return self.readout.truths(gather(self.corpus.valid, rows, form=self.corpus.form), self.corpus.target_tokenizer)
 
     @torch.no_grad()
-    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> Validation | None:
+    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
         """All scores of a model; None if interrupted."""
         model.eval()
         total, count = 0.0, 0
@@ -68,7 +68,7 @@ class AnswerValidator:
             total, count = total + float(loss.total), count + int(loss.tokens)
             found += [answer.value for answer in self.readout.read(model, batch, codec)]
         scores = score_answers(self.readout.metrics, found, expected, labels=self.labels)
-        return Validation({"loss": total / count, **scores}, self._sample(model))
+        return ValidationResult({"loss": total / count, **scores}, self._sample(model))
 
     def _sample(self, model: Any) -> tuple[str, str]:
         first = np.zeros(1, dtype=np.int64)

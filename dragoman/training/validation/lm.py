@@ -12,10 +12,10 @@ from dragoman.data.bptt import OverlappingPlan, RunningText
 from dragoman.data.corpus import Corpus
 from dragoman.decoding.likelihood import text_likelihood
 from dragoman.scoring.perplexity import text_size
-from dragoman.training.validation.text import Validation
+from dragoman.training.validation.result import ValidationResult
 
 
-class TextValidator:
+class LanguageModelValidator:
     """Measures a language model on the validation part of a corpus."""
 
     def __init__(self, corpus: Corpus, segment: int, device: torch.device) -> None:
@@ -25,11 +25,11 @@ class TextValidator:
             self.size = text_size(json.loads(line)["references"][0] for line in file)
 
     @torch.no_grad()
-    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> Validation | None:
+    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
         """All scores of a model; None if interrupted."""
         model.eval()
         found = text_likelihood(model, self.plan, self.size, self.device, interrupted)
         if found is None:
             return None
         likelihood, accuracy = found
-        return Validation({**likelihood.scores(), "token_accuracy": accuracy})
+        return ValidationResult({**likelihood.scores(), "token_accuracy": accuracy})

@@ -10,21 +10,21 @@ import torch
 from dragoman.data.batching import BatchPlan, gather
 from dragoman.data.corpus import Corpus
 from dragoman.decoding.fill_mask import hidden_scores
-from dragoman.training.validation.text import Validation
+from dragoman.training.validation.result import ValidationResult
 
 
-class HiddenValidator:
+class MaskedLMValidator:
     """Measures a model that tells hidden tokens on the validation part of a corpus."""
 
     def __init__(self, corpus: Corpus, device: torch.device) -> None:
         self.corpus, self.device = corpus, device
         self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, form=corpus.form)
 
-    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> Validation | None:
+    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
         """All scores of a model; None if interrupted."""
         model.eval()
         epoch = self.plan.epoch(0)
         places = range(len(epoch))
         batches = (gather(self.corpus.valid, epoch[place], form=self.corpus.form).to(self.device) for place in places)
         found = hidden_scores(model, batches, interrupted)
-        return None if found is None else Validation(found)
+        return None if found is None else ValidationResult(found)

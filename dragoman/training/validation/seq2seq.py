@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, zip_longest
 from typing import Any
 
@@ -19,25 +19,7 @@ from dragoman.decoding.search import search_all
 from dragoman.scoring import METRICS, score_table
 from dragoman.scoring.report import REPORTED
 from dragoman.scoring.table import Units
-
-
-@dataclass(frozen=True)
-class Validation:
-    """What was measured at one step."""
-
-    scores: dict[str, float]
-    sample: tuple[str, str] | None = None  # an input and what the model made of it
-
-    def line(self) -> str:
-        """The scores as a person reads them."""
-        formats = {"loss": ".3f", "perplexity": ".2f", "bleu": ".1f", "chrf": ".1f", "mse": ".4g"}
-        formats |= {"pseudo_perplexity": ".2f", "cider": ".3f"}
-        formats |= dict.fromkeys(("matthews", "pearson", "spearman"), ".3f")
-        formats |= dict.fromkeys(("word_perplexity", "character_perplexity", "character_nats", "byte_bits"), ".4g")
-        return "  ".join(
-            f"{name} {value:{formats[name]}}" if name in formats else f"{name} {100 * value:.1f} %"
-            for name, value in self.scores.items()
-        )
+from dragoman.training.validation.result import ValidationResult
 
 
 def decoded_rows(rows: Iterable[dict[str, Any]], tags: Sequence[str], most: int) -> list[dict[str, Any]]:
@@ -53,7 +35,7 @@ def decoded_rows(rows: Iterable[dict[str, Any]], tags: Sequence[str], most: int)
     return list(islice(in_turn, most))
 
 
-class Validator:
+class Seq2SeqValidator:
     """Measures a model on the validation part of a corpus."""
 
     def __init__(
@@ -84,7 +66,7 @@ class Validator:
         self.sources = [sources[place] for place in kept]
 
     @torch.no_grad()
-    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> Validation | None:
+    def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
         """All scores of a model; None if interrupted."""
         model.eval()
         total, correct, count = 0.0, 0, 0
@@ -99,7 +81,7 @@ class Validator:
         loss = total / count if count else math.inf  # not one target that the model could write
         found = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": correct / max(1, count)}
         if not self.sources:
-            return Validation(found)
+            return ValidationResult(found)
         written: list[str] = [""] * len(self.sources)
         ratio = self.corpus.report["length_ratio"]
         answers = search_all(
@@ -111,4 +93,4 @@ class Validator:
                 return None
         scores = score_table(written, self.references, self.names, units=self.units)
         found |= {name: scores[name] for name in self.names}
-        return Validation(found, (self.texts[0], written[0]))
+        return ValidationResult(found, (self.texts[0], written[0]))
