@@ -45,7 +45,7 @@ def searched_only(command: str, run: str, tasks: str) -> None:
 
 def text_of_object(line: str, place: str) -> str:
     """The text in a line of JSON; nothing more can be asked where nothing is searched."""
-    from dragoman.decoding.constraints.requests import object_from_json
+    from dragoman.decoding.constraints.spec import object_from_json
 
     table = object_from_json(line, place)
     for name in table:

@@ -211,7 +211,7 @@ def search_settings(given: dict[str, Any]) -> dict[str, Any]:
 def control_settings(given: dict[str, Any]) -> dict[str, Any]:
     """What is asked of every output among the arguments of a command, with the files it names read."""
     from dragoman.data.readers.lines import read_lines
-    from dragoman.decoding.constraints.requests import Terminology
+    from dragoman.decoding.constraints.source import Terminology
 
     table = {name: given[name] for name in ("prefix", "pattern", "placeholders")}
     table |= {name: list(given[name]) for name in ("forbid", "require")}

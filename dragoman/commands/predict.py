@@ -116,14 +116,14 @@ def predict(
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
     from dragoman.data.readers.lines import holds_objects, read_lines
-    from dragoman.decoding.constraints.requests import Asked, asked_from_json, control_of
+    from dragoman.decoding.constraints.spec import ConstrainedInput, input_from_json, parse_constraints
     from dragoman.inference.companions import asked_how
     from dragoman.inference.predictor import WINDOW
 
     named = locations(opened, file, media) if reads_files(opened) else None
     lines = read_lines(file) if named is None else named
     asked = control_settings(given)
-    control = control_of(asked, "options")
+    constraints = parse_constraints(asked, "options")
     if beam_trace is not None:
         from dragoman.files import check_writable
 
@@ -143,7 +143,9 @@ def predict(
     if as_json and reads_files(opened):
         lines = noted(lines, sources)
     texts = (
-        asked_from_json(line, f"{file}:{number}", control) if objects and line.strip() else Asked(line, control)
+        input_from_json(line, f"{file}:{number}", constraints)
+        if objects and line.strip()
+        else ConstrainedInput(line, constraints)
         for number, line in enumerate(lines, 1)
     )
     conversation = typed and sys.stdin.isatty()  # a person waits for an answer to every line

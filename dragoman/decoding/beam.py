@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
-from dragoman.decoding.constraints.automata import Rules
-from dragoman.decoding.constraints.tracker import Guides
+from dragoman.decoding.constraints.automata import ConstraintAutomaton
+from dragoman.decoding.constraints.tracker import ConstraintTracker
 from dragoman.decoding.coverage import Coverage, without_repeats
 from dragoman.decoding.diverse_beam import Groups
 from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, Step, allowed, divisor
@@ -193,7 +193,7 @@ class Look:
 
     looked: int
     width: int
-    guides: Guides
+    guides: ConstraintTracker
     left: list[int]  # tokens that may still follow the next one, of every source
 
     def __call__(
@@ -203,7 +203,7 @@ class Look:
         if self.guides:
             guides, left = self.guides, self.left
             if rows is not None:
-                guides, left = guides.of(rows.tolist()), [left[row] for row in rows.tolist()]
+                guides, left = guides.subset(rows.tolist()), [left[row] for row in rows.tolist()]
             return guides.choose(candidates, unwished, self.looked, left)
         best, index = best_of(candidates.flatten(1), self.looked)
         return best, index, (torch.arange(self.looked, device=best.device) < self.width).expand_as(best)
@@ -223,7 +223,7 @@ def beam(
     certain: bool = False,
     shortest: int = 0,
     no_repeat: int = 0,
-    rules: Sequence[Rules | None] | None = None,
+    rules: Sequence[ConstraintAutomaton | None] | None = None,
     coverage: Coverage | None = None,
     trace: Trace | None = None,
     groups: Groups | None = None,
@@ -238,8 +238,8 @@ def beam(
     With `certain` a source is done when no live hypothesis can come before its `most` best: log-probabilities only
     sum up to less, so one that lives is at best worth its sum so far over the divisor at the limit. Under `rules`
     (one a source) only continuations that can be completed in time are ranked; where phrases are required the places
-    are shared out as `Guides` says, and half as many complete ones are enough. Rules go before `shortest` and
-    `no_repeat` where both cannot be kept.
+    are shared out as `ConstraintTracker` says, and half as many complete ones are enough. Rules go before `shortest`
+    and `no_repeat` where both cannot be kept.
 
     With `groups` every source is searched by several beams of `width` that keep away from each other, and has `most`
     outputs of all of them.
@@ -253,8 +253,8 @@ def beam(
         if coverage:
             coverage.select(rows)
     sources, complete = limits.shape[0], complete or width
-    guides = Guides(rules or [None] * sources, width)
-    half = torch.tensor(guides.required, dtype=torch.bool, device=limits.device)
+    guides = ConstraintTracker(rules or [None] * sources, width)
+    half = torch.tensor(guides.requires_phrases, dtype=torch.bool, device=limits.device)
     enough = torch.where(half, max(1, complete // 2), complete)
     longest = int(limits.max()) if sources else 0
     divisors = [1.0, *(divisor(length, length_penalty, normalisation) for length in range(1, longest + 1))]
@@ -311,7 +311,7 @@ def ruled_choice(
     live: Live,
     log_probabilities: Tensor,
     place: Tensor,
-    guides: Guides,
+    guides: ConstraintTracker,
     groups: Groups | None,
     shortest: int,
     no_repeat: int,

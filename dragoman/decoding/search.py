@@ -16,7 +16,7 @@ from dragoman.decoding import cuda_graph_step as captured
 from dragoman.decoding import length_nat as slots
 from dragoman.decoding.beam import beam
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.constraints.automata import Rules
+from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.coverage import Coverage
 from dragoman.decoding.diverse_beam import Groups
 from dragoman.decoding.greedy import follow
@@ -57,7 +57,7 @@ def search(
     *,
     method: Method | None = None,
     text: Callable[[Sequence[int]], str] = str,
-    rules: Sequence[Rules | None] | None = None,
+    rules: Sequence[ConstraintAutomaton | None] | None = None,
     trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses for every source of a batch, best first; without a `method` those of greedy or beam search.
@@ -93,7 +93,9 @@ def search(
     return found
 
 
-def check_at_once(config: SearchConfig, rules: Sequence[Rules | None] | None, trace: Trace | None) -> None:
+def check_at_once(
+    config: SearchConfig, rules: Sequence[ConstraintAutomaton | None] | None, trace: Trace | None
+) -> None:
     """Refuse what only a search step by step can do."""
     asked = {
         "rules": rules is not None and any(rules),
@@ -108,7 +110,7 @@ def check_at_once(config: SearchConfig, rules: Sequence[Rules | None] | None, tr
         raise ConfigError(f"found {', '.join(wrong)}, but this model writes all tokens at once, not one by one")
 
 
-def check_possible(rules: Sequence[Rules | None] | None, limits: Tensor) -> None:
+def check_possible(rules: Sequence[ConstraintAutomaton | None] | None, limits: Tensor) -> None:
     """Refuse rules that no output can keep."""
     for one, limit in zip(rules or (), limits.tolist(), strict=False):
         if one is not None and (needed := one.distance(one.start)) > limit - 1:
@@ -131,7 +133,7 @@ def in_steps(
     limits: Tensor,
     config: SearchConfig,
     n_best: int,
-    rules: Sequence[Rules | None] | None = None,
+    rules: Sequence[ConstraintAutomaton | None] | None = None,
     trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
     """What a model writes token by token."""
@@ -178,7 +180,7 @@ def search_all(
     n_best: int = 1,
     method: Method | None = None,
     text: Callable[[Sequence[int]], str] = str,
-    rules: Sequence[Rules | None] | None = None,
+    rules: Sequence[ConstraintAutomaton | None] | None = None,
     traces: list[Trace | None] | None = None,
     form: Form = PAIRS,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:

@@ -17,8 +17,10 @@ from dragoman.data.tokenizers.language_tags import asked, check_tag, untagged
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding.confidence import calibrated, token_confidences
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.constraints.automata import Rules
-from dragoman.decoding.constraints.requests import Asked, Ruler, Terminology, completed, controls, restored
+from dragoman.decoding.constraints.automata import ConstraintAutomaton
+from dragoman.decoding.constraints.compiler import ConstraintCompiler
+from dragoman.decoding.constraints.source import Terminology, add_source_constraints, restore_placeholders
+from dragoman.decoding.constraints.spec import ConstrainedInput, constraints_for_inputs
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.joint_ctc import Attending, Fused, Joint
 from dragoman.decoding.methods import Method
@@ -123,16 +125,16 @@ class Predictor:
         with, the `pattern` (a regular expression) that they match, and lists of phrases that each must not hold
         (`forbid`), must hold (`require`; a tuple of phrases: one of them), or be one of (`allow`). `terminology`, a
         file or object, requires target terms where the source has a term; `placeholders` keeps tags, variables and
-        addresses of the source. See dragoman/search/control.py.
+        addresses of the source. See decoding/constraints/spec.py.
         """
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; for one text write predict([text])")
         texts = list(texts)
         lists = {"forbid": forbid, "require": require, "allow": allow}
-        asked_for = controls(len(texts), prefix, pattern, **lists)
+        asked_for = constraints_for_inputs(len(texts), prefix, pattern, **lists)
         return list(
             self.stream(
-                [Asked(text, control) for text, control in zip(texts, asked_for, strict=True)],
+                [ConstrainedInput(text, constraints) for text, constraints in zip(texts, asked_for, strict=True)],
                 tag=tag,
                 beam=beam,
                 length_penalty=length_penalty,
@@ -156,7 +158,7 @@ class Predictor:
 
     def stream(
         self,
-        texts: Iterable[str | Asked],
+        texts: Iterable[str | ConstrainedInput],
         *,
         tag: str | None = None,
         beam: int | None = None,
@@ -174,9 +176,9 @@ class Predictor:
     ) -> Iterator[Prediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
-        `window` texts are read ahead: 1 answers each text before the next is read. A text may come as `Asked`, with
-        what is asked of its output. `tell` is called with each text and all that the search looked at, `progress` with
-        how many more texts are done, long before a whole window is.
+        `window` texts are read ahead: 1 answers each text before the next is read. A text may come as
+        `ConstrainedInput`, with constraints on its output. `tell` is called with each text and all that the search
+        looked at, `progress` with how many more texts are done, long before a whole window is.
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
@@ -207,14 +209,16 @@ class Predictor:
         return self._stream(asked_for, config, batch_size, n_best, window, method, rerank, tell, done)
 
     def _asked(
-        self, texts: Iterable[str | Asked], tag: str | None, terms: Terminology | None, placeholders: bool
-    ) -> Iterator[Asked]:
+        self, texts: Iterable[str | ConstrainedInput], tag: str | None, terms: Terminology | None, placeholders: bool
+    ) -> Iterator[ConstrainedInput]:
         """The texts as the model reads them, each with all that is asked of its output."""
         if tag is not None:
             check_tag(tag, self.tags)
-        items = (one if isinstance(one, Asked) else Asked(one) for one in texts)
+        items = (one if isinstance(one, ConstrainedInput) else ConstrainedInput(one) for one in texts)
         return (
-            Asked(text, completed(one.control, untagged(text, self.tags)[1], terms, placeholders))
+            ConstrainedInput(
+                text, add_source_constraints(one.constraints, untagged(text, self.tags)[1], terms, placeholders)
+            )
             for number, one in enumerate(items, 1)
             for text in self._read_as([one.text], tag, number)
         )
@@ -233,7 +237,7 @@ class Predictor:
 
     def _stream(
         self,
-        texts: Iterator[Asked],
+        texts: Iterator[ConstrainedInput],
         config: SearchConfig,
         rows: int,
         n_best: int,
@@ -262,7 +266,7 @@ class Predictor:
 
     def _window(
         self,
-        asked_for: list[Asked],
+        asked_for: list[ConstrainedInput],
         config: SearchConfig,
         rows: int,
         n_best: int,
@@ -283,9 +287,12 @@ class Predictor:
                     f"{self.called(first + place)}: found {len(tokens) + 1} tokens, <eos> included, expected at most "
                     f"the {most_read} of model.encoder.{bound}"
                 )
-        rules: list[Rules | None] | None = None
-        if any(asked_for[place].control for place in places):
-            rules = [self.ruler.rules(asked_for[place].control, self.called(first + place)) for place in places]
+        rules: list[ConstraintAutomaton | None] | None = None
+        if any(asked_for[place].constraints for place in places):
+            rules = [
+                self.constraint_compiler.compile(asked_for[place].constraints, self.called(first + place))
+                for place in places
+            ]
             rules = rules if any(rules) else None
         seen: list[Trace | None] | None = None if traces is None else [None] * len(places)
         engine = self.choice.engine_for(
@@ -314,13 +321,16 @@ class Predictor:
             done(1)
         sure = self._confidences(sources, found, rows)
         for place, hypotheses in found:
-            source, control = asked_for[places[place]]
+            source, constraints = asked_for[places[place]]
             predictions = [self._prediction(hypothesis) for hypothesis in hypotheses]
             if sure:
                 predictions = [confident(one, next(sure), self.scale) for one in predictions]
-            if control.kept:
+            if constraints.placeholders:
                 text = untagged(source, self.tags)[1]
-                predictions = [replace(one, text=restored(one.text, text, control.kept)) for one in predictions]
+                predictions = [
+                    replace(one, text=restore_placeholders(one.text, text, constraints.placeholders))
+                    for one in predictions
+                ]
             out[places[place]] = replace(predictions[0], alternatives=tuple(predictions[1:]))
             if traces is not None and seen is not None:
                 traces[places[place]] = seen[place]
@@ -353,9 +363,9 @@ class Predictor:
         return iter(token_confidences(self.model, outputs, self.temperature, self.device, rows))
 
     @cached_property
-    def ruler(self) -> Ruler:
-        """Makes rules of what is asked; the vocabulary is read when it is first needed."""
-        return Ruler(self.target_tokenizer)
+    def constraint_compiler(self) -> ConstraintCompiler:
+        """Made when first needed: it reads the whole vocabulary."""
+        return ConstraintCompiler(self.target_tokenizer)
 
     def _prediction(self, hypothesis: Hypothesis) -> Prediction:
         tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens
@@ -437,10 +447,10 @@ class Predictor:
         every = as_examples(pairs)
         examples, faults = self._readable(every, skip_unreadable)
         sources = self._sources(examples, tag)
-        asked_for = controls(len(sources), prefix, pattern, forbid=forbid, require=require, allow=allow)
+        asked_for = constraints_for_inputs(len(sources), prefix, pattern, forbid=forbid, require=require, allow=allow)
         predictions = list(
             self.stream(
-                [Asked(text, control) for text, control in zip(sources, asked_for, strict=True)],
+                [ConstrainedInput(text, constraints) for text, constraints in zip(sources, asked_for, strict=True)],
                 beam=beam,
                 length_penalty=length_penalty,
                 batch_size=batch_size,

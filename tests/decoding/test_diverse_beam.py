@@ -13,7 +13,10 @@ from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding.beam import beam
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.constraints.automata import Forbid, Prefix, Require, Rules
+from dragoman.decoding.constraints.automata import ConstraintAutomaton
+from dragoman.decoding.constraints.forbidden import ForbiddenTexts
+from dragoman.decoding.constraints.prefix import PrefixConstraint
+from dragoman.decoding.constraints.required import RequiredPhrases
 from dragoman.decoding.diverse_beam import Groups
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import Sampling
@@ -21,7 +24,7 @@ from dragoman.decoding.search import search
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError
 from dragoman.models.non_autoregressive import Instant, InstantConfig
-from tests.decoding.constraints.test_automata import SIZE, SURFACES, holds, text_of
+from tests.decoding.constraints.test_automata import SIZE, TOKEN_BYTES, holds, text_of
 from tests.decoding.test_beam import Found, Guess, Table, any_case, same, slow_beam, writable
 from tests.decoding.test_beam import Prefix as Written
 from tests.decoding.test_sampling import model_of
@@ -129,8 +132,12 @@ def test_rules_hold_in_every_group() -> None:
     apart = 0
     for seed in range(20):
         table = Table(seed, SIZE, 1.0, 0.0, 0.0)
-        require = [[(4, 5, 4)], SURFACES.cuts("bb")]
-        rules = [Rules([Require(require)], SIZE), None, Rules([Prefix(SURFACES, "ba"), Forbid(SURFACES, ["aa"])], SIZE)]
+        require = [[(4, 5, 4)], TOKEN_BYTES.tokenizations("bb")]
+        rules = [
+            ConstraintAutomaton([RequiredPhrases(require)], SIZE),
+            None,
+            ConstraintAutomaton([PrefixConstraint(TOKEN_BYTES, "ba"), ForbiddenTexts(TOKEN_BYTES, ["aa"])], SIZE),
+        ]
         options: dict[str, Any] = {"width": 2, "most": 4, "no_repeat": 3, "shortest": 3}
         groups = Groups(2, 1.5)
         found = fast(table, [9, 9, 9], [0, 1, 2], groups, rules=rules, **options)

@@ -1,136 +1,224 @@
-"""Outputs of a regular grammar: a regular expression as a deterministic automaton over bytes, lifted to tokens.
+"""Outputs that match a regular expression: the expression as an automaton over characters, applied to tokens.
 
-Read with Python's own parser; of its language: literals, ., classes, groups, |, and the repeats * + ? {m,n}. States are
-sets of positions and are made as they are reached (Brzozowski's derivatives would do the same).
+Supported: characters, `.`, classes, escapes, groups, `|`, the repeats `* + ? {m,n}`, and the global flags (?i) and
+(?s). The whole output must match, so anchors are not needed. Python's `re` decides what a single character matches.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
-from re import _constants as codes  # type: ignore[attr-defined]
-from re import _parser as parser  # type: ignore[attr-defined]
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
-from dragoman.decoding.constraints.automata import Standing, few_of_each
-from dragoman.decoding.constraints.token_bytes import NO_TEXT, START, Surfaces
+from dragoman.decoding.constraints.constraint import AutomatonState, Constraint, few_per_state
+from dragoman.decoding.constraints.token_bytes import NO_TEXT, START, TokenBytes
 from dragoman.errors import ConfigError
 
-MOST = 20_000  # positions an expression may have: {1,1000} writes its part a thousand times
+MAX_NODES = 20_000  # of an automaton: x{1,1000} repeats x a thousand times
+FLAGS = re.compile(r"\(\?([is]+)\)")
+GROUP = re.compile(r"\((?:\?:|\?P<\w+>|(?!\?))")
+REPEAT = re.compile(r"([*+?]|\{\d+\}|\{\d*,\d*\})([?+]?)")
+CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+ESCAPE = re.compile(
+    r"\\(?:[0-3][0-7]{2}|0[0-7]?|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|N\{[^}]+\}|[^\dbBAZ])", re.DOTALL
+)
+
+Matches = Callable[[str], object]  # whether one character matches
+Nodes = frozenset[int]
 
 
-class Grammar:
-    """The whole output matches a regular expression."""
+class Repeat(NamedTuple):
+    """An atom that occurs `least` to `most` times; an atom is a test of one character or a group of alternatives."""
 
-    steers = True
+    atom: Matches | Group
+    least: int
+    most: int | None  # None: any number of times
 
-    def __init__(self, surfaces: Surfaces, pattern: str) -> None:
-        self.surfaces = surfaces
+
+Group = list[list[Repeat]]  # alternatives, each a sequence
+
+
+class PatternParser:
+    """A recursive-descent parser of patterns that `re.compile` accepts, so it must only refuse what is unsupported."""
+
+    def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self.arrows: list[list[tuple[Any, int]]] = []  # (test of a character or None for nothing, where to)
+        self.index = 0
+        self.flags = re.RegexFlag(0)
+
+    def parse(self) -> Group:
+        """The whole pattern."""
         try:
-            first, self.last = self._part(parser.parse(pattern))
+            re.compile(self.pattern)
         except re.error as error:
-            raise ConfigError(f"pattern: found {pattern!r}, expected a regular expression ({error})") from error
-        self.start: Standing = (START, self._reached([first]), b"")
-        self._moves: dict[Standing, dict[int, Standing]] = {}
-        self._begun: dict[tuple[frozenset[int], bytes], bool] = {}
-        self._steps: dict[tuple[frozenset[int], str], frozenset[int]] = {}
+            raise ConfigError(f"pattern: found {self.pattern!r}, expected a regular expression ({error})") from error
+        if match := self._accept(FLAGS):
+            self.flags = (re.I if "i" in match[1] else self.flags) | (re.S if "s" in match[1] else self.flags)
+        return self._group()
 
-    # --- from an expression to arrows between positions (Thompson 1968)
+    def _group(self) -> Group:
+        """Alternatives up to the closing bracket or the end."""
+        alternatives: Group = [[]]
+        while self.index < len(self.pattern) and self.pattern[self.index] != ")":
+            if self.pattern[self.index] == "|":
+                alternatives.append([])
+                self.index += 1
+            else:
+                alternatives[-1].append(self._repeat())
+        return alternatives
 
-    def _node(self) -> int:
-        if len(self.arrows) >= MOST:
-            raise ConfigError(f"pattern: found more than {MOST:,} positions in {self.pattern!r}, expected fewer")
-        self.arrows.append([])
-        return len(self.arrows) - 1
+    def _repeat(self) -> Repeat:
+        atom = self._atom()
+        match = self._accept(REPEAT)
+        if match is None:
+            return Repeat(atom, 1, 1)
+        if match[2] == "+":
+            raise self._unsupported(match.start())  # a possessive repeat
+        if match[1] in ("*", "+", "?"):
+            return Repeat(atom, int(match[1] == "+"), 1 if match[1] == "?" else None)
+        least, comma, most = match[1][1:-1].partition(",")
+        return Repeat(atom, int(least or 0), int(most) if most else None if comma else int(least))
 
-    def _part(self, parts: Any) -> tuple[int, int]:
-        first = here = self._node()
-        for kind, value in parts:
-            here = self._item(here, kind, value)
-        return first, here
+    def _atom(self) -> Matches | Group:
+        begin = self.index
+        if self._accept(GROUP):
+            group = self._group()
+            self.index += 1  # the closing bracket
+            return group
+        character = self.pattern[begin]
+        match = self._accept(CLASS) or self._accept(ESCAPE)
+        if match is None:
+            if character in "(\\^$":
+                raise self._unsupported(begin)
+            self.index += 1
+        text = match[0] if match else "." if character == "." else re.escape(character)
+        return re.compile(text, self.flags).fullmatch
 
-    def _item(self, here: int, kind: Any, value: Any) -> int:
-        if kind in (codes.LITERAL, codes.NOT_LITERAL, codes.ANY, codes.IN):
-            there = self._node()
-            self.arrows[here].append((_test(kind, value), there))
-            return there
-        if kind is codes.SUBPATTERN and not value[1] and not value[2]:
-            first, last = self._part(value[3])
-            self.arrows[here].append((None, first))
-            return last
-        if kind is codes.BRANCH:
-            there = self._node()
-            for branch in value[1]:
-                first, last = self._part(branch)
-                self.arrows[here].append((None, first))
-                self.arrows[last].append((None, there))
-            return there
-        if kind in (codes.MAX_REPEAT, codes.MIN_REPEAT):
-            least, most, parts = value
-            for _ in range(least):
-                here = self._linked(here, parts)
-            if most is codes.MAXREPEAT:
-                hub = self._node()
-                self.arrows[here].append((None, hub))
-                self.arrows[self._linked(hub, parts)].append((None, hub))
-                return hub
-            end = self._node()
-            for _ in range(most - least):
-                self.arrows[here].append((None, end))
-                here = self._linked(here, parts)
-            self.arrows[here].append((None, end))
-            return end
-        raise ConfigError(
-            f"pattern: found {str(kind).lower()} in {self.pattern!r}, expected only characters, classes, groups, "
-            "| and repeats; the whole output must match, so that ^ and $ are not needed"
+    def _accept(self, expression: re.Pattern[str]) -> re.Match[str] | None:
+        """Move behind a match, if there is one here."""
+        match = expression.match(self.pattern, self.index)
+        self.index = match.end() if match else self.index
+        return match
+
+    def _unsupported(self, index: int) -> ConfigError:
+        return ConfigError(
+            f"pattern: found {self.pattern[index : index + 3]!r} in {self.pattern!r}, expected only characters, "
+            "classes, groups, | and repeats; the whole output must match, so leave out ^ and $"
         )
 
-    def _linked(self, here: int, parts: Any) -> int:
-        first, last = self._part(parts)
-        self.arrows[here].append((None, first))
+
+class CharacterAutomaton:
+    """A nondeterministic automaton (Thompson 1968); transitions between sets of nodes are computed on demand."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self.edges: list[list[tuple[Matches | None, int]]] = []  # None: an edge that reads no character
+        self._next: dict[tuple[Nodes, str], Nodes] = {}
+        first = self._node()
+        self.final = self._add_group(first, PatternParser(pattern).parse())
+        self.start = self._closure([first])
+
+    def _node(self) -> int:
+        if len(self.edges) >= MAX_NODES:
+            raise ConfigError(f"pattern: found more than {MAX_NODES:,} positions in {self.pattern!r}, expected fewer")
+        self.edges.append([])
+        return len(self.edges) - 1
+
+    def _add_group(self, first: int, group: Group) -> int:
+        """Add alternatives after a node; the last node."""
+        last = self._node()
+        for sequence in group:
+            node = self._node()
+            self.edges[first].append((None, node))
+            for repeat in sequence:
+                node = self._add_repeat(node, repeat)
+            self.edges[node].append((None, last))
         return last
 
-    def _reached(self, nodes: Iterable[int]) -> frozenset[int]:
-        seen, waiting = set(nodes), list(nodes)
-        while waiting:
-            for test, there in self.arrows[waiting.pop()]:
-                if test is None and there not in seen:
-                    seen.add(there)
-                    waiting.append(there)
+    def _add_repeat(self, node: int, repeat: Repeat) -> int:
+        for _ in range(repeat.least):
+            node = self._add_atom(node, repeat.atom)
+        if repeat.most is None:
+            hub = self._node()
+            self.edges[node].append((None, hub))
+            self.edges[self._add_atom(hub, repeat.atom)].append((None, hub))
+            return hub
+        last = self._node()
+        for _ in range(repeat.most - repeat.least):
+            self.edges[node].append((None, last))
+            node = self._add_atom(node, repeat.atom)
+        self.edges[node].append((None, last))
+        return last
+
+    def _add_atom(self, node: int, atom: Matches | Group) -> int:
+        if isinstance(atom, list):
+            return self._add_group(node, atom)
+        last = self._node()
+        self.edges[node].append((atom, last))
+        return last
+
+    def _closure(self, nodes: Iterable[int]) -> Nodes:
+        """The nodes and all that edges without a character lead to."""
+        seen = set(nodes)
+        stack = list(seen)
+        while stack:
+            for matches, node in self.edges[stack.pop()]:
+                if matches is None and node not in seen:
+                    seen.add(node)
+                    stack.append(node)
         return frozenset(seen)
 
-    def step(self, nodes: frozenset[int], character: str) -> frozenset[int]:
-        """The positions after one more character; none if it does not fit."""
-        if (nodes, character) not in self._steps:
-            there = [to for node in nodes for test, to in self.arrows[node] if test is not None and test(character)]
-            self._steps[nodes, character] = self._reached(there)
-        return self._steps[nodes, character]
+    def next_nodes(self, nodes: Nodes, character: str) -> Nodes:
+        """The nodes after one more character; empty if it does not match."""
+        if (nodes, character) not in self._next:
+            after = [
+                target
+                for node in nodes
+                for matches, target in self.edges[node]
+                if matches is not None and matches(character)
+            ]
+            self._next[nodes, character] = self._closure(after)
+        return self._next[nodes, character]
 
-    # --- over tokens
 
-    def moves(self, state: Standing) -> Mapping[int, Standing]:
-        """Tokens that fit; a character may be spelled in several bytes up to U+FFFF, beyond it only by a piece."""
-        if state not in self._moves:
-            place, nodes, begun = state
-            found: dict[int, Standing] = {}
-            known: dict[bytes, tuple[frozenset[int], bytes] | None] = {}
-            for token, both in enumerate(self.surfaces.written):
+class RegexConstraint(Constraint):
+    """The whole output matches a regular expression.
+
+    A state is (context of the next token, nodes of the automaton, first bytes of an unfinished character). Tokens may
+    spell a character byte by byte up to U+FFFF; beyond that a token must contain the whole character.
+    """
+
+    may_block_end = True
+
+    def __init__(self, token_bytes: TokenBytes, pattern: str) -> None:
+        self.token_bytes = token_bytes
+        self.automaton = CharacterAutomaton(pattern)
+        self.start = (START, self.automaton.start, b"")
+        self._next_states: dict[AutomatonState, dict[int, AutomatonState]] = {}
+        self._can_finish_cache: dict[tuple[Nodes, bytes], bool] = {}
+
+    def _matching(self, state: AutomatonState) -> Mapping[int, AutomatonState]:
+        """Tokens that match, and the state after each."""
+        if state not in self._next_states:
+            context, nodes, begun = state
+            states: dict[int, AutomatonState] = {}
+            known: dict[bytes, tuple[Nodes, bytes] | None] = {}
+            for token, both in enumerate(self.token_bytes.texts):
                 if token in NO_TEXT:
                     continue
-                text = both[place]
+                text = both[context]
                 if text not in known:
                     known[text] = self._after(nodes, begun + text)
-                result = known[text]
-                if result is not None:
-                    found[token] = (self.surfaces.after[token], *result)
-            self._moves[state] = found
-        return self._moves[state]
+                after = known[text]
+                if after is not None:
+                    states[token] = (self.token_bytes.next_context[token], *after)
+            self._next_states[state] = states
+        return self._next_states[state]
 
-    def _after(self, nodes: frozenset[int], text: bytes) -> tuple[frozenset[int], bytes] | None:
+    def _after(self, nodes: Nodes, text: bytes) -> tuple[Nodes, bytes] | None:
+        """The nodes after some bytes, and the bytes of an unfinished character at their end."""
         whole, begun = text, b""
-        for size in range(1, 4):  # the end may be the beginning of a character
+        for size in range(1, 4):
             if len(text) >= size and text[-size] >= 0xC0:
                 length = 2 if text[-size] < 0xE0 else 3 if text[-size] < 0xF0 else 4
                 if length > size:
@@ -141,71 +229,42 @@ class Grammar:
         except UnicodeDecodeError:
             return None
         for character in characters:
-            nodes = self.step(nodes, character)
+            nodes = self.automaton.next_nodes(nodes, character)
             if not nodes:
                 return None
-        return (nodes, begun) if not begun or self._may_begin(nodes, begun) else None
+        return (nodes, begun) if not begun or self._can_finish(nodes, begun) else None
 
-    def _may_begin(self, nodes: frozenset[int], begun: bytes) -> bool:
-        """Whether some character up to U+FFFF begins with these bytes and fits."""
-        if (nodes, begun) not in self._begun:
-            shifts = 6 * ((2 if begun[0] < 0xE0 else 3) - len(begun))
+    def _can_finish(self, nodes: Nodes, begun: bytes) -> bool:
+        """Whether some character up to U+FFFF begins with these bytes and matches."""
+        if (nodes, begun) not in self._can_finish_cache:
+            shift = 6 * ((2 if begun[0] < 0xE0 else 3) - len(begun))
             lead = begun[0] & (0x1F if begun[0] < 0xE0 else 0x0F)
             for byte in begun[1:]:
                 lead = lead << 6 | byte & 0x3F
-            codes_of = range(lead << shifts, (lead + 1) << shifts)
-            self._begun[nodes, begun] = begun[0] < 0xF0 and any(
-                chr(code).encode("utf-8", "replace").startswith(begun) and bool(self.step(nodes, chr(code)))
-                for code in codes_of
+            self._can_finish_cache[nodes, begun] = begun[0] < 0xF0 and any(
+                chr(code).encode("utf-8", "replace").startswith(begun)
+                and bool(self.automaton.next_nodes(nodes, chr(code)))
+                for code in range(lead << shift, (lead + 1) << shift)
             )
-        return self._begun[nodes, begun]
+        return self._can_finish_cache[nodes, begun]
 
-    def after(self, state: Standing, token: int) -> Standing:
-        """The positions after a token that fits."""
-        return self.moves(state).get(token)
+    def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
+        """The state after a token that matches."""
+        return self._matching(state).get(token)
 
-    def only(self, state: Standing) -> Collection[int] | None:
-        """Tokens that fit."""
-        return self.moves(state)
-
-    def never(self, state: Standing) -> Collection[int]:
-        """Nothing more."""
-        return ()
-
-    def otherwise(self, state: Standing) -> Standing:
-        """Nothing else."""
+    def default_state(self, state: AutomatonState) -> AutomatonState:
+        """No other token is allowed."""
         return None
 
-    def may_end(self, state: Standing) -> bool:
-        """Where the expression ends and no character is half written."""
-        return self.last in state[1] and not state[2]
+    def allowed_tokens(self, state: AutomatonState) -> Collection[int] | None:
+        """Tokens that match."""
+        return self._matching(state)
 
-    def wanted(self, state: Standing) -> Iterable[int]:
-        """Some tokens for every place that can be reached, with whole characters if there are such."""
-        moves = self.moves(state)
-        return few_of_each({token: there for token, there in moves.items() if not there[2]} or moves)
+    def may_end(self, state: AutomatonState) -> bool:
+        """Whether the expression may end here and no character is unfinished."""
+        return self.automaton.final in state[1] and not state[2]
 
-
-def _test(kind: Any, value: Any) -> Any:
-    """A test of one character: Python's own, so that classes mean what they mean everywhere."""
-    if kind is codes.LITERAL:
-        return chr(value).__eq__
-    if kind is codes.NOT_LITERAL:
-        return chr(value).__ne__
-    if kind is codes.ANY:
-        return "\n".__ne__
-    negated = value[0][0] is codes.NEGATE
-    tests = [_member(*item) for item in value[negated:]]
-    return lambda character: any(test(character) for test in tests) != negated
-
-
-def _member(kind: Any, value: Any) -> Any:
-    if kind is codes.LITERAL:
-        return chr(value).__eq__
-    if kind is codes.RANGE:
-        return lambda character: value[0] <= ord(character) <= value[1]
-    assert kind is codes.CATEGORY
-    classes = {"digit": r"\d", "space": r"\s", "word": r"\w"}
-    name = str(value).lower().removeprefix("category_")
-    chosen = re.compile(classes[name.removeprefix("not_")])
-    return lambda character: (chosen.match(character) is None) == name.startswith("not_")
+    def tokens_towards_end(self, state: AutomatonState) -> Iterable[int]:
+        """A few tokens for every next state; those with whole characters if there are any."""
+        states = self._matching(state)
+        return few_per_state({token: after for token, after in states.items() if not after[2]} or states)

@@ -1,4 +1,4 @@
-"""What each token writes, in bytes, so that rules over text hold however a text is cut into tokens."""
+"""The bytes that each token writes, so that constraints on text hold however a text is split into tokens."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from functools import cached_property
 
 from dragoman.data.tokenizers.tokenizer import EOS, JOINER, PAD, SOS, UNK, Tokenizer
 
-START, INSIDE = 0, 1  # where a token stands: after nothing that wants a space, or after something that does
+START, INSIDE = 0, 1  # context of a token: no space is due before it (as at the start of the output), or one is
 NO_TEXT = (PAD, UNK, SOS, EOS)
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-AROUND = (("", ""), ("a ", ""), ("a", ""), ("(", ""), ("", " a"), ("", "a"), ("a ", " a"), ("(", ")"), ('"', '"'))
+# Texts before and after a phrase, with which a tokenizer may split the phrase differently.
+SURROUNDINGS = (
+    ("", ""), ("a ", ""), ("a", ""), ("(", ""), ("", " a"), ("", "a"), ("a ", " a"), ("(", ")"), ('"', '"'),
+)  # fmt: skip
 
 
-class Surfaces:
-    """The bytes of every token of a target vocabulary, and the ways to cut a phrase into tokens."""
+class TokenBytes:
+    """The bytes of every token of a target vocabulary, and the ways to tokenize a phrase."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         pieces = tokenizer.pieces(range(len(tokenizer)))
         kind = tokenizer.kind
         glued = kind == "words" and getattr(getattr(tokenizer, "config", None), "split", "") == "punctuation"
-        self.written: list[tuple[bytes, bytes]] = []  # at the start, inside
-        self.after: list[int] = []  # where the next token stands
+        self.texts: list[tuple[bytes, bytes]] = []  # of each token in the contexts START and INSIDE
+        self.next_context: list[int] = []  # the context that each token leaves for the next one
         for index, piece in enumerate(pieces):
             if index in NO_TEXT:
-                self.written.append((b"", b""))
-                self.after.append(START)
+                self.texts.append((b"", b""))
+                self.next_context.append(START)
             elif kind == "characters":
                 self._add(piece, piece, START)
             elif kind == "subwords":
@@ -36,90 +39,78 @@ class Surfaces:
             elif glued:
                 text = piece if piece.isspace() else tokenizer.decode([index])
                 tight = piece.isspace() or piece.startswith(JOINER)
-                self._add(text, text if tight else f" {text}", START if piece.isspace() or piece[-1:] == JOINER else 1)
+                self._add(
+                    text, text if tight else f" {text}", START if piece.isspace() or piece[-1:] == JOINER else INSIDE
+                )
             else:
                 self._add(piece, f" {piece}", INSIDE)
 
-    def _add(self, start: str, inside: str, after: int) -> None:
-        self.written.append((start.encode("utf-8", "replace"), inside.encode("utf-8", "replace")))
-        self.after.append(after)
+    def _add(self, start: str, inside: str, next_context: int) -> None:
+        self.texts.append((start.encode("utf-8", "replace"), inside.encode("utf-8", "replace")))
+        self.next_context.append(next_context)
 
     def _add_subword(self, piece: str) -> None:
-        if found := BYTE.fullmatch(piece):
-            self.written.append((bytes([int(found[1], 16)]),) * 2)
-            self.after.append(INSIDE)
+        if match := BYTE.fullmatch(piece):
+            self.texts.append((bytes([int(match[1], 16)]),) * 2)
+            self.next_context.append(INSIDE)
             return
         text = piece.replace("\u2581", " ").replace("\U0010fffe", "\u2581")
         self._add(text.removeprefix(" "), text, INSIDE)
 
     def __len__(self) -> int:
-        return len(self.written)
+        return len(self.texts)
 
-    def text(self, tokens: list[int] | tuple[int, ...]) -> bytes:
-        """What a row of tokens writes."""
-        place, parts = START, []
+    def decode(self, tokens: list[int] | tuple[int, ...], context: int = START) -> bytes:
+        """The bytes that a row of tokens writes; special tokens write none."""
+        parts = []
         for token in tokens:
             if token not in NO_TEXT:
-                parts.append(self.written[token][place])
-                place = self.after[token]
+                parts.append(self.texts[token][context])
+                context = self.next_context[token]
         return b"".join(parts)
 
     @cached_property
-    def holding(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """For each place the tokens that hold a byte."""
-        found: tuple[dict[int, list[int]], dict[int, list[int]]] = (defaultdict(list), defaultdict(list))
-        for token, both in enumerate(self.written):
-            for place, text in enumerate(both):
+    def tokens_with_byte(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
+        """For each context the tokens that contain a byte."""
+        tables: tuple[dict[int, list[int]], dict[int, list[int]]] = (defaultdict(list), defaultdict(list))
+        for token, both in enumerate(self.texts):
+            for context, text in enumerate(both):
                 for byte in set(text):
-                    found[place][byte].append(token)
-        return found
-
-    @cached_property
-    def beginning(self) -> tuple[dict[int, list[int]], dict[int, list[int]]]:
-        """For each place the tokens that begin with a byte."""
-        found: tuple[dict[int, list[int]], dict[int, list[int]]] = (defaultdict(list), defaultdict(list))
-        for token, both in enumerate(self.written):
-            for place, text in enumerate(both):
-                if text:
-                    found[place][text[0]].append(token)
-        return found
+                    tables[context][byte].append(token)
+        return tables
 
     @cached_property
     def _sorted(self) -> tuple[list[tuple[bytes, int]], list[tuple[bytes, int]]]:
-        rows = [sorted((both[place], token) for token, both in enumerate(self.written)) for place in (START, INSIDE)]
+        rows = [sorted((both[context], token) for token, both in enumerate(self.texts)) for context in (START, INSIDE)]
         return rows[0], rows[1]
 
-    def fitting(self, place: int, rest: bytes) -> dict[int, int]:
-        """Tokens that agree with `rest` as far as both reach, each with how many of its bytes it writes."""
-        rows, found = self._sorted[place], {}
+    def matching_tokens(self, context: int, rest: bytes) -> dict[int, int]:
+        """Tokens that agree with `rest` as far as both reach, each with the number of bytes of `rest` it writes."""
+        rows, sizes = self._sorted[context], {}
         for size in range(len(rest) + 1):
             begin = rest[:size]
-            at = bisect_left(rows, (begin, -1))
-            while at < len(rows) and (rows[at][0] == begin or (size == len(rest) and rows[at][0].startswith(rest))):
-                if rows[at][1] not in NO_TEXT:
-                    found[rows[at][1]] = min(len(rows[at][0]), len(rest))
-                at += 1
-        return found
+            index = bisect_left(rows, (begin, -1))
+            while index < len(rows) and (
+                rows[index][0] == begin or (size == len(rest) and rows[index][0].startswith(rest))
+            ):
+                text, token = rows[index]
+                if token not in NO_TEXT:
+                    sizes[token] = min(len(text), len(rest))
+                index += 1
+        return sizes
 
-    def cuts(self, phrase: str) -> list[tuple[int, ...]]:
-        """The ways the tokenizer itself cuts a phrase: alone, after a word, inside brackets, …; none if it cannot."""
-        wanted, found = phrase.encode("utf-8", "replace"), dict[tuple[int, ...], None]()
+    def tokenizations(self, phrase: str) -> list[tuple[int, ...]]:
+        """The ways the tokenizer splits a phrase alone, after a word, inside brackets, …; none if it cannot."""
+        wanted, rows = phrase.encode("utf-8", "replace"), dict[tuple[int, ...], None]()
         encode = self.tokenizer.encode
-        for before, behind in AROUND:
-            head, tail = encode(before), encode(behind)
-            whole = encode(before + phrase + behind)
+        for before, after in SURROUNDINGS:
+            head, tail = encode(before), encode(after)
+            whole = encode(before + phrase + after)
             if tail and self.tokenizer.kind == "subwords":  # alone, a word begins with a space of its own
-                tail = encode("a" + behind)[1:] if encode("a" + behind)[:1] == encode("a") else tail
+                tail = encode("a" + after)[1:] if encode("a" + after)[:1] == encode("a") else tail
             if whole[: len(head)] != head or (tail and whole[-len(tail) :] != tail):
                 continue
-            cut = tuple(whole[len(head) : len(whole) - len(tail)])
-            if cut and UNK not in cut and all(wanted in self._from(place, cut) for place in (START, INSIDE)):
-                found.setdefault(cut)
-        return list(found)
-
-    def _from(self, place: int, tokens: tuple[int, ...]) -> bytes:
-        parts = []
-        for token in tokens:
-            parts.append(self.written[token][place])
-            place = self.after[token]
-        return b"".join(parts)
+            row = tuple(whole[len(head) : len(whole) - len(tail)])
+            if row and UNK not in row and all(wanted in self.decode(row, context) for context in (START, INSIDE)):
+                rows.setdefault(row)
+        return list(rows)

@@ -1,4 +1,4 @@
-"""Rules inside a beam search (FIELD H9): each source has its own, and they go with it when others leave the batch."""
+"""Constraints inside a beam search: the automaton state of every hypothesis, and the candidates that it allows."""
 
 from __future__ import annotations
 
@@ -9,212 +9,222 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.tokenizer import EOS
-from dragoman.decoding.constraints.automata import Rules, Standing
+from dragoman.decoding.constraints.automata import ConstraintAutomaton
+from dragoman.decoding.constraints.constraint import AutomatonState
+from dragoman.decoding.scorer import NEG_INF
 
-NOTHING = float("-inf")
-NEAR = 4  # so near the limit every single continuation is asked whether it leaves time enough
+NEAR_LIMIT = 4  # so near the length limit, every allowed token is checked for whether the output can still end in time
 
 
-class Guides:
-    """Where every hypothesis stands under the rules of its source."""
+class ConstraintTracker:
+    """The automaton of every source (None: unconstrained) and the state of each of its hypotheses.
 
-    def __init__(self, rules: Sequence[Rules | None], width: int) -> None:
-        self.rules = list(rules)
+    Candidates are flat indices hypothesis · V + token of a source's scores (k, V). `remaining` tells for every source
+    how many more tokens may follow the next one, <eos> not counted.
+    """
+
+    def __init__(self, automata: Sequence[ConstraintAutomaton | None], width: int) -> None:
+        self.automata = list(automata)
         self.width = width
-        # As in the search, one real hypothesis at the start; None: there is none in this place.
-        nobody: list[Standing] = [None] * (width - 1)
-        self.standing: list[list[Standing]] = [[one.start if one else None, *nobody] for one in rules]
+        # As in the search, one real hypothesis at the start; None: there is no hypothesis.
+        empty: list[AutomatonState] = [None] * (width - 1)
+        self.states: list[list[AutomatonState]] = [[one.start if one else None, *empty] for one in automata]
 
     def __bool__(self) -> bool:
-        return any(one is not None for one in self.rules)
+        return any(automaton is not None for automaton in self.automata)
 
     @property
-    def required(self) -> list[bool]:
-        """Which sources have phrases that must be written."""
-        return [one is not None and one.requires for one in self.rules]
-
-    def restricted(self, candidates: Tensor, left: Sequence[int]) -> Tensor:
-        """Scores (B, k, V) with −∞, written in place, for what the rules do not let be written.
-
-        `left` says for every source how many more tokens may follow the next one, <eos> not counted.
-        """
-        vocabulary = candidates.shape[2]
-        only: list[int] = []  # flat places that stay in rows where little may be written
-        rows: list[int] = []
-        never: list[int] = []
-        for source, rules in enumerate(self.rules):
-            for place, state in enumerate(self.standing[source]):
-                if rules is None or state is None:
-                    continue
-                row = source * self.width + place
-                allowed, barred = rules.lists(state)
-                if allowed is None and not self._in_time(rules, state, left[source]):
-                    allowed = [*rules.wanted(state), *([EOS] if rules.may_end(state) else [])]
-                elif allowed is not None and rules.distance(state) + NEAR > left[source]:
-                    allowed = [
-                        token for token in allowed if token == EOS or self._reaches(rules, state, token, left[source])
-                    ]
-                if allowed is None:
-                    never += [row * vocabulary + token for token in barred]
-                else:
-                    rows.append(row)
-                    only += [row * vocabulary + token for token in allowed]
-        flat, device = candidates.view(-1), candidates.device
-        if rows:
-            kept = torch.tensor(only, dtype=torch.long, device=device)
-            values = flat[kept]
-            candidates.view(-1, vocabulary)[torch.tensor(rows, device=device)] = NOTHING
-            flat[kept] = values
-        if never:
-            flat[torch.tensor(never, device=device)] = NOTHING
-        return candidates
-
-    @staticmethod
-    def _reaches(rules: Rules, state: Standing, token: int, left: int) -> bool:
-        after = rules.after(state, token)
-        return after is not None and rules.distance(after) <= left
-
-    @staticmethod
-    def _in_time(rules: Rules, state: Standing, left: int) -> bool:
-        """Whether a token that leads nowhere leaves time for all that must still be written."""
-        others = tuple(rule.otherwise(part) for rule, part in zip(rules.rules, state, strict=True))
-        return rules.distance(others) <= left
+    def requires_phrases(self) -> list[bool]:
+        """Which sources have required phrases."""
+        return [automaton is not None and automaton.requires_phrases for automaton in self.automata]
 
     def choose(
-        self, wished: Tensor, unwished: Tensor | None, looked: int, left: Sequence[int]
+        self, preferred: Tensor, fallback: Tensor | None, count: int, remaining: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The continuations that are looked at: scores and flat places (B, 2k), and which may become complete.
+        """Scores and flat indices (B, count) of the best candidates, and which of them may become complete.
 
-        They are the best of the candidates (B, k, V) that can be completed in time; where no wished one can, an
-        unwished one is taken.
+        They are the best of the scores (B, k, V) that can be completed within the limit. Where no preferred candidate
+        can, they come from the `fallback` scores.
         """
-        candidates, best, index = self._possible(wished, looked, left)
-        if unwished is not None and (lost := (best[:, 0] == NOTHING) & self._guided(best)).any():
-            candidates, best, index = self._possible(torch.where(lost[:, None, None], unwished, wished), looked, left)
-        ahead = (torch.arange(looked, device=best.device) < self.width).expand_as(best)
-        sources = [source for source, required in enumerate(self.required) if required]
+        scores, best, index = self._completable(preferred, count, remaining)
+        if fallback is not None and (stuck := (best[:, 0] == NEG_INF) & self._constrained(best)).any():
+            scores, best, index = self._completable(
+                torch.where(stuck[:, None, None], fallback, preferred), count, remaining
+            )
+        may_complete = (torch.arange(count, device=best.device) < self.width).expand_as(best)
+        sources = [source for source, required in enumerate(self.requires_phrases) if required]
         if sources:
-            ahead, best, index = ahead.clone(), best.clone(), index.clone()
+            may_complete, best, index = may_complete.clone(), best.clone(), index.clone()
             rows = torch.tensor(sources, device=best.device)
-            ahead[rows] = True  # what does not end among the first was left out already
-            best[rows], index[rows] = self._shared_out(sources, candidates, index, left)
-        return best, index, ahead
+            may_complete[rows] = True  # the allocation already dropped the others that end
+            best[rows], index[rows] = self._allocate(sources, scores, index, remaining)
+        return best, index, may_complete
 
-    def _shared_out(
-        self, sources: Sequence[int], candidates: Tensor, index: Tensor, left: Sequence[int]
+    def restrict(self, scores: Tensor, remaining: Sequence[int]) -> Tensor:
+        """Set the scores (B, k, V) of tokens that are not allowed to −∞, in place, as far as token lists tell."""
+        vocabulary = scores.shape[2]
+        allowed_index: list[int] = []  # flat indices that stay in rows with few allowed tokens
+        rows: list[int] = []
+        forbidden_index: list[int] = []
+        for source, automaton in enumerate(self.automata):
+            for hypothesis, state in enumerate(self.states[source]):
+                if automaton is None or state is None:
+                    continue
+                row = source * self.width + hypothesis
+                allowed, forbidden = _token_lists(automaton, state, remaining[source])
+                if allowed is None:
+                    forbidden_index += [row * vocabulary + token for token in forbidden]
+                else:
+                    rows.append(row)
+                    allowed_index += [row * vocabulary + token for token in allowed]
+        flat, device = scores.view(-1), scores.device
+        if rows:
+            index = torch.tensor(allowed_index, dtype=torch.long, device=device)
+            values = flat[index]
+            scores.view(-1, vocabulary)[torch.tensor(rows, device=device)] = NEG_INF
+            flat[index] = values
+        if forbidden_index:
+            flat[torch.tensor(forbidden_index, device=device)] = NEG_INF
+        return scores
+
+    def _completable(self, scores: Tensor, count: int, remaining: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores without the candidates that cannot be completed in time, as far as these are among the best."""
+        scores = self.restrict(scores, remaining)
+        vocabulary = scores.shape[2]
+        best, index = scores.flatten(1).topk(count, 1)
+        while late := self._too_late(best, index, vocabulary, remaining):
+            scores.view(-1)[torch.tensor(late, device=scores.device)] = NEG_INF
+            best, index = scores.flatten(1).topk(count, 1)
+        return scores, best, index
+
+    def _too_late(self, best: Tensor, index: Tensor, vocabulary: int, remaining: Sequence[int]) -> list[int]:
+        """Flat indices into (B, k, V) of candidates that cannot be completed within the limit."""
+        late = []
+        scores, candidates = best.tolist(), index.tolist()
+        for source, automaton in enumerate(self.automata):
+            if automaton is None:
+                continue
+            for score, candidate in zip(scores[source], candidates[source], strict=True):
+                hypothesis, token = divmod(candidate, vocabulary)
+                if not score > NEG_INF or token == EOS:  # NaN is not greater either
+                    continue
+                if not _in_time(automaton, self.states[source][hypothesis], token, remaining[source]):
+                    late.append(source * self.width * vocabulary + candidate)
+        return late
+
+    def _constrained(self, like: Tensor) -> Tensor:
+        return torch.tensor([automaton is not None for automaton in self.automata], device=like.device)
+
+    # --- Dynamic beam allocation for required phrases (Post and Vilar 2018)
+
+    def _allocate(
+        self, sources: Sequence[int], scores: Tensor, index: Tensor, remaining: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Scores and flat places (n, 2k) of what is looked at of sources with required phrases.
+        """Scores and flat indices (n, count) of the candidates of sources with required phrases.
 
-        All sources are read and written at once: a GPU waits for every single question.
+        Scores are read and written for all sources at once, since every access synchronises with the GPU.
         """
-        looked, size = index.shape[1], candidates[0].numel()
-        two = candidates.topk(min(2, candidates.shape[2]), 2).indices.tolist()
-        found = index.tolist()
-        asked = [self._looked_at(source, found[source], two[source], candidates.shape[2]) for source in sources]
-        places = [source * size + place for source, mine in zip(sources, asked, strict=True) for place in mine]
-        scores = iter(candidates.view(-1)[torch.tensor(places, device=candidates.device)].tolist())
-        best, index_rows = [], []
-        for source, mine in zip(sources, asked, strict=True):
-            scored = {place: next(scores) for place in mine}
-            chosen = self._shared(source, scored, candidates.shape[2], left[source])
-            rest = looked - len(chosen)
-            best.append([*(scored[place] for place in chosen), *([NOTHING] * rest)])
-            index_rows.append([*chosen, *([0] * rest)])
+        count, size, vocabulary = index.shape[1], scores[0].numel(), scores.shape[2]
+        best_two = scores.topk(min(2, vocabulary), 2).indices.tolist()
+        best = index.tolist()
+        candidates = [self._candidates(source, best[source], best_two[source], vocabulary) for source in sources]
+        flat = [source * size + candidate for source, own in zip(sources, candidates, strict=True) for candidate in own]
+        values = iter(scores.view(-1)[torch.tensor(flat, device=scores.device)].tolist())
+        score_rows, index_rows = [], []
+        for source, own in zip(sources, candidates, strict=True):
+            score_of = {candidate: next(values) for candidate in own}
+            chosen = self._share_beam(source, score_of, vocabulary, remaining[source])
+            padding = count - len(chosen)
+            score_rows.append([*(score_of[candidate] for candidate in chosen), *([NEG_INF] * padding)])
+            index_rows.append([*chosen, *([0] * padding)])
         return (
-            torch.tensor(best, dtype=candidates.dtype, device=candidates.device),
-            torch.tensor(index_rows, dtype=torch.long, device=candidates.device),
+            torch.tensor(score_rows, dtype=scores.dtype, device=scores.device),
+            torch.tensor(index_rows, dtype=torch.long, device=scores.device),
         )
 
-    def _guided(self, like: Tensor) -> Tensor:
-        return torch.tensor([one is not None for one in self.rules], device=like.device)
+    def _candidates(self, source: int, best: list[int], best_two: list[list[int]], vocabulary: int) -> list[int]:
+        """The best candidates of the source, the best two of each hypothesis, and those that continue a phrase."""
+        automaton, states = self.automata[source], self.states[source]
+        assert automaton is not None
+        candidates = dict.fromkeys(best)
+        for hypothesis, tokens in enumerate(best_two):
+            if states[hypothesis] is not None:
+                more = [*tokens, *automaton.tokens_towards_end(states[hypothesis])]
+                candidates |= dict.fromkeys(hypothesis * vocabulary + token for token in more)
+        return list(candidates)
 
-    def _possible(self, candidates: Tensor, looked: int, left: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Candidates (B, k, V) without those that cannot be completed in time, as far as they were looked at."""
-        candidates = self.restricted(candidates, left)
-        vocabulary = candidates.shape[2]
-        best, index = candidates.flatten(1).topk(looked, 1)
-        while late := self._late(best, index, vocabulary, left):
-            candidates.view(-1)[torch.tensor(late, device=candidates.device)] = NOTHING
-            best, index = candidates.flatten(1).topk(looked, 1)
-        return candidates, best, index
+    def _share_beam(self, source: int, score_of: dict[int, float], vocabulary: int, remaining: int) -> list[int]:
+        """Share the beam among banks of candidates with equal distance from the end.
 
-    def _late(self, best: Tensor, index: Tensor, vocabulary: int, left: Sequence[int]) -> list[int]:
-        """Flat places of continuations that cannot be completed within what is left."""
-        found = []
-        scores, places = best.tolist(), index.tolist()
-        for source, rules in enumerate(self.rules):
-            if rules is None:
-                continue
-            for score, place in zip(scores[source], places[source], strict=True):
-                if not score > NOTHING or place % vocabulary == EOS:  # NaN is not above anything either
-                    continue
-                if not self._reaches(
-                    rules, self.standing[source][place // vocabulary], place % vocabulary, left[source]
-                ):
-                    found.append(source * self.width * vocabulary + place)
-        return found
-
-    def _looked_at(self, source: int, index: list[int], two: list[list[int]], vocabulary: int) -> list[int]:
-        """The best continuations of all hypotheses, the best two of each, and those that write what is required."""
-        rules, standing = self.rules[source], self.standing[source]
-        assert rules is not None
-        places = dict.fromkeys(index)
-        for row, tokens in enumerate(two):
-            if standing[row] is not None:
-                more = [*tokens, *rules.wanted(standing[row])]
-                places |= dict.fromkeys(row * vocabulary + token for token in more)
-        return list(places)
-
-    def _shared(self, source: int, scored: dict[int, float], vocabulary: int, left: int) -> list[int]:
-        """Places shared out among hypotheses that have come equally far (dynamic beam allocation, Post & Vilar 2018).
-
-        How far one has come is its distance from the end. Of every such group the best takes a place, then the second
-        best and so on; where places are fewer than groups, the farthest comes first.
+        The best candidate of every bank is chosen, then the second best of every bank, and so on. Where the beam has
+        fewer places than banks, the bank nearest to the end comes first, then the most probable ones.
         """
-        rules, standing = self.rules[source], self.standing[source]
-        assert rules is not None
-        groups: dict[float, list[tuple[float, int]]] = defaultdict(list)
-        for place, score in scored.items():
-            if score > NOTHING:
-                state, token = standing[place // vocabulary], place % vocabulary
+        automaton, states = self.automata[source], self.states[source]
+        assert automaton is not None
+        banks: dict[float, list[tuple[float, int]]] = defaultdict(list)
+        for candidate, score in score_of.items():
+            if score > NEG_INF:
+                state, token = states[candidate // vocabulary], candidate % vocabulary
                 if token == EOS:
-                    groups[0].append((-score, place))
-                elif (after := rules.after(state, token)) is not None and (far := rules.distance(after)) <= left:
-                    groups[far].append((-score, place))
-        ends, ways = list[int](), list[list[tuple[float, int]]]()
-        for _, group in sorted(groups.items()):
-            group.sort()
-            ends += [place for _, place in group[: self.width] if place % vocabulary == EOS]
-            ways.append([pair for pair in group if pair[1] % vocabulary != EOS])
-        ways = [group for group in ways if group]
-        ways = ways[:1] + sorted(ways[1:])  # after the farthest the most probable
+                    banks[0].append((-score, candidate))
+                elif _in_time(automaton, state, token, remaining):
+                    banks[automaton.distance(automaton.next_state(state, token))].append((-score, candidate))
+        ending, open_banks = list[int](), list[list[tuple[float, int]]]()
+        for _, bank in sorted(banks.items()):
+            bank.sort()
+            ending += [candidate for _, candidate in bank[: self.width] if candidate % vocabulary == EOS]
+            open_banks.append([pair for pair in bank if pair[1] % vocabulary != EOS])
+        open_banks = [bank for bank in open_banks if bank]
+        open_banks = open_banks[:1] + sorted(open_banks[1:])
         chosen = list[int]()
-        depth = 0
-        while len(chosen) < self.width and any(len(group) > depth for group in ways):
-            chosen += [group[depth][1] for group in ways if len(group) > depth][: self.width - len(chosen)]
-            depth += 1
-        return chosen + ends
+        rank = 0
+        while len(chosen) < self.width and any(len(bank) > rank for bank in open_banks):
+            chosen += [bank[rank][1] for bank in open_banks if len(bank) > rank][: self.width - len(chosen)]
+            rank += 1
+        return chosen + ending
 
-    def advance(self, totals: Tensor, origin: Tensor, token: Tensor) -> None:
-        """Follow the hypotheses that live on: all (B, k)."""
-        rows = zip(totals.tolist(), origin.tolist(), token.tolist(), strict=True)
-        for source, (scores, origins, tokens) in enumerate(rows):
-            rules = self.rules[source]
-            if rules is not None:
-                standing = self.standing[source]
-                self.standing[source] = [
-                    rules.after(standing[parent], symbol) if score > NOTHING else None
-                    for score, parent, symbol in zip(scores, origins, tokens, strict=True)
+    # --- Following the search
+
+    def advance(self, totals: Tensor, parents: Tensor, tokens: Tensor) -> None:
+        """Take the states of the hypotheses that the search keeps: all (B, k)."""
+        rows = zip(totals.tolist(), parents.tolist(), tokens.tolist(), strict=True)
+        for source, (scores, own_parents, own_tokens) in enumerate(rows):
+            automaton = self.automata[source]
+            if automaton is not None:
+                states = self.states[source]
+                self.states[source] = [
+                    automaton.next_state(states[parent], token) if score > NEG_INF else None
+                    for score, parent, token in zip(scores, own_parents, own_tokens, strict=True)
                 ]
 
-    def of(self, sources: Sequence[int]) -> Guides:
-        """Those of some sources alone, to choose by."""
-        part = Guides([], self.width)
-        part.rules = [self.rules[source] for source in sources]
-        part.standing = [self.standing[source] for source in sources]
-        return part
+    def subset(self, sources: Sequence[int]) -> ConstraintTracker:
+        """A tracker of some sources alone, to choose by."""
+        subset = ConstraintTracker([], self.width)
+        subset.automata, subset.states = self.automata, self.states
+        subset.select(sources)
+        return subset
 
     def select(self, sources: Sequence[int]) -> None:
         """Keep some sources."""
-        self.rules = [self.rules[source] for source in sources]
-        self.standing = [self.standing[source] for source in sources]
+        self.automata = [self.automata[source] for source in sources]
+        self.states = [self.states[source] for source in sources]
+
+
+def _token_lists(
+    automaton: ConstraintAutomaton, state: AutomatonState, remaining: int
+) -> tuple[list[int] | None, list[int]]:
+    """As `automaton.token_lists`, with a list of allowed tokens also where other tokens would take too long."""
+    allowed, forbidden = automaton.token_lists(state)
+    if allowed is None:
+        if automaton.distance(automaton.default_state(state)) > remaining:
+            end = [EOS] if automaton.may_end(state) else []
+            allowed = [*automaton.tokens_towards_end(state), *end]
+    elif automaton.distance(state) + NEAR_LIMIT > remaining:
+        allowed = [token for token in allowed if token == EOS or _in_time(automaton, state, token, remaining)]
+    return allowed, forbidden
+
+
+def _in_time(automaton: ConstraintAutomaton, state: AutomatonState, token: int, remaining: int) -> bool:
+    """Whether the output can end within the limit after a token."""
+    after = automaton.next_state(state, token)
+    return after is not None and automaton.distance(after) <= remaining

@@ -12,8 +12,12 @@ import torch
 
 from dragoman.data.tokenizers.tokenizer import EOS, SPECIALS, CharactersConfig, SubwordsConfig, WordsConfig, learn
 from dragoman.decoding.beam import beam
-from dragoman.decoding.constraints.automata import Among, Forbid, Prefix, Require, Rule, Rules
-from dragoman.decoding.constraints.token_bytes import Surfaces
+from dragoman.decoding.constraints.automata import ConstraintAutomaton
+from dragoman.decoding.constraints.constraint import Constraint
+from dragoman.decoding.constraints.forbidden import ForbiddenTexts
+from dragoman.decoding.constraints.prefix import AllowedOutputs, PrefixConstraint
+from dragoman.decoding.constraints.required import RequiredPhrases
+from dragoman.decoding.constraints.token_bytes import TokenBytes
 from dragoman.decoding.hypothesis import Hypothesis
 from tests.decoding.test_beam import Found, Guess, Table, exhaustive, same, writable
 from tests.decoding.test_beam import Prefix as Written
@@ -50,7 +54,7 @@ class Pieces:
 
 
 TOKENIZER: Any = Pieces()
-SURFACES = Surfaces(TOKENIZER)
+TOKEN_BYTES = TokenBytes(TOKENIZER)
 SIZE = len(TOKENIZER)
 Legal = Callable[[Written], bool]
 
@@ -67,25 +71,25 @@ def holds(tokens: Written, cuts: Sequence[tuple[int, ...]]) -> bool:
     return any(tokens[place : place + len(cut)] == cut for cut in cuts for place in range(len(tokens)))
 
 
-def any_rules(chance: random.Random, kinds: Sequence[str]) -> tuple[list[Rule], Legal]:
+def any_rules(chance: random.Random, kinds: Sequence[str]) -> tuple[list[Constraint], Legal]:
     """Some rules, and what they mean, said plainly."""
-    rules: list[Rule] = []
+    rules: list[Constraint] = []
     tests: list[Legal] = []
     if "prefix" in kinds:
         prefix = any_text(chance, 3)
-        rules.append(Prefix(SURFACES, prefix))
+        rules.append(PrefixConstraint(TOKEN_BYTES, prefix))
         tests.append(lambda tokens: text_of(tokens).startswith(prefix))
     if "forbid" in kinds:
         texts = [any_text(chance, 3) for _ in range(chance.randint(1, 2))]
-        rules.append(Forbid(SURFACES, texts))
+        rules.append(ForbiddenTexts(TOKEN_BYTES, texts))
         tests.append(lambda tokens: not any(text in text_of(tokens) for text in texts))
     if "require" in kinds:
-        cuts = [SURFACES.cuts(any_text(chance, 3)) for _ in range(chance.randint(1, 3))]
-        rules.append(Require(cuts))
+        cuts = [TOKEN_BYTES.tokenizations(any_text(chance, 3)) for _ in range(chance.randint(1, 3))]
+        rules.append(RequiredPhrases(cuts))
         tests.append(lambda tokens: all(holds(tokens, cut) for cut in cuts))
     if "among" in kinds:
         rows = [tuple(TOKENIZER.encode(any_text(chance, 5))) for _ in range(chance.randint(1, 5))]
-        rules.append(Among(rows))
+        rules.append(AllowedOutputs(rows))
         tests.append(lambda tokens: tokens in rows)
     return rules, lambda tokens: all(test(tokens) for test in tests)
 
@@ -120,7 +124,7 @@ def found_by(
     sources: Sequence[int],
     limits: Sequence[int],
     width: int,
-    rules: Sequence[Rules | None],
+    rules: Sequence[ConstraintAutomaton | None],
     **options: Any,
 ) -> list[list[Hypothesis]]:
     return beam(
@@ -144,7 +148,7 @@ def test_a_thousand_searches_under_rules() -> None:
         width, limits = chance.randint(1, 4), [chance.randint(2, 5) for _ in range(3)]
         kinds = [chance.choice(kinds_of), chance.choice(kinds_of), ()]
         made = [any_rules(chance, kind) for kind in kinds]
-        rules = [Rules(parts, SIZE) if parts else None for parts, _ in made]
+        rules = [ConstraintAutomaton(parts, SIZE) if parts else None for parts, _ in made]
         outputs = [everything(limit, legal) for limit, (_, legal) in zip(limits, made, strict=True)]
         together = found_by(table, range(3), limits, width, rules)
         plain = found_by(table, [2], limits, width, [None] * 3)
@@ -181,10 +185,13 @@ def test_required_words_are_in_all_of_a_thousand_outputs() -> None:
         table = Table(seed, SIZE, chance.choice([0.5, 1.5]), chance.choice([-1.0, 2.0]), 0.0)
         texts = [[any_text(chance, 3) for _ in range(chance.randint(1, 3))] for _ in range(8)]
         limits = [chance.randint(3, 6) for _ in texts]
-        rules = [Rules([Require([SURFACES.cuts(text) for text in own])], SIZE) for own in texts]
+        rules = [
+            ConstraintAutomaton([RequiredPhrases([TOKEN_BYTES.tokenizations(text) for text in own])], SIZE)
+            for own in texts
+        ]
         found = found_by(table, range(8), limits, chance.randint(1, 4), rules, most=1)
         for own, limit, row in zip(texts, limits, found, strict=True):
-            needed = [SURFACES.cuts(text) for text in own]
+            needed = [TOKEN_BYTES.tokenizations(text) for text in own]
             fits = [
                 size
                 for size in range(limit)
@@ -208,14 +215,17 @@ def test_a_wide_beam_under_rules_finds_the_best_of_all() -> None:
         table, limit = Table(seed, SIZE, 1.0, 0.0, 0.0), chance.randint(2, 4)
         parts, legal = any_rules(chance, chance.choice([("require",), ("forbid",), ("prefix", "require"), ("among",)]))
         best = [one for one in exhaustive(table.of(0), SIZE, limit, 1.0) if legal(one.tokens[:-1])]
-        found = found_by(table, [0], [limit], 100, [Rules(parts, SIZE)], complete=10**6)
+        found = found_by(table, [0], [limit], 100, [ConstraintAutomaton(parts, SIZE)], complete=10**6)
         same(found[0], best)
 
 
 def test_repetition_and_length_give_way_to_rules() -> None:
     for seed in range(60):
         table = Table(seed, SIZE, 1.0, 0.0, 0.0)
-        rules = [Rules([Among([(4, 4, 4)])], SIZE), Rules([Require([[(4, 4, 4)]])], SIZE)]
+        rules = [
+            ConstraintAutomaton([AllowedOutputs([(4, 4, 4)])], SIZE),
+            ConstraintAutomaton([RequiredPhrases([[(4, 4, 4)]])], SIZE),
+        ]
         found = found_by(table, [0, 1], [7, 7], 2, rules, no_repeat=1, shortest=5, most=1)
         assert found[0][0].tokens == (4, 4, 4, EOS)
         assert holds(found[1][0].tokens, [(4, 4, 4)])
@@ -226,8 +236,15 @@ def test_a_phrase_needed_twice_is_written_twice() -> None:
         chance = random.Random(seed)
         table, texts = Table(seed, SIZE, 1.0, 1.0, 0.0), ["aa", "bab"]
         times = [chance.randint(1, 2), chance.randint(1, 2)]
-        cuts = [SURFACES.cuts(text) for text in texts]
-        found = found_by(table, [0], [12], 3, [Rules([Require(cuts, times), Forbid(SURFACES, ["bbb"])], SIZE)], most=1)
+        cuts = [TOKEN_BYTES.tokenizations(text) for text in texts]
+        found = found_by(
+            table,
+            [0],
+            [12],
+            3,
+            [ConstraintAutomaton([RequiredPhrases(cuts, times), ForbiddenTexts(TOKEN_BYTES, ["bbb"])], SIZE)],
+            most=1,
+        )
         text = text_of(found[0][0].tokens)
         assert all(text.count(one) >= count for one, count in zip(texts, times, strict=True))
         assert "bbb" not in text
@@ -237,7 +254,9 @@ def test_a_text_may_be_allowed_so_often_and_no_more() -> None:
     counts = set()
     for seed in range(60):
         table = Table(seed, SIZE, 1.0, -1.0, 0.0)
-        for one in found_by(table, [0], [8], 3, [Rules([Forbid(SURFACES, ["ab"], [2])], SIZE)])[0]:
+        for one in found_by(
+            table, [0], [8], 3, [ConstraintAutomaton([ForbiddenTexts(TOKEN_BYTES, ["ab"], [2])], SIZE)]
+        )[0]:
             counts.add(text_of(one.tokens).count("ab"))
     assert counts == {0, 1, 2}
 
@@ -246,9 +265,9 @@ def test_very_many_phrases_are_all_written() -> None:
     """Too many for the very shortest way through them: then one after another."""
     words = 40
     phrases = [[tuple(random.Random(seed).choices(range(4, words), k=3))] for seed in range(9)]
-    rule = Require(phrases)
-    assert not rule.small
-    rules = Rules([rule], words)
+    rule = RequiredPhrases(phrases)
+    assert not rule.exact
+    rules = ConstraintAutomaton([rule], words)
     assert rules.distance(rules.start) <= 27
     for width in (1, 4):
         table = Table(0, words, 1.0, 2.0, 0.0)
@@ -264,45 +283,48 @@ TEXTS = [
 @pytest.mark.parametrize(
     "config", [SubwordsConfig(vocabulary=330), WordsConfig(), WordsConfig(split="spaces"), CharactersConfig()]
 )
-def test_surfaces_write_what_the_tokenizer_decodes(config: Any) -> None:
+def test_token_bytes_write_what_the_tokenizer_decodes(config: Any) -> None:
     tokenizer = learn(config, TEXTS)
-    surfaces, chance = Surfaces(tokenizer), random.Random(0)
+    token_bytes, chance = TokenBytes(tokenizer), random.Random(0)
     for _ in range(500):
         ids = [chance.randrange(4, len(tokenizer)) for _ in range(chance.randint(0, 6))]
         if not any(piece.startswith("<0x") for piece in tokenizer.pieces(ids)):
-            assert surfaces.text(ids).decode() == tokenizer.decode(ids)
+            assert token_bytes.decode(ids).decode() == tokenizer.decode(ids)
     for phrase in ("cat", "the cat", "sat on", "Größe", "<1>"):
-        assert surfaces.cuts(phrase)
-        for cut in surfaces.cuts(phrase):
+        assert token_bytes.tokenizations(phrase)
+        for cut in token_bytes.tokenizations(phrase):
             for before in (4, chance.randrange(4, len(tokenizer))):
-                assert phrase in surfaces.text([before, *cut, before]).decode("utf-8", "replace")
-    whole = [index for index in range(4, len(tokenizer)) if surfaces.written[index][1]]
-    assert surfaces.fitting(1, b"") == dict.fromkeys(range(4, len(tokenizer)), 0)
+                assert phrase in token_bytes.decode([before, *cut, before]).decode("utf-8", "replace")
+    whole = [index for index in range(4, len(tokenizer)) if token_bytes.texts[index][1]]
+    assert token_bytes.matching_tokens(1, b"") == dict.fromkeys(range(4, len(tokenizer)), 0)
     for rest in (b" the cat", b"c", b" Gr\xc3"):
-        fitting = surfaces.fitting(1, rest)
+        fitting = token_bytes.matching_tokens(1, rest)
         for index in whole:
-            text = surfaces.written[index][1]
+            text = token_bytes.texts[index][1]
             assert (index in fitting) == (text.startswith(rest) or rest.startswith(text))
 
 
 @pytest.mark.parametrize("config", [SubwordsConfig(vocabulary=330), WordsConfig(), CharactersConfig()])
 def test_rules_over_real_tokenizers_hold_in_the_text(config: Any) -> None:
     tokenizer = learn(config, TEXTS)
-    surfaces = Surfaces(tokenizer)
+    token_bytes = TokenBytes(tokenizer)
     seen = 0
     for seed in range(30):
         chance = random.Random(seed)
         table = Table(seed, len(tokenizer), 2.0, 2.0, 0.0)
         need, never = chance.sample(["cat", "the mat", "<1>", "on the", "name", "Größe"], 2), chance.sample("ehtx", 1)
         never = [text for text in [*never, "ca", "way"] if not any(text in phrase for phrase in need)]
-        rules: list[Rule] = [Require([surfaces.cuts(text) for text in need]), Forbid(surfaces, never)]
+        rules: list[Constraint] = [
+            RequiredPhrases([token_bytes.tokenizations(text) for text in need]),
+            ForbiddenTexts(token_bytes, never),
+        ]
         prefix = ""
         if chance.random() < 0.5:
             prefix = chance.choice(["two", "sat on", "ok"])
-            rules.append(Prefix(surfaces, prefix))
+            rules.append(PrefixConstraint(token_bytes, prefix))
         if any(text in prefix for text in never):
             continue
-        found = found_by(table, [0], [30], 3, [Rules(rules, len(tokenizer))], most=1)
+        found = found_by(table, [0], [30], 3, [ConstraintAutomaton(rules, len(tokenizer))], most=1)
         text = tokenizer.decode(found[0][0].tokens)
         assert all(one in text for one in need)
         assert not any(one in text for one in never)

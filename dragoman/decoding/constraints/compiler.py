@@ -1,0 +1,102 @@
+"""From constraints given as text to one automaton over the tokens of a vocabulary."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from dragoman.data.tokenizers.tokenizer import UNK, Tokenizer
+from dragoman.decoding.constraints.automata import ConstraintAutomaton
+from dragoman.decoding.constraints.constraint import Constraint
+from dragoman.decoding.constraints.forbidden import ForbiddenTexts
+from dragoman.decoding.constraints.prefix import AllowedOutputs, PrefixConstraint
+from dragoman.decoding.constraints.regex import RegexConstraint
+from dragoman.decoding.constraints.required import RequiredPhrases
+from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, OutputConstraints
+from dragoman.decoding.constraints.token_bytes import TokenBytes
+from dragoman.errors import DataError
+
+MAX_CACHED = 1000  # compiled automata
+
+
+class ConstraintCompiler:
+    """Compiles constraints for one target vocabulary; equal constraints share one automaton and its caches."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.token_bytes = TokenBytes(tokenizer)
+        self._compiled: dict[OutputConstraints, ConstraintAutomaton | None] = {NO_CONSTRAINTS: None}
+
+    def compile(self, constraints: OutputConstraints, location: str = "input") -> ConstraintAutomaton | None:
+        """The automaton of some constraints; None if there are none.
+
+        Placeholders that the vocabulary cannot spell, or that contradict the other constraints, are left out:
+        `source.restore_placeholders` inserts them after the search. `location` starts error messages.
+        """
+        if constraints not in self._compiled:
+            if len(self._compiled) > MAX_CACHED:
+                self._compiled = {NO_CONSTRAINTS: None}
+            self._compiled[constraints] = self._compile(constraints, location)
+        return self._compiled[constraints]
+
+    def _compile(self, constraints: OutputConstraints, location: str) -> ConstraintAutomaton | None:
+        parts: list[Constraint] = []
+        if constraints.prefix:
+            parts.append(PrefixConstraint(self.token_bytes, constraints.prefix))
+        if constraints.allow:
+            parts.append(self._allowed_outputs(constraints, location))
+        if constraints.pattern:
+            parts.append(RegexConstraint(self.token_bytes, constraints.pattern))
+        placeholders = [(text, count) for text, count in constraints.placeholders if self.can_spell(text)]
+        phrases = [self._tokenizations(alternatives, location) for alternatives in constraints.require]
+        phrases += [self.token_bytes.tokenizations(text) for text, _ in placeholders]
+        if phrases:
+            times = [1] * len(constraints.require) + [count for _, count in placeholders]
+            parts.append(RequiredPhrases(phrases, times))
+        limited = [(text, count) for text, count in placeholders if not self._occurs_elsewhere(text, constraints)]
+        if forbidden := [*((text, 0) for text in constraints.forbid), *limited]:
+            texts, max_counts = zip(*forbidden, strict=True)
+            parts.append(ForbiddenTexts(self.token_bytes, texts, max_counts))
+        if not parts:
+            return None
+        automaton = ConstraintAutomaton(parts, len(self.token_bytes))
+        if math.isinf(automaton.distance(automaton.start)):
+            if constraints.placeholders:
+                return self._compile(replace(constraints, placeholders=()), location)
+            raise DataError(f"{location}: no output can satisfy all its constraints: {_describe(constraints)}")
+        return automaton
+
+    def _allowed_outputs(self, constraints: OutputConstraints, location: str) -> AllowedOutputs:
+        rows = self.tokenizer.encode_batch(constraints.allow)
+        spelled = [row for row in rows if UNK not in row]
+        if not spelled:
+            raise DataError(f"{location}: allow: none of {len(rows)} texts can be spelled with the run's vocabulary")
+        return AllowedOutputs(spelled)
+
+    def _tokenizations(self, alternatives: tuple[str, ...], location: str) -> list[tuple[int, ...]]:
+        rows = [row for phrase in alternatives for row in self.token_bytes.tokenizations(phrase.strip())]
+        if not rows:
+            raise DataError(
+                f"{location}: require: '{alternatives[0]}' cannot be spelled with the run's vocabulary; its letters or "
+                "words were not in the training data"
+            )
+        return rows
+
+    @staticmethod
+    def _occurs_elsewhere(text: str, constraints: OutputConstraints) -> bool:
+        """Whether a placeholder is also part of another text that the output must contain."""
+        others = [other for other, _ in constraints.placeholders if other != text]
+        others += [phrase for phrases in constraints.require for phrase in phrases]
+        others += [constraints.prefix, *constraints.allow]
+        return any(text in other for other in others)
+
+    def can_spell(self, text: str) -> bool:
+        """Whether the vocabulary can spell a text."""
+        return bool(self.token_bytes.tokenizations(text))
+
+
+def _describe(constraints: OutputConstraints) -> str:
+    parts = [f"{name} {getattr(constraints, name)!r}" for name in ("prefix", "pattern") if getattr(constraints, name)]
+    parts += [f"{name} {text!r}" for name in ("forbid", "allow") for text in getattr(constraints, name)]
+    parts += [f"require {' or '.join(map(repr, phrases))}" for phrases in constraints.require]
+    return ", ".join(parts + [f"the placeholder {text!r}" for text, _ in constraints.placeholders])[:300]

@@ -1,0 +1,88 @@
+"""Constraints that follow from the source text: placeholders to copy and terminology to translate."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from dragoman.data.readers.lines import read_lines
+from dragoman.decoding.constraints.spec import OutputConstraints
+from dragoman.errors import DataError
+
+PLACEHOLDERS = (
+    r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]",
+    r"[\w.+-]+@[\w-]+\.[\w.-]*\w",
+    r"</?[^\W\d_][^<>]*>|</?\d+\s*/?>",  # <b>, </b>, <1>, <br/>
+    r"\{\{[^{}]*\}\}|\$?\{[^{}]*\}",
+    r"%\(\w+\)[a-z]|%\d*\$?[sdf]\b",
+)
+
+
+def find_placeholders(text: str, patterns: Sequence[str] = PLACEHOLDERS) -> tuple[tuple[str, int], ...]:
+    """The tags, variables and addresses of a source that the output must copy, and how often each occurs."""
+    counts: Counter[str] = Counter()
+    rest = text
+    for pattern in patterns:  # an address may contain what looks like a variable: blank out each match
+        for match in re.finditer(pattern, rest):
+            counts[match[0]] += 1
+        rest = re.sub(pattern, lambda match: "\n" * len(match[0]), rest)
+    return tuple(sorted(counts.items(), key=lambda pair: text.index(pair[0])))
+
+
+def restore_placeholders(output: str, source: str, placeholders: Sequence[tuple[str, int]]) -> str:
+    """Insert missing placeholders at the same relative position, counted in words, as in the source."""
+    for text, count in placeholders:
+        missing = max(0, count - output.count(text))
+        starts = [match.start() for match in re.finditer(re.escape(text), source)]
+        for start in starts[len(starts) - missing :] if missing else ():
+            words = output.split(" ") if output else []
+            before, total = len(source[:start].split()), max(1, len(source.split()))
+            words.insert(round(len(words) * before / total), text)
+            output = " ".join(words)
+    return output
+
+
+class Terminology:
+    """Source terms with their required translations; where a term has several, any of them is enough."""
+
+    def __init__(self, terms: dict[str, tuple[str, ...]]) -> None:
+        self.terms = terms
+        # Longest first, so that of two terms with the same beginning the longer one matches.
+        ordered = sorted(terms, key=len, reverse=True)
+        self._pattern = re.compile(r"(?<!\w)(?:" + "|".join(map(re.escape, ordered)) + r")(?!\w)") if ordered else None
+
+    def required_by(self, source: str) -> tuple[tuple[str, ...], ...]:
+        """The translations that the terms in a source require."""
+        if self._pattern is None:
+            return ()
+        return tuple(dict.fromkeys(self.terms[match[0]] for match in self._pattern.finditer(source)))
+
+    @classmethod
+    def read(cls, path: str | Path) -> Terminology:
+        """Read a file with one tab-separated pair of source term and target term per line; skip empty lines."""
+        terms: dict[str, tuple[str, ...]] = {}
+        for number, line in enumerate(read_lines(path), 1):
+            if not line.strip():
+                continue
+            columns = [column.strip() for column in line.split("\t")]
+            if len(columns) != 2 or not all(columns):
+                raise DataError(
+                    f"{path}:{number}: found {len(columns)} columns, expected a source term and a target term, "
+                    "tab-separated"
+                )
+            known = terms.get(columns[0], ())
+            terms[columns[0]] = known if columns[1] in known else (*known, columns[1])
+        return cls(terms)
+
+
+def add_source_constraints(
+    constraints: OutputConstraints, source: str, terms: Terminology | None, copy_placeholders: bool
+) -> OutputConstraints:
+    """Constraints extended by the terms and the placeholders of a source."""
+    if terms is not None:
+        new = [phrases for phrases in terms.required_by(source) if phrases not in constraints.require]
+        constraints = replace(constraints, require=(*constraints.require, *new))
+    return replace(constraints, placeholders=find_placeholders(source)) if copy_placeholders else constraints

@@ -1,0 +1,127 @@
+"""Constraints on outputs as a user writes them: as text, in Python values or in JSON.
+
+`compiler.ConstraintCompiler` turns them into automata over tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dragoman.errors import ConfigError, DataError, hint
+
+FIELDS = ("prefix", "forbid", "require", "allow", "pattern")
+
+
+@dataclass(frozen=True)
+class OutputConstraints:
+    """The constraints on one output.
+
+    Forbidden texts are found inside words too, however the tokenizer splits them: "cat" also forbids "category".
+    Write the spaces to forbid a whole word: " cat " forbids neither "category" nor "cat" at either end of the output.
+    """
+
+    prefix: str = ""
+    forbid: tuple[str, ...] = ()
+    require: tuple[tuple[str, ...], ...] = ()  # each entry lists alternatives, of which one is enough
+    allow: tuple[str, ...] = ()  # the whole output is one of these
+    pattern: str = ""  # the whole output matches this regular expression
+    placeholders: tuple[tuple[str, int], ...] = ()  # texts to copy from the source, and how often each
+
+    def __bool__(self) -> bool:
+        return self != NO_CONSTRAINTS
+
+
+NO_CONSTRAINTS = OutputConstraints()
+
+
+class ConstrainedInput(NamedTuple):
+    """An input text and the constraints on its output."""
+
+    text: str
+    constraints: OutputConstraints = NO_CONSTRAINTS
+
+
+def parse_constraints(table: dict[str, Any], location: str) -> OutputConstraints:
+    """Constraints from plain values: a text or a list of texts for each field; `location` starts error messages."""
+    fields: dict[str, Any] = {}
+    for name in ("prefix", "pattern"):
+        value = table.get(name)
+        if value is not None and not isinstance(value, str):
+            raise DataError(f"{location}: {name}: found {value!r}, expected a text")
+        fields[name] = value or ""
+    for name in ("forbid", "require", "allow"):
+        value = table.get(name)
+        values = [] if value is None else [value] if isinstance(value, str) else value
+        if not isinstance(values, list | tuple) or not all(_is_phrase(phrase, name) for phrase in values):
+            raise DataError(
+                f"{location}: {name}: found {value!r}, expected a text or a list of texts, none of them empty"
+            )
+        fields[name] = tuple(values)
+    alternatives = ((phrase,) if isinstance(phrase, str) else tuple(phrase) for phrase in fields["require"])
+    return OutputConstraints(**(fields | {"require": tuple(alternatives)}))
+
+
+def _is_phrase(value: object, name: str) -> bool:
+    """Only `require` takes lists of alternatives; only `allow` takes an empty text."""
+    if isinstance(value, str):
+        return bool(value.strip()) or name == "allow" or (name == "forbid" and value != "")
+    return (
+        name == "require"
+        and isinstance(value, list | tuple)
+        and bool(value)
+        and all(isinstance(phrase, str) and phrase.strip() for phrase in value)
+    )
+
+
+def constraints_for_inputs(
+    count: int,
+    prefix: str | Sequence[str | None] | None = None,
+    pattern: str | Sequence[str | None] | None = None,
+    **lists: str | Sequence[Any] | None,
+) -> list[OutputConstraints]:
+    """Constraints for `count` inputs, from one value for all inputs or from a list with one entry per input.
+
+    For `forbid`, `require` and `allow`, a list of texts holds for all inputs; a list of lists has one list per input.
+    """
+    rows: list[dict[str, Any]] = [{} for _ in range(count)]
+    shared = True
+    for name, value in {"prefix": prefix, "pattern": pattern, **lists}.items():
+        single = name in ("prefix", "pattern")
+        per_input = isinstance(value, list | tuple) and (
+            single or (isinstance(value, list) and any(entry is None or isinstance(entry, list) for entry in value))
+        )
+        if per_input and len(value or ()) != count:
+            raise ConfigError(f"{name}: found {len(value or ())} entries, expected one for each of the {count} inputs")
+        shared = shared and not per_input
+        for index, row in enumerate(rows):
+            row[name] = value[index] if per_input and value is not None else value
+    if shared and rows:  # a long list of allowed outputs is checked once, not once per input
+        return [parse_constraints(rows[0], "input 1")] * count
+    return [parse_constraints(row, f"input {number}") for number, row in enumerate(rows, 1)]
+
+
+def object_from_json(line: str, location: str) -> dict[str, Any]:
+    """Parse one line of JSON: an object with a text "source", or a text, which stands for {"source": text}."""
+    try:
+        table = json.loads(line)
+    except ValueError as error:
+        raise DataError(f"{location}: found no JSON ({error})") from error
+    if isinstance(table, str):
+        return {"source": table}
+    if not isinstance(table, dict) or not isinstance(table.get("source"), str):
+        raise DataError(f'{location}: found {line[:60]!r}, expected an object with a text "source"')
+    return table
+
+
+def input_from_json(line: str, location: str, shared: OutputConstraints = NO_CONSTRAINTS) -> ConstrainedInput:
+    """Parse one line of JSON with "source" and constraints of this output; `shared` fills the fields it leaves out."""
+    table = object_from_json(line, location)
+    for name in table:
+        if name not in ("source", *FIELDS):
+            raise DataError(f"{location}: found the field '{name}'. {hint(name, FIELDS)}")
+    own = parse_constraints(table, location)
+    fields = {name: getattr(own, name) or getattr(shared, name) for name in FIELDS}
+    return ConstrainedInput(table["source"], OutputConstraints(**fields))

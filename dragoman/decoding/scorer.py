@@ -1,0 +1,5 @@
+"""How hypotheses are scored."""
+
+from __future__ import annotations
+
+NEG_INF = float("-inf")
