@@ -69,16 +69,16 @@ ARCHITECTURES: dict[str, Table] = {
     "coupled cells": pair({**BOTH, "cell": "coupled-lstm"}, {**BAHDANAU, "cell": "coupled-lstm"}),
     "normalised cells": pair({**BOTH, "cell": "normalised-lstm"}, {**BAHDANAU, "cell": "normalised-lstm"}),
     "kalchbrenner": pair(
-        {"kind": "sentence-convolution", "width": 96, "dropout": 0.1},
+        {"kind": "kalchbrenner", "width": 96, "dropout": 0.1},
         {"kind": "fixed-context", "cell": "gru", "context": "every-step", **SIZE},
     ),
     "multi-kernel": pair(
         {"kind": "multi-kernel", "embedding": 64, "width": 96, "dropout": 0.1, "non_local": True},
         {"kind": "luong", **SIZE},
     ),
-    "convs2s": pair({"kind": "convolutional", "layers": 2, **SIZE}),
+    "convs2s": pair({"kind": "convs2s", "layers": 2, **SIZE}),
     "dense window": pair(
-        {"kind": "dense", "maximum": 40, "embedding": 16, "hidden": 256, "width": 64, "dropout": 0.1}, BAHDANAU
+        {"kind": "dense", "max_positions": 40, "embedding": 16, "hidden": 256, "width": 64, "dropout": 0.1}, BAHDANAU
     ),
     "transformer": pair(TRANSFORMER),
     "transformer, post-norm": pair({**TRANSFORMER, "norm": "post"}),
@@ -92,10 +92,11 @@ ARCHITECTURES: dict[str, Table] = {
     "transformer, cosine": pair({**TRANSFORMER, "score": "cosine"}),
     "scheduled sampling": pair(BOTH, BAHDANAU, forcing={"kind": "linear", "steps": 2000}),
     "instant, ctc": {
-        "kind": "instant", "encoder": TRANSFORMER, "decoder": TRANSFORMER, "alignment": {"kind": "ctc", "upsample": 2},
+        "kind": "non-autoregressive", "encoder": TRANSFORMER, "decoder": TRANSFORMER,
+        "alignment": {"kind": "ctc", "upsample": 2},
     },
     "instant, length": {
-        "kind": "instant", "encoder": TRANSFORMER, "decoder": TRANSFORMER, "alignment": "length",
+        "kind": "non-autoregressive", "encoder": TRANSFORMER, "decoder": TRANSFORMER, "alignment": "length",
     },
 }  # fmt: skip
 

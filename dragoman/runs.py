@@ -343,7 +343,7 @@ def learned_otherwise(config: Config, came: TransferReport) -> str:
             found += [
                 f"model.{part}.{place} was {before!r}, is {now!r}"
                 for place, before, now in settings.differences(there, here)
-                if not re.search(r"dropout$|layers$|maximum$", place)  # other weights mean the same
+                if not re.search(r"dropout$|layers$|max_positions$", place)  # other weights mean the same
             ]
     return f"{config.train.start.run} learned what is taken from it otherwise: {'; '.join(found)}" if found else ""
 
@@ -351,7 +351,7 @@ def learned_otherwise(config: Config, came: TransferReport) -> str:
 def settings_of(model: Any, part: str) -> Any:
     """The settings of a part of a model by the name of its weights; None where it has none of its own."""
     names = part.split(".")
-    if names[0] == "writer" and not hasattr(model, "writer"):
+    if names[0] == "decoder_head":
         names = names[1:] or ["decoder"]  # a captioner's
     for name in names:
         model = getattr(model, name, None)

@@ -249,7 +249,7 @@ def test_loss_is_that_of_the_outputs_scores(run: Predictor) -> None:
 
 
 def test_an_input_too_long_for_the_model_is_named(table: dict[str, Any], tmp_path: Path) -> None:
-    table["model"]["encoder"] = {"kind": "dense", "maximum": 9, "embedding": 8, "hidden": 8, "width": 8}
+    table["model"]["encoder"] = {"kind": "dense", "max_positions": 9, "embedding": 8, "hidden": 8, "width": 8}
     table["data"]["max_length"] = 8
     run = dragoman.train(table, tmp_path / "run", quiet=True)
     with pytest.raises(DataError, match="input 2: found 13 tokens, <eos> included, expected at most the 9 of model"):

@@ -20,7 +20,7 @@ from dragoman.data.tokenizers.tokenizer import PAD, UNK, Tokenizer
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.ctc import best_places
-from dragoman.models.contracts import Emissions
+from dragoman.models.contracts import CTCEmissions
 from dragoman.models.transcriber import Transcriber
 
 
@@ -101,7 +101,7 @@ def transcribed(
 
 
 @torch.no_grad()
-def emitted(predictor: Predictor, files: Sequence[Opened]) -> Emissions:
+def emitted(predictor: Predictor, files: Sequence[Opened]) -> CTCEmissions:
     """What CTC says at every position."""
     batch = predictor.form.batch([one.features for one in files]).to(predictor.device)
     return transcriber_of(predictor).emissions(batch, batch.source_mask.sum(1), 1)
@@ -117,7 +117,7 @@ def placed(
 
 
 def placed_in(
-    predictor: Predictor, files: Sequence[Opened], texts: Sequence[str], emissions: Emissions
+    predictor: Predictor, files: Sequence[Opened], texts: Sequence[str], emissions: CTCEmissions
 ) -> Iterator[Placed]:
     """The same where CTC has spoken already."""
     tokenizer, (_, config) = predictor.target_tokenizer, codec_of(predictor)

@@ -44,7 +44,7 @@ from dragoman.data.tokenizers.labels import Labels, Numbers
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.load import load_completer, load_run
-from dragoman.models.contracts import AtOnce
+from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.models.heads.softmax import SampledSoftmaxConfig
 from dragoman.models.transcriber import Transcriber
 from dragoman.runs import (
@@ -197,7 +197,7 @@ def check_text(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
 def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
     """How many targets a model that writes at once has room for; the others would teach it nothing."""
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).eval()
-    if not isinstance(model, AtOnce):
+    if not isinstance(model, NonAutoregressiveModel):
         return
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, form=corpus.form)
     epoch = plan.epoch(0)
@@ -209,8 +209,8 @@ def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
     say(f"room: {left_out:,} of {count:,} targets ({left_out / count:.1%}) are too long to be written at all")
     if not reached:
         raise DragomanError(
-            "no target can be written: raise model.upsample, lower model.encoder.front, or take larger units for the "
-            "target"
+            "no target can be written: raise model.upsample, lower model.encoder.subsampling, or take larger units for "
+            "the target"
             if isinstance(model, Transcriber)
             else "no target can be written: raise model.alignment.upsample (or model.alignment.longest), or take "
             "smaller units for the source than for the target"
@@ -233,7 +233,7 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: tor
     ]
     candidates = {max(sorted(shapes), key=measure) for measure in measures}
     activations, (rows, source, target) = max((batch_memory(model, shape, corpus.form), shape) for shape in candidates)
-    written = model.positions(source, target) if isinstance(model, AtOnce) else target
+    written = model.positions(source, target) if isinstance(model, NonAutoregressiveModel) else target
     words = sizes[1]
     softmax = getattr(config.model, "softmax", None)
     if isinstance(softmax, SampledSoftmaxConfig):

@@ -18,9 +18,9 @@ from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.formats import not_numbers
 from dragoman.data.readers.lines import form_of
 from dragoman.errors import ConfigError, DataError
-from dragoman.models.elmo import TwoWayEncoderConfig, TwoWayModelConfig
+from dragoman.models.elmo import BiLMConfig, ElmoEncoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
-from dragoman.models.masked_lm import MaskedModelConfig
+from dragoman.models.masked_lm import MaskedLMConfig
 from dragoman.tasks.config import METRICS, MODELS, Config, build, preset_table, preset_text, started_folder
 from dragoman.tasks.table import task_of
 
@@ -373,7 +373,7 @@ def started(table: dict[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # The kind of encoder in a model that has but one.
-READS = {MaskedModelConfig.kind: BertEncoderConfig.kind, TwoWayModelConfig.kind: TwoWayEncoderConfig.kind}
+READS = {MaskedLMConfig.kind: BertEncoderConfig.kind, BiLMConfig.kind: ElmoEncoderConfig.kind}
 
 
 def tie_of(preset: str, joint: bool) -> str:
@@ -382,7 +382,7 @@ def tie_of(preset: str, joint: bool) -> str:
     tie: str = model.get("tie", "target")
     if joint or tie in ("none", "target"):
         return tie
-    return "none" if model.get("kind") == "instant" else "target"
+    return "none" if model.get("kind") == "non-autoregressive" else "target"
 
 
 def subwords(seen: Look) -> dict[str, Any]:
@@ -455,7 +455,8 @@ DIRECT["masked-language-model"] = (
         "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
         "model": {
             "encoder": {
-                "layers": 4, "width": 256, "heads": 4, "feedforward": 1024, "attention_dropout": 0.0, "maximum": 127,
+                "layers": 4, "width": 256, "heads": 4, "feedforward": 1024, "attention_dropout": 0.0,
+                "max_positions": 127,
             }
         },
     },

@@ -108,5 +108,5 @@ ENOUGH, FEW = 16_000, {"features": 23}  # samples a second; with fewer a window 
 MODELS: dict[str, dict[str, Any]] = {
     "audio": {"augment": {"kind": "masking"}, "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}}},
     "line-image": {"augment": {"kind": "line"}, "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}}},
-    "picture": {"augment": {"kind": "picture"}, "encoder": {"kind": "picture"}, "decoder": {"kind": "recurrent"}},
+    "picture": {"augment": {"kind": "picture"}, "encoder": {"kind": "resnet"}, "decoder": {"kind": "recurrent"}},
 }

@@ -69,7 +69,7 @@ DECODING = {
     ),
     "decoding_mode": click.option(
         "--decoding-mode", type=click.Choice(["ctc", "attention", "joint"]),
-        help="Of a run that transcribes: what finds the text; the last two need model.writer. [default: ctc]",
+        help="How a transcriber decodes; attention and joint need model.attention_decoder. [default: ctc]",
     ),
     "ctc_weight": click.option(
         "--ctc-weight", type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),

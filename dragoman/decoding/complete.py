@@ -49,7 +49,7 @@ def complete(
     assert sampling is not None or samples == 1, "there is one greedy completion"
     device = device or next(model.parameters()).device
     read = [[EOS, *prompt] for prompt in prompts]  # a text begins where the line before ended
-    check_room(model.maximum, read, longest, first)
+    check_room(model.max_positions, read, longest, first)
     found: list[list[Completion]] = [[] for _ in prompts]
     asked = [(place, sample) for place in range(len(prompts)) for sample in range(samples)]
     asked.sort(key=lambda one: len(read[one[0]]))
@@ -63,13 +63,13 @@ def complete(
     return found
 
 
-def check_room(maximum: int | None, prompts: Sequence[Sequence[int]], longest: int, first: int = 1) -> None:
+def check_room(max_positions: int | None, prompts: Sequence[Sequence[int]], longest: int, first: int = 1) -> None:
     """Refuse prompts that leave no room for what is to follow."""
     for number, prompt in enumerate(prompts, first):
-        if maximum is not None and len(prompt) + longest - 1 > maximum:
+        if max_positions is not None and len(prompt) + longest - 1 > max_positions:
             raise DataError(
                 f"prompt {number}: {len(prompt)} tokens (the beginning of the line counts) and {longest} to follow, "
-                f"but the model reads at most {maximum} (model.stack.positions.maximum)"
+                f"but the model reads at most {max_positions} (model.stack.positions.max_positions)"
             )
 
 

@@ -21,7 +21,7 @@ from dragoman.data.tokenizers.tokenizer import EOS, PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
 from dragoman.layers.ctc import NOTHING, collapsed, text_log_probability
-from dragoman.models.contracts import Emissions
+from dragoman.models.contracts import CTCEmissions
 
 BLANK = PAD
 SILENT = tuple({*NEVER_WRITTEN, EOS} - {BLANK})  # symbols that no path may have
@@ -70,7 +70,7 @@ class Fusion:
 
 @torch.no_grad()
 def read(
-    emissions: Emissions, limits: Tensor, config: SearchConfig, most: int, fusion: Fusion | None = None
+    emissions: CTCEmissions, limits: Tensor, config: SearchConfig, most: int, fusion: Fusion | None = None
 ) -> list[list[Hypothesis]]:
     """The best texts of every source, best first; limits (B,) count <eos>. A beam of one takes the best path.
 
@@ -117,7 +117,7 @@ class Texts(NamedTuple):
     more: Tensor  # (B, k) what a language model adds to the rank
 
 
-def best_path(emissions: Emissions, limits: Tensor) -> Texts:
+def best_path(emissions: CTCEmissions, limits: Tensor) -> Texts:
     """The text of the most probable symbol at every position, one a source; cut where it is too long."""
     texts, sizes = collapsed(emissions.log_probabilities.argmax(-1), emissions.lengths, BLANK)
     sizes = sizes.minimum(limits.clamp(min=0))
@@ -147,7 +147,7 @@ class Prefixes(NamedTuple):
 
 
 @torch.no_grad()
-def prefix_beam(emissions: Emissions, limits: Tensor, width: int, fusion: Fusion | None = None) -> Texts:
+def prefix_beam(emissions: CTCEmissions, limits: Tensor, width: int, fusion: Fusion | None = None) -> Texts:
     """The `width` texts of every source that were found most probable, all different; rows do not see each other."""
     frames, lengths = emissions
     rows, positions, _ = frames.shape

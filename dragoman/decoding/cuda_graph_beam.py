@@ -128,7 +128,7 @@ def search(
 ) -> list[list[Hypothesis]] | None:
     """What `beam` finds, or None where a plain search must do: a kind of search is captured when it is met again."""
     captured = known(model, batch)
-    shape = None if captured is None else shape_of(batch, limits, width, captured.maximum)
+    shape = None if captured is None else shape_of(batch, limits, width, captured.max_positions)
     if captured is None or shape is None:
         return None
     kind = Kind(shape, most, config.stop == "certain")

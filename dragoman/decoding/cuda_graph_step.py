@@ -209,9 +209,9 @@ class Captured:
         self.working = True
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can write; None: any number."""
-        most: int | None = self.model.maximum
+        most: int | None = self.model.max_positions
         return most
 
     def ready(self, kind: Any) -> bool:
@@ -307,7 +307,7 @@ def start(model: Any, batch: Batch, limits: Tensor, width: int, *, able: bool) -
     """A writer and its state before the first token: captured where it pays and is `able`, else the model itself."""
     captured = known(model, batch) if able else None
     if captured is not None:
-        shape = shape_of(batch, limits, width, captured.maximum)
+        shape = shape_of(batch, limits, width, captured.max_positions)
         if shape is not None and captured.ready(shape):
             try:
                 standing = captured.start(batch, shape)

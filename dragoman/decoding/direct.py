@@ -11,7 +11,7 @@ import torch
 
 from dragoman.data.batching import Batch
 from dragoman.errors import DragomanError
-from dragoman.models.contracts import Answers, Direct
+from dragoman.models.contracts import ClassifierModel, ClassifierOutput
 from dragoman.scoring.label_table import LABEL_METRICS, NUMBER_METRICS, TAG_METRICS, Metrics, report
 
 
@@ -36,7 +36,7 @@ class Readout(Protocol):
 
     metrics: Metrics
 
-    def read(self, model: Direct, batch: Batch, codec: Any) -> list[Answer]:
+    def read(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[Answer]:
         """The answers of a batch."""
 
     def truths(self, batch: Batch, codec: Any) -> list[Any]:
@@ -50,9 +50,9 @@ class Readout(Protocol):
 
 
 @torch.no_grad()
-def answers(model: Direct, batch: Batch) -> Answers:
+def answers(model: ClassifierModel, batch: Batch) -> ClassifierOutput:
     """What a model answers; weights that cannot be computed with are said so."""
-    found = model.answer(batch)
+    found = model.predict(batch)
     told = found.values if found.probabilities is None else found.probabilities
     if not bool(told.isfinite().all()):
         raise DragomanError("found no answer: the model's outputs are NaN or infinite; its weights are broken")
@@ -64,7 +64,7 @@ class LabelReadout:
 
     metrics = LABEL_METRICS
 
-    def read(self, model: Direct, batch: Batch, codec: Any) -> list[Answer]:
+    def read(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[Answer]:
         """Labels with the probabilities of all."""
         found = answers(model, batch)
         assert found.probabilities is not None
@@ -92,7 +92,7 @@ class NumberReadout:
 
     metrics = NUMBER_METRICS
 
-    def read(self, model: Direct, batch: Batch, codec: Any) -> list[Answer]:
+    def read(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[Answer]:
         """Numbers."""
         values = [codec.value(scaled) for scaled in answers(model, batch).values[:, 0].double().tolist()]
         return [Answer(f"{value:.7g}", value, {"value": value}) for value in values]
@@ -115,7 +115,7 @@ class TagReadout:
 
     metrics = TAG_METRICS
 
-    def read(self, model: Direct, batch: Batch, codec: Any) -> list[Answer]:
+    def read(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[Answer]:
         """Tags and the probability of each."""
         found = answers(model, batch)
         assert found.probabilities is not None

@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.data.batching import Batch
 from dragoman.data.tokenizers.tokenizer import PAD, SOS
 from dragoman.errors import ConfigError, hint
-from dragoman.models.contracts import AtOnce, Model, TokenScores
+from dragoman.models.contracts import Model, NonAutoregressiveModel, TokenScores
 
 Average = Literal["probability", "log"]
 
@@ -56,15 +56,15 @@ class Ensemble:
             raise ConfigError(f"average: found {average!r}. {hint(average, AVERAGES)}")
         if not models:
             raise ConfigError("an ensemble needs at least one model, found none")
-        if any(isinstance(model, AtOnce) for model in models):
+        if any(isinstance(model, NonAutoregressiveModel) for model in models):
             raise ConfigError("an ensemble needs models that write token by token; one of these writes all at once")
         self.models = tuple(models)
         self.average = AVERAGES[average]
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens that every member can write; None: any number."""
-        return min((model.maximum for model in self.models if model.maximum is not None), default=None)
+        return min((model.max_positions for model in self.models if model.max_positions is not None), default=None)
 
     def start(self, batch: Batch) -> Bundle:
         """Every member reads the sources and stands before the first target token."""

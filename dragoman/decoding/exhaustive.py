@@ -32,8 +32,8 @@ class Exhaustive:
         """The most probable outputs of every source, best first by the length penalty in force."""
         model = request.stepwise("exhaustive search")
         limit = self.length + 1
-        if model.maximum is not None:
-            limit = min(limit, model.maximum)
+        if model.max_positions is not None:
+            limit = min(limit, model.max_positions)
         with torch.no_grad():
             start = model.start(request.batch)
             sources = torch.arange(len(request.limits), device=request.limits.device)

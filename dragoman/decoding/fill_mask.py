@@ -28,7 +28,9 @@ class FillReadout:
         """Texts filled in, and of every [MASK] the likeliest answers."""
         if not hasattr(model, "fill"):
             kind = model.config.kind
-            raise ConfigError(f'predict fills [MASK] by model.kind = "masked"; this run has "{kind}", which fills none')
+            raise ConfigError(
+                f'predict fills [MASK] by model.kind = "masked-lm"; this run has "{kind}", which fills none'
+            )
         hidden = (batch.source == HIDDEN) & batch.source_mask
         scores = model.fill(batch.source, batch.source_mask, hidden)
         if not bool(scores[hidden].isfinite().all()):

@@ -17,13 +17,13 @@ from dragoman.decoding.hypothesis import Hypothesis, divisor
 from dragoman.decoding.methods import Request, distinct
 from dragoman.errors import ConfigError
 from dragoman.layers.ctc import text_log_probability
-from dragoman.models.contracts import Emissions, State
+from dragoman.models.contracts import CTCEmissions, State
 
 
 class Both(Protocol):
     """What these searches need: a Transcriber with a decoder."""
 
-    writer: Any
+    attention_decoder: Any
 
     def start(self, batch: Any) -> State:
         """The state before the first token."""
@@ -34,14 +34,16 @@ class Both(Protocol):
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Those after every token."""
 
-    def emissions(self, batch: Any, limits: Tensor, candidates: int) -> Emissions:
+    def emissions(self, batch: Any, limits: Tensor, candidates: int) -> CTCEmissions:
         """What CTC writes."""
 
 
 def both(request: Request, name: str) -> Any:
     """The model, which must have both."""
-    if getattr(request.model, "writer", None) is None or not hasattr(request.model, "emissions"):
-        raise ConfigError(f"{name} needs a model with CTC and a decoder beside it (writer.kind = 'joint')")
+    if getattr(request.model, "attention_decoder", None) is None or not hasattr(request.model, "emissions"):
+        raise ConfigError(
+            f"{name} needs a model with CTC and a decoder beside it (model.attention_decoder.kind = 'joint')"
+        )
     return request.model
 
 
@@ -58,7 +60,7 @@ class Fused:
         if not hasattr(model, "emissions"):
             raise ConfigError("a language model beside CTC needs a model that was trained by CTC")
         written = model.emissions(request.batch, request.limits, max(request.config.beam, request.n_best))
-        if not isinstance(written, Emissions):
+        if not isinstance(written, CTCEmissions):
             raise ConfigError("a language model beside CTC needs a model that was trained by CTC")
         return ctc.read(written, request.limits, request.config, request.n_best, self.fusion)
 
@@ -116,7 +118,7 @@ class Joint:
         return found
 
     def _scores(
-        self, model: Both, written: Emissions, state: State, row: int, texts: list[tuple[int, ...]]
+        self, model: Both, written: CTCEmissions, state: State, row: int, texts: list[tuple[int, ...]]
     ) -> list[tuple[float, ...]]:
         """Log-probability of every token of texts of one source, CTC's spread evenly over a text."""
         device = written.lengths.device

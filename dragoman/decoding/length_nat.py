@@ -12,13 +12,13 @@ from torch import Tensor
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
-from dragoman.models.contracts import Slots
+from dragoman.models.contracts import LengthBeam
 
 NOTHING = float("-inf")
 
 
 @torch.no_grad()
-def read(slots: Slots, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
+def read(slots: LengthBeam, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
     """The best texts of every source over its lengths, best first; the lengths keep to the limits already."""
     log_probabilities = slots.log_probabilities.clone()
     log_probabilities[..., [*NEVER_WRITTEN, EOS]] = NOTHING

@@ -53,7 +53,7 @@ def mean_log_probabilities(
     What a reranker adds to a hypothesis' score: how well it reads, whatever the source (the language model of the noisy
     channel). An output longer than the model can read is given −∞: it cannot be said how well it reads.
     """
-    room = model.maximum
+    room = model.max_positions
     found = [float("-inf")] * len(rows)
     order = [place for place, row in enumerate(rows) if room is None or len(row) < room]
     order.sort(key=lambda place: len(rows[place]))

@@ -11,14 +11,14 @@ from dragoman.data.batching import Batch
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import ConfigError
-from dragoman.models.contracts import AtOnce
+from dragoman.models.contracts import NonAutoregressiveModel
 
 
 class Writer(Protocol):
     """What a search needs of whatever writes token by token: a model, or an ensemble of several."""
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can write; None: any number."""
 
     def start(self, batch: Batch) -> Any:
@@ -34,7 +34,7 @@ class Writer(Protocol):
 class Request(NamedTuple):
     """Sources to be answered."""
 
-    model: Writer | AtOnce
+    model: Writer | NonAutoregressiveModel
     batch: Batch
     limits: Tensor  # (B,) most tokens per source, <eos> included
     config: SearchConfig
@@ -43,7 +43,7 @@ class Request(NamedTuple):
 
     def stepwise(self, method: str) -> Writer:
         """The model, which must write token by token."""
-        if isinstance(self.model, AtOnce):
+        if isinstance(self.model, NonAutoregressiveModel):
             raise ConfigError(f"{method} needs a model that writes token by token; this one writes all at once")
         return self.model
 

@@ -24,23 +24,23 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Method, Request, Writer
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, DragomanError
-from dragoman.models.contracts import AtOnce, Emissions, Slots
+from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel
 
 BEAM_ALONE = {"beam_groups": 1, "coverage_penalty": 0.0, "min_length": 0, "no_repeat_ngram": 0}
 # How to read what a model writes at once.
 READERS: dict[type, Any] = {
-    Emissions: ctc.read,
-    Slots: slots.read,
+    CTCEmissions: ctc.read,
+    LengthBeam: slots.read,
 }
 
 
-def limits_of(lengths: Tensor, config: SearchConfig, ratio: float, maximum: int | None = None) -> Tensor:
+def limits_of(lengths: Tensor, config: SearchConfig, ratio: float, max_positions: int | None = None) -> Tensor:
     """How many tokens sources of these lengths (<eos> counts) may be answered with; neighbours have no say."""
     if config.max_length:
         limits = torch.full_like(lengths, config.max_length + 1)
     else:
         limits = (lengths * math.ceil(ratio * 16) // 16) + 12
-    return limits if maximum is None else limits.clamp(max=maximum)
+    return limits if max_positions is None else limits.clamp(max=max_positions)
 
 
 def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
@@ -49,7 +49,7 @@ def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
 
 
 def search(
-    model: Writer | AtOnce,
+    model: Writer | NonAutoregressiveModel,
     batch: Batch,
     config: SearchConfig,
     ratio: float,
@@ -68,8 +68,8 @@ def search(
     if rules and not config.max_length:
         needed = [one.distance(one.start) if one else 0 for one in rules]
         limits = limits + limits.new_tensor([int(more) if math.isfinite(more) else 0 for more in needed])
-    if model.maximum is not None:
-        limits = limits.clamp(max=model.maximum)
+    if model.max_positions is not None:
+        limits = limits.clamp(max=model.max_positions)
     if method is not None:
         if any(rules or ()) or trace is not None:
             raise ConfigError("prefixes, phrases and other rules, and a trace, go with beam search alone")
@@ -77,7 +77,7 @@ def search(
             if (value := getattr(config, name)) != usual:
                 raise ConfigError(f"search.{name}: found {value}, which goes with beam search alone; expected {usual}")
         found = method.search(Request(model, batch, limits, config, n_best, text))
-    elif isinstance(model, AtOnce):
+    elif isinstance(model, NonAutoregressiveModel):
         check_at_once(config, rules, trace)
         found = at_once(model, batch, limits, config, n_best)
     else:
@@ -120,7 +120,9 @@ def check_possible(rules: Sequence[ConstraintAutomaton | None] | None, limits: T
 
 
 @torch.no_grad()
-def at_once(model: AtOnce, batch: Batch, limits: Tensor, config: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
+def at_once(
+    model: NonAutoregressiveModel, batch: Batch, limits: Tensor, config: SearchConfig, n_best: int
+) -> list[list[Hypothesis]]:
     """What a model without feedback writes."""
     written = model.emissions(batch, limits, max(config.beam, n_best))
     found: list[list[Hypothesis]] = READERS[type(written)](written, limits, config, n_best)
@@ -170,7 +172,7 @@ def in_steps(
 
 
 def search_all(
-    model: Writer | AtOnce,
+    model: Writer | NonAutoregressiveModel,
     sources: Sequence[Sequence[int]],
     config: SearchConfig,
     ratio: float,

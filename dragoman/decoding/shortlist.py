@@ -61,9 +61,9 @@ class NarrowWriter:
         self.bias = None if output.bias is None else output.bias.detach()[words]
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can write; None: any number."""
-        return self.model.maximum
+        return self.model.max_positions
 
     def start(self, batch: Batch) -> Narrow:
         """Read the sources; the state before the first target token."""

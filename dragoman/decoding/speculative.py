@@ -18,7 +18,7 @@ from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import Hypothesis, allowed, divisor
 from dragoman.decoding.methods import Request, Writer
 from dragoman.errors import ConfigError
-from dragoman.models.contracts import AtOnce
+from dragoman.models.contracts import NonAutoregressiveModel
 
 SETTLED = 16  # tokens that are certain for all rows before their states are brought up to them
 
@@ -80,9 +80,9 @@ class Reader:
 class Speculative:
     """Greedy search with a draft model that shares the vocabularies; `saved` counts over all calls of `search`."""
 
-    def __init__(self, draft: Writer | AtOnce, tokens: int = 4) -> None:
+    def __init__(self, draft: Writer | NonAutoregressiveModel, tokens: int = 4) -> None:
         """`tokens` are proposed at a time."""
-        if isinstance(draft, AtOnce):
+        if isinstance(draft, NonAutoregressiveModel):
             raise ConfigError("a draft model must write token by token; this one writes all at once")
         if tokens < 1:
             raise ConfigError(f"draft tokens: found {tokens}, expected at least 1")
@@ -148,7 +148,7 @@ class Speculative:
 
     def propose(self, small: Reader, certain: Sequence[Sequence[int]], ends: Sequence[int]) -> list[list[int]]:
         """The draft's greedy continuation of every row, up to its <eos>, which needs no reading, or its limit."""
-        longest = [min(end, small.model.maximum or end) for end in ends]
+        longest = [min(end, small.model.max_positions or end) for end in ends]
         if all(len(row) > most for row, most in zip(certain, longest, strict=True)):
             return [[] for _ in certain]  # the draft can read no further
         small.settle([row[:most] for row, most in zip(certain, longest, strict=True)])

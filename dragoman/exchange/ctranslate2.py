@@ -89,7 +89,7 @@ def check_exportable(config: Any) -> None:
 def positions_of(config: TransformerConfig) -> int | None:
     """How many positions the exported stack knows; None: any number."""
     if isinstance(config.positions, LearnedConfig):
-        return config.positions.maximum
+        return config.positions.max_positions
     return POSITIONS if config.positions.kind in ("sinusoidal", "none") else None
 
 

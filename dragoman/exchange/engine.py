@@ -299,7 +299,7 @@ def search_all(
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """(place, hypotheses) for many sources, each place once; `otherwise` is asked for those the engine leaves."""
     limits: list[int] = limits_of(
-        torch.tensor([len(row) + 1 for row in sources]), config, ratio, model.maximum
+        torch.tensor([len(row) + 1 for row in sources]), config, ratio, model.max_positions
     ).tolist()
     known = [exchange.positions_of(stack) or math.inf for stack in (model.config.encoder, model.config.decoder)]  # type: ignore[arg-type]
     fitting = [place for place, row in enumerate(sources) if len(row) + 1 <= known[0] and limits[place] <= known[1]]

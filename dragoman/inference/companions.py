@@ -31,7 +31,7 @@ from dragoman.inference.completer import Completer
 from dragoman.inference.load import load_predictor
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
-from dragoman.models.contracts import AtOnce
+from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.models.language_model import LanguageModel
 from dragoman.models.transcriber import Transcriber
 from dragoman.runs import Run
@@ -177,7 +177,7 @@ def backwards(reverse: Predictor, pairs: Sequence[tuple[str, str]], tag: str | N
     outputs = [asked(output, tag, reverse.tags, f"output {place}") for place, (output, _) in enumerate(pairs, 1)]
     read = reverse.source_tokenizer.encode_batch(outputs)
     written = reverse.target_tokenizer.encode_batch([source for _, source in pairs])
-    room = reverse.model.maximum
+    room = reverse.model.max_positions
     # A source that is too long is too long for all its outputs: their order is then the forward model's.
     order = [place for place, row in enumerate(written) if room is None or len(row) < room]
     order.sort(key=lambda place: (len(written[place]), len(read[place])))
@@ -188,7 +188,9 @@ def backwards(reverse: Predictor, pairs: Sequence[tuple[str, str]], tag: str | N
         scores = reverse.model.score(batch)
         counts = scores.mask.sum(1)
         means = scores.log_probabilities.double().sum(1) / counts.clamp(min=1)
-        if isinstance(reverse.model, AtOnce):  # some outputs leave no room for the source: those led nowhere
+        if isinstance(
+            reverse.model, NonAutoregressiveModel
+        ):  # some outputs leave no room for the source: those led nowhere
             means = means.masked_fill(counts == 0, float("-inf"))
         for place, mean in zip(places, means.tolist(), strict=True):
             found[place] = mean

@@ -148,7 +148,7 @@ class Labeler:
         for start in range(0, len(kept), batch_size):
             some = kept[start : start + batch_size]
             loss = self.model(self.form.batch([one[0] for one in some], [one[1] for one in some]).to(self.device))
-            total, count = total + float(loss.total), count + int(loss.tokens)
+            total, count = total + float(loss.total), count + int(loss.count)
         return total / count
 
     def evaluate(

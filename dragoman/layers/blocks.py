@@ -184,16 +184,16 @@ def mean_over(x: Tensor, mask: Tensor) -> Tensor:
     return (x * real).sum(1) / real.sum(1).clamp(min=1)
 
 
-def window(x: Tensor, mask: Tensor, maximum: int) -> tuple[Tensor, Tensor]:
-    """At most `maximum` columns of x (B, S, …) and mask (B, S); an error if a row is longer than that."""
-    if x.shape[1] > maximum:  # a shorter batch is never counted, which would wait for the GPU
+def window(x: Tensor, mask: Tensor, max_positions: int) -> tuple[Tensor, Tensor]:
+    """At most `max_positions` columns of x (B, S, …) and mask (B, S); an error if a row is longer than that."""
+    if x.shape[1] > max_positions:  # a shorter batch is never counted, which would wait for the GPU
         longest = int(mask.sum(1).max())
-        if longest > maximum:
+        if longest > max_positions:
             raise DataError(
-                f"a source of {longest} tokens (<eos> counts), but the model reads at most {maximum} "
-                "(model.encoder's maximum); shorten it, or set data.max_length while training"
+                f"a source of {longest} tokens (<eos> counts), but the model reads at most {max_positions} "
+                "(model.encoder's max_positions); shorten it, or set data.max_length while training"
             )
-    return x[:, :maximum], mask[:, :maximum]
+    return x[:, :max_positions], mask[:, :max_positions]
 
 
 def drop_words(

@@ -42,7 +42,7 @@ class LearnedConfig:
     """One trained vector per position, up to a maximum."""
 
     kind: ClassVar[str] = "learned"
-    maximum: Annotated[int, Range(1, None)] = setting(1024, help="longest sequence the model can see")
+    max_positions: Annotated[int, Range(1, None)] = setting(1024, help="longest sequence the model can see")
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ PositionsConfig = AddedPositionsConfig | RotaryConfig | RelativeConfig | Relativ
 class NotAdded(nn.Module):
     """Leaves embeddings as they are: for no positions, and for those told inside attention."""
 
-    maximum = None
+    max_positions = None
 
     def __init__(self, config: PositionsConfig, width: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ def sinusoid_table(length: int, width: int, layout: str, device: torch.device, d
 class Sinusoidal(nn.Module):
     """Adds sinusoids (Vaswani et al. 2017, section 3.5); any number of positions."""
 
-    maximum = None  # any number of positions
+    max_positions = None  # any number of positions
 
     def __init__(self, config: SinusoidalConfig, width: int) -> None:
         super().__init__()
@@ -132,15 +132,15 @@ class Learned(nn.Module):
 
     def __init__(self, config: LearnedConfig, width: int) -> None:
         super().__init__()
-        self.maximum = config.maximum
-        self.table = nn.Parameter(torch.randn(config.maximum, width) * width**-0.5)
+        self.max_positions = config.max_positions
+        self.table = nn.Parameter(torch.randn(config.max_positions, width) * width**-0.5)
 
     def reserve(self, length: int) -> None:
         """Refuse sequences longer than the positions that were trained."""
         if length > self.table.shape[0]:
             raise DataError(
                 f"a sequence of {length} tokens, but the model has learned {self.table.shape[0]} positions "
-                "(model's positions.maximum)"
+                "(model's positions.max_positions)"
             )
 
     def forward(self, x: Tensor, start: Tensor | int) -> Tensor:

@@ -17,21 +17,21 @@ from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAug
 from dragoman.models.contracts import Encoder, Loss, Memory, State, TokenScores
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import DecoderConfig
-from dragoman.models.encoders.frames import FramesConfig, FramesEncoder, Standard
+from dragoman.models.encoders.frames import FramesConfig, FramesEncoder, Standardizer
 from dragoman.models.encoders.images import (
     PatchesConfig,
     PatchesEncoder,
-    PictureEncoder,
-    PictureEncoderConfig,
+    ResNetConfig,
+    ResNetEncoder,
     TorchvisionConfig,
     TorchvisionEncoder,
 )
-from dragoman.models.heads.decoder_head import Writer, writer_problems
+from dragoman.models.heads.decoder_head import DecoderHead, decoder_head_problems
 
-PictureReaderConfig = PictureEncoderConfig | PatchesConfig | TorchvisionConfig
-FeatureEncoderConfig = PictureReaderConfig | FramesConfig
+ImageEncoderConfig = ResNetConfig | PatchesConfig | TorchvisionConfig
+FeatureEncoderConfig = ImageEncoderConfig | FramesConfig
 FEATURE_ENCODERS: dict[type, Any] = {
-    PictureEncoderConfig: PictureEncoder,
+    ResNetConfig: ResNetEncoder,
     PatchesConfig: PatchesEncoder,
     TorchvisionConfig: TorchvisionEncoder,
     FramesConfig: FramesEncoder,
@@ -49,12 +49,12 @@ class CaptionerConfig:
         0.0, help="λ: what it costs not to have looked at every place once in all (Xu et al. 2015 eq. 14)"
     )
     augment: AugmentationConfig = setting(NoAugmentationConfig(), help="small changes to the features while training")
-    encoder: FeatureEncoderConfig = setting(PictureEncoderConfig(), help="what reads the picture")
+    encoder: FeatureEncoderConfig = setting(ResNetConfig(), help="what reads the picture")
     decoder: DecoderConfig = setting(RecurrentDecoderConfig(), help="what writes the caption")
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
-        yield from writer_problems(self.tie, self.decoder)
+        yield from decoder_head_problems(self.tie, self.decoder)
         if self.doubly_stochastic and isinstance(self.decoder, FixedContextDecoderConfig):
             yield (
                 f"doubly_stochastic: found {self.doubly_stochastic}, but a fixed-context decoder has no attention, "
@@ -97,31 +97,31 @@ class Captioner(nn.Module):
     def __init__(self, config: CaptionerConfig, features: int, target_vocabulary: int) -> None:
         super().__init__()
         self.config = config
-        self.standard = Standard(features)
+        self.standard = Standardizer(features)
         self.augment = Augmentation(config.augment)
         self.encoder = FEATURE_ENCODERS[type(config.encoder)](config.encoder, features)
-        self.writer = Writer(config.decoder, self.encoder.width, target_vocabulary, tie=config.tie)
+        self.decoder_head = DecoderHead(config.decoder, self.encoder.width, target_vocabulary, tie=config.tie)
         if config.doubly_stochastic:
-            decoder: Any = self.writer.decoder
+            decoder: Any = self.decoder_head.decoder
             for module in decoder.modules():
                 module.compile_in_training = False  # compiled it would not show its attention
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can write; None: any number."""
-        return self.writer.maximum
+        return self.decoder_head.max_positions
 
     @property
-    def partly_used(self) -> bool:
+    def has_unused_parameters(self) -> bool:
         """Whether a step may leave some parameters without gradients: a fixed context leaves the memory unread."""
         return isinstance(self.config.decoder, FixedContextDecoderConfig)
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU."""
         return ["model.doubly_stochastic looks at the attention from outside"] if self.config.doubly_stochastic else []
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Nothing in it follows a schedule."""
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
@@ -133,25 +133,25 @@ class Captioner(nn.Module):
         memory, target, config = self.encode(batch.source, batch.source_mask), batch.target, self.config
         smoothing = config.label_smoothing if self.training else 0.0
         if not (config.doubly_stochastic and self.training):
-            total = self.writer.loss(memory, target, smoothing)
+            total = self.decoder_head.loss(memory, target, smoothing)
         else:
-            total, layers = attended(self.writer, lambda: self.writer.loss(memory, target, smoothing))
+            total, layers = attended(self.decoder_head, lambda: self.decoder_head.loss(memory, target, smoothing))
             uneven = [unevenness(weights, target != PAD, memory.mask) for weights in layers]
             total = total + config.doubly_stochastic * torch.stack(uneven).mean()
         return Loss(total, (target != PAD).sum())
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Read the pictures and stand before the first target token."""
-        return self.writer.start(self.encode(batch.source, batch.source_mask), capacity)
+        return self.decoder_head.start(self.encode(batch.source, batch.source_mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""
-        return self.writer.step(tokens, state)
+        return self.decoder_head.step(tokens, state)
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N, P); give log-probabilities (N, P, V) of what follows each of them."""
-        return self.writer.read(tokens, state)
+        return self.decoder_head.read(tokens, state)
 
     def score(self, batch: Batch) -> TokenScores:
         """Log-probability of every target token, and whether it was the first choice."""
-        return self.writer.score(self.encode(batch.source, batch.source_mask), batch.target)
+        return self.decoder_head.score(self.encode(batch.source, batch.source_mask), batch.target)

@@ -14,7 +14,7 @@ from dragoman.data.batching import Batch
 from dragoman.data.tokenizers.tokenizer import UNK
 from dragoman.layers.blocks import drop_words, glorot
 from dragoman.layers.pooling import POOLINGS, MeanConfig, PoolingConfig
-from dragoman.models.contracts import Answers, Encoder, Loss, TokenScores
+from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
 from dragoman.models.encoder_decoder import ENCODERS, EncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
@@ -22,10 +22,10 @@ from dragoman.models.heads.softmax import full_precision
 
 
 @dataclass(frozen=True)
-class PooledConfig:
+class ClassifierConfig:
     """A reader of one or two texts, or of a series, that gives one answer."""
 
-    kind: ClassVar[str] = "pooled"
+    kind: ClassVar[str] = "classifier"
     pooling: PoolingConfig = setting(MeanConfig(), help="how the states of a text become one vector")
     texts: Literal["joined", "apart"] = setting(
         "joined",
@@ -62,14 +62,14 @@ class SeriesInput(nn.Module):
         return x if self.weight is None else x * self.weight
 
 
-class Pooled(nn.Module):
+class PooledModel(nn.Module):
     """Reads sources, gives one row of outputs for each."""
 
     encoder: Encoder
-    maximum = None
-    partly_used = True  # a pooling may leave final states, or all others, unread
+    max_positions = None
+    has_unused_parameters = True  # a pooling may leave final states, or all others, unread
 
-    def __init__(self, config: PooledConfig, embedding: nn.Module, outputs: int, *, keep_from: int) -> None:
+    def __init__(self, config: ClassifierConfig, embedding: nn.Module, outputs: int, *, keep_from: int) -> None:
         """Token ids from `keep_from` on are no words and never dropped."""
         super().__init__()
         self.config, self.keep_from = config, keep_from
@@ -85,11 +85,11 @@ class Pooled(nn.Module):
                 glorot(layer)
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU."""
         return waits(self.config.encoder)
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Nothing in it follows a schedule."""
 
     def pooled(self, source: Tensor, mask: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class Pooled(nn.Module):
         return full_precision(self.output(vector))
 
 
-class Classifier(Pooled):
+class Classifier(PooledModel):
     """One of several labels; targets (B, 1)."""
 
     def forward(self, batch: Batch) -> Loss:
@@ -132,13 +132,13 @@ class Classifier(Pooled):
         chosen = outputs.log_softmax(-1).gather(1, batch.target)
         return TokenScores(chosen, outputs.argmax(-1, keepdim=True) == batch.target, torch.ones_like(chosen).bool())
 
-    def answer(self, batch: Batch) -> Answers:
+    def predict(self, batch: Batch) -> ClassifierOutput:
         """The likeliest label (B, 1) and the probabilities of all (B, 1, K)."""
         probabilities = self.outputs(batch).softmax(-1)[:, None]
-        return Answers(probabilities.argmax(-1), probabilities, torch.ones_like(probabilities[:, :, 0]).bool())
+        return ClassifierOutput(probabilities.argmax(-1), probabilities, torch.ones_like(probabilities[:, :, 0]).bool())
 
 
-class Regressor(Pooled):
+class Regressor(PooledModel):
     """A number; targets (B, 1), scaled as the codec says."""
 
     def forward(self, batch: Batch) -> Loss:
@@ -151,7 +151,7 @@ class Regressor(Pooled):
         away = self.outputs(batch) - batch.target
         return TokenScores(-away.square(), torch.zeros_like(away).bool(), torch.ones_like(away).bool())
 
-    def answer(self, batch: Batch) -> Answers:
+    def predict(self, batch: Batch) -> ClassifierOutput:
         """The number (B, 1)."""
         outputs = self.outputs(batch)
-        return Answers(outputs, None, torch.ones_like(outputs).bool())
+        return ClassifierOutput(outputs, None, torch.ones_like(outputs).bool())

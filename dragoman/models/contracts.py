@@ -89,7 +89,7 @@ class Decoder(Protocol):
     """One call serves training (all T at once), prefill, decoding and truncated back-propagation."""
 
     width: int
-    maximum: int | None  # most tokens it can read; None: any number
+    max_positions: int | None  # most tokens it can read; None: any number
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
         """The state before the first token; capacity pre-allocates caches for compiled decoding."""
@@ -102,7 +102,7 @@ class Loss(NamedTuple):
     """Total and count, never a mean: so accumulation and data parallelism are exact."""
 
     total: Tensor  # ()
-    tokens: Tensor  # () how many real target tokens it was summed over
+    count: Tensor  # type: ignore[assignment]  # () how many targets it was summed over
 
 
 class TokenScores(NamedTuple):
@@ -117,18 +117,18 @@ class Model(Protocol):
     """A whole that can be trained and searched."""
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can write; None: any number."""
 
     @property
-    def partly_used(self) -> bool:
+    def has_unused_parameters(self) -> bool:
         """Whether a training step may leave some parameters without gradients."""
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Told before every training step how many lie behind, for schedules within the model."""
 
     def __call__(self, batch: Batch) -> Loss:
@@ -147,7 +147,7 @@ class Model(Protocol):
         """Teacher-forced scores of the batch's targets."""
 
 
-class Answers(NamedTuple):
+class ClassifierOutput(NamedTuple):
     """What a model reads out of a batch without a search."""
 
     values: Tensor  # (B, N) labels or numbers: one a row, or one a word
@@ -155,18 +155,18 @@ class Answers(NamedTuple):
     mask: Tensor  # (B, N) which are real
 
 
-class Direct(Protocol):
+class ClassifierModel(Protocol):
     """A whole that is trained like the others and answers at once with labels or numbers: nothing is searched for."""
 
     @property
-    def partly_used(self) -> bool:
+    def has_unused_parameters(self) -> bool:
         """Whether a training step may leave some parameters without gradients."""
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Told before every training step how many lie behind, for schedules within the model."""
 
     def __call__(self, batch: Batch) -> Loss:
@@ -175,18 +175,18 @@ class Direct(Protocol):
     def score(self, batch: Batch) -> TokenScores:
         """Scores of the batch's targets."""
 
-    def answer(self, batch: Batch) -> Answers:
+    def predict(self, batch: Batch) -> ClassifierOutput:
         """What it answers."""
 
 
-class Emissions(NamedTuple):
+class CTCEmissions(NamedTuple):
     """What a model trained by CTC writes: repeats merge and the blank, which is <pad>, says nothing."""
 
     log_probabilities: Tensor  # (B, T, V) at least float32
     lengths: Tensor  # (B,) positions that are real
 
 
-class Slots(NamedTuple):
+class LengthBeam(NamedTuple):
     """What a model that chooses the length first writes: one token a position, for each of k lengths."""
 
     log_probabilities: Tensor  # (B, k, T, V) at least float32
@@ -195,28 +195,28 @@ class Slots(NamedTuple):
 
 
 @runtime_checkable
-class AtOnce(Protocol):
+class NonAutoregressiveModel(Protocol):
     """A whole that is trained and searched too, but writes all tokens at once: it has no steps."""
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can write, <eos> included; None: any number."""
 
     @property
-    def partly_used(self) -> bool:
+    def has_unused_parameters(self) -> bool:
         """Whether a training step may leave some parameters without gradients."""
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Told before every training step how many lie behind, for schedules within the model."""
 
     def __call__(self, batch: Batch) -> Loss:
         """The training loss; nothing else happens here, so that DDP can wrap it."""
 
-    def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> Emissions | Slots:
+    def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions | LengthBeam:
         """What is written for every source; limits (B,) are most tokens with <eos>, candidates how many lengths."""
 
     def score(self, batch: Batch) -> TokenScores:

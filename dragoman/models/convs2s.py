@@ -20,7 +20,7 @@ HALF = 0.5**0.5  # keeps the variance of a sum of two
 
 
 @dataclass(frozen=True)
-class ConvolutionStackConfig:
+class ConvS2SStackConfig:
     """What encoder and decoder have in common: gated convolutions with residuals around them."""
 
     layers: Size = setting(6, help="convolutions in the stack")
@@ -48,20 +48,20 @@ class ConvolutionStackConfig:
 
 
 @dataclass(frozen=True)
-class ConvolutionalEncoderConfig(ConvolutionStackConfig):
+class ConvS2SEncoderConfig(ConvS2SStackConfig):
     """Gated convolutions that see both sides."""
 
-    kind: ClassVar[str] = "convolutional"
+    kind: ClassVar[str] = "convs2s"
     attentions: Size | None = setting(
         None, help="attention layers that will read it: its gradients are divided by twice that; none: its own layers"
     )
 
 
 @dataclass(frozen=True)
-class ConvolutionalDecoderConfig(ConvolutionStackConfig):
+class ConvS2SDecoderConfig(ConvS2SStackConfig):
     """Gated convolutions over the past; every one attends over the memory."""
 
-    kind: ClassVar[str] = "convolutional"
+    kind: ClassVar[str] = "convs2s"
     output: Size | None = setting(
         None, help="size of the vectors given to the output layer; none: that of the embeddings, as tying them needs"
     )
@@ -72,10 +72,10 @@ class ConvolutionalDecoderConfig(ConvolutionStackConfig):
         return self.output or self.embedding
 
 
-class ConvolutionalInput(nn.Module):
+class ConvS2SInput(nn.Module):
     """Embedding plus positions, then dropout (section 3.1)."""
 
-    def __init__(self, config: ConvolutionStackConfig, embedding: TokenEmbedding) -> None:
+    def __init__(self, config: ConvS2SStackConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
         self.positions = added_positions(config.positions, config.embedding)
@@ -107,7 +107,7 @@ class ScaledGradient(torch.autograd.Function):
         return gradients[0] * context.scale, None
 
 
-class ConvolutionalLayer(nn.Module):
+class ConvS2SEncoderLayer(nn.Module):
     """One gated convolution of the encoder and the residual around it."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dropout: float) -> None:
@@ -121,20 +121,20 @@ class ConvolutionalLayer(nn.Module):
         return out
 
 
-class ConvolutionalEncoder(nn.Module):
+class ConvS2SEncoder(nn.Module):
     """Tokens to memory: keys z from the stack, values (z + e)·√½ with the embeddings e (section 3.3).
 
     All attention layers send gradients back; those of the stack are scaled by 1 / (2 × attention layers), those of
     the embeddings are not (section 3.5). The final state is the mean of the values over real positions.
     """
 
-    def __init__(self, config: ConvolutionalEncoderConfig, embedding: TokenEmbedding) -> None:
+    def __init__(self, config: ConvS2SEncoderConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         self.width = config.embedding
-        self.input = ConvolutionalInput(config, embedding)
+        self.input = ConvS2SInput(config, embedding)
         shapes = config.shapes
         self.enter = NormalisedConvolution(config.embedding, shapes[0][0], gain=1 - config.dropout)
-        self.layers = nn.ModuleList(ConvolutionalLayer(*shape, config.dropout) for shape in shapes)
+        self.layers = nn.ModuleList(ConvS2SEncoderLayer(*shape, config.dropout) for shape in shapes)
         self.leave = NormalisedConvolution(shapes[-1][1], config.embedding)
         self.gradient = 1 / (2 * (config.attentions or config.layers))
 
@@ -168,7 +168,7 @@ class StepAttention(nn.Module):
         return out
 
 
-class ConvolutionalDecoderLayer(nn.Module):
+class ConvS2SDecoderLayer(nn.Module):
     """One causal gated convolution, its attention, and the residual around both."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, embedding: int, dropout: float) -> None:
@@ -186,20 +186,20 @@ class ConvolutionalDecoderLayer(nn.Module):
         return (out + self.around(x)) * HALF, present
 
 
-class ConvolutionalDecoder(nn.Module):
+class ConvS2SDecoder(nn.Module):
     """Memory and target tokens to hidden vectors."""
 
-    def __init__(self, config: ConvolutionalDecoderConfig, embedding: TokenEmbedding, memory_width: int) -> None:
+    def __init__(self, config: ConvS2SDecoderConfig, embedding: TokenEmbedding, memory_width: int) -> None:
         super().__init__()
         size = config.embedding
         self.width = config.output_width
-        self.input = ConvolutionalInput(config, embedding)
-        self.maximum = self.input.positions.maximum
+        self.input = ConvS2SInput(config, embedding)
+        self.max_positions = self.input.positions.max_positions
         # Queries live where the embeddings do; an encoder of another size is projected once, for all layers.
         self.key, self.value = shortcut(memory_width, size), shortcut(memory_width, size)
         shapes = config.shapes
         self.enter = NormalisedConvolution(size, shapes[0][0], gain=1 - config.dropout)
-        self.layers = nn.ModuleList(ConvolutionalDecoderLayer(*shape, size, config.dropout) for shape in shapes)
+        self.layers = nn.ModuleList(ConvS2SDecoderLayer(*shape, size, config.dropout) for shape in shapes)
         self.leave = NormalisedConvolution(shapes[-1][1], self.width)
         self.dropout = nn.Dropout(config.dropout)
 

@@ -25,10 +25,10 @@ from dragoman.models.heads.softmax import CrossEntropy, full_precision
 
 
 @dataclass(frozen=True)
-class TwoWayEncoderConfig:
+class ElmoEncoderConfig:
     """Features of a two-way language model: a learned mean of its layers."""
 
-    kind: ClassVar[str] = "two-way"
+    kind: ClassVar[str] = "elmo"
     cell: CellConfig = setting(LSTMConfig(), help="recurrent cell")
     layers: Size = setting(2, help="layers of each direction")
     width: Size = setting(512, help="size of the embeddings and of every layer of each direction")
@@ -41,10 +41,10 @@ class TwoWayEncoderConfig:
         return self.width
 
 
-class TwoWayEncoder(nn.Module):
+class ElmoEncoder(nn.Module):
     """Tokens to memory, one entry a token, both directions side by side; its final state is that of the top layers."""
 
-    def __init__(self, config: TwoWayEncoderConfig, embedding: Embedding) -> None:
+    def __init__(self, config: ElmoEncoderConfig, embedding: Embedding) -> None:
         super().__init__()
         self.width = 2 * config.width
         self.embedding = embedding
@@ -53,7 +53,7 @@ class TwoWayEncoder(nn.Module):
         self.mix = nn.Parameter(torch.zeros(config.layers + 1))  # of the embeddings and of every layer
         self.scale = nn.Parameter(torch.ones(()))
 
-    def _stack(self, config: TwoWayEncoderConfig, mirrored: bool) -> nn.ModuleList:
+    def _stack(self, config: ElmoEncoderConfig, mirrored: bool) -> nn.ModuleList:
         width, first = config.width, config.residual_from
         return nn.ModuleList(
             Unidirectional(config.cell, width, width, mirrored, self.dropout, residual=0 < first <= number)
@@ -86,23 +86,23 @@ class TwoWayEncoder(nn.Module):
 
 
 @dataclass(frozen=True)
-class TwoWayModelConfig:
+class BiLMConfig:
     """A language model in both directions, for other tasks to start from."""
 
-    kind: ClassVar[str] = "two-way-language-model"
+    kind: ClassVar[str] = "bilm"
     tie: bool = setting(True, help="embeddings and output share one table")
     label_smoothing: Share = setting(0.0, help="share of the target probability spread over the vocabulary")
-    encoder: TwoWayEncoderConfig = setting(TwoWayEncoderConfig(), help="what reads the rows")
+    encoder: ElmoEncoderConfig = setting(ElmoEncoderConfig(), help="what reads the rows")
 
 
-class TwoWayModel(nn.Module):
+class BiLM(nn.Module):
     """Tells every token of a row twice: from those before it, and from those after it."""
 
-    def __init__(self, config: TwoWayModelConfig, vocabulary: int) -> None:
+    def __init__(self, config: BiLMConfig, vocabulary: int) -> None:
         super().__init__()
         self.config = config
         embedding = TokenEmbedding(vocabulary, config.encoder.width, PAD)
-        self.encoder = TwoWayEncoder(config.encoder, embedding)
+        self.encoder = ElmoEncoder(config.encoder, embedding)
         self.output = nn.Linear(config.encoder.width, vocabulary)
         self.costs = CrossEntropy()
         nn.init.zeros_(self.output.bias)
@@ -112,21 +112,21 @@ class TwoWayModel(nn.Module):
             nn.init.normal_(self.output.weight, std=config.encoder.width**-0.5)
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """It writes nothing."""
         return None
 
     @property
-    def partly_used(self) -> bool:
+    def has_unused_parameters(self) -> bool:
         """The mean of layers is for other tasks."""
         return True
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU; nothing stands in the way."""
         return []
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Nothing here follows a schedule."""
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from dragoman.data.batching import Batch, Candidates
 from dragoman.data.tokenizers.tokenizer import PAD, SOS, UNK
 from dragoman.layers.blocks import Embedding, FirstRows, TokenEmbedding, build_embedding, drop_words
 from dragoman.models.contracts import Decoder, Encoder, Loss, Memory, State, TokenScores
-from dragoman.models.convs2s import ConvolutionalDecoder, ConvolutionalDecoderConfig
+from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
 from dragoman.models.decoders.recurrent import (
     FixedContextDecoder,
     FixedContextDecoderConfig,
@@ -23,7 +23,7 @@ from dragoman.models.decoders.recurrent import (
     RecurrentDecoder,
     RecurrentDecoderConfig,
 )
-from dragoman.models.elmo import TwoWayEncoder, TwoWayEncoderConfig
+from dragoman.models.elmo import ElmoEncoder, ElmoEncoderConfig
 from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
@@ -40,27 +40,23 @@ from dragoman.models.heads.softmax import (
 from dragoman.models.scheduled_sampling import ForcingConfig, TeacherForcingConfig
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder
 
-EncoderConfig = RowEncoderConfig | CharacterWordsConfig | BertEncoderConfig | TwoWayEncoderConfig
+EncoderConfig = RowEncoderConfig | CharacterWordsConfig | BertEncoderConfig | ElmoEncoderConfig
 DecoderConfig = (
-    TransformerConfig
-    | RecurrentDecoderConfig
-    | FixedContextDecoderConfig
-    | LuongDecoderConfig
-    | ConvolutionalDecoderConfig
+    TransformerConfig | RecurrentDecoderConfig | FixedContextDecoderConfig | LuongDecoderConfig | ConvS2SDecoderConfig
 )
 
 ENCODERS: dict[type, Any] = {
     **ROW_ENCODERS,
     CharacterWordsConfig: CharacterWordsEncoder,
     BertEncoderConfig: BertEncoder,
-    TwoWayEncoderConfig: TwoWayEncoder,
+    ElmoEncoderConfig: ElmoEncoder,
 }
 DECODERS: dict[type, Any] = {
     TransformerConfig: TransformerDecoder,
     RecurrentDecoderConfig: RecurrentDecoder,
     FixedContextDecoderConfig: FixedContextDecoder,
     LuongDecoderConfig: LuongDecoder,
-    ConvolutionalDecoderConfig: ConvolutionalDecoder,
+    ConvS2SDecoderConfig: ConvS2SDecoder,
 }
 # Which of the three tables are one: source embeddings, target embeddings, output.
 TIES = {
@@ -201,17 +197,17 @@ class EncoderDecoder(nn.Module):
             self.decoder.stack.cells = self.encoder.cells()
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can write; None: any number."""
-        return self.decoder.maximum
+        return self.decoder.max_positions
 
     @property
-    def partly_used(self) -> bool:
+    def has_unused_parameters(self) -> bool:
         """Whether a step may leave some parameters without gradients: a fixed context leaves the memory unread."""
         return isinstance(self.decoder, FixedContextDecoder)
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
         found = []
         if not isinstance(self.config.forcing, TeacherForcingConfig):
@@ -220,7 +216,7 @@ class EncoderDecoder(nn.Module):
             found.append("model.encoder 'character-words' counts the words of a batch")
         return found
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Tell the model how many training steps lie behind it."""
         self.steps_before = step
 

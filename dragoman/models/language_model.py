@@ -83,8 +83,9 @@ class LanguageModelConfig:
         if segment % align:
             yield f"segment: found {segment}, expected a multiple of stack.attention.length = {align}"
         positions = getattr(self.stack, "positions", None)
-        if isinstance(positions, LearnedConfig) and positions.maximum < segment:
-            yield f"segment: found {segment}, but stack.positions.maximum = {positions.maximum}; expected at most that"
+        if isinstance(positions, LearnedConfig) and positions.max_positions < segment:
+            longest = positions.max_positions
+            yield f"segment: found {segment}, expected at most stack.positions.max_positions = {longest}"
 
 
 class LanguageModel(nn.Module):
@@ -108,22 +109,22 @@ class LanguageModel(nn.Module):
     # ------------------------------------------------------------------ what every whole has
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can read, a prompt included; None: any number."""
-        most: int | None = self.stack.maximum
+        most: int | None = self.stack.max_positions
         return most
 
     @property
-    def partly_used(self) -> bool:
+    def has_unused_parameters(self) -> bool:
         """Every step uses all parameters."""
         return False
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU."""
         return []
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Nothing here follows a schedule."""
 
     # ------------------------------------------------------------------ training

@@ -30,10 +30,10 @@ from dragoman.models.heads.softmax import CrossEntropy, full_precision
 
 
 @dataclass(frozen=True)
-class MaskedModelConfig:
+class MaskedLMConfig:
     """An encoder that learns to tell hidden tokens, for others to start from."""
 
-    kind: ClassVar[str] = "masked"
+    kind: ClassVar[str] = "masked-lm"
     share: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True)] = setting(
         0.15, help="share of the tokens that are to be told, at least one of a row"
     )
@@ -54,7 +54,7 @@ class MaskedModelConfig:
             yield f"pairs: found true with encoder.texts = {self.encoder.texts}, expected at least 2"
 
 
-class Masking(NamedTuple):
+class MaskedBatch(NamedTuple):
     """A batch with some of its tokens hidden."""
 
     source: Tensor  # (B, S) what is shown
@@ -63,19 +63,19 @@ class Masking(NamedTuple):
     target: Tensor  # (B, K) what stood there; <pad>: no such place
 
 
-def told(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
+def num_masked(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
     """How many tokens of rows with so many of text, without <eos>, are to be told."""
     wanted: NDArray[np.int64] = np.floor(lengths * share + 0.5).astype(np.int64)
     return np.minimum(np.maximum(wanted, 1), lengths)
 
 
-def told_of(lengths: Tensor, share: float) -> Tensor:
+def num_masked_tensor(lengths: Tensor, share: float) -> Tensor:
     """The same of tensors."""
     wanted = (lengths.double() * share + 0.5).floor().long()
     return torch.minimum(wanted.clamp(min=1), lengths)
 
 
-def slots_of(width: int, share: float) -> int:
+def max_masked(width: int, share: float) -> int:
     """How many places are told of the longest row of this width."""
     return max(1, int(width * share + 0.5))
 
@@ -115,10 +115,10 @@ def fixed_noise(keys: Tensor, number: int, width: int) -> Tensor:
     return ((bits >> 11) & ((1 << 53) - 1)).double() / float(1 << 53)
 
 
-class MaskedModel(nn.Module):
+class MaskedLM(nn.Module):
     """Reads rows with hidden tokens and tells what stood there."""
 
-    def __init__(self, config: MaskedModelConfig, vocabulary: int) -> None:
+    def __init__(self, config: MaskedLMConfig, vocabulary: int) -> None:
         super().__init__()
         self.config, self.vocabulary = config, vocabulary
         width = config.encoder.width
@@ -143,33 +143,33 @@ class MaskedModel(nn.Module):
     # ------------------------------------------------------------------ what every whole has
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """It writes nothing."""
         return None
 
     @property
-    def partly_used(self) -> bool:
+    def has_unused_parameters(self) -> bool:
         """Every step uses all parameters."""
         return False
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU; nothing stands in the way."""
         return []
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Nothing here follows a schedule."""
 
     # ------------------------------------------------------------------ hiding
 
-    def hide(self, source: Tensor, mask: Tensor, wanted: Tensor | None = None) -> Masking:
+    def hide(self, source: Tensor, mask: Tensor, wanted: Tensor | None = None) -> MaskedBatch:
         """Draw what is to be told: of every row as many as `told` says, or `wanted` (B,) has."""
         config, device = self.config, source.device
         text = mask & (source != EOS)  # padding and the end of a text are never hidden
         count = text.sum(1)
-        slots = slots_of(source.shape[1], config.share)
+        slots = max_masked(source.shape[1], config.share)
         if wanted is None:
-            wanted = told_of(count, config.share)
+            wanted = num_masked_tensor(count, config.share)
         else:
             slots = min(slots + 1, source.shape[1])  # of two texts each may be rounded up
         draw = self._draw(source, mask)
@@ -184,7 +184,7 @@ class MaskedModel(nn.Module):
         others = first + (draw(2, slots) * max(1, self.vocabulary - first)).long()
         others = others.clamp(max=self.vocabulary - 1)
         shown = source.scatter(1, places, torch.where(exchanged, others, source.gather(1, places)))
-        return Masking(shown, torch.zeros_like(mask).scatter(1, places, masked), places, target)
+        return MaskedBatch(shown, torch.zeros_like(mask).scatter(1, places, masked), places, target)
 
     def _draw(self, rows: Tensor, mask: Tensor) -> Draw:
         """While training chance, which every step seeds; else what follows from each row alone."""
@@ -214,11 +214,11 @@ class MaskedModel(nn.Module):
         follows = partners == torch.arange(len(partners), device=partners.device)
         second = second[partners]
         texts = ((part != PAD) & (part != EOS) for part in (first, second))
-        wanted = sum(told_of(text.sum(1), self.config.share) for text in texts)
+        wanted = sum(num_masked_tensor(text.sum(1), self.config.share) for text in texts)
         assert isinstance(wanted, Tensor)
         return joined(first, second), follows, wanted
 
-    def _told(self, batch: Batch | Segment) -> tuple[Masking, Tensor, Tensor | None, Tensor | None]:
+    def _told(self, batch: Batch | Segment) -> tuple[MaskedBatch, Tensor, Tensor | None, Tensor | None]:
         """What was hidden, the scores for it, and for pairs what is thought of them and what is true."""
         source, follows, wanted = self._rows(batch)
         mask = source != PAD
@@ -258,7 +258,7 @@ class MaskedModel(nn.Module):
         return self._scores(masking, logits), weighed, (related.argmax(1) == follows.long()).sum()
 
     @staticmethod
-    def _scores(masking: Masking, logits: Tensor) -> TokenScores:
+    def _scores(masking: MaskedBatch, logits: Tensor) -> TokenScores:
         mask = masking.target != PAD
         chosen = full_precision(logits).log_softmax(-1).gather(-1, masking.target[:, :, None])[:, :, 0]
         return TokenScores(chosen * mask, (logits.argmax(-1) == masking.target) & mask, mask)

@@ -29,7 +29,7 @@ from dragoman.layers.blocks import (
 )
 from dragoman.layers.ctc import collapsed, needed_positions
 from dragoman.layers.resampling import Upsample, resized
-from dragoman.models.contracts import Emissions, Encoder, Loss, Memory, Slots, TokenScores
+from dragoman.models.contracts import CTCEmissions, Encoder, LengthBeam, Loss, Memory, TokenScores
 from dragoman.models.encoder_decoder import ENCODERS, EncoderConfig
 from dragoman.models.encoders.character_words import Vectors
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
@@ -38,10 +38,10 @@ from dragoman.models.transformer import TransformerConfig, TransformerEncoder
 
 
 @dataclass(frozen=True)
-class DenseConfig:
+class FeedForwardStackConfig:
     """Feed-forward layers at every position alike; only the encoder lets positions see each other."""
 
-    kind: ClassVar[str] = "dense"
+    kind: ClassVar[str] = "feed-forward"
     layers: Size = setting(1, help="feed-forward layers in the stack")
     width: Size = setting(512, help="size of the vectors that flow through")
     feedforward: Size = setting(2048, help="inner size of the feed-forward layers")
@@ -69,7 +69,7 @@ class CTCConfig:
 
 
 @dataclass(frozen=True)
-class LengthConfig:
+class LengthPredictorConfig:
     """The length first, then one token a position.
 
     A longer target than `longest` gives no loss and no scores, and `dragoman check` counts such pairs.
@@ -79,20 +79,20 @@ class LengthConfig:
     longest: Size = setting(256, help="most tokens that can be written")
 
 
-InstantDecoderConfig = TransformerConfig | RecurrentEncoderConfig | DenseConfig
-AlignmentConfig = CTCConfig | LengthConfig
+ParallelDecoderConfig = TransformerConfig | RecurrentEncoderConfig | FeedForwardStackConfig
+AlignmentConfig = CTCConfig | LengthPredictorConfig
 
 
 @dataclass(frozen=True)
-class InstantConfig:
+class NonAutoregressiveConfig:
     """A source reader, and a writer of the whole target at once."""
 
-    kind: ClassVar[str] = "instant"
+    kind: ClassVar[str] = "non-autoregressive"
     tie: Literal["none", "all"] = setting("none", help="share embeddings: none; all: the output is the source table")
     word_dropout: Share = setting(0.0, help="share of source tokens replaced by <unk> while training")
     label_smoothing: Share = setting(0.0, help="share of the probability spread over the vocabulary")
     encoder: EncoderConfig = setting(TransformerConfig(), help="what reads the source")
-    decoder: InstantDecoderConfig = setting(TransformerConfig(), help="what reads the positions and writes the target")
+    decoder: ParallelDecoderConfig = setting(TransformerConfig(), help="what reads the positions and writes the target")
     alignment: AlignmentConfig = setting(CTCConfig(), help="how positions meet target tokens")
 
     def problems(self) -> Iterator[str]:
@@ -106,10 +106,10 @@ class InstantConfig:
             yield "decoder.embedding: found 0, expected a size: positions have no number of their own"
 
 
-class Dense(nn.Module):
+class FeedForwardStack(nn.Module):
     """Residual feed-forward layers with a norm before each and one at the end."""
 
-    def __init__(self, config: DenseConfig, embedding: nn.Module) -> None:
+    def __init__(self, config: FeedForwardStackConfig, embedding: nn.Module) -> None:
         super().__init__()
         self.width = config.width
         self.embedding = embedding
@@ -133,21 +133,21 @@ class Dense(nn.Module):
 Write = Callable[[Tensor, Tensor], Tensor]  # vectors (B, T, E) and their mask → log-probabilities (B, T, V)
 
 
-class CTC(nn.Module):
+class CTCHead(nn.Module):
     """Every source position becomes several; a text is as probable as all its paths together."""
 
-    maximum = None
+    max_positions = None
 
     def __init__(self, config: CTCConfig, memory_width: int, width: int) -> None:
         super().__init__()
         self.upsample = Upsample(memory_width, width, config.upsample)
 
-    def write(self, write: Write, memory: Memory) -> Emissions:
+    def write(self, write: Write, memory: Memory) -> CTCEmissions:
         """What every position says."""
         vectors, mask = self.upsample(memory.values, memory.mask)
-        return Emissions(write(vectors, mask), mask.sum(1))
+        return CTCEmissions(write(vectors, mask), mask.sum(1))
 
-    def emissions(self, write: Write, memory: Memory, limits: Tensor, candidates: int) -> Emissions:
+    def emissions(self, write: Write, memory: Memory, limits: Tensor, candidates: int) -> CTCEmissions:
         """The same; how many tokens it makes is for the search to find out."""
         return self.write(write, memory)
 
@@ -186,7 +186,7 @@ class CTC(nn.Module):
         best = best.masked_fill(torch.arange(longest, device=target.device) == sizes[:, None], EOS)
         return TokenScores(each[:, None] * mask, (best == target) & mask, mask)
 
-    def negative_log_probability(self, written: Emissions, target: Tensor) -> Tensor:
+    def negative_log_probability(self, written: CTCEmissions, target: Tensor) -> Tensor:
         """−log p of every row (B,), 0 for one without a path."""
         return F.ctc_loss(
             written.log_probabilities.transpose(0, 1),
@@ -199,13 +199,13 @@ class CTC(nn.Module):
         )
 
 
-class Length(nn.Module):
+class LengthPredictor(nn.Module):
     """p(text) = p(length) ∏ p(token | length): the memory is resized to the length, one token a position."""
 
-    def __init__(self, config: LengthConfig, memory_width: int, width: int) -> None:
+    def __init__(self, config: LengthPredictorConfig, memory_width: int, width: int) -> None:
         super().__init__()
         self.longest = config.longest
-        self.maximum = config.longest + 1
+        self.max_positions = config.longest + 1
         self.length = nn.Linear(memory_width, config.longest + 1)
         self.enter = nn.Linear(memory_width, width)
         for linear in (self.length, self.enter):
@@ -222,7 +222,7 @@ class Length(nn.Module):
         vectors = self.enter(resized(values, mask.sum(1), sizes, longest))
         return write(vectors, torch.arange(longest, device=sizes.device) < sizes[:, None])
 
-    def emissions(self, write: Write, memory: Memory, limits: Tensor, candidates: int) -> Slots:
+    def emissions(self, write: Write, memory: Memory, limits: Tensor, candidates: int) -> LengthBeam:
         """The most probable lengths within the limits, and what is written for each."""
         lengths = self.lengths(memory)
         beyond = torch.arange(lengths.shape[1], device=limits.device) >= limits[:, None]
@@ -232,7 +232,7 @@ class Length(nn.Module):
         values, mask = (part.repeat_interleave(several, 0) for part in (memory.values, memory.mask))
         longest = max(1, int(sizes.max())) if sizes.numel() else 1
         written = self.write(write, values, mask, sizes.flatten(), longest)
-        return Slots(written.view(*sizes.shape, longest, -1), sizes, scores)
+        return LengthBeam(written.view(*sizes.shape, longest, -1), sizes, scores)
 
     def positions(self, source: int, target: int) -> int:
         """One for each target token."""
@@ -278,15 +278,15 @@ def sizes_of(target: Tensor) -> Tensor:
 DECODERS: dict[type, Any] = {
     TransformerConfig: TransformerEncoder,
     RecurrentEncoderConfig: RecurrentEncoder,
-    DenseConfig: Dense,
+    FeedForwardStackConfig: FeedForwardStack,
 }
 ALIGNMENTS: dict[type, Any] = {
-    CTCConfig: CTC,
-    LengthConfig: Length,
+    CTCConfig: CTCHead,
+    LengthPredictorConfig: LengthPredictor,
 }
 
 
-class Instant(nn.Module):
+class NonAutoregressive(nn.Module):
     """Reads a source, writes the target in one go."""
 
     encoder: Encoder
@@ -294,7 +294,7 @@ class Instant(nn.Module):
 
     def __init__(
         self,
-        config: InstantConfig,
+        config: NonAutoregressiveConfig,
         source_vocabulary: int,
         target_vocabulary: int,
         *,
@@ -323,22 +323,22 @@ class Instant(nn.Module):
             nn.init.normal_(self.output.weight, std=self.decoder.width**-0.5)
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can write, <eos> included; None: any number."""
-        longest: int | None = self.alignment.maximum
+        longest: int | None = self.alignment.max_positions
         return longest
 
     @property
-    def partly_used(self) -> bool:
+    def has_unused_parameters(self) -> bool:
         """Whether a step may leave some parameters without gradients: those of the encoder's final states."""
         return True
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU."""
         return ["model.kind 'instant' looks at lengths on the way"]
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Nothing in it follows a schedule."""
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
@@ -361,10 +361,10 @@ class Instant(nn.Module):
         written = self.alignment.reachable(memory.mask, batch.target)
         return Loss(total, ((batch.target != PAD) & written[:, None]).sum())
 
-    def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> Emissions | Slots:
+    def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions | LengthBeam:
         """What is written for every source, for a search to read."""
         memory = self.encode(batch.source, batch.source_mask)
-        written: Emissions | Slots = self.alignment.emissions(self.write, memory, limits, candidates)
+        written: CTCEmissions | LengthBeam = self.alignment.emissions(self.write, memory, limits, candidates)
         return written
 
     def score(self, batch: Batch) -> TokenScores:

@@ -17,7 +17,7 @@ from dragoman.data.tokenizers.tokenizer import EOS, PAD, UNK
 from dragoman.layers.blocks import drop_words, glorot
 from dragoman.layers.crf import LinearChain
 from dragoman.models.classifier import waits
-from dragoman.models.contracts import Answers, Encoder, Loss, TokenScores
+from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
 from dragoman.models.encoder_decoder import ENCODERS, EncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
@@ -53,8 +53,8 @@ class Tagger(nn.Module):
     """Reads a sentence, gives every word a tag; targets (B, 2, W) are tags and the places of words."""
 
     encoder: Encoder
-    maximum = None
-    partly_used = True  # nothing reads the encoder's final states
+    max_positions = None
+    has_unused_parameters = True  # nothing reads the encoder's final states
 
     def __init__(self, config: TaggerConfig, embedding: nn.Module, tags: int, *, keep_from: int) -> None:
         """Token ids from `keep_from` on are no words and never dropped."""
@@ -69,11 +69,11 @@ class Tagger(nn.Module):
         self.chain = LinearChain(tags) if config.crf else None
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU."""
         return waits(self.config.encoder)
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Nothing in it follows a schedule."""
 
     def words(self, batch: Batch) -> Tensor:
@@ -127,15 +127,15 @@ class Tagger(nn.Module):
 
     def score(self, batch: Batch) -> TokenScores:
         """Log-probability of every tag, with a chain that over all paths, and whether it would be the answer."""
-        found, tags = self.answer(batch), batch.target[:, 0]
+        found, tags = self.predict(batch), batch.target[:, 0]
         assert found.probabilities is not None
         chosen = found.probabilities.gather(2, tags.clamp(min=0)[:, :, None])[:, :, 0]
         logs = chosen.clamp(min=torch.finfo(chosen.dtype).tiny).log() * found.mask
         return TokenScores(logs, (found.values == tags) & found.mask, found.mask)
 
-    def answer(self, batch: Batch) -> Answers:
+    def predict(self, batch: Batch) -> ClassifierOutput:
         """The likeliest tag of every word, or the likeliest path (B, W), and probabilities (B, W, K)."""
         scores, mask = self.outputs(batch)
         if self.chain is None:
-            return Answers(scores.argmax(-1), scores.softmax(-1), mask)
-        return Answers(self.chain.best(scores, mask), self.chain.marginals(scores, mask), mask)
+            return ClassifierOutput(scores.argmax(-1), scores.softmax(-1), mask)
+        return ClassifierOutput(self.chain.best(scores, mask), self.chain.marginals(scores, mask), mask)

@@ -12,24 +12,24 @@ from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.data.batching import Batch
 from dragoman.data.tokenizers.tokenizer import PAD
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAugmentationConfig
-from dragoman.models.contracts import Emissions, Loss, Memory, State, TokenScores
+from dragoman.models.contracts import CTCEmissions, Loss, Memory, State, TokenScores
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import DecoderConfig
-from dragoman.models.encoders.frames import FramesConfig, FramesEncoder, Standard
-from dragoman.models.heads.decoder_head import Writer, writer_problems
+from dragoman.models.encoders.frames import FramesConfig, FramesEncoder, Standardizer
+from dragoman.models.heads.decoder_head import DecoderHead, decoder_head_problems
 from dragoman.models.heads.softmax import full_precision
-from dragoman.models.non_autoregressive import CTC, CTCConfig
+from dragoman.models.non_autoregressive import CTCConfig, CTCHead
 
 
 @dataclass(frozen=True)
-class NoWriterConfig:
+class CTCOnlyConfig:
     """CTC alone."""
 
     kind: ClassVar[str] = "none"
 
 
 @dataclass(frozen=True)
-class JointConfig:
+class JointAttentionConfig:
     """A decoder that attends beside CTC; the loss is w · CTC + (1 − w) · cross-entropy."""
 
     kind: ClassVar[str] = "joint"
@@ -42,7 +42,7 @@ class JointConfig:
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
-        yield from writer_problems(self.tie, self.decoder)
+        yield from decoder_head_problems(self.tie, self.decoder)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TranscriberConfig:
     )
     augment: AugmentationConfig = setting(NoAugmentationConfig(), help="small changes to the features while training")
     encoder: FramesConfig = setting(FramesConfig(), help="what reads the features")
-    writer: NoWriterConfig | JointConfig = setting(NoWriterConfig(), help="what writes beside CTC")
+    attention_decoder: CTCOnlyConfig | JointAttentionConfig = setting(CTCOnlyConfig(), help="what writes beside CTC")
 
 
 def said(vectors: Tensor, mask: Tensor) -> Tensor:
@@ -72,38 +72,38 @@ class Transcriber(nn.Module):
     def __init__(self, config: TranscriberConfig, features: int, target_vocabulary: int) -> None:
         super().__init__()
         self.config = config
-        self.standard = Standard(features)
+        self.standard = Standardizer(features)
         self.augment = Augmentation(config.augment)
         self.encoder = FramesEncoder(config.encoder, features)
-        self.ctc = CTC(CTCConfig(config.upsample), self.encoder.width, target_vocabulary)
-        self.joint = config.writer if isinstance(config.writer, JointConfig) else None
-        self.writer = (
-            Writer(self.joint.decoder, self.encoder.width, target_vocabulary, tie=self.joint.tie)
+        self.ctc = CTCHead(CTCConfig(config.upsample), self.encoder.width, target_vocabulary)
+        self.joint = config.attention_decoder if isinstance(config.attention_decoder, JointAttentionConfig) else None
+        self.attention_decoder = (
+            DecoderHead(self.joint.decoder, self.encoder.width, target_vocabulary, tie=self.joint.tie)
             if self.joint
             else None
         )
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can write, <eos> included; None: any number."""
-        return self.writer.maximum if self.writer is not None else None
+        return self.attention_decoder.max_positions if self.attention_decoder is not None else None
 
     @property
     def stride(self) -> float:
         """Frames from one position of CTC to the next."""
-        return self.config.encoder.front.stride / self.config.upsample
+        return self.config.encoder.subsampling.stride / self.config.upsample
 
     @property
-    def partly_used(self) -> bool:
+    def has_unused_parameters(self) -> bool:
         """Whether a step may leave some parameters without gradients: those of the encoder's final states."""
         return True
 
     @property
-    def obstacles(self) -> list[str]:
+    def graph_blockers(self) -> list[str]:
         """Why a training step cannot be captured and repeated by the GPU."""
         return ["model.kind 'transcriber' looks at lengths on the way"]
 
-    def at_step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Nothing in it follows a schedule."""
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
@@ -119,13 +119,13 @@ class Transcriber(nn.Module):
         memory = self.encode(batch.source, batch.source_mask)
         smoothing = self.config.label_smoothing if self.training else 0.0
         total, tokens = self.ctc.loss(said, memory, batch.target, smoothing), batch.target != PAD
-        if self.writer is None or self.joint is None:
+        if self.attention_decoder is None or self.joint is None:
             return Loss(total, (tokens & self.ctc.reachable(memory.mask, batch.target)[:, None]).sum())
         smoothing = self.joint.label_smoothing if self.training else 0.0
-        beside = self.writer.loss(memory, batch.target, smoothing)
+        beside = self.attention_decoder.loss(memory, batch.target, smoothing)
         return Loss(self.joint.weight * total + (1 - self.joint.weight) * beside, tokens.sum())
 
-    def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> Emissions:
+    def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions:
         """What CTC writes for every source, for a search to read."""
         return self.ctc.write(said, self.encode(batch.source, batch.source_mask))
 
@@ -133,15 +133,15 @@ class Transcriber(nn.Module):
         """How probable the targets are, as they were trained: CTC's share spread evenly, the decoder's by token."""
         memory = self.encode(batch.source, batch.source_mask)
         by_ctc = self.ctc.score(said, memory, batch.target)
-        if self.writer is None or self.joint is None:
+        if self.attention_decoder is None or self.joint is None:
             return by_ctc
-        beside, weight = self.writer.score(memory, batch.target), self.joint.weight
+        beside, weight = self.attention_decoder.score(memory, batch.target), self.joint.weight
         mixed = weight * by_ctc.log_probabilities + (1 - weight) * beside.log_probabilities
         return TokenScores(mixed * by_ctc.mask, by_ctc.correct, by_ctc.mask)
 
     def positions(self, source: int, target: int) -> int:
         """At how many positions CTC writes for rows of these lengths while training."""
-        return self.ctc.positions(self.config.encoder.front.shorter(source), target)
+        return self.ctc.positions(self.config.encoder.subsampling.output_length(source), target)
 
     def reachable(self, batch: Batch) -> Tensor:
         """Which targets (B,) have a path."""
@@ -150,16 +150,16 @@ class Transcriber(nn.Module):
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Read the sources and stand before the first target token; only with a decoder."""
-        return self._writer().start(self.encode(batch.source, batch.source_mask), capacity)
+        return self._attention_decoder().start(self.encode(batch.source, batch.source_mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""
-        return self._writer().step(tokens, state)
+        return self._attention_decoder().step(tokens, state)
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N, P); give log-probabilities (N, P, V) of what follows each of them."""
-        return self._writer().read(tokens, state)
+        return self._attention_decoder().read(tokens, state)
 
-    def _writer(self) -> Writer:
-        assert self.writer is not None, "CTC alone has no steps"
-        return self.writer
+    def _attention_decoder(self) -> DecoderHead:
+        assert self.attention_decoder is not None, "CTC alone has no steps"
+        return self.attention_decoder

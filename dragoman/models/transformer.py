@@ -213,7 +213,7 @@ class TransformerDecoder(nn.Module):
         super().__init__()
         self.width = config.width
         self.input = TransformerInput(config, embedding)
-        self.maximum = self.input.positions.maximum
+        self.max_positions = self.input.positions.max_positions
         self.blocks = nn.ModuleList(
             DecoderBlock(config, relation, memory_width) for relation in relations_of(config, causal=True)
         )

@@ -10,7 +10,7 @@ from dragoman.data.media.codec import Features
 from dragoman.data.media.images import COLOURS, PictureConfig
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
-from dragoman.models.captioner import CaptionerConfig, PictureReaderConfig
+from dragoman.models.captioner import CaptionerConfig, ImageEncoderConfig
 from dragoman.reports.image_plots import draw_attention_over_picture, looked, numbered
 
 
@@ -18,7 +18,7 @@ def draw_gazes(predictor: Predictor, places: Sequence[str], path: str) -> list[P
     """One drawing a picture: the caption that is predicted, and the attention of each of its tokens."""
     codec, model = predictor.source_tokenizer, predictor.config.model
     assert isinstance(codec, Features)
-    if not (isinstance(model, CaptionerConfig) and isinstance(model.encoder, PictureReaderConfig)):
+    if not (isinstance(model, CaptionerConfig) and isinstance(model.encoder, ImageEncoderConfig)):
         raise ConfigError(
             f'attention over pictures needs a run of task = "caption"; {predictor.run.folder} has '
             f'task = "{predictor.config.task}"'

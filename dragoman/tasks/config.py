@@ -22,17 +22,17 @@ from dragoman.layers.augmentation import LineChangesConfig, MaskingConfig, NoAug
 from dragoman.layers.pooling import TimeAttentionConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.captioner import CaptionerConfig
-from dragoman.models.classifier import PooledConfig
-from dragoman.models.elmo import TwoWayModelConfig
+from dragoman.models.classifier import ClassifierConfig
+from dragoman.models.elmo import BiLMConfig
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.frames import FramesConfig
-from dragoman.models.encoders.images import PatchesConfig, PictureEncoderConfig, TorchvisionConfig
+from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
 from dragoman.models.language_model import LanguageModelConfig
-from dragoman.models.masked_lm import MaskedModelConfig
-from dragoman.models.non_autoregressive import InstantConfig
+from dragoman.models.masked_lm import MaskedLMConfig
+from dragoman.models.non_autoregressive import NonAutoregressiveConfig
 from dragoman.models.tagger import TaggerConfig
-from dragoman.models.transcriber import JointConfig, TranscriberConfig
+from dragoman.models.transcriber import JointAttentionConfig, TranscriberConfig
 from dragoman.scoring.label_table import LABEL_METRICS, NUMBER_METRICS, TAG_METRICS
 from dragoman.training.config import TrainConfig
 from dragoman.training.objectives import LikelihoodConfig, MinimumRiskConfig
@@ -56,12 +56,12 @@ class Config:
     tokenizer: TokenizersConfig = setting(TokenizersConfig(), help="how text becomes tokens")
     model: (
         EncoderDecoderConfig
-        | InstantConfig
-        | PooledConfig
+        | NonAutoregressiveConfig
+        | ClassifierConfig
         | TaggerConfig
         | LanguageModelConfig
-        | MaskedModelConfig
-        | TwoWayModelConfig
+        | MaskedLMConfig
+        | BiLMConfig
         | TranscriberConfig
         | CaptionerConfig
     ) = setting(EncoderDecoderConfig(), help="what is trained; without a kind the usual one of the task")
@@ -99,7 +99,7 @@ class Config:
         if self.data.media or isinstance(source, AudioConfig | LineImageConfig | PictureConfig):
             place = "data.media" if self.data.media else f'tokenizer.source: found "{source.kind}", which'
             yield f'{place} goes with task = "transcribe" or "caption"; found task = "{self.task}"'
-        elif isinstance(self.model, EncoderDecoderConfig | InstantConfig):
+        elif isinstance(self.model, EncoderDecoderConfig | NonAutoregressiveConfig):
             yield from searched_problems(self, self.model)
         else:
             yield from direct_problems(self, self.model)
@@ -107,12 +107,12 @@ class Config:
 
 # Which models fit a task, the usual one first; and what can choose its best weights.
 MODELS: dict[str, tuple[Any, ...]] = {
-    "translate": (EncoderDecoderConfig, InstantConfig),
-    "classify": (PooledConfig,),
-    "regress": (PooledConfig,),
+    "translate": (EncoderDecoderConfig, NonAutoregressiveConfig),
+    "classify": (ClassifierConfig,),
+    "regress": (ClassifierConfig,),
     "tag": (TaggerConfig,),
     "language-model": (LanguageModelConfig,),
-    "masked-language-model": (MaskedModelConfig, TwoWayModelConfig),
+    "masked-language-model": (MaskedLMConfig, BiLMConfig),
     "transcribe": (TranscriberConfig,),
     "caption": (CaptionerConfig,),
 }
@@ -155,10 +155,10 @@ def media_problems(config: Config, model: TranscriberConfig | CaptionerConfig) -
     if isinstance(model, CaptionerConfig):
         decoder: Any = model.decoder
     else:
-        decoder = model.writer.decoder if isinstance(model.writer, JointConfig) else None
+        decoder = model.attention_decoder.decoder if isinstance(model.attention_decoder, JointAttentionConfig) else None
     place, most = reach(decoder)
     if most is not None and config.data.max_length >= most:
-        where = "decoder" if isinstance(model, CaptionerConfig) else "writer.decoder"
+        where = "decoder" if isinstance(model, CaptionerConfig) else "attention_decoder.decoder"
         yield (
             f"data.max_length: found {config.data.max_length}, but model.{where}.{place} = {most} tokens, <eos> "
             f"included; expected at most {most - 1}"
@@ -168,7 +168,7 @@ def media_problems(config: Config, model: TranscriberConfig | CaptionerConfig) -
 # What encoders of features read, and which changes suit which features.
 READ_BY: dict[type, tuple[Any, ...]] = {
     FramesConfig: (AudioConfig, LineImageConfig),
-    PictureEncoderConfig: (PictureConfig,),
+    ResNetConfig: (PictureConfig,),
     PatchesConfig: (PictureConfig,),
     TorchvisionConfig: (PictureConfig,),
 }
@@ -181,7 +181,7 @@ CHANGED_BY: dict[type, tuple[Any, ...]] = {
 
 
 def direct_problems(
-    config: Config, model: PooledConfig | TaggerConfig | MaskedModelConfig | TwoWayModelConfig
+    config: Config, model: ClassifierConfig | TaggerConfig | MaskedLMConfig | BiLMConfig
 ) -> Iterator[str]:
     """What settings of a task that is answered directly cannot say one by one."""
     task = f'task = "{config.task}"'
@@ -208,12 +208,12 @@ def direct_problems(
     encoder = model.encoder
     if numbers and (isinstance(encoder, CharacterWordsConfig) or encoder.embedding == 0):
         yield "model.encoder: reads numbers, expected an embedding of at least 1 and no 'character-words'"
-    if numbers and isinstance(model, PooledConfig | TaggerConfig) and model.word_dropout:
+    if numbers and isinstance(model, ClassifierConfig | TaggerConfig) and model.word_dropout:
         yield f"model.word_dropout: found {model.word_dropout}, expected 0: numbers are no words"
     ends = 0 if numbers else 1 + getattr(model, "pairs", False)  # <eos>
     place, most = reach(encoder)
     bounds = [(f"encoder.{place}", most)]
-    if isinstance(model, PooledConfig):
+    if isinstance(model, ClassifierConfig):
         texts = max(1, len(config.data.columns) - 1)
         if model.texts == "apart" and texts != 2:
             yield 'model.texts: found "apart", expected two texts: name both in data.columns, and the target last'
@@ -256,7 +256,7 @@ def running_problems(config: Config, model: LanguageModelConfig) -> Iterator[str
         )
 
 
-def searched_problems(config: Config, model: EncoderDecoderConfig | InstantConfig) -> Iterator[str]:
+def searched_problems(config: Config, model: EncoderDecoderConfig | NonAutoregressiveConfig) -> Iterator[str]:
     """What settings of a task that is answered by search cannot say one by one."""
     for side, units in (("source", config.tokenizer.source), ("target", config.tokenizer.target)):
         if isinstance(units, NumbersConfig):
@@ -265,10 +265,10 @@ def searched_problems(config: Config, model: EncoderDecoderConfig | InstantConfi
     if model.tie not in ("none", "target") and config.tokenizer.target is not None:
         yield (
             f"model.tie: {model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
-            f'or set model.tie = "{"none" if isinstance(model, InstantConfig) else "target"}"'
+            f'or set model.tie = "{"none" if isinstance(model, NonAutoregressiveConfig) else "target"}"'
         )
-    if isinstance(model, InstantConfig) and isinstance(config.train.objective, MinimumRiskConfig):
-        yield 'train.objective: "minimum-risk" draws token by token, which model.kind = "instant" does not write'
+    if isinstance(model, NonAutoregressiveConfig) and isinstance(config.train.objective, MinimumRiskConfig):
+        yield 'train.objective: "minimum-risk" samples token by token; model.kind = "non-autoregressive" cannot'
     sides: dict[str, Any] = {"encoder": encoder}
     if isinstance(model, EncoderDecoderConfig):  # an instant model's decoder reads positions, not tokens
         sides["decoder"] = model.decoder
@@ -297,8 +297,8 @@ def encoder_of(config: Config) -> Any:
 def reach(stack: Any) -> tuple[str, int | None]:
     """The setting that bounds the tokens a stack can read, and the bound; None: any number."""
     if isinstance(getattr(stack, "positions", None), LearnedConfig):
-        return "positions.maximum", stack.positions.maximum
-    return "maximum", getattr(stack, "maximum", None)
+        return "positions.max_positions", stack.positions.max_positions
+    return "max_positions", getattr(stack, "max_positions", None)
 
 
 def preset_names() -> list[str]:

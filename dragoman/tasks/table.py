@@ -34,14 +34,14 @@ from dragoman.decoding.direct import LabelReadout, NumberReadout, Readout, TagRe
 from dragoman.decoding.fill_mask import FillReadout
 from dragoman.layers.blocks import build_embedding
 from dragoman.models.captioner import Captioner, CaptionerConfig
-from dragoman.models.classifier import Classifier, PooledConfig, Regressor, SeriesInput
-from dragoman.models.elmo import TwoWayEncoderConfig, TwoWayModel, TwoWayModelConfig
+from dragoman.models.classifier import Classifier, ClassifierConfig, Regressor, SeriesInput
+from dragoman.models.elmo import BiLM, BiLMConfig, ElmoEncoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsEncoder
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
-from dragoman.models.masked_lm import MaskedModel, MaskedModelConfig, told
-from dragoman.models.non_autoregressive import Instant, InstantConfig
+from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked
+from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.models.transcriber import Transcriber, TranscriberConfig
 from dragoman.tasks.config import Config, encoder_of
@@ -108,7 +108,7 @@ class Task:
 
 SEARCHED: dict[type, Any] = {
     EncoderDecoderConfig: EncoderDecoder,
-    InstantConfig: Instant,
+    NonAutoregressiveConfig: NonAutoregressive,
 }
 
 
@@ -189,7 +189,7 @@ def build_reader(kind: Any) -> Build:
 
 def whole(config: Config, source: Tokenizer) -> Tokenizer:
     """The tokenizer whose tokens a model reads: what was trained on texts alone has <eos> between two, no separator."""
-    pretrained = isinstance(encoder_of(config), BertEncoderConfig | TwoWayEncoderConfig)
+    pretrained = isinstance(encoder_of(config), BertEncoderConfig | ElmoEncoderConfig)
     return source.inner if isinstance(source, Joined) and pretrained else source
 
 
@@ -206,7 +206,7 @@ def source_form(config: Config, source: Tokenizer) -> Any:
     """How sources that are answered directly stand in a batch."""
     if isinstance(config.tokenizer.source, NumbersConfig):
         return Series()
-    if isinstance(config.model, PooledConfig) and config.model.texts == "apart":
+    if isinstance(config.model, ClassifierConfig) and config.model.texts == "apart":
         assert isinstance(source, Joined)
         return TextsApart(source.separator)
     if isinstance(source, Joined) and whole(config, source) is not source:
@@ -217,9 +217,11 @@ def source_form(config: Config, source: Tokenizer) -> Any:
 def told_terms(config: Config) -> Terms:
     """How many tokens of rows of these lengths are to be told."""
     model = config.model
-    if isinstance(model, MaskedModelConfig):
+    if isinstance(model, MaskedLMConfig):
         share = model.share
-        return lambda source, target: told(source.astype(np.int64), share) + told(target.astype(np.int64), share)
+        return lambda source, target: (
+            num_masked(source.astype(np.int64), share) + num_masked(target.astype(np.int64), share)
+        )
     return lambda source, target: 2 * source.astype(np.int64) + 1  # each twice, and <eos> once
 
 
@@ -247,7 +249,7 @@ TASKS: dict[str, Task] = {
             "classify",
             shape_of=lambda config: _CLASSIFY,
             form_of=lambda config, source: Form(source_form(config, source), Scalars()),
-            models={PooledConfig: build_direct(Classifier)},
+            models={ClassifierConfig: build_direct(Classifier)},
             readout=LabelReadout(),
             loss="example (nats)",
         ),
@@ -255,7 +257,7 @@ TASKS: dict[str, Task] = {
             "regress",
             shape_of=lambda config: _SERIES if isinstance(config.tokenizer.source, NumbersConfig) else _REGRESS,
             form_of=lambda config, source: Form(source_form(config, source), Scalars(torch.float32)),
-            models={PooledConfig: build_direct(Regressor)},
+            models={ClassifierConfig: build_direct(Regressor)},
             readout=NumberReadout(),
             loss="number (squared error)",
         ),
@@ -279,8 +281,8 @@ TASKS: dict[str, Task] = {
             shape_of=text_shape,
             form_of=lambda config, source: Form(terms=told_terms(config)),
             models={
-                MaskedModelConfig: build_pretrained(MaskedModel),
-                TwoWayModelConfig: build_pretrained(TwoWayModel),
+                MaskedLMConfig: build_pretrained(MaskedLM),
+                BiLMConfig: build_pretrained(BiLM),
             },
             readout=FillReadout(),
             loss="hidden token (nats)",

@@ -97,8 +97,8 @@ class MinimumRisk:
         with torch.no_grad():
             state = model.start(batch).select(rows)
         limits = limits_for(batch, SearchConfig(), self.ratio)
-        if model.maximum is not None:
-            limits = limits.clamp(max=model.maximum)
+        if model.max_positions is not None:
+            limits = limits.clamp(max=model.max_positions)
         found = follow(model.step, state, limits[rows], choose=draw_tokens)
         model.train(was_training)
         return [list(hypothesis.tokens[:-1]) for hypothesis in found]

@@ -207,7 +207,7 @@ def obstacles(config: TrainConfig, model: Any, processes: ProcessGroup, device: 
         found.append(f"train.accumulate is {config.accumulate}")
     if not isinstance(config.objective, LikelihoodConfig):
         found.append(f'train.objective is "{config.objective.kind}"')
-    found.extend(model.obstacles)
+    found.extend(model.graph_blockers)
     # All steps count, not those that are left: a run that was stopped must go on in the way it began.
     if config.compile == "auto" and config.steps < WORTH_CAPTURING:
         found.append(f"train.steps is {config.steps}")

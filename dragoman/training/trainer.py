@@ -83,7 +83,7 @@ class Trainer:
         self._saved = self.progress.step
         self._epoch: tuple[int, Any] | None = None
         self._logged_at: tuple[float, int] | None = None
-        wrapped = processes.data_parallel(model, device, bool(model.partly_used))
+        wrapped = processes.data_parallel(model, device, bool(model.has_unused_parameters))
         self.learn = build_step(
             config,
             model,
@@ -134,7 +134,7 @@ class Trainer:
         if not self.model.training:  # it walks through all modules
             self.model.train()
         step = progress.step + 1
-        self.model.at_step(progress.step)
+        self.model.set_step(progress.step)
         together = [self._next() for _ in range(config.accumulate * processes.world_size)]
         count = sum(self.loader.num_tokens(chosen) for chosen in together)
         mine = [

@@ -41,7 +41,7 @@ from dragoman.data.tokenizers.tokenizer import (
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.cells import GRUConfig
-from dragoman.models.convs2s import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
+from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
@@ -61,14 +61,14 @@ PAIRS = [
 ]
 RECURRENT = RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=8, width=6)
 TRANSFORMER = TransformerConfig(layers=3, width=8, heads=2, feedforward=12, dropout=0.0)
-CONVOLUTIONAL = ConvolutionalEncoderConfig(layers=2, embedding=8, widths=(8, 8), kernels=(3, 3))
+CONVOLUTIONAL = ConvS2SEncoderConfig(layers=2, embedding=8, widths=(8, 8), kernels=(3, 3))
 MODELS: dict[str, tuple[EncoderConfig, DecoderConfig]] = {
     "recurrent": (RECURRENT, RecurrentDecoderConfig(cell=GRUConfig(), layers=1, embedding=8, width=6)),
     "luong": (RECURRENT, LuongDecoderConfig(cell=GRUConfig(), layers=1, embedding=8, width=6)),
     "transformer": (TRANSFORMER, TRANSFORMER),
     "convolutional": (
         CONVOLUTIONAL,
-        ConvolutionalDecoderConfig(layers=2, embedding=8, widths=(8, 8), kernels=(3, 3)),
+        ConvS2SDecoderConfig(layers=2, embedding=8, widths=(8, 8), kernels=(3, 3)),
     ),
 }
 TOKENIZERS: dict[str, TokenizerConfig] = {

@@ -336,7 +336,7 @@ def test_summary_leaves_the_model_as_it_was(model: EncoderDecoder, batch: Batch)
 
 
 def test_summary_of_a_batch_that_fails_leaves_the_model_as_it_was() -> None:
-    short = TransformerConfig(layers=1, width=8, heads=2, feedforward=12, positions=LearnedConfig(maximum=4))
+    short = TransformerConfig(layers=1, width=8, heads=2, feedforward=12, positions=LearnedConfig(max_positions=4))
     model = EncoderDecoder(EncoderDecoderConfig(encoder=short, decoder=DECODERS["gru"]), WORDS, WORDS).train()
     with pytest.raises(DataError, match="4 positions"):
         summary(model, batch_of(SOURCES, TARGETS))

@@ -172,7 +172,7 @@ def test_the_batches_looked_at_are_no_wider_than_those_of_training(here: Path) -
     widths = {(len(batch.source), batch.source.shape[1], batch.target.shape[1]) for batch in batches}
     assert checking.check_lengths(chosen, corpus, lambda line: None) == widths
     write_rows(here / "same.tsv", [("a" * 60 + letter, letter) for letter in "abcdefghij" * 4])
-    positions = {"kind": "learned", "maximum": 62}
+    positions = {"kind": "learned", "max_positions": 62}
     encoder = {"kind": "transformer", "positions": positions, "width": 8, "heads": 2, "layers": 1}
     decoder = {"kind": "transformer", "width": 8, "heads": 2, "layers": 1}
     said, error = checked_lines(
@@ -325,8 +325,8 @@ def test_a_cycle_that_breaks_is_found(here: Path, monkeypatch: pytest.MonkeyPatc
         (["train.precision=bfloat16"], "train.precision: found bfloat16 on device 'cpu', expected float32 or auto"),
         (["data.max_length=1"], "no pair is left for the train part"),
         (
-            ["model.encoder.positions.kind=learned", "model.encoder.positions.maximum=3"],
-            "model.encoder.positions.maximum = 3 tokens",
+            ["model.encoder.positions.kind=learned", "model.encoder.positions.max_positions=3"],
+            "model.encoder.positions.max_positions = 3 tokens",
         ),
         (["train.stesp=3"], "train.stesp: no such setting. Did you mean 'steps'?"),
     ],

@@ -317,14 +317,14 @@ def test_settings_of_what_is_chosen_can_be_asked_for(tmp_path: Path) -> None:
         automatic.configured(str(path), ["task=regress", "model.encoder.widht=48"])
 
 
-@pytest.mark.parametrize("over", [["model.pairs=true"], ["model.kind=two-way-language-model"]])
+@pytest.mark.parametrize("over", [["model.pairs=true"], ["model.kind=bilm"]])
 def test_other_ways_to_pretrain_need_one_setting(over: list[str], tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("one line\nanother line\na third\n" * 5)
     automatic.configured(str(path), ["task=masked-language-model", *over])
 
 
-@pytest.mark.parametrize("kind", ["masked", "two-way-language-model"])
+@pytest.mark.parametrize("kind", ["masked-lm", "bilm"])
 def test_a_run_to_start_from_says_how_to_read(kind: str, tmp_path: Path) -> None:
     text, rows, run = tmp_path / "text.txt", tmp_path / "rows.tsv", tmp_path / "run"
     text.write_text("one line\nanother line\na third\n" * 5)

@@ -22,19 +22,19 @@ from dragoman.layers.memory_attention import (
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
-from dragoman.models.convs2s import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
+from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
 from dragoman.models.decoders.recurrent import (
     FixedContextDecoderConfig,
     LuongDecoderConfig,
     MaxoutReadout,
     RecurrentDecoderConfig,
 )
-from dragoman.models.elmo import TwoWayEncoderConfig
+from dragoman.models.elmo import ElmoEncoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
-from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig
+from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
@@ -68,7 +68,7 @@ ENCODER_CASES = {
     "transformer-pre": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
     "transformer-post": TransformerConfig(
         layers=2, width=8, heads=4, feedforward=12, dropout=0.0, norm="post", activation="gelu",
-        positions=LearnedConfig(maximum=40),
+        positions=LearnedConfig(max_positions=40),
     ),
     "lstm": RecurrentEncoderConfig(cell=LSTMConfig(), layers=2, embedding=6, width=10, dropout=0.0),
     "gru": RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=6, width=8, dropout=0.0),
@@ -81,22 +81,22 @@ ENCODER_CASES = {
     "plain-backward-norm": RecurrentEncoderConfig(
         cell=PlainConfig(), layers=2, embedding=6, widths=(5, 9), width=9, dropout=0.0, direction="backward", norm=True
     ),
-    "convolutional": ConvolutionalEncoderConfig(
-        layers=2, embedding=7, widths=(6, 5), kernels=(3, 4), dropout=0.0, positions=LearnedConfig(maximum=40)
+    "convolutional": ConvS2SEncoderConfig(
+        layers=2, embedding=7, widths=(6, 5), kernels=(3, 4), dropout=0.0, positions=LearnedConfig(max_positions=40)
     ),
-    "sentence-convolution": SentenceConvolutionConfig(width=6, maximum=8, dropout=0.0),
+    "kalchbrenner": KalchbrennerConfig(width=6, max_positions=8, dropout=0.0),
     "multi-kernel": MultiKernelConfig(
         kernels=(1, 3, 5), layers=2, embedding=6, width=6, dropout=0.0, non_local=True, positions=SinusoidalConfig()
     ),
-    "dense": DenseEncoderConfig(maximum=7, layers=2, embedding=4, hidden=9, width=5, dropout=0.0),
+    "dense": DenseEncoderConfig(max_positions=7, layers=2, embedding=4, hidden=9, width=5, dropout=0.0),
     "character-words": CharacterWordsConfig(
         embedding=4, kernels=(1, 3), filters=(3, 4), longest_word=3,
         inner=RecurrentEncoderConfig(cell=GRUConfig(), embedding=5, width=6, dropout=0.0),
     ),
     "bert": BertEncoderConfig(
-        layers=2, width=8, heads=2, feedforward=12, maximum=9, dropout=0.0, attention_dropout=0.0
+        layers=2, width=8, heads=2, feedforward=12, max_positions=9, dropout=0.0, attention_dropout=0.0
     ),
-    "two-way": TwoWayEncoderConfig(layers=2, width=5, dropout=0.0),
+    "elmo": ElmoEncoderConfig(layers=2, width=5, dropout=0.0),
     **RELATIVES,
 }  # fmt: skip
 DECODER_CASES = {
@@ -105,7 +105,7 @@ DECODER_CASES = {
     ),
     "transformer-post": TransformerConfig(
         layers=1, width=8, heads=1, feedforward=12, dropout=0.0, norm="post", activation="silu",
-        positions=LearnedConfig(maximum=40),
+        positions=LearnedConfig(max_positions=40),
     ),
     "lstm": RecurrentDecoderConfig(layers=2, embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0),
     "gru": RecurrentDecoderConfig(
@@ -127,8 +127,9 @@ DECODER_CASES = {
         cell=PlainConfig(), embedding=6, width=7, dropout=0.0, input_feeding=False,
         attention=CosineConfig(window=PredictiveConfig(radius=3)),
     ),
-    "convolutional": ConvolutionalDecoderConfig(
-        layers=3, embedding=7, widths=(6, 6, 5), kernels=(3, 1, 2), dropout=0.0, positions=LearnedConfig(maximum=40)
+    "convolutional": ConvS2SDecoderConfig(
+        layers=3, embedding=7, widths=(6, 6, 5), kernels=(3, 1, 2), dropout=0.0,
+        positions=LearnedConfig(max_positions=40),
     ),
     **RELATIVES,
 }  # fmt: skip

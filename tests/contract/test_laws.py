@@ -124,7 +124,7 @@ def test_law_3_target_padding_changes_neither_loss_nor_gradient(model: EncoderDe
         gradients.append((loss, gradients_of(model)))
     (first, left), (second, right) = gradients
     torch.testing.assert_close(second.total, first.total, **CLOSE)
-    assert int(first.tokens) == int(second.tokens) == sum(len(row) + 1 for row in TARGETS)
+    assert int(first.count) == int(second.count) == sum(len(row) + 1 for row in TARGETS)
     assert left.keys() == right.keys()
     for name in left:
         torch.testing.assert_close(right[name], left[name], **CLOSE)
@@ -193,12 +193,12 @@ def test_law_8_encoders_ignore_padding_and_neighbours(name: str) -> None:
 
 def test_law_9_accumulated_gradients_are_those_of_one_batch(model: EncoderDecoder, batch: Batch) -> None:
     whole = model(batch)
-    (whole.total / whole.tokens).backward()
+    (whole.total / whole.count).backward()
     expected = gradients_of(model)
     model.zero_grad()
     for rows in (slice(0, 1), slice(1, 4)):
         part = model(batch_of(SOURCES[rows], TARGETS[rows]))
-        (part.total / whole.tokens).backward()
+        (part.total / whole.count).backward()
     found = gradients_of(model)
     assert found.keys() == expected.keys()
     for name, gradient in found.items():
@@ -222,7 +222,7 @@ def test_one_model_serves_two_requests_at_once(decoder: str) -> None:
 def test_longer_rows_move_no_memory_of_the_model(model: EncoderDecoder, batch: Batch) -> None:
     """A captured CUDA graph keeps the addresses of weights and buffers, so no input may make a model replace them."""
     read = GraphInputs(model)
-    tokens = inputs_of(batch).repeat(1, 60)[:, : model.maximum or 420]
+    tokens = inputs_of(batch).repeat(1, 60)[:, : model.max_positions or 420]
     with torch.no_grad():
         model.decoder(tokens, model.start(batch))
         model.decoder(tokens[:, :1], model.start(batch, capacity=tokens.shape[1]))

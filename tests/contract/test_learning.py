@@ -18,16 +18,16 @@ from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import LinearConfig
-from dragoman.models.convs2s import ConvolutionalDecoderConfig, ConvolutionalEncoderConfig
+from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
-from dragoman.models.elmo import TwoWayEncoderConfig
+from dragoman.models.elmo import ElmoEncoderConfig
 from dragoman.models.encoder_decoder import DECODERS as ALL_DECODERS
 from dragoman.models.encoder_decoder import ENCODERS as ALL_ENCODERS
 from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
-from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig
+from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
@@ -38,7 +38,7 @@ LETTERS, SPACE = 3, VOCABULARY - 1  # two letters spell a word
 SEED = 1
 
 GRU = RecurrentEncoderConfig(cell=GRUConfig(), embedding=24, width=32, dropout=0.0)
-PLACES = LearnedConfig(maximum=16)
+PLACES = LearnedConfig(max_positions=16)
 TRANSFORMER = TransformerConfig(layers=2, width=32, heads=4, feedforward=64, dropout=0.0)
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TRANSFORMER,
@@ -52,17 +52,17 @@ ENCODERS: dict[str, EncoderConfig] = {
     "peephole": RecurrentEncoderConfig(
         cell=PeepholeLSTMConfig(), embedding=24, width=96, dropout=0.0, direction="backward"
     ),
-    "convolutional": ConvolutionalEncoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=PLACES),
-    "sentence-convolution": SentenceConvolutionConfig(width=32, maximum=8, dropout=0.0),
+    "convolutional": ConvS2SEncoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=PLACES),
+    "kalchbrenner": KalchbrennerConfig(width=32, max_positions=8, dropout=0.0),
     "multi-kernel": MultiKernelConfig(
         kernels=(1, 3), layers=1, embedding=24, width=32, dropout=0.0, non_local=True, positions=PLACES
     ),
-    "dense": DenseEncoderConfig(maximum=5, layers=1, embedding=16, hidden=96, width=32, dropout=0.0),
+    "dense": DenseEncoderConfig(max_positions=5, layers=1, embedding=16, hidden=96, width=32, dropout=0.0),
     "character-words": CharacterWordsConfig(embedding=16, kernels=(1, 2), filters=(8, 40), inner=GRU),
     "bert": BertEncoderConfig(
-        layers=1, width=32, heads=4, feedforward=64, maximum=8, dropout=0.0, attention_dropout=0.0
+        layers=1, width=32, heads=4, feedforward=64, max_positions=8, dropout=0.0, attention_dropout=0.0
     ),
-    "two-way": TwoWayEncoderConfig(layers=1, width=32, dropout=0.0),
+    "elmo": ElmoEncoderConfig(layers=1, width=32, dropout=0.0),
 }
 DECODERS: dict[str, DecoderConfig] = {
     "transformer": TRANSFORMER,
@@ -87,7 +87,7 @@ DECODERS: dict[str, DecoderConfig] = {
         context_to="all",
         residual_from=3,
     ),
-    "convolutional": ConvolutionalDecoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=PLACES),
+    "convolutional": ConvS2SDecoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=PLACES),
 }
 
 
@@ -115,13 +115,13 @@ LESSONS = [
     Lesson("lstm", "luong", 1.2e-2, 130, 32),
     Lesson("gru", "gnmt", 1.2e-2, 150, 32),
     Lesson("convolutional", "convolutional", 1.2e-2, 150, 64),
-    Lesson("sentence-convolution", "gru", 1.2e-2, 150, 64),
+    Lesson("kalchbrenner", "gru", 1.2e-2, 150, 64),
     Lesson("multi-kernel", "convolutional", 1.2e-2, 150, 64),
     Lesson("dense", "lstm", 8e-3, 250, 128),
     Lesson("character-words", "gru", 1.2e-2, 180, 64),
     Lesson("modern transformer", "linear transformer", 7e-3, 180, 64),
     Lesson("bert", "gru", 8e-3, 150, 32),
-    Lesson("two-way", "gru", 1.2e-2, 180, 64),
+    Lesson("elmo", "gru", 1.2e-2, 180, 64),
 ]
 
 
@@ -174,7 +174,7 @@ def learned(lesson: Lesson, task: str, seed: int) -> tuple[float, float]:
         sources = [row for row in rows(chance, lesson.rows) if tuple(row) not in held_out]
         loss = model(batch_of([read(lesson, row) for row in sources], [answer(task, row) for row in sources]))
         optimizer.zero_grad()
-        (loss.total / loss.tokens).backward()
+        (loss.total / loss.count).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:  # up in thirty steps, then down to nothing
             group["lr"] = lesson.rate * min((step + 1) / 30, 1.5 * (1 - step / lesson.steps))

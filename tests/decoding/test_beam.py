@@ -367,7 +367,7 @@ def test_no_search_outruns_learned_positions(width: int) -> None:
     """An untrained model seldom ends by itself; the limit must be one its decoder can read."""
     torch.manual_seed(0)
     config = EncoderDecoderConfig(
-        encoder=ENCODERS["gru"], decoder=replace(DECODERS["transformer"], positions=LearnedConfig(maximum=9))
+        encoder=ENCODERS["gru"], decoder=replace(DECODERS["transformer"], positions=LearnedConfig(max_positions=9))
     )
     model = EncoderDecoder(config, 11, 11).eval()
     with torch.no_grad():

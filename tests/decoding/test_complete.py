@@ -31,7 +31,7 @@ CPU = torch.device("cpu")
 CASES = {
     "lstm": LanguageModelConfig(stack=RecurrentStackConfig(layers=2, embedding=8, width=12)),
     "learned": LanguageModelConfig(
-        stack=TransformerConfig(layers=2, width=8, heads=2, feedforward=16, positions=LearnedConfig(maximum=24))
+        stack=TransformerConfig(layers=2, width=8, heads=2, feedforward=16, positions=LearnedConfig(max_positions=24))
     ),
     "segments": LanguageModelConfig(
         memory=4,
@@ -134,7 +134,7 @@ def test_text_likelihood_is_the_sum_over_the_text(model: LanguageModel, tmp_path
     result = text_likelihood(model, plan, TextSize(10, 20, 30), CPU)
     assert result is not None
     found, share = result
-    if model.maximum is not None:  # without memory: every segment anew
+    if model.max_positions is not None:  # without memory: every segment anew
         pieces = [tokens[place : place + 9] for place in range(0, len(tokens) - 1, 8)]
     else:
         pieces = [tokens]
@@ -173,7 +173,7 @@ def test_outputs_are_ranked_by_how_well_they_read(model: LanguageModel) -> None:
     rows = [[5, 6, 7], [], [8, 9, 10, 11, 12], [4] * 24, [6]]
     found = mean_log_probabilities(model, rows, CPU, at_once=2)
     for row, mean in zip(rows, found, strict=True):
-        if model.maximum is not None and len(row) >= model.maximum:
+        if model.max_positions is not None and len(row) >= model.max_positions:
             assert mean == -math.inf
             continue
         expected = [next_scores(model, row[:place])[token].item() for place, token in enumerate([*row, EOS])]

@@ -18,20 +18,20 @@ from dragoman.decoding import length_nat as slots
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.layers.ctc import best_places, collapsed, needed_positions, text_log_probability
-from dragoman.models.contracts import Emissions, Slots
+from dragoman.models.contracts import CTCEmissions, LengthBeam
 
 Text = tuple[int, ...]
 FIRST = 4  # the first real symbol
 
 
-def emissions_of(seed: int, lengths: list[int], symbols: int, sharpness: float = 1.5) -> Emissions:
+def emissions_of(seed: int, lengths: list[int], symbols: int, sharpness: float = 1.5) -> CTCEmissions:
     """Random ones in float64; what stands beyond a row's length must not matter, so it is NaN."""
     generator = torch.Generator().manual_seed(seed)
     shape = len(lengths), max(lengths), FIRST + symbols
     found = (sharpness * torch.randn(shape, generator=generator, dtype=torch.float64)).log_softmax(-1)
     for row, length in enumerate(lengths):
         found[row, length:] = math.nan
-    return Emissions(found, torch.tensor(lengths))
+    return CTCEmissions(found, torch.tensor(lengths))
 
 
 def text_of(path: Text) -> Text:
@@ -77,7 +77,9 @@ def test_places_are_those_of_the_best_of_all_paths(seed: int) -> None:
         assert list(zip(first[row].tolist(), last[row].tolist(), strict=True)) == expected
 
 
-def read(emissions: Emissions, beam: int, most: int, penalty: float = 0.0, limit: int = 99) -> list[list[Hypothesis]]:
+def read(
+    emissions: CTCEmissions, beam: int, most: int, penalty: float = 0.0, limit: int = 99
+) -> list[list[Hypothesis]]:
     limits = torch.full_like(emissions.lengths, limit)
     return ctc.read(emissions, limits, SearchConfig(beam=beam, length_penalty=penalty), most)
 
@@ -92,7 +94,7 @@ def test_hello() -> None:
     names = {number: letter for letter, number in letters.items()}
     assert "".join(names[symbol] for symbol in texts[0, : sizes[0]].tolist()) == "Hello"
     assert set(texts[0, 5:].tolist()) == {PAD}
-    emissions = Emissions(F.one_hot(path, 8).double().mul(9).log_softmax(-1), torch.tensor([25]))
+    emissions = CTCEmissions(F.one_hot(path, 8).double().mul(9).log_softmax(-1), torch.tensor([25]))
     for beam in (1, 4):
         assert read(emissions, beam, 1)[0][0].tokens == (4, 5, 6, 6, 7, EOS)
 
@@ -226,7 +228,7 @@ def test_best_path_is_not_always_the_best_text() -> None:
     """Two positions of 0.6 blank and 0.4 'a': the path of blanks has 0.36, but 'a' has 0.64 over three paths."""
     frames = torch.full((1, 2, 5), -math.inf, dtype=torch.float64)
     frames[:, :, PAD], frames[:, :, 4] = math.log(0.6), math.log(0.4)
-    emissions = Emissions(frames, torch.tensor([2]))
+    emissions = CTCEmissions(frames, torch.tensor([2]))
     assert read(emissions, beam=1, most=1)[0][0].tokens == (EOS,)
     best, other = read(emissions, beam=4, most=4)[0]
     assert (best.tokens, other.tokens) == ((4, EOS), (EOS,))
@@ -239,7 +241,7 @@ def test_neighbours_do_not_matter() -> None:
     for beam in (1, 3):
         together = read(emissions, beam, most=beam)
         for row, length in enumerate([9, 2, 6, 1]):
-            alone = Emissions(emissions.log_probabilities[row : row + 1, :length], emissions.lengths[row : row + 1])
+            alone = CTCEmissions(emissions.log_probabilities[row : row + 1, :length], emissions.lengths[row : row + 1])
             (expected,) = read(alone, beam, most=beam)
             assert [one.tokens for one in together[row]] == [one.tokens for one in expected]
             for left, right in zip(together[row], expected, strict=True):
@@ -277,7 +279,7 @@ def test_slots_give_the_best_texts_of_all_lengths() -> None:
         written = torch.randn(2, 3, 3, FIRST + 3, dtype=torch.float64).log_softmax(-1)
         length_scores = torch.randn(2, 3, dtype=torch.float64).log_softmax(-1)
         found = slots.read(
-            Slots(written, lengths, length_scores), torch.tensor([9, 9]), SearchConfig(length_penalty=0.5), 6
+            LengthBeam(written, lengths, length_scores), torch.tensor([9, 9]), SearchConfig(length_penalty=0.5), 6
         )
         for row in range(2):
             truth = {}
@@ -295,5 +297,5 @@ def test_slots_give_the_best_texts_of_all_lengths() -> None:
 
 def test_slots_of_no_length_are_left_out() -> None:
     written = torch.randn(1, 2, 3, 7, dtype=torch.float64).log_softmax(-1)
-    given = Slots(written, torch.tensor([[0, 2]]), torch.tensor([[0.0, -math.inf]], dtype=torch.float64))
+    given = LengthBeam(written, torch.tensor([[0, 2]]), torch.tensor([[0.0, -math.inf]], dtype=torch.float64))
     assert [one.tokens for one in slots.read(given, torch.tensor([1]), SearchConfig(), 4)[0]] == [(EOS,)]

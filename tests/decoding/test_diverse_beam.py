@@ -23,7 +23,7 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import search
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError
-from dragoman.models.non_autoregressive import Instant, InstantConfig
+from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from tests.decoding.constraints.test_automata import SIZE, TOKEN_BYTES, holds, text_of
 from tests.decoding.test_beam import Found, Guess, Table, any_case, same, slow_beam, writable
 from tests.decoding.test_beam import Prefix as Written
@@ -207,4 +207,4 @@ def test_settings_reach_the_groups_and_say_what_does_not_combine(decoder: str) -
         with pytest.raises(ConfigError, match=message):
             search(model, batch, wrong, 1.0, **arguments)
     with pytest.raises(ConfigError, match="found beam_groups, but this model writes all tokens at once"):
-        search(Instant(InstantConfig(), 9, 9).eval(), batch, config, 1.0)
+        search(NonAutoregressive(NonAutoregressiveConfig(), 9, 9).eval(), batch, config, 1.0)

@@ -20,7 +20,7 @@ from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.non_autoregressive import Instant, InstantConfig
+from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from dragoman.scoring.segments import COSTS, segment_costs
 from tests.decoding.test_beam import DECODERS, ENCODERS, slow_beam
 from tests.decoding.test_sampling import model_of, request_for, spelled
@@ -117,19 +117,19 @@ def test_scores_of_padded_targets_are_masked() -> None:
 
 
 def test_the_shortest_member_sets_the_maximum() -> None:
-    def learned(maximum: int) -> EncoderDecoder:
-        decoder = replace(DECODERS["transformer"], positions=LearnedConfig(maximum=maximum))
+    def learned(max_positions: int) -> EncoderDecoder:
+        decoder = replace(DECODERS["transformer"], positions=LearnedConfig(max_positions=max_positions))
         return EncoderDecoder(EncoderDecoderConfig(encoder=ENCODERS["gru"], decoder=decoder), 9, 9)
 
-    assert Ensemble([learned(9), model_of(), learned(7)]).maximum == 7
-    assert Ensemble([model_of()]).maximum is None
+    assert Ensemble([learned(9), model_of(), learned(7)]).max_positions == 7
+    assert Ensemble([model_of()]).max_positions is None
 
 
 def test_what_cannot_be_averaged_is_told() -> None:
     with pytest.raises(ConfigError, match=r"average: found 'logs'\. Did you mean 'log'"):
         Ensemble(members(), "logs")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="writes all at once"):
-        Ensemble([model_of(), Instant(InstantConfig(), 9, 9)])  # type: ignore[list-item]
+        Ensemble([model_of(), NonAutoregressive(NonAutoregressiveConfig(), 9, 9)])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match="found none"):
         Ensemble([])
 

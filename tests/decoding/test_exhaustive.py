@@ -17,7 +17,7 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.exhaustive import Exhaustive, every_output
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
-from dragoman.models.non_autoregressive import Instant, InstantConfig
+from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from tests.decoding.test_beam import Table, exhaustive
 from tests.decoding.test_sampling import model_of
 
@@ -91,4 +91,10 @@ def test_too_large_a_space_is_refused_with_what_fits() -> None:
     with pytest.raises(ConfigError, match=r"found 1\.01e\+10 outputs of up to 5 tokens over 100 words.*of 2 fits"):
         search(model, batch_of([[5]]), SearchConfig(), 1.0, method=Exhaustive(length=5))
     with pytest.raises(ConfigError, match="token by token"):
-        search(Instant(InstantConfig(), 9, 9), batch_of([[5]]), SearchConfig(), 1.0, method=Exhaustive(length=1))
+        search(
+            NonAutoregressive(NonAutoregressiveConfig(), 9, 9),
+            batch_of([[5]]),
+            SearchConfig(),
+            1.0,
+            method=Exhaustive(length=1),
+        )

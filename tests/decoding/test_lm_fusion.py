@@ -78,7 +78,7 @@ def test_rows_do_not_see_each_other_and_a_beam_of_one_searches() -> None:
         together = ctc.read(emissions, torch.tensor([99] * 3), config, 1, fusion)
         assert asked
         for row, length in enumerate([6, 3, 5]):
-            alone = ctc.Emissions(emissions.log_probabilities[row : row + 1, :length], torch.tensor([length]))
+            alone = ctc.CTCEmissions(emissions.log_probabilities[row : row + 1, :length], torch.tensor([length]))
             own = ctc.read(alone, torch.tensor([99]), config, 1, fusion_of(table, 0.9, 0.1)[0])
             assert own[0][0].tokens == together[row][0].tokens
             assert own[0][0].normalised == pytest.approx(together[row][0].normalised, abs=1e-10)

@@ -108,7 +108,7 @@ def test_a_neural_model_says_what_it_says_by_teacher_forcing(stack: str) -> None
 
 
 def test_a_text_that_is_too_long_for_a_neural_model_says_for_which() -> None:
-    stack = TransformerConfig(layers=1, width=16, heads=2, feedforward=32, positions=LearnedConfig(maximum=4))
+    stack = TransformerConfig(layers=1, width=16, heads=2, feedforward=32, positions=LearnedConfig(max_positions=4))
     scorer = Neural(LanguageModel(LanguageModelConfig(stack=stack), VOCABULARY).eval(), "runs/words")
     scorer([(4, 4)])
     with pytest.raises(DataError, match=r"^runs/words: a sequence of 6 tokens, but the model has learned 4 positions"):

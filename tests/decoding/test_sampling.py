@@ -141,7 +141,7 @@ def test_samples_are_as_likely_as_the_model_says(temperature: float) -> None:
         return product
 
     class Told:
-        maximum = None
+        max_positions = None
         step = table.step
 
         def start(self, batch: object) -> object:

@@ -19,7 +19,7 @@ from dragoman.decoding.speculative import Speculative
 from dragoman.errors import ConfigError
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.non_autoregressive import Instant, InstantConfig
+from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from tests.contract.conftest import DECODER_CASES
 from tests.decoding.test_beam import DECODERS, ENCODERS
 from tests.decoding.test_sampling import model_of
@@ -119,7 +119,7 @@ def test_an_ensemble_may_be_checked_and_may_propose() -> None:
 def test_a_draft_with_fewer_positions_stops_proposing() -> None:
     target = seldom_ending(model_of(seed=1))
     torch.manual_seed(0)
-    short = replace(DECODERS["transformer"], positions=LearnedConfig(maximum=6))
+    short = replace(DECODERS["transformer"], positions=LearnedConfig(max_positions=6))
     draft = EncoderDecoder(EncoderDecoderConfig(encoder=ENCODERS["gru"], decoder=short), 9, 9).double().eval()
     batch, limits = batch_of(some_sources(5, 9)), [30, 4, 6, 7, 8, 30, 1, 2, 20]
     with torch.no_grad():
@@ -138,6 +138,6 @@ def test_it_walks_the_road_of_search_and_says_what_it_cannot_do() -> None:
     with pytest.raises(ConfigError, match="greedy search, which has one"):
         search(model, batch, config, 1.0, 2, method=Speculative(draft))
     with pytest.raises(ConfigError, match="token by token"):
-        Speculative(Instant(InstantConfig(), 9, 9))
+        Speculative(NonAutoregressive(NonAutoregressiveConfig(), 9, 9))
     with pytest.raises(ConfigError, match="found 0, expected at least 1"):
         Speculative(draft, tokens=0)

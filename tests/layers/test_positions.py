@@ -141,7 +141,7 @@ def test_a_stack_shares_its_biases_but_not_its_vectors() -> None:
 STACK = TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0)
 KINDS: list[PositionsConfig] = [
     SinusoidalConfig(),
-    LearnedConfig(maximum=9),
+    LearnedConfig(max_positions=9),
     RotaryConfig(),
     RelativeConfig(distance=3),
     RelativeBiasConfig(buckets=8, distance=6),
@@ -198,7 +198,7 @@ def test_relations_see_distances_and_sums_see_places(positions: PositionsConfig)
 @pytest.mark.parametrize("positions", KINDS, ids=kind_of)
 def test_only_learned_positions_end(positions: PositionsConfig) -> None:
     decoder = TransformerDecoder(replace(STACK, positions=positions), TokenEmbedding(13, 8, PAD), 8)
-    assert decoder.maximum == (9 if positions.kind == "learned" else None)
+    assert decoder.max_positions == (9 if positions.kind == "learned" else None)
 
 
 @pytest.mark.parametrize("positions", KINDS, ids=kind_of)

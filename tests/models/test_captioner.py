@@ -20,10 +20,10 @@ from dragoman.layers.augmentation import PictureChangesConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, build_attention
 from dragoman.models.captioner import FEATURE_ENCODERS, Captioner, CaptionerConfig, attended, unevenness
-from dragoman.models.contracts import AtOnce
+from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoders.frames import FramesConfig
-from dragoman.models.encoders.images import PatchesConfig, PictureEncoderConfig, TorchvisionConfig
+from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.reports.image_plots import draw_attention_over_picture, looked, over_grid
@@ -32,7 +32,7 @@ from tests.models.torchvision_stand_in import stand_in
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 VOCABULARY, SIZE = 9, 8
 ENCODERS = {
-    "picture": PictureEncoderConfig(channels=(8, 8), blocks=1, width=10, dropout=0.0),
+    "picture": ResNetConfig(channels=(8, 8), blocks=1, width=10, dropout=0.0),
     "patches": PatchesConfig(size=4, inner=TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0)),
     "torchvision": TorchvisionConfig(width=8, dropout=0.0),
     "frames": FramesConfig(dropout=0.0, inner=RecurrentEncoderConfig(embedding=6, width=8, dropout=0.0)),
@@ -87,7 +87,7 @@ def test_every_encoder_has_a_case() -> None:
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_every_decoder_writes_over_every_memory(encoder: str, decoder: str) -> None:
     model = build(encoder, decoder).eval()
-    assert not isinstance(model, AtOnce)
+    assert not isinstance(model, NonAutoregressiveModel)
     whole = batch()
     inputs = torch.cat([torch.full((3, 1), SOS), whole.target[:, :-1]], 1)
     logs, _ = model.read(inputs, model.start(whole))
@@ -98,7 +98,7 @@ def test_every_decoder_writes_over_every_memory(encoder: str, decoder: str) -> N
     torch.testing.assert_close(torch.stack(steps, 1), logs, **CLOSE)
     truth = F.nll_loss(logs.flatten(0, 1), whole.target.flatten(), ignore_index=PAD, reduction="sum")
     torch.testing.assert_close(model(whole).total, truth, **CLOSE)
-    assert int(model(whole).tokens) == 13
+    assert int(model(whole).count) == 13
     found = search(model, whole, SearchConfig(beam=3, max_length=6), 1.0, 2)
     for row, hypotheses in enumerate(found):
         for one in hypotheses:
@@ -128,7 +128,7 @@ def test_the_doubly_stochastic_term_is_added_and_trained(decoder: str) -> None:
     uneven.load_state_dict(plain.state_dict())
     whole = batch()
     memory = plain.encode(whole.source, whole.source_mask)
-    _, layers = attended(plain.writer, lambda: plain.writer.loss(memory, whole.target, 0.1))
+    _, layers = attended(plain.decoder_head, lambda: plain.decoder_head.loss(memory, whole.target, 0.1))
     assert len(layers) == (2 if decoder == "transformer" else 1)
     for weights in layers:
         assert weights.shape == (3, 2 if decoder == "transformer" else 1, 6, 4)
@@ -161,7 +161,7 @@ def test_the_term_is_there_when_blocks_are_compiled(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch, "compile", lambda function, **more: compiled(function, backend="eager", **more))
     model, whole = build("picture", "transformer", weight=0.7), batch()
     plain, blocks = model(whole), CompiledBlocks(model)
-    assert blocks.modules == [model.writer.costs]
+    assert blocks.modules == [model.decoder_head.costs]
     with blocks.enabled():
         torch.testing.assert_close(model(whole).total, plain.total, **CLOSE)
 
@@ -170,8 +170,8 @@ def test_plain_training_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     model, whole = build(), batch()
     monkeypatch.setattr("dragoman.models.captioner.observing", lambda observer: pytest.fail("watched"))
     assert torch.isfinite(model(whole).total)
-    assert build(weight=1.0).obstacles
-    assert build().obstacles == []
+    assert build(weight=1.0).graph_blockers
+    assert build().graph_blockers == []
 
 
 def test_the_gate_scales_what_is_read() -> None:
@@ -210,7 +210,7 @@ def test_it_learns_which_corner_is_bright_and_looks_there(tmp_path: Path) -> Non
     config = CaptionerConfig(
         label_smoothing=0.0, doubly_stochastic=0.1,
         augment=PictureChangesConfig(shift=1, mirror=False),
-        encoder=PictureEncoderConfig(channels=(8, 16), blocks=1, width=24, dropout=0.0),
+        encoder=ResNetConfig(channels=(8, 16), blocks=1, width=24, dropout=0.0),
         decoder=RecurrentDecoderConfig(
             cell=GRUConfig(), embedding=12, width=24, attention=AdditiveConfig(width=16, gate=True), dropout=0.0
         ),
@@ -220,7 +220,7 @@ def test_it_learns_which_corner_is_bright_and_looks_there(tmp_path: Path) -> Non
     for _ in range(120):
         loss = model(examples(16))
         optimizer.zero_grad()
-        (loss.total / loss.tokens).backward()
+        (loss.total / loss.count).backward()
         optimizer.step()
     model.eval()
     test = examples(40)

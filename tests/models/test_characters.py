@@ -18,10 +18,10 @@ from dragoman.data.tokenizers.tokenizer import EOS, PAD, CharactersConfig, Subwo
 from dragoman.errors import ConfigError
 from dragoman.layers.blocks import TokenEmbedding, drop_words
 from dragoman.layers.cells import GRUConfig
-from dragoman.models.convs2s import ConvolutionalEncoderConfig
+from dragoman.models.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder, spelled
 from dragoman.models.encoders.dense import DenseEncoderConfig
-from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig
+from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.table import ROW_ENCODERS, RowEncoderConfig
@@ -91,10 +91,10 @@ def test_a_row_of_nothing_breaks_nothing() -> None:
 INNER: dict[str, RowEncoderConfig] = {
     "transformer": TransformerConfig(layers=1, width=6, heads=2, feedforward=8, dropout=0.0),
     "gru": RecurrentEncoderConfig(cell=GRUConfig(), embedding=5, width=6, dropout=0.0),
-    "convolutional": ConvolutionalEncoderConfig(layers=1, embedding=5, width=4, dropout=0.0),
-    "sentence-convolution": SentenceConvolutionConfig(width=5, maximum=7, dropout=0.0),
+    "convolutional": ConvS2SEncoderConfig(layers=1, embedding=5, width=4, dropout=0.0),
+    "kalchbrenner": KalchbrennerConfig(width=5, max_positions=7, dropout=0.0),
     "multi-kernel": MultiKernelConfig(kernels=(1, 3), layers=1, embedding=5, width=4, dropout=0.0),
-    "dense": DenseEncoderConfig(maximum=7, embedding=3, hidden=6, width=4, dropout=0.0),
+    "dense": DenseEncoderConfig(max_positions=7, embedding=3, hidden=6, width=4, dropout=0.0),
 }
 
 

@@ -24,7 +24,7 @@ from dragoman.layers.pooling import (
     QueriesConfig,
     TimeAttentionConfig,
 )
-from dragoman.models.classifier import Classifier, PooledConfig, Regressor, SeriesInput
+from dragoman.models.classifier import Classifier, ClassifierConfig, Regressor, SeriesInput
 from dragoman.models.encoders.character_words import CharacterWordsConfig, HashedWords
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
@@ -65,7 +65,7 @@ def embedding(config: Any) -> nn.Module:
 
 
 def classifier(encoder: str, **settings: Any) -> Classifier:
-    config = PooledConfig(encoder=ENCODER_CASES[encoder], **settings)
+    config = ClassifierConfig(encoder=ENCODER_CASES[encoder], **settings)
     return shaken(Classifier(config, embedding(config.encoder), 3, keep_from=VOCABULARY + 2))
 
 
@@ -85,7 +85,7 @@ def padded_more(batch: Batch) -> Batch:
 
 
 def rows_of(model: Any, batch: Batch, place: int) -> Tensor:
-    found = model.answer(batch)
+    found = model.predict(batch)
     return found.probabilities[place][found.mask[place]]
 
 
@@ -94,13 +94,13 @@ def check_laws(model: Any, form: Form, targets: list[list[int]]) -> None:
     wide = padded_more(batch)
     terms = sum(int(form.target.terms(np.array([len(row)], np.int32))[0]) for row in targets)
     torch.testing.assert_close(model(wide).total, model(batch).total, **CLOSE)
-    assert int(model(wide).tokens) == int(model(batch).tokens) == terms
+    assert int(model(wide).count) == int(model(batch).count) == terms
     alone = [form.batch(SENTENCES[place : place + 1], targets[place : place + 1]) for place in range(4)]
     torch.testing.assert_close(sum(model(one).total for one in alone), model(batch).total, **CLOSE)
     for place in range(4):
         torch.testing.assert_close(rows_of(model, wide, place), rows_of(model, batch, place), **CLOSE)
         torch.testing.assert_close(rows_of(model, alone[place], 0), rows_of(model, batch, place), **CLOSE)
-    sums = model.answer(batch).probabilities.sum(-1)[model.answer(batch).mask]
+    sums = model.predict(batch).probabilities.sum(-1)[model.predict(batch).mask]
     torch.testing.assert_close(sums, torch.ones_like(sums), **CLOSE)
 
 
@@ -212,18 +212,18 @@ def test_labels_are_smoothed_while_training_only() -> None:
 @pytest.mark.parametrize(("pooling", "count"), [(LastConfig(), 11), (TimeAttentionConfig(steps=20), 33)])
 def test_the_illustration_has_as_many_parameters_as_it_should(pooling: Any, count: int) -> None:
     encoder = RecurrentEncoderConfig(cell=PlainConfig(), embedding=1, width=2, direction="forward", dropout=0.0)
-    model = shaken(Regressor(PooledConfig(pooling=pooling, encoder=encoder), SeriesInput(1), 1, keep_from=0))
+    model = shaken(Regressor(ClassifierConfig(pooling=pooling, encoder=encoder), SeriesInput(1), 1, keep_from=0))
     assert parameter_count(model) == count
     form = Form(Series(), Scalars(torch.float64))
     series = [[0.5] * 20, [0.25, -1.0, 2.0]]
     both = form.batch(series, [[1.0], [2.0]])
     alone = sum(model(form.batch([one], [[target]])).total for one, target in zip(series, (1.0, 2.0), strict=True))
     torch.testing.assert_close(model(both).total, alone, **CLOSE)
-    outputs = model.answer(both).values
+    outputs = model.predict(both).values
     expected = (outputs - both.target).square().sum()
     torch.testing.assert_close(model(both).total, expected, **CLOSE)
 
 
 def test_training_steps_of_these_tasks_can_be_captured() -> None:
-    assert classifier("lstm").obstacles == tagger("transformer-pre", crf=True).obstacles == []
-    assert "character-words" in tagger("character-words").obstacles[0]
+    assert classifier("lstm").graph_blockers == tagger("transformer-pre", crf=True).graph_blockers == []
+    assert "character-words" in tagger("character-words").graph_blockers[0]

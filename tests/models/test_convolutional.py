@@ -18,17 +18,17 @@ from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.convolution import NormalisedConvolution
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.models.convs2s import (
-    ConvolutionalDecoder,
-    ConvolutionalDecoderConfig,
-    ConvolutionalDecoderLayer,
-    ConvolutionalEncoder,
-    ConvolutionalEncoderConfig,
-    ConvolutionalInput,
-    ConvolutionalLayer,
+    ConvS2SDecoder,
+    ConvS2SDecoderConfig,
+    ConvS2SDecoderLayer,
+    ConvS2SEncoder,
+    ConvS2SEncoderConfig,
+    ConvS2SEncoderLayer,
+    ConvS2SInput,
 )
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
-from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig, SentenceConvolutionEncoder
+from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder, MultiKernelLayer
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.table import ROW_ENCODERS
@@ -105,17 +105,17 @@ def added(left: Rows, right: Rows) -> Rows:
     return [(one + other) * 0.5**0.5 for one, other in zip(left, right, strict=True)]
 
 
-def embedded(layer: ConvolutionalInput, tokens: Sequence[int]) -> Rows:
+def embedded(layer: ConvS2SInput, tokens: Sequence[int]) -> Rows:
     table = layer.positions.table
     return [layer.embedding.weight[token] + table[place] for place, token in enumerate(tokens)]
 
 
-def plain_encoder(encoder: ConvolutionalEncoder, tokens: Sequence[int], attentions: int) -> tuple[Rows, Rows]:
+def plain_encoder(encoder: ConvS2SEncoder, tokens: Sequence[int], attentions: int) -> tuple[Rows, Rows]:
     """z and what is read of it."""
     e = embedded(encoder.input, tokens)
     x = mapped(encoder.enter, e)
     for layer in encoder.layers:
-        assert isinstance(layer, ConvolutionalLayer)
+        assert isinstance(layer, ConvS2SEncoderLayer)
         kernel = layer.convolution.kernel
         x = added(gated(layer.convolution.convolution, x, (kernel - 1) // 2), mapped(layer.around, x))
     z = mapped(encoder.leave, x)
@@ -124,12 +124,12 @@ def plain_encoder(encoder: ConvolutionalEncoder, tokens: Sequence[int], attentio
     return z, added(z, e)
 
 
-def plain_decoder(decoder: ConvolutionalDecoder, tokens: Sequence[int], keys: Rows, values: Rows) -> Rows:
+def plain_decoder(decoder: ConvS2SDecoder, tokens: Sequence[int], keys: Rows, values: Rows) -> Rows:
     keys, values = mapped(decoder.key, keys), mapped(decoder.value, values)
     g = embedded(decoder.input, tokens)
     x = mapped(decoder.enter, g)
     for layer in decoder.layers:
-        assert isinstance(layer, ConvolutionalDecoderLayer)
+        assert isinstance(layer, ConvS2SDecoderLayer)
         h = gated(layer.convolution.convolution, x, layer.convolution.kernel - 1)
         contexts = []
         for query in added(mapped(layer.attention.query, h), g):  # eq. 1
@@ -145,11 +145,11 @@ def whole(source: int, target: int, attentions: int | None = None) -> EncoderDec
     """Sizes that change from layer to layer, embeddings of `source` and `target`."""
     config = EncoderDecoderConfig(
         tie="none",
-        encoder=ConvolutionalEncoderConfig(
+        encoder=ConvS2SEncoderConfig(
             layers=3, embedding=source, widths=(4, 4, 6), kernels=(3, 4, 1), dropout=0.0, attentions=attentions,
-            positions=LearnedConfig(maximum=10),
+            positions=LearnedConfig(max_positions=10),
         ),
-        decoder=ConvolutionalDecoderConfig(
+        decoder=ConvS2SDecoderConfig(
             layers=2, embedding=target, widths=(5, 4), kernels=(3, 2), dropout=0.0, output=6,
             positions=SinusoidalConfig(),
         ),
@@ -162,8 +162,8 @@ def whole(source: int, target: int, attentions: int | None = None) -> EncoderDec
 @pytest.mark.parametrize(("source", "target", "attentions"), [(5, 5, 2), (5, 7, None)], ids=["as it is", "projected"])
 def test_convs2s_is_its_equations(source: int, target: int, attentions: int | None) -> None:
     model = whole(source, target, attentions)
-    assert isinstance(model.encoder, ConvolutionalEncoder)
-    assert isinstance(model.decoder, ConvolutionalDecoder)
+    assert isinstance(model.encoder, ConvS2SEncoder)
+    assert isinstance(model.decoder, ConvS2SDecoder)
     assert isinstance(model.decoder.key, nn.Identity) == (source == target)
     batch = batch_of(SOURCES, TARGETS)
     logits = model.logits(batch)
@@ -186,7 +186,7 @@ def test_gradients_of_the_stack_are_scaled_and_those_of_embeddings_are_not() -> 
         model = whole(5, 5, attentions)
         model(batch_of(SOURCES, TARGETS)).total.backward()
         encoder = model.encoder
-        assert isinstance(encoder, ConvolutionalEncoder)
+        assert isinstance(encoder, ConvS2SEncoder)
         found.append([part.grad for part in (*encoder.layers.parameters(), encoder.input.embedding.weight)])
     (*once, embedding), (*eighth, other) = found
     for left, right in zip(once, eighth, strict=True):
@@ -230,8 +230,8 @@ def test_convs2s_has_the_parameters_of_the_papers_english_german_model() -> None
     vocabulary, size, output = 40_000, 768, 512
     config = EncoderDecoderConfig(
         tie="none",
-        encoder=ConvolutionalEncoderConfig(layers=15, embedding=size, widths=widths, kernels=kernels),
-        decoder=ConvolutionalDecoderConfig(layers=15, embedding=size, widths=widths, kernels=kernels, output=output),
+        encoder=ConvS2SEncoderConfig(layers=15, embedding=size, widths=widths, kernels=kernels),
+        decoder=ConvS2SDecoderConfig(layers=15, embedding=size, widths=widths, kernels=kernels, output=output),
     )
     with torch.device("meta"):
         found = parameter_count(EncoderDecoder(config, vocabulary, vocabulary))
@@ -259,11 +259,11 @@ def test_convs2s_has_the_parameters_of_the_papers_english_german_model() -> None
 )
 def test_sizes_that_do_not_fit_are_named(table: dict[str, object], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
-        settings.build(ConvolutionalDecoderConfig, table)
+        settings.build(ConvS2SDecoderConfig, table)
 
 
 def test_tying_needs_an_output_of_the_embeddings_size() -> None:
-    decoder = {"kind": "convolutional", "embedding": 8, "output": 6}
+    decoder = {"kind": "convs2s", "embedding": 8, "output": 6}
     with pytest.raises(ConfigError, match=r"tie: 'target' needs equal sizes, found 8 .* and 6"):
         settings.build(EncoderDecoderConfig, {"decoder": decoder})
     settings.build(EncoderDecoderConfig, {"decoder": decoder, "tie": "none"})
@@ -282,7 +282,7 @@ def cut(side_by_side: Tensor, size: int) -> Tensor:
     return side_by_side[:, before : before + size]
 
 
-def plain_sentence(encoder: SentenceConvolutionEncoder, tokens: Sequence[int]) -> tuple[Tensor, list[int]]:
+def plain_sentence(encoder: KalchbrennerEncoder, tokens: Sequence[int]) -> tuple[Tensor, list[int]]:
     """The vector of one sentence and the sizes of the kernels that made it."""
     columns = [encoder.embedding.weight[token] for token in tokens]
     sizes, size = [], 2
@@ -301,7 +301,7 @@ def plain_sentence(encoder: SentenceConvolutionEncoder, tokens: Sequence[int]) -
 
 
 def test_the_kernels_of_a_sentence_are_those_of_the_paper() -> None:
-    encoder = SentenceConvolutionEncoder(SentenceConvolutionConfig(width=2, maximum=16), table(2))
+    encoder = KalchbrennerEncoder(KalchbrennerConfig(width=2, max_positions=16), table(2))
     expected = {1: [], 2: [2], 3: [2, 2], 4: [2, 3], 6: [2, 3, 3], 7: [2, 3, 4], 9: [2, 3, 4, 3], 16: [2, 3, 4, 5, 6]}
     for length, sizes in expected.items():
         assert plain_sentence(encoder, [5] * length)[1] == sizes
@@ -309,7 +309,7 @@ def test_the_kernels_of_a_sentence_are_those_of_the_paper() -> None:
 
 
 def test_sentence_convolution_is_a_loop_over_sentences() -> None:
-    encoder = SentenceConvolutionEncoder(SentenceConvolutionConfig(width=4, maximum=16, dropout=0.0), table(4)).eval()
+    encoder = KalchbrennerEncoder(KalchbrennerConfig(width=4, max_positions=16, dropout=0.0), table(4)).eval()
     shake(encoder)
     rows = [[4 + (3 * length + place) % 30 for place in range(length)] for length in range(15)]
     batch = batch_of(rows)  # every length from 1 to 15 with <eos>
@@ -331,11 +331,11 @@ def test_sentence_convolution_is_a_loop_over_sentences() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [SentenceConvolutionConfig(width=4, maximum=6), DenseEncoderConfig(maximum=6, embedding=4, hidden=4, width=2)],
+    [KalchbrennerConfig(width=4, max_positions=6), DenseEncoderConfig(max_positions=6, embedding=4, hidden=4, width=2)],
     ids=lambda config: config.kind,
 )
 def test_a_source_too_long_is_refused_by_its_length_and_padding_is_not(
-    config: SentenceConvolutionConfig | DenseEncoderConfig,
+    config: KalchbrennerConfig | DenseEncoderConfig,
 ) -> None:
     encoder = ROW_ENCODERS[type(config)](config, table(4)).eval()
     batch = batch_of([[5] * 5, [5]])
@@ -349,7 +349,7 @@ def test_a_source_too_long_is_refused_by_its_length_and_padding_is_not(
 # --- several kernels side by side -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("positions", [NoPositionsConfig(), LearnedConfig(maximum=9)])
+@pytest.mark.parametrize("positions", [NoPositionsConfig(), LearnedConfig(max_positions=9)])
 def test_multi_kernel_is_torchs_convolutions_side_by_side(positions: LearnedConfig | NoPositionsConfig) -> None:
     kernels = (3, 5, 11)
     config = MultiKernelConfig(kernels=kernels, layers=2, embedding=4, width=6, dropout=0.0, positions=positions)
@@ -406,7 +406,9 @@ def test_the_width_is_shared_evenly() -> None:
 
 
 def test_dense_is_a_network_over_the_window_laid_flat() -> None:
-    config = DenseEncoderConfig(maximum=7, layers=2, embedding=3, hidden=5, width=4, activation="relu", dropout=0.0)
+    config = DenseEncoderConfig(
+        max_positions=7, layers=2, embedding=3, hidden=5, width=4, activation="relu", dropout=0.0
+    )
     encoder = DenseEncoder(config, table(3)).eval()
     shake(encoder)
     batch = batch_of(SOURCES)
@@ -431,12 +433,12 @@ def test_dense_is_a_network_over_the_window_laid_flat() -> None:
 def test_a_convolutional_decoder_reads_any_encoder_by_projecting_once() -> None:
     config = EncoderDecoderConfig(
         encoder=RecurrentEncoderConfig(layers=1, embedding=4, width=6, dropout=0.0),
-        decoder=ConvolutionalDecoderConfig(layers=2, embedding=5, width=4, dropout=0.0),
+        decoder=ConvS2SDecoderConfig(layers=2, embedding=5, width=4, dropout=0.0),
     )
     model = EncoderDecoder(config, WORDS, WORDS).eval()
     shake(model)
     decoder = model.decoder
-    assert isinstance(decoder, ConvolutionalDecoder)
+    assert isinstance(decoder, ConvS2SDecoder)
     batch = batch_of(SOURCES, TARGETS)
     memory = model.encode(batch.source, batch.source_mask)
     logits = model.logits(batch)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dragoman.config import settings
 from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS, SOS
-from dragoman.models.elmo import TwoWayEncoderConfig, TwoWayModel, TwoWayModelConfig
+from dragoman.models.elmo import BiLM, BiLMConfig, ElmoEncoderConfig
 
 WORDS = 19
 ROWS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
@@ -20,11 +20,11 @@ CLOSE = {"rtol": 0.0, "atol": 1e-10}
 
 
 @pytest.fixture
-def model() -> Iterator[TwoWayModel]:
+def model() -> Iterator[BiLM]:
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(4)
-    config = TwoWayModelConfig(encoder=TwoWayEncoderConfig(layers=2, width=6, residual_from=0, dropout=0.0))
-    built = TwoWayModel(config, WORDS)
+    config = BiLMConfig(encoder=ElmoEncoderConfig(layers=2, width=6, residual_from=0, dropout=0.0))
+    built = BiLM(config, WORDS)
     with torch.no_grad():
         for part in built.parameters():
             part.add_(0.3 * torch.randn_like(part))
@@ -32,7 +32,7 @@ def model() -> Iterator[TwoWayModel]:
     torch.set_default_dtype(torch.float32)
 
 
-def torchs(model: TwoWayModel) -> tuple[nn.LSTM, nn.LSTM]:
+def torchs(model: BiLM) -> tuple[nn.LSTM, nn.LSTM]:
     """Two stacks of torch's own with the same weights."""
     out = []
     for stack in (model.encoder.ahead, model.encoder.back):
@@ -47,7 +47,7 @@ def torchs(model: TwoWayModel) -> tuple[nn.LSTM, nn.LSTM]:
     return out[0], out[1]
 
 
-def test_the_loss_is_that_of_two_lstms(model: TwoWayModel) -> None:
+def test_the_loss_is_that_of_two_lstms(model: BiLM) -> None:
     ahead, back = torchs(model)
     table = model.output.weight
     expected: Tensor = torch.zeros(())
@@ -66,13 +66,13 @@ def test_the_loss_is_that_of_two_lstms(model: TwoWayModel) -> None:
     torch.testing.assert_close(loss.total, expected, **CLOSE)
     torch.testing.assert_close(-model.score(batch).log_probabilities.sum(), expected, **CLOSE)
     lengths = np.array([len(row) + 1 for row in ROWS])
-    assert int(loss.tokens) == (2 * lengths - 1).sum() == 21
+    assert int(loss.count) == (2 * lengths - 1).sum() == 21
     loss.total.backward()
     unused = {name for name, part in model.named_parameters() if part.grad is None}
     assert unused == {"encoder.mix", "encoder.scale"}
 
 
-def test_features_are_the_mean_of_all_layers(model: TwoWayModel) -> None:
+def test_features_are_the_mean_of_all_layers(model: BiLM) -> None:
     ahead, back = torchs(model)
     batch = batch_of(ROWS)
     memory = model.encoder(batch.source, batch.source_mask)
@@ -96,7 +96,7 @@ def test_features_are_the_mean_of_all_layers(model: TwoWayModel) -> None:
         torch.testing.assert_close(memory.final[0][place], final, **CLOSE)
 
 
-def test_neither_direction_sees_what_it_tells(model: TwoWayModel) -> None:
+def test_neither_direction_sees_what_it_tells(model: BiLM) -> None:
     batch = batch_of([[5, 6, 7, 8, 9]])
     other = batch_of([[5, 6, 15, 8, 9]])
     with torch.no_grad():
@@ -109,5 +109,5 @@ def test_neither_direction_sees_what_it_tells(model: TwoWayModel) -> None:
 
 
 def test_settings_go_round() -> None:
-    config = TwoWayModelConfig(encoder=TwoWayEncoderConfig(layers=3, width=8), tie=False)
-    assert settings.build(TwoWayModelConfig, settings.as_table(config)) == config
+    config = BiLMConfig(encoder=ElmoEncoderConfig(layers=3, width=8), tie=False)
+    assert settings.build(BiLMConfig, settings.as_table(config)) == config

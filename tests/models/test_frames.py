@@ -12,18 +12,18 @@ from torch.nn import functional as F
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.contracts import Memory
-from dragoman.models.convs2s import ConvolutionalEncoderConfig
+from dragoman.models.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.frames import (
-    Convolutions,
-    ConvolutionsConfig,
+    Conv2dSubsampling,
+    Conv2dSubsamplingConfig,
     FramesConfig,
     FramesEncoder,
-    StackedConfig,
-    Standard,
+    FrameStackingConfig,
+    Standardizer,
 )
-from dragoman.models.encoders.images import PatchesConfig, PatchesEncoder, PictureEncoder, PictureEncoderConfig
-from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig
+from dragoman.models.encoders.images import PatchesConfig, PatchesEncoder, ResNetConfig, ResNetEncoder
+from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.table import ROW_ENCODERS
@@ -32,24 +32,24 @@ from dragoman.models.transformer import TransformerConfig
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 LENGTHS = [13, 5, 1, 8, 16]
 FEATURES = 7
-FRONTS = {
-    "stacked": StackedConfig(frames=3),
-    "one by one": StackedConfig(frames=1),
-    "convolutions": ConvolutionsConfig(channels=(4, 6), time_steps=(2, 2), feature_steps=(2, 2)),
-    "no norm, other steps": ConvolutionsConfig(
-        channels=(3, 4, 5), time_steps=(1, 3, 1), feature_steps=(2, 1, 3), norm=False
+SUBSAMPLINGS = {
+    "stacked": FrameStackingConfig(frames=3),
+    "one by one": FrameStackingConfig(frames=1),
+    "convolutions": Conv2dSubsamplingConfig(channels=(4, 6), time_strides=(2, 2), feature_strides=(2, 2)),
+    "no norm, other steps": Conv2dSubsamplingConfig(
+        channels=(3, 4, 5), time_strides=(1, 3, 1), feature_strides=(2, 1, 3), norm=False
     ),
 }
 INNERS = {
     "lstm": RecurrentEncoderConfig(layers=2, embedding=6, width=8, dropout=0.0),
     "gru forward": RecurrentEncoderConfig(cell=GRUConfig(), embedding=6, width=8, direction="forward", dropout=0.0),
     "transformer": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
-    "convolutional": ConvolutionalEncoderConfig(
-        layers=2, embedding=7, widths=(6, 5), kernels=(3, 4), dropout=0.0, positions=LearnedConfig(maximum=40)
+    "convolutional": ConvS2SEncoderConfig(
+        layers=2, embedding=7, widths=(6, 5), kernels=(3, 4), dropout=0.0, positions=LearnedConfig(max_positions=40)
     ),
-    "sentence": SentenceConvolutionConfig(width=6, maximum=20, dropout=0.0),
+    "sentence": KalchbrennerConfig(width=6, max_positions=20, dropout=0.0),
     "multi-kernel": MultiKernelConfig(kernels=(1, 3), layers=1, embedding=6, width=6, dropout=0.0),
-    "dense": DenseEncoderConfig(maximum=20, layers=2, embedding=4, hidden=9, width=5, dropout=0.0),
+    "dense": DenseEncoderConfig(max_positions=20, layers=2, embedding=4, hidden=9, width=5, dropout=0.0),
 }
 
 
@@ -92,9 +92,11 @@ def test_every_row_encoder_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("inner", INNERS)
-@pytest.mark.parametrize("front", FRONTS)
-def test_padding_and_neighbours_change_nothing(front: str, inner: str) -> None:
-    encoder = FramesEncoder(FramesConfig(front=FRONTS[front], inner=INNERS[inner], dropout=0.0), FEATURES).eval()
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+def test_padding_and_neighbours_change_nothing(subsampling: str, inner: str) -> None:
+    encoder = FramesEncoder(
+        FramesConfig(subsampling=SUBSAMPLINGS[subsampling], inner=INNERS[inner], dropout=0.0), FEATURES
+    ).eval()
     perturbed(encoder)
     data = rows()
     for fill in (0.0, 1e3):  # what stands on padding is never looked at
@@ -104,9 +106,11 @@ def test_padding_and_neighbours_change_nothing(front: str, inner: str) -> None:
             same(memory, encoder(row[None], torch.ones(1, len(row), dtype=torch.bool)), place)
 
 
-@pytest.mark.parametrize("front", FRONTS)
-def test_padding_changes_no_gradient(front: str) -> None:
-    encoder = FramesEncoder(FramesConfig(front=FRONTS[front], inner=INNERS["lstm"], dropout=0.0), FEATURES)
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+def test_padding_changes_no_gradient(subsampling: str) -> None:
+    encoder = FramesEncoder(
+        FramesConfig(subsampling=SUBSAMPLINGS[subsampling], inner=INNERS["lstm"], dropout=0.0), FEATURES
+    )
     data = rows()
     gradients = []
     for width in (16, 25):
@@ -119,42 +123,44 @@ def test_padding_changes_no_gradient(front: str) -> None:
         torch.testing.assert_close(left, right, **CLOSE)
 
 
-@pytest.mark.parametrize("front", FRONTS)
-def test_lengths_are_as_foretold(front: str) -> None:
-    config = FRONTS[front]
-    encoder = FramesEncoder(FramesConfig(front=config, inner=INNERS["lstm"]), FEATURES)
+@pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
+def test_lengths_are_as_foretold(subsampling: str) -> None:
+    config = SUBSAMPLINGS[subsampling]
+    encoder = FramesEncoder(FramesConfig(subsampling=config, inner=INNERS["lstm"]), FEATURES)
     mask = encoder(*grid(rows(), 22)).mask
-    assert mask.sum(1).tolist() == [config.shorter(length) for length in LENGTHS]
+    assert mask.sum(1).tolist() == [config.output_length(length) for length in LENGTHS]
 
 
 def test_convolutions_of_one_row_are_torchs() -> None:
-    config = ConvolutionsConfig(channels=(4, 6), time_steps=(2, 2), feature_steps=(2, 2), norm=False)
-    front = Convolutions(config, FEATURES, 9)
-    perturbed(front)
+    config = Conv2dSubsamplingConfig(channels=(4, 6), time_strides=(2, 2), feature_strides=(2, 2), norm=False)
+    subsampling = Conv2dSubsampling(config, FEATURES, 9)
+    perturbed(subsampling)
     x = torch.randn(1, 13, FEATURES)
-    y, mask = front(x, torch.ones(1, 13, dtype=torch.bool))
-    first, second = front.layers
+    y, mask = subsampling(x, torch.ones(1, 13, dtype=torch.bool))
+    first, second = subsampling.layers
     truth = F.relu(second(F.relu(first(x[:, None]))))  # (1, 6, 4, 2)
-    torch.testing.assert_close(y, front.project(truth.permute(0, 2, 1, 3).flatten(2)))
+    torch.testing.assert_close(y, subsampling.project(truth.permute(0, 2, 1, 3).flatten(2)))
     assert mask.shape == (1, 4)
     assert mask.all()
 
 
 def test_a_transformer_gets_vectors_of_the_size_of_the_front() -> None:
     """It multiplies what it reads by √width, which frames must not feel."""
-    encoder = FramesEncoder(FramesConfig(front=StackedConfig(1), inner=INNERS["transformer"], dropout=0.0), FEATURES)
+    encoder = FramesEncoder(
+        FramesConfig(subsampling=FrameStackingConfig(1), inner=INNERS["transformer"], dropout=0.0), FEATURES
+    )
     seen = []
     encoder.inner.input.positions.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))  # type: ignore[attr-defined]
     x = torch.randn(2, 5, FEATURES)
     mask = torch.ones(2, 5, dtype=torch.bool)
     encoder(x, mask)
-    torch.testing.assert_close(seen[0], encoder.front(x, mask)[0])
+    torch.testing.assert_close(seen[0], encoder.subsampling(x, mask)[0])
 
 
 @pytest.mark.parametrize("non_local", [False, True])
 def test_a_picture_leaves_one_entry_a_place_and_rows_do_not_meet(non_local: bool) -> None:
-    config = PictureEncoderConfig(channels=(8, 16), blocks=2, width=12, dropout=0.0, non_local=non_local)
-    encoder = PictureEncoder(config, 3 * 10)
+    config = ResNetConfig(channels=(8, 16), blocks=2, width=12, dropout=0.0, non_local=non_local)
+    encoder = ResNetEncoder(config, 3 * 10)
     perturbed(encoder)
     pictures = torch.rand(3, 10, 30)
     mask = torch.ones(3, 10, dtype=torch.bool)
@@ -166,8 +172,8 @@ def test_a_picture_leaves_one_entry_a_place_and_rows_do_not_meet(non_local: bool
 
 
 def test_entries_stand_in_reading_order() -> None:
-    config = PictureEncoderConfig(channels=(8,), blocks=1, width=12, dropout=0.0)
-    encoder = PictureEncoder(config, 3 * 8)
+    config = ResNetConfig(channels=(8,), blocks=1, width=12, dropout=0.0)
+    encoder = ResNetEncoder(config, 3 * 8)
     perturbed(encoder)
     plain = torch.full((1, 8, 24), 0.5)
     spot = plain.clone().view(1, 8, 8, 3)
@@ -197,7 +203,7 @@ def test_patches_are_squares() -> None:
 def test_features_are_scaled_by_what_was_learned() -> None:
     data = torch.randn(1, 50, 3) * torch.tensor([2.0, 5.0, 0.0]) + torch.tensor([1.0, -4.0, 7.0])
     mask = torch.ones(1, 50, dtype=torch.bool)
-    standard = Standard(3)
+    standard = Standardizer(3)
     torch.testing.assert_close(standard(data, mask), data)
     standard.learn(data[0].mean(0), data[0].std(0, correction=0))
     out = standard(data, mask)
@@ -211,10 +217,10 @@ def test_features_are_scaled_by_what_was_learned() -> None:
 
 
 def test_settings_that_cannot_be() -> None:
-    assert any("time_steps: found 1" in text for text in ConvolutionsConfig(time_steps=(2,)).problems())
-    assert any("multiples of 8" in text for text in PictureEncoderConfig(channels=(12,)).problems())
+    assert any("time_strides: found 1" in text for text in Conv2dSubsamplingConfig(time_strides=(2,)).problems())
+    assert any("multiples of 8" in text for text in ResNetConfig(channels=(12,)).problems())
     one_hot = RecurrentEncoderConfig(embedding=0)
     assert any("inner.embedding" in text for text in FramesConfig(inner=one_hot).problems())
     assert any("inner.embedding" in text for text in PatchesConfig(inner=one_hot).problems())
-    for config in (ConvolutionsConfig(), PictureEncoderConfig(), FramesConfig(), PatchesConfig()):
+    for config in (Conv2dSubsamplingConfig(), ResNetConfig(), FramesConfig(), PatchesConfig()):
         assert list(config.problems()) == []

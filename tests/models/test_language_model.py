@@ -52,7 +52,9 @@ CASES = {
     "lstm": LanguageModelConfig(stack=recurrent()),
     "gru": LanguageModelConfig(stack=recurrent(cell=GRUConfig(), last=7), tie=False, output_bias=False),
     "sinusoidal": LanguageModelConfig(stack=transformer()),
-    "learned": LanguageModelConfig(segment=40, stack=transformer(positions=LearnedConfig(maximum=40), norm="post")),
+    "learned": LanguageModelConfig(
+        segment=40, stack=transformer(positions=LearnedConfig(max_positions=40), norm="post")
+    ),
     "linear": LanguageModelConfig(stack=transformer(positions=NoPositionsConfig(), attention=LinearConfig())),
     "rotary": LanguageModelConfig(
         memory=3, stack=transformer(positions=RotaryConfig(), norm_kind="rms", gated=True, heads=4, key_heads=2)
@@ -173,7 +175,7 @@ def test_carried_segments_are_one_long_sequence(name: str) -> None:
         totals.append(model(Segment(source, target, carried, fresh=place == 0)).total)
     torch.testing.assert_close(sum(totals), expected.total, **CLOSE)
     torch.testing.assert_close(-torch.cat(scores, 1).sum(), expected.total, **CLOSE)
-    assert int(expected.tokens) == 48
+    assert int(expected.count) == 48
     # Without what is carried it would be something else.
     alone = sum(
         model(Segment(text[:, place : place + 4], text[:, place + 1 : place + 5])).total for place in range(0, 24, 4)
@@ -239,7 +241,7 @@ def test_a_padded_last_segment_counts_only_what_is_real(model: LanguageModel) ->
     source[1, 5:], target[1, 5:] = PAD, PAD
     both = model(Segment(source, target))
     torch.testing.assert_close(both.total, short[0].total + short[1].total, **CLOSE)
-    assert int(both.tokens) == 13
+    assert int(both.count) == 13
 
 
 # --- searching
@@ -280,7 +282,7 @@ def test_lines_are_scored_like_running_text(model: LanguageModel) -> None:
     texts = [torch.tensor([[EOS, *line, EOS]]) for line in lines]
     expected = sum(model(Segment(text[:, :-1], text[:, 1:])).total for text in texts)
     torch.testing.assert_close(loss.total, expected, **CLOSE)
-    assert int(loss.tokens) == 10
+    assert int(loss.count) == 10
 
 
 def test_prompts_of_different_lengths_are_refused() -> None:
@@ -348,7 +350,7 @@ def test_transformer_is_gpt2(dtype: torch.dtype, tolerance: float) -> None:
                 feedforward=64,
                 dropout=0.0,
                 activation="gelu-tanh",
-                positions=LearnedConfig(maximum=30),
+                positions=LearnedConfig(max_positions=30),
             ),
         ),
         WORDS,
@@ -537,7 +539,7 @@ def test_settings_that_contradict_each_other(table: dict[str, Any], message: str
         ("segments-bias", 8, None),
         ("segments-bias", 6, "segment: found 6, expected a multiple of stack.attention.length = 4"),
         ("rotary", 2, "segment: found 2, expected at least memory = 3"),
-        ("learned", 41, "segment: found 41, but stack.positions.maximum = 40"),
+        ("learned", 41, "segment: found 41, expected at most stack.positions.max_positions = 40"),
     ],
 )
 def test_segments_must_fit_what_is_carried(case: str, segment: int, message: str | None) -> None:

@@ -16,11 +16,13 @@ from dragoman.data.batching import Batch, batch_of
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.models.encoders.bert import BertEncoderConfig
-from dragoman.models.masked_lm import MaskedModel, MaskedModelConfig, joined, told
+from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, joined, num_masked
 
 WORDS = 41
 MASK = 40  # of Hugging Face's table; we have no such word
-ENCODER = BertEncoderConfig(layers=3, width=16, heads=4, feedforward=24, maximum=23, dropout=0.0, attention_dropout=0.0)
+ENCODER = BertEncoderConfig(
+    layers=3, width=16, heads=4, feedforward=24, max_positions=23, dropout=0.0, attention_dropout=0.0
+)
 
 
 def shake(model: nn.Module) -> None:
@@ -29,9 +31,9 @@ def shake(model: nn.Module) -> None:
             part.add_(0.1 * torch.randn_like(part))
 
 
-def built(words: int = WORDS, **changes: Any) -> MaskedModel:
+def built(words: int = WORDS, **changes: Any) -> MaskedLM:
     torch.manual_seed(5)
-    model = MaskedModel(MaskedModelConfig(**({"encoder": ENCODER} | changes)), words)
+    model = MaskedLM(MaskedLMConfig(**({"encoder": ENCODER} | changes)), words)
     shake(model)
     return model.eval()
 
@@ -51,8 +53,8 @@ def bert() -> BertForPreTraining:
     return theirs.eval()
 
 
-def like_bert(theirs: BertForPreTraining) -> MaskedModel:
-    ours = MaskedModel(MaskedModelConfig(encoder=ENCODER, pairs=True), WORDS).eval()
+def like_bert(theirs: BertForPreTraining) -> MaskedLM:
+    ours = MaskedLM(MaskedLMConfig(encoder=ENCODER, pairs=True), WORDS).eval()
     table, head = theirs.bert.embeddings, theirs.cls.predictions
     pairs = [
         (ours.encoder.embedding_norm, table.LayerNorm),
@@ -122,7 +124,7 @@ def test_the_loss_is_berts_on_what_was_hidden() -> None:
     """With everything behind [MASK], their loss with labels at the places that we drew."""
     theirs = bert()
     ours = like_bert(theirs)
-    ours.config = MaskedModelConfig(encoder=ENCODER, pairs=False, masked=1.0, exchanged=0.0, share=0.3)
+    ours.config = MaskedLMConfig(encoder=ENCODER, pairs=False, masked=1.0, exchanged=0.0, share=0.3)
     ours.pool = ours.related = None
     batch = batch_of([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14]])
     ours.train()
@@ -132,7 +134,7 @@ def test_the_loss_is_berts_on_what_was_hidden() -> None:
     masking = ours.hide(batch.source, batch.source_mask)
     labels = torch.full_like(batch.source, -100).scatter(1, masking.places, masking.target)
     labels[labels == PAD] = -100
-    assert int((labels != -100).sum()) == int(loss.tokens) == 2 + 1
+    assert int((labels != -100).sum()) == int(loss.count) == 2 + 1
     assert torch.equal(labels != -100, masking.hidden)
     shown = torch.cat([torch.full((2, 1), SOS), batch.source.masked_fill(masking.hidden, MASK)], 1)
     attention = torch.cat([torch.ones(2, 1, dtype=torch.long), batch.source_mask.long()], 1)
@@ -156,8 +158,8 @@ def test_as_many_are_told_as_the_lengths_say_and_shares_are_met() -> None:
     found = model.hide(batch.source, batch.source_mask)
     lengths = batch.source_mask.sum(1).numpy() - 1
     real = found.target != PAD
-    assert (real.sum(1).numpy() == told(lengths, 0.15)).all()
-    assert (told(np.array([1, 2, 3, 10, 100]), 0.15) == [1, 1, 1, 2, 15]).all()
+    assert (real.sum(1).numpy() == num_masked(lengths, 0.15)).all()
+    assert (num_masked(np.array([1, 2, 3, 10, 100]), 0.15) == [1, 1, 1, 2, 15]).all()
     # Every place once, never <eos> or padding, and the target is what stood there.
     for row in range(500):
         places = found.places[row][real[row]].tolist()
@@ -200,7 +202,7 @@ def test_two_texts_and_rows_without_text() -> None:
         assert torch.equal(found.source[1], source[1])
         assert (found.target != PAD).sum(1).tolist() == [1, 0]
     loss = model(Batch(source, source != PAD, source.new_empty(2, 0)))
-    assert int(loss.tokens) == 1
+    assert int(loss.count) == 1
     assert torch.isfinite(loss.total)
 
 
@@ -210,7 +212,7 @@ def test_validation_hides_the_same_every_time_and_training_does_not() -> None:
     assert torch.equal(first, second)
     scores = model.score(batch)
     torch.testing.assert_close(-scores.log_probabilities.sum(), first)
-    assert int(scores.mask.sum()) == int(model(batch).tokens)
+    assert int(scores.mask.sum()) == int(model(batch).count)
     model.train()
     torch.manual_seed(1)
     third = model(batch).total
@@ -283,7 +285,7 @@ def test_exchanging_seconds_changes_no_count() -> None:
         batch = batch_of(left, right)
         for seed in range(6):
             torch.manual_seed(seed)
-            assert int(model(batch).tokens) == told(lengths, model.config.share).sum()
+            assert int(model(batch).count) == num_masked(lengths, model.config.share).sum()
             found, follows, _ = model._rows(batch)
             assert follows is not None
             seconds = []
@@ -298,19 +300,19 @@ def test_it_learns_what_follows_from_what() -> None:
     """Every word stands beside its double: a model that reads both sides tells the hidden one."""
     torch.manual_seed(0)
     encoder = BertEncoderConfig(
-        layers=1, width=32, heads=2, feedforward=64, maximum=12, dropout=0.0, attention_dropout=0.0
+        layers=1, width=32, heads=2, feedforward=64, max_positions=12, dropout=0.0, attention_dropout=0.0
     )
-    model = MaskedModel(MaskedModelConfig(share=0.25, encoder=encoder), 14)
+    model = MaskedLM(MaskedLMConfig(share=0.25, encoder=encoder), 14)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     losses = []
     for _ in range(120):
         words = torch.randint(4, 14, (32, 4)).repeat_interleave(2, 1)
         source = torch.cat([words, torch.full((32, 1), EOS)], 1)
         loss = model(Batch(source, source != PAD, source.new_empty(32, 0)))
-        (loss.total / loss.tokens).backward()
+        (loss.total / loss.count).backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(float(loss.total.detach() / loss.tokens))
+        losses.append(float(loss.total.detach() / loss.count))
     assert np.mean(losses[:10]) > 2.2
     assert np.mean(losses[-20:]) < 0.8  # 0.4 is the best there is: sometimes both are hidden
 
@@ -319,13 +321,13 @@ def test_it_learns_what_follows_from_what() -> None:
 
 
 def test_settings_and_long_rows() -> None:
-    config = MaskedModelConfig(encoder=ENCODER, pairs=True)
-    assert settings.build(MaskedModelConfig, settings.as_table(config)) == config
+    config = MaskedLMConfig(encoder=ENCODER, pairs=True)
+    assert settings.build(MaskedLMConfig, settings.as_table(config)) == config
     with pytest.raises(ConfigError, match=r"exchanged: found 0.3, expected at most 0.2 beside masked = 0.8"):
-        settings.build(MaskedModelConfig, {"exchanged": 0.3})
+        settings.build(MaskedLMConfig, {"exchanged": 0.3})
     with pytest.raises(ConfigError, match=r"pairs: found true with encoder.texts = 1, expected at least 2"):
-        settings.build(MaskedModelConfig, {"pairs": True, "encoder": {"texts": 1}})
+        settings.build(MaskedLMConfig, {"pairs": True, "encoder": {"texts": 1}})
     with pytest.raises(ConfigError, match=r"heads: found 5, expected a divisor of width = 16"):
-        settings.build(MaskedModelConfig, {"encoder": {"heads": 5, "width": 16}})
+        settings.build(MaskedLMConfig, {"encoder": {"heads": 5, "width": 16}})
     with pytest.raises(DataError, match=r"a source of 24 tokens \(<eos> counts\), but the model reads at most 23"):
         built()(batch_of([[5] * 23]))

@@ -22,7 +22,7 @@ from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.resampling import Upsample, resized
-from dragoman.models.contracts import AtOnce, Emissions, Slots
+from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.non_autoregressive import (
@@ -30,26 +30,26 @@ from dragoman.models.non_autoregressive import (
     DECODERS,
     AlignmentConfig,
     CTCConfig,
-    DenseConfig,
-    Instant,
-    InstantConfig,
-    InstantDecoderConfig,
-    LengthConfig,
+    FeedForwardStackConfig,
+    LengthPredictorConfig,
+    NonAutoregressive,
+    NonAutoregressiveConfig,
+    ParallelDecoderConfig,
 )
 from dragoman.models.transformer import TransformerConfig
 from tests.contract.conftest import ENCODER_CASES
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 VOCABULARY = 9
-DECODER_CASES: dict[str, InstantDecoderConfig] = {
-    "dense": DenseConfig(layers=2, width=7, feedforward=9, dropout=0.0, activation="gelu"),
+DECODER_CASES: dict[str, ParallelDecoderConfig] = {
+    "feed-forward": FeedForwardStackConfig(layers=2, width=7, feedforward=9, dropout=0.0, activation="gelu"),
     "lstm": RecurrentEncoderConfig(embedding=5, width=6, dropout=0.0),
     "transformer": TransformerConfig(
-        layers=1, width=8, heads=2, feedforward=9, dropout=0.0, positions=LearnedConfig(maximum=60)
+        layers=1, width=8, heads=2, feedforward=9, dropout=0.0, positions=LearnedConfig(max_positions=60)
     ),
 }
-ALIGNMENT_CASES: dict[str, AlignmentConfig] = {"ctc": CTCConfig(upsample=3), "length": LengthConfig(longest=7)}
-CASES = list(itertools.product(ENCODER_CASES, ["dense"], ALIGNMENT_CASES))
+ALIGNMENT_CASES: dict[str, AlignmentConfig] = {"ctc": CTCConfig(upsample=3), "length": LengthPredictorConfig(longest=7)}
+CASES = list(itertools.product(ENCODER_CASES, ["feed-forward"], ALIGNMENT_CASES))
 CASES += [("transformer-pre", *pair) for pair in itertools.product(["lstm", "transformer"], ALIGNMENT_CASES)]
 
 SOURCES = [[5, 6, 7, 8, 9], [10, 4], [4, 8, 7], [4]]
@@ -63,12 +63,12 @@ def in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def built(encoder: str, decoder: str, alignment: AlignmentConfig, smoothing: float = 0.0) -> Instant:
+def built(encoder: str, decoder: str, alignment: AlignmentConfig, smoothing: float = 0.0) -> NonAutoregressive:
     torch.manual_seed(zlib.crc32(f"{encoder}>{decoder}".encode()))
-    config = InstantConfig(
+    config = NonAutoregressiveConfig(
         encoder=ENCODER_CASES[encoder], decoder=DECODER_CASES[decoder], alignment=alignment, label_smoothing=smoothing
     )
-    model = Instant(config, VOCABULARY + 2, VOCABULARY)
+    model = NonAutoregressive(config, VOCABULARY + 2, VOCABULARY)
     with torch.no_grad():  # away from the tidy start, so that biases and norms matter
         for part in model.parameters():
             part.add_(0.2 * torch.randn_like(part))
@@ -76,7 +76,7 @@ def built(encoder: str, decoder: str, alignment: AlignmentConfig, smoothing: flo
 
 
 @pytest.fixture(params=CASES, ids=">".join)
-def model(request: pytest.FixtureRequest) -> Instant:
+def model(request: pytest.FixtureRequest) -> NonAutoregressive:
     encoder, decoder, alignment = request.param
     return built(encoder, decoder, ALIGNMENT_CASES[alignment], smoothing=0.1).train()
 
@@ -114,14 +114,14 @@ def test_every_table_entry_has_a_case() -> None:
     assert {decoder for _, decoder, _ in CASES} == set(DECODER_CASES)
 
 
-def test_law_3_padding_changes_neither_loss_nor_gradient_nor_score(model: Instant, batch: Batch) -> None:
+def test_law_3_padding_changes_neither_loss_nor_gradient_nor_score(model: NonAutoregressive, batch: Batch) -> None:
     plain = gradients(model, batch)
     source = F.pad(batch.source, (0, 4), value=PAD)
     padded = Batch(source, source != PAD, F.pad(batch.target, (0, 3), value=PAD))
     assert_same(gradients(model, padded), plain)
     reached = model.reachable(batch).tolist()  # an encoder that leaves one entry a word has room for less
     count = sum(len(row) + 1 for row, fits in zip(TARGETS, reached, strict=True) if fits)
-    assert int(model(padded).tokens) == int(model(batch).tokens) == count > 0
+    assert int(model(padded).count) == int(model(batch).count) == count > 0
     before, after = model.score(batch), model.score(padded)
     size = batch.target.shape[1]
     torch.testing.assert_close(after.log_probabilities[:, :size], before.log_probabilities, **CLOSE)
@@ -130,7 +130,7 @@ def test_law_3_padding_changes_neither_loss_nor_gradient_nor_score(model: Instan
     assert not after.log_probabilities[:, size:].any()
 
 
-def test_law_4_rows_do_not_see_each_other(model: Instant, batch: Batch) -> None:
+def test_law_4_rows_do_not_see_each_other(model: NonAutoregressive, batch: Batch) -> None:
     together = model.eval().score(batch)
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         alone = model.score(batch_of([source], [target]))
@@ -140,7 +140,7 @@ def test_law_4_rows_do_not_see_each_other(model: Instant, batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_law_4_outputs_do_not_depend_on_the_batch(model: Instant, beam: int) -> None:
+def test_law_4_outputs_do_not_depend_on_the_batch(model: NonAutoregressive, beam: int) -> None:
     config = SearchConfig(beam=beam)
     together = search(model.eval(), batch_of(SOURCES), config, 1.5, beam)
     for row, source in enumerate(SOURCES):
@@ -151,7 +151,7 @@ def test_law_4_outputs_do_not_depend_on_the_batch(model: Instant, beam: int) -> 
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_law_6_a_search_score_is_the_score_of_its_text(model: Instant, beam: int) -> None:
+def test_law_6_a_search_score_is_the_score_of_its_text(model: NonAutoregressive, beam: int) -> None:
     found = search(model.eval(), batch_of(SOURCES), SearchConfig(beam=beam), 1.5, beam)
     for source, hypotheses in zip(SOURCES, found, strict=True):
         assert len(hypotheses) == beam
@@ -161,13 +161,13 @@ def test_law_6_a_search_score_is_the_score_of_its_text(model: Instant, beam: int
             assert one.score == pytest.approx(scores.log_probabilities.sum().item(), abs=1e-10)
 
 
-def test_law_9_accumulated_gradients_are_those_of_one_batch(model: Instant, batch: Batch) -> None:
+def test_law_9_accumulated_gradients_are_those_of_one_batch(model: NonAutoregressive, batch: Batch) -> None:
     whole = gradients(model, batch)
     parts = [batch_of(SOURCES[rows], TARGETS[rows]) for rows in (slice(0, 1), slice(1, 4))]
     assert_same(gradients(model, *parts), whole)
 
 
-def test_gradient_is_that_of_small_changes(model: Instant, batch: Batch) -> None:
+def test_gradient_is_that_of_small_changes(model: NonAutoregressive, batch: Batch) -> None:
     _, found = gradients(model, batch)
     names = ("output.weight", "alignment.upsample.split.weight", "alignment.length.bias", "alignment.enter.weight")
     for name, part in model.named_parameters():
@@ -193,11 +193,11 @@ def text_of(path: tuple[int, ...]) -> list[int]:
 
 
 def test_ctc_loss_is_the_sum_over_all_alignments() -> None:
-    model = built("gru", "dense", CTCConfig(upsample=2)).eval()
+    model = built("gru", "feed-forward", CTCConfig(upsample=2)).eval()
     for source, target in (([4], [5, 6]), ([5], [7, 7]), ([], [4]), ([6], []), ([6], [4, 5, 6, 7])):
         batch = batch_of([source], [target])
         written = model.emissions(batch, torch.tensor([99]), 1)
-        assert isinstance(written, Emissions)
+        assert isinstance(written, CTCEmissions)
         frames = written.log_probabilities[0]
         assert frames.shape[0] == 2 * (len(source) + 1)
         torch.testing.assert_close(frames.exp().sum(-1), torch.ones(len(frames)))
@@ -208,17 +208,17 @@ def test_ctc_loss_is_the_sum_over_all_alignments() -> None:
         )
         loss = model(batch)
         assert loss.total.item() == pytest.approx(-math.log(probability), abs=1e-10)
-        assert int(loss.tokens) == len(target) + 1
+        assert int(loss.count) == len(target) + 1
         scores = model.score(batch).log_probabilities[0]
         assert scores.tolist() == pytest.approx([math.log(probability) / (len(target) + 1)] * (len(target) + 1))
 
 
 def test_ctc_smoothing_is_a_share_of_the_uniform_distribution() -> None:
     batch = batch_of(SOURCES, TARGETS)
-    sharp = built("gru", "dense", CTCConfig()).train()
-    smooth = built("gru", "dense", CTCConfig(), smoothing=0.2).train()
+    sharp = built("gru", "feed-forward", CTCConfig()).train()
+    smooth = built("gru", "feed-forward", CTCConfig(), smoothing=0.2).train()
     written = sharp.emissions(batch, torch.tensor([9] * 4), 1)
-    assert isinstance(written, Emissions)
+    assert isinstance(written, CTCEmissions)
     uniform = sum(
         -frames[:length].mean(-1).sum().item()
         for frames, length in zip(written.log_probabilities, written.lengths.tolist(), strict=True)
@@ -229,7 +229,7 @@ def test_ctc_smoothing_is_a_share_of_the_uniform_distribution() -> None:
 
 def test_targets_without_a_path_give_no_loss_and_are_told() -> None:
     """Two positions for each source token: [4] has four with its <eos>; equal neighbours need a blank between."""
-    model = built("transformer-pre", "dense", CTCConfig(upsample=2), smoothing=0.1).train()
+    model = built("transformer-pre", "feed-forward", CTCConfig(upsample=2), smoothing=0.1).train()
     sources = [[4], [4], [4], [4], [4]]
     targets = [[5, 6, 7, 8], [5, 6, 7, 8, 4], [5, 5, 6], [5, 5, 6, 6], [7]]
     batch = batch_of(sources, targets)
@@ -237,7 +237,7 @@ def test_targets_without_a_path_give_no_loss_and_are_told() -> None:
     kept = [0, 2, 4]
     fitting = batch_of([sources[row] for row in kept], [targets[row] for row in kept])
     assert_same(gradients(model, batch), gradients(model, fitting))
-    assert int(model(batch).tokens) == int(model(fitting).tokens) == 5 + 4 + 2
+    assert int(model(batch).count) == int(model(fitting).count) == 5 + 4 + 2
     scores = model.eval().score(batch)
     assert scores.mask.any(1).tolist() == [True, False, True, False, True]
     assert scores.log_probabilities.isfinite().all()
@@ -248,7 +248,7 @@ def test_targets_without_a_path_give_no_loss_and_are_told() -> None:
 
 
 def test_best_path_decides_what_is_correct() -> None:
-    model = built("gru", "dense", CTCConfig(upsample=2)).eval()
+    model = built("gru", "feed-forward", CTCConfig(upsample=2)).eval()
     lengths: list[int] = []
     for source in SOURCES:
         written = model.emissions(batch_of([source]), torch.tensor([99]), 1)
@@ -270,7 +270,7 @@ def test_best_path_decides_what_is_correct() -> None:
 
 
 def test_length_loss_is_the_length_and_the_tokens() -> None:
-    model = built("lstm", "lstm", LengthConfig(longest=6)).eval()
+    model = built("lstm", "lstm", LengthPredictorConfig(longest=6)).eval()
     for source, target in zip(SOURCES, TARGETS, strict=True):
         batch = batch_of([source], [target])
         memory = model.encode(batch.source, batch.source_mask)
@@ -288,7 +288,7 @@ def test_length_loss_is_the_length_and_the_tokens() -> None:
 
 def test_length_smoothing_is_torchs_on_the_tokens() -> None:
     batch = batch_of(SOURCES, TARGETS)
-    model = built("gru", "dense", LengthConfig(longest=6), smoothing=0.2).train()
+    model = built("gru", "feed-forward", LengthPredictorConfig(longest=6), smoothing=0.2).train()
     total = 0.0
     for source, target in zip(SOURCES, TARGETS, strict=True):
         alone = batch_of([source], [target])
@@ -303,21 +303,21 @@ def test_length_smoothing_is_torchs_on_the_tokens() -> None:
 
 
 def test_longer_targets_than_the_longest_give_no_loss() -> None:
-    model = built("gru", "transformer", LengthConfig(longest=3), smoothing=0.1).train()
+    model = built("gru", "transformer", LengthPredictorConfig(longest=3), smoothing=0.1).train()
     batch = batch_of(SOURCES, TARGETS)
     assert model.reachable(batch).tolist() == [True, False, True, True]
     fitting = batch_of([SOURCES[row] for row in (0, 2, 3)], [TARGETS[row] for row in (0, 2, 3)])
     assert_same(gradients(model, batch), gradients(model, fitting))
     assert not model.score(batch).mask[1].any()
-    assert model.maximum == 4
+    assert model.max_positions == 4
     found = search(model.eval(), batch_of(SOURCES), SearchConfig(beam=4, max_length=50), 1.0, 4)
     assert max(len(one.tokens) for row in found for one in row) <= 4
 
 
 def test_lengths_keep_to_the_limits() -> None:
-    model = built("gru", "dense", LengthConfig(longest=7)).eval()
+    model = built("gru", "feed-forward", LengthPredictorConfig(longest=7)).eval()
     written = model.emissions(batch_of(SOURCES), torch.tensor([3, 1, 8, 50]), 5)
-    assert isinstance(written, Slots)
+    assert isinstance(written, LengthBeam)
     possible = written.length_scores > -math.inf
     assert possible.sum(1).tolist() == [3, 1, 5, 5]
     assert (written.lengths.masked_fill(~possible, 0).amax(1) <= torch.tensor([2, 0, 7, 7])).all()
@@ -353,15 +353,17 @@ def test_upsampling_splits_every_vector_by_matrices_of_its_own() -> None:
 
 
 def test_tied_output_is_the_source_table() -> None:
-    config = InstantConfig(tie="all", encoder=ENCODER_CASES["lstm"], decoder=replace(DECODER_CASES["lstm"], width=6))
-    model = Instant(config, VOCABULARY, VOCABULARY)
+    config = NonAutoregressiveConfig(
+        tie="all", encoder=ENCODER_CASES["lstm"], decoder=replace(DECODER_CASES["lstm"], width=6)
+    )
+    model = NonAutoregressive(config, VOCABULARY, VOCABULARY)
     assert model.output.weight is model.encoder.embedding.weight  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="tie: 'all' needs a decoder as wide as the source embeddings, found 512"):
-        build(InstantConfig, {"tie": "all", "encoder": {"kind": "recurrent", "embedding": 6}})
+        build(NonAutoregressiveConfig, {"tie": "all", "encoder": {"kind": "recurrent", "embedding": 6}})
 
 
 def test_word_dropout_touches_training_only(batch: Batch) -> None:
-    model = built("gru", "dense", CTCConfig())
+    model = built("gru", "feed-forward", CTCConfig())
     model.config = replace(model.config, word_dropout=0.9)
     calm = model.eval()(batch).total.item()
     assert model.eval()(batch).total.item() == calm
@@ -369,8 +371,10 @@ def test_word_dropout_touches_training_only(batch: Batch) -> None:
 
 
 def test_only_models_without_feedback_write_at_once() -> None:
-    assert isinstance(built("gru", "dense", CTCConfig()), AtOnce)
-    assert not isinstance(EncoderDecoder(EncoderDecoderConfig(encoder=ENCODER_CASES["gru"]), 9, 9), AtOnce)
+    assert isinstance(built("gru", "feed-forward", CTCConfig()), NonAutoregressiveModel)
+    assert not isinstance(
+        EncoderDecoder(EncoderDecoderConfig(encoder=ENCODER_CASES["gru"]), 9, 9), NonAutoregressiveModel
+    )
 
 
 def test_half_precision_gives_a_finite_loss_in_float32() -> None:

@@ -17,13 +17,13 @@ from dragoman.auto import check as checking
 from dragoman.data.corpus import prepare
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
-from dragoman.models.non_autoregressive import Instant
+from dragoman.models.non_autoregressive import NonAutoregressive
 from dragoman.tasks import config
 from dragoman.tasks.table import build_model
 from tests.conftest import Workshop, call, quiet_machine, words, write_rows
 
 STACK = {"kind": "transformer", "layers": 1, "width": 32, "heads": 2, "feedforward": 64, "dropout": 0.0}
-DENSE = {"kind": "dense", "width": 32, "feedforward": 64, "dropout": 0.0}
+FEED_FORWARD = {"kind": "feed-forward", "width": 32, "feedforward": 64, "dropout": 0.0}
 WORDS = words(240)
 
 
@@ -32,7 +32,7 @@ def table(folder: Path, alignment: Any) -> dict[str, Any]:
     return {
         "data": {"train": str(folder / "pairs.tsv")},
         "tokenizer": {"source": {"kind": "characters"}},
-        "model": {"kind": "instant", "encoder": STACK, "decoder": DENSE, "alignment": alignment},
+        "model": {"kind": "non-autoregressive", "encoder": STACK, "decoder": FEED_FORWARD, "alignment": alignment},
         "train": {
             "steps": 60, "validate_every": 30, "batch_tokens": 400, "device": "cpu", "average": "none",
             "optimizer": {"learning_rate": 1e-2, "warmup": 10},
@@ -44,7 +44,7 @@ def table(folder: Path, alignment: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     """A folder with pairs, a configuration for each alignment, and a run of each."""
-    folder = tmp_path_factory.mktemp("instant")
+    folder = tmp_path_factory.mktemp("non-autoregressive")
     write_rows(folder / "pairs.tsv", [(word, word.upper()) for word in WORDS])
     with quiet_machine(folder / "cache"):
         for name, alignment in (("ctc", {"kind": "ctc", "upsample": 2}), ("length", {"kind": "length", "longest": 9})):
@@ -60,7 +60,7 @@ def run(request: pytest.FixtureRequest, here: Workshop) -> Predictor:
 
 
 def test_a_trained_run_predicts_and_is_scored(run: Predictor) -> None:
-    assert isinstance(run.model, Instant)
+    assert isinstance(run.model, NonAutoregressive)
     pairs = [(word, word.upper()) for word in words(40, seed=7)]
     scores, outputs = run.evaluate(pairs)
     assert scores["exact_match"] > 0.2
@@ -182,7 +182,7 @@ def test_memory_counts_every_position(here: Workshop) -> None:
         whole = config.load(here.folder / "ctc.toml")
         corpus = prepare(whole.data, whole.tokenizer)
     model = build_model(whole, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).train()
-    assert isinstance(model, Instant)
+    assert isinstance(model, NonAutoregressive)
     assert model.positions(10, 4) == 20
     few, many = (checking.batch_memory(model, (rows, 12, 6)) for rows in (4, 8))
     assert 1.8 < many / few < 2.1
@@ -194,12 +194,14 @@ def test_memory_counts_every_position(here: Workshop) -> None:
 def test_kinds_of_models_are_told_apart() -> None:
     data = {"data": {"train": "pairs.tsv"}}
     assert config.build(data).model.kind == "encoder-decoder"
-    assert config.build(data | {"model": "instant"}).model.kind == "instant"
+    assert config.build(data | {"model": "non-autoregressive"}).model.kind == "non-autoregressive"
     preset = config.build(data | {"preset": "nat-ctc-small"})
-    assert (preset.model.kind, preset.search.length_penalty) == ("instant", 0.0)
+    assert (preset.model.kind, preset.search.length_penalty) == ("non-autoregressive", 0.0)
     # A preset of the other kind lends its stacks.
-    lent = config.build(data | {"preset": "transformer-small"}, ["model.kind=instant", "model.alignment=length"])
-    assert (lent.model.kind, lent.model.encoder.width, lent.model.tie) == ("instant", 256, "all")
+    lent = config.build(
+        data | {"preset": "transformer-small"}, ["model.kind=non-autoregressive", "model.alignment=length"]
+    )
+    assert (lent.model.kind, lent.model.encoder.width, lent.model.tie) == ("non-autoregressive", 256, "all")
     assert isinstance(build_model(lent, 50, 50), torch.nn.Module)
     with pytest.raises(ConfigError, match=r'train\.objective: "minimum-risk" draws token by token'):
-        config.build(data | {"model": "instant"}, ["train.objective=minimum-risk"])
+        config.build(data | {"model": "non-autoregressive"}, ["train.objective=minimum-risk"])

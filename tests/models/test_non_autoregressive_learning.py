@@ -19,11 +19,11 @@ from dragoman.models.non_autoregressive import DECODERS as ALL_DECODERS
 from dragoman.models.non_autoregressive import (
     AlignmentConfig,
     CTCConfig,
-    DenseConfig,
-    Instant,
-    InstantConfig,
-    InstantDecoderConfig,
-    LengthConfig,
+    FeedForwardStackConfig,
+    LengthPredictorConfig,
+    NonAutoregressive,
+    NonAutoregressiveConfig,
+    ParallelDecoderConfig,
 )
 from dragoman.models.transformer import TransformerConfig
 
@@ -34,12 +34,12 @@ ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TransformerConfig(layers=2, width=32, heads=4, feedforward=64, dropout=0.0),
     "lstm": LSTM,
 }
-DECODERS: dict[str, InstantDecoderConfig] = {
-    "dense": DenseConfig(layers=1, width=32, feedforward=64, dropout=0.0),
+DECODERS: dict[str, ParallelDecoderConfig] = {
+    "feed-forward": FeedForwardStackConfig(layers=1, width=32, feedforward=64, dropout=0.0),
     "lstm": LSTM,
     "transformer": TransformerConfig(layers=1, width=32, heads=4, feedforward=64, dropout=0.0),
 }
-ALIGNMENTS: dict[str, AlignmentConfig] = {"ctc": CTCConfig(upsample=2), "length": LengthConfig(longest=6)}
+ALIGNMENTS: dict[str, AlignmentConfig] = {"ctc": CTCConfig(upsample=2), "length": LengthPredictorConfig(longest=6)}
 
 
 class Lesson(NamedTuple):
@@ -59,14 +59,14 @@ class Lesson(NamedTuple):
 
 THREE, TWO = (9, 3), (16, 2)
 LESSONS = [
-    Lesson("transformer", "dense", "ctc", *THREE, 120, 700),
-    Lesson("transformer", "dense", "length", *THREE, 120, 200),
+    Lesson("transformer", "feed-forward", "ctc", *THREE, 120, 700),
+    Lesson("transformer", "feed-forward", "length", *THREE, 120, 200),
     Lesson("transformer", "transformer", "ctc", *TWO, 150, 600),
     Lesson("transformer", "transformer", "length", *THREE, 120, 200),
     Lesson("transformer", "lstm", "ctc", *TWO, 250, 300),
     Lesson("transformer", "lstm", "length", *TWO, 150, 250),
-    Lesson("lstm", "dense", "ctc", *TWO, 150, 700),
-    Lesson("lstm", "dense", "length", *TWO, 150, 250),
+    Lesson("lstm", "feed-forward", "ctc", *TWO, 150, 700),
+    Lesson("lstm", "feed-forward", "length", *TWO, 150, 250),
 ]
 
 
@@ -88,7 +88,7 @@ def answer(task: str, row: list[int]) -> list[int]:
     return row[::-1] if task == "reverse" else row
 
 
-def exact_match(model: Instant, task: str, sources: list[list[int]], beam: int = 1) -> float:
+def exact_match(model: NonAutoregressive, task: str, sources: list[list[int]], beam: int = 1) -> float:
     model.eval()
     found = search(model, batch_of(sources), SearchConfig(beam=beam, length_penalty=0.0, max_length=5), 1.0)
     right = [list(one.tokens[:-1]) == answer(task, source) for source, (one,) in zip(sources, found, strict=True)]
@@ -99,10 +99,10 @@ def learned(lesson: Lesson, task: str, seed: int) -> tuple[float, float, float]:
     """Exact match on unseen rows before and after training, and after it with a beam."""
     torch.manual_seed(seed)
     chance = random.Random(seed)
-    config = InstantConfig(
+    config = NonAutoregressiveConfig(
         encoder=ENCODERS[lesson.encoder], decoder=DECODERS[lesson.decoder], alignment=ALIGNMENTS[lesson.alignment]
     )
-    model = Instant(config, 4 + lesson.words, 4 + lesson.words)
+    model = NonAutoregressive(config, 4 + lesson.words, 4 + lesson.words)
     unseen = [row for row in rows(lesson, chance, 90) if len(row) > 1]
     held_out = {tuple(row) for row in unseen}
     before = exact_match(model, task, unseen)
@@ -113,7 +113,7 @@ def learned(lesson: Lesson, task: str, seed: int) -> tuple[float, float, float]:
         sources = [row for row in rows(lesson, chance, 32) if tuple(row) not in held_out]
         loss = model(batch_of(sources, [answer(task, row) for row in sources]))
         optimizer.zero_grad()
-        (loss.total / loss.tokens).backward()
+        (loss.total / loss.count).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:  # up in thirty steps, then down to nothing
             group["lr"] = rate * min((step + 1) / 30, 1.5 * (1 - step / steps))

@@ -10,7 +10,7 @@ from transformers import MarianConfig, MarianModel
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.models.encoder_decoder import EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.non_autoregressive import InstantConfig
+from dragoman.models.non_autoregressive import NonAutoregressiveConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config
 from dragoman.tasks.table import build_model
@@ -21,7 +21,7 @@ PAPERS = [
 ]  # fmt: skip
 
 
-def model_of(name: str) -> EncoderDecoderConfig | InstantConfig:
+def model_of(name: str) -> EncoderDecoderConfig | NonAutoregressiveConfig:
     return config.build({"preset": name, "data": {"train": "pairs.tsv"}}).model
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import PAD
 from dragoman.kernels import half_precision_rnn as half
-from dragoman.models.convs2s import ConvolutionalDecoderConfig
+from dragoman.models.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
@@ -131,7 +131,7 @@ DECODERS = {
     "recurrent": RecurrentDecoderConfig(embedding=8, width=8, dropout=0.0),
     "fixed-context": FixedContextDecoderConfig(embedding=8, width=8, dropout=0.0),
     "luong": LuongDecoderConfig(embedding=8, width=8, dropout=0.0),
-    "convolutional": ConvolutionalDecoderConfig(layers=2, embedding=8, width=8, dropout=0.0),
+    "convolutional": ConvS2SDecoderConfig(layers=2, embedding=8, width=8, dropout=0.0),
 }
 
 
@@ -152,7 +152,7 @@ def test_at_the_start_it_is_teacher_forcing(name: str, passes: int) -> None:
     batch = batch_of(SOURCE, TARGET)
     plain, mixed = build(name, TeacherForcingConfig()), build(name, LinearDecayConfig(steps=10, passes=passes))
     assert float(mixed(batch).total.detach()) == pytest.approx(float(plain(batch).total.detach()), rel=1e-6)
-    mixed.at_step(9)
+    mixed.set_step(9)
     torch.manual_seed(0)
     assert abs(float(mixed(batch).total.detach()) - float(plain(batch).total.detach())) > 1e-4
     mixed.eval()
@@ -165,7 +165,7 @@ def test_without_truth_it_is_fed_what_it_wrote(name: str, passes: int) -> None:
     """With all chances on one word a draw is certain: the loss is that of the model's own greedy words as inputs."""
     batch = batch_of(SOURCE, TARGET)
     model = build(name, replace(LinearDecayConfig(steps=1, floor=0.0), passes=passes))
-    model.at_step(5)
+    model.set_step(5)
     with torch.no_grad():
         model.output.weight.mul_(3000.0)
     found = float(model(batch).total.detach())
@@ -184,7 +184,7 @@ def test_without_truth_it_is_fed_what_it_wrote(name: str, passes: int) -> None:
 
 def test_gradients_flow_through_every_step_of_sampled_inputs() -> None:
     model = build("transformer", LinearDecayConfig(steps=1, floor=0.5))
-    model.at_step(3)
+    model.set_step(3)
     model(batch_of(SOURCE, TARGET)).total.backward()
     assert all(part.grad is not None and part.grad.isfinite().all() for part in model.parameters())
 

@@ -24,24 +24,24 @@ from dragoman.errors import ConfigError
 from dragoman.layers.augmentation import MaskingConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.memory_attention import AdditiveConfig
-from dragoman.models.contracts import AtOnce
+from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoders.frames import FramesConfig, StackedConfig
+from dragoman.models.encoders.frames import FramesConfig, FrameStackingConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.transcriber import JointConfig, NoWriterConfig, Transcriber, TranscriberConfig
+from dragoman.models.transcriber import CTCOnlyConfig, JointAttentionConfig, Transcriber, TranscriberConfig
 from dragoman.models.transformer import TransformerConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 VOCABULARY, FEATURES = 7, 5
 ENCODER = FramesConfig(
-    front=StackedConfig(2), dropout=0.0, inner=RecurrentEncoderConfig(embedding=6, width=8, dropout=0.0)
+    subsampling=FrameStackingConfig(2), dropout=0.0, inner=RecurrentEncoderConfig(embedding=6, width=8, dropout=0.0)
 )
 WRITERS = {
-    "none": NoWriterConfig(),
-    "lstm": JointConfig(
+    "none": CTCOnlyConfig(),
+    "lstm": JointAttentionConfig(
         decoder=RecurrentDecoderConfig(embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0)
     ),
-    "transformer": JointConfig(
+    "transformer": JointAttentionConfig(
         weight=0.6,
         label_smoothing=0.0,
         decoder=TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0),
@@ -61,7 +61,7 @@ def in_float64() -> Iterator[None]:
 
 
 def build(writer: str, **more: object) -> Transcriber:
-    config = TranscriberConfig(encoder=ENCODER, writer=WRITERS[writer], **more)  # type: ignore[arg-type]
+    config = TranscriberConfig(encoder=ENCODER, attention_decoder=WRITERS[writer], **more)  # type: ignore[arg-type]
     model = Transcriber(config, FEATURES, VOCABULARY)
     with torch.no_grad():
         for part in model.parameters():
@@ -107,7 +107,7 @@ def test_the_loss_is_that_of_all_paths_and_torchs() -> None:
     loss = model(batch)
     assert float(loss.total) == pytest.approx(truth, abs=1e-9)
     assert float(loss.total) == pytest.approx(theirs, abs=1e-9)
-    assert int(loss.tokens) == sum(len(target) + 1 for target in TARGETS)
+    assert int(loss.count) == sum(len(target) + 1 for target in TARGETS)
     scores = model.score(batch)
     assert float(-scores.log_probabilities.sum()) == pytest.approx(truth, abs=1e-9)
 
@@ -147,10 +147,10 @@ def test_a_target_without_a_path_is_not_counted_by_ctc_alone() -> None:
     assert model.reachable(batch).tolist() == [True, False, True, True]
     loss = model(batch)
     assert torch.isfinite(loss.total)
-    assert int(loss.tokens) == 10
+    assert int(loss.count) == 10
     assert model.positions(10, 3) == 5
     joint = build("lstm")(batch)
-    assert int(joint.tokens) == 13
+    assert int(joint.count) == 13
     assert torch.isfinite(joint.total)
 
 
@@ -209,14 +209,14 @@ def test_attention_alone_scores_as_teacher_forcing_does() -> None:
         for one in hypotheses:
             own = batch_of([rows()[row]], [list(one.tokens[:-1])])
             memory = model.encode(own.source, own.source_mask)
-            assert model.writer is not None
-            truth = model.writer.score(memory, own.target).log_probabilities.sum()
+            assert model.attention_decoder is not None
+            truth = model.attention_decoder.score(memory, own.target).log_probabilities.sum()
             assert one.score == pytest.approx(float(truth), abs=1e-9)
 
 
 def test_both_are_asked_for_by_name() -> None:
     model, batch = build("none").eval(), batch_of(rows())
-    assert isinstance(model, AtOnce)
+    assert isinstance(model, NonAutoregressiveModel)
     for method in (Attending(), Joint()):
         with pytest.raises(ConfigError, match="needs a model with CTC and a decoder"):
             search(model, batch, SearchConfig(), 1.0, method=method)
@@ -227,10 +227,10 @@ def test_both_are_asked_for_by_name() -> None:
 
 def test_settings_that_cannot_be() -> None:
     for writer in WRITERS.values():
-        assert not isinstance(writer, JointConfig) or list(writer.problems()) == []
-    copying = JointConfig(decoder=RecurrentDecoderConfig(begin="copy"))
+        assert not isinstance(writer, JointAttentionConfig) or list(writer.problems()) == []
+    copying = JointAttentionConfig(decoder=RecurrentDecoderConfig(begin="copy"))
     assert any("decoder.begin" in text for text in copying.problems())
-    untied = JointConfig(decoder=RecurrentDecoderConfig(embedding=0))
+    untied = JointAttentionConfig(decoder=RecurrentDecoderConfig(embedding=0))
     assert any("tie" in text for text in untied.problems())
 
 
@@ -251,15 +251,15 @@ def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
         return noisy.astype(np.float32), text
 
     encoder = FramesConfig(
-        front=StackedConfig(2), dropout=0.0,
+        subsampling=FrameStackingConfig(2), dropout=0.0,
         inner=RecurrentEncoderConfig(cell=GRUConfig(), embedding=24, width=48, dropout=0.0),
     )  # fmt: skip
     decoder = RecurrentDecoderConfig(
         cell=GRUConfig(), embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0
     )
-    joint = JointConfig(weight=0.5, label_smoothing=0.0, decoder=decoder)
+    joint = JointAttentionConfig(weight=0.5, label_smoothing=0.0, decoder=decoder)
     config = TranscriberConfig(
-        encoder=encoder, writer=NoWriterConfig() if writer == "none" else joint,
+        encoder=encoder, attention_decoder=CTCOnlyConfig() if writer == "none" else joint,
         augment=MaskingConfig(times=1, time_share=0.05, bands=1, band_share=0.2),
     )  # fmt: skip
     model = Transcriber(config, FEATURES, VOCABULARY)
@@ -268,7 +268,7 @@ def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
         data = [example() for _ in range(24)]
         loss = model(FORM.batch([one for one, _ in data], [text for _, text in data]))
         optimizer.zero_grad()
-        (loss.total / loss.tokens).backward()
+        (loss.total / loss.count).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.eval()

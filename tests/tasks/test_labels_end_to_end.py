@@ -279,7 +279,7 @@ def test_the_loss_counts_labels_numbers_or_words(folder: Path, name: str) -> Non
     epoch = plan.epoch(0)
     for place in range(min(5, len(epoch))):
         with torch.no_grad():
-            assert int(model(gather(corpus.train, epoch[place], plan)).tokens) == plan.tokens(epoch[place])
+            assert int(model(gather(corpus.train, epoch[place], plan)).count) == plan.tokens(epoch[place])
 
 
 def test_objects_of_a_file_are_the_texts_they_hold(folder: Path) -> None:
@@ -339,7 +339,7 @@ REFUSED = [
     (["train", "classify.toml", "train.metric=bleu", "--run", "x"], 'found "bleu", but task = "classify" has loss'),
     (["train", "classify.toml", "train.decode=5", "--run", "x"], "train.decode: goes with a search"),
     (["train", "classify.toml", "search.beam=2", "--run", "x"], "search: goes with a search"),
-    (["train", "classify.toml", "task=tag", "--run", "x"], 'found "pooled", but task = "tag" needs "tagger"'),
+    (["train", "classify.toml", "task=tag", "--run", "x"], 'found "classifier", but task = "tag" needs "tagger"'),
     (["train", "classify.toml", "task=clasify", "--run", "x"], "Did you mean 'classify'?"),
     (["train", "classify.toml", "model.texts=apart", "--run", "x"], "expected two texts"),
     (["train", "classify.toml", "tokenizer.source.kind=numbers", "model.word_dropout=0"], "which only task"),

@@ -65,7 +65,7 @@ CASES: dict[str, dict[str, Any]] = {
         "tokenizer": {"source": {"kind": "characters"}},
         "model": {
             "segment": 24,
-            "stack": {"kind": "transformer", "positions": {"kind": "learned", "maximum": 30}, **SMALL},
+            "stack": {"kind": "transformer", "positions": {"kind": "learned", "max_positions": 30}, **SMALL},
         },
     },
 }  # fmt: skip

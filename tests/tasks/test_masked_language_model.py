@@ -32,10 +32,10 @@ from tests.conftest import call, quiet_machine
 SOUNDS = {"dog": "barks", "cat": "meows", "cow": "moos", "bird": "sings", "frog": "croaks", "lion": "roars"}
 SIZES = ("big", "small", "old", "young")
 BERT = {
-    "kind": "bert", "layers": 2, "width": 32, "heads": 2, "feedforward": 64, "maximum": 22, "dropout": 0.0,
+    "kind": "bert", "layers": 2, "width": 32, "heads": 2, "feedforward": 64, "max_positions": 22, "dropout": 0.0,
     "attention_dropout": 0.0,
 }  # fmt: skip
-TWO_WAY = {"kind": "two-way", "layers": 1, "width": 24, "dropout": 0.0}
+ELMO = {"kind": "elmo", "layers": 1, "width": 24, "dropout": 0.0}
 QUICK: dict[str, Any] = {
     "steps": 220, "validate_every": 110, "save_every": 110, "log_every": 20, "batch_tokens": 512,
     "optimizer": {"learning_rate": 5e-3, "warmup": 20},
@@ -43,7 +43,7 @@ QUICK: dict[str, Any] = {
 MODELS: dict[str, dict[str, Any]] = {
     "masked": {"encoder": BERT},
     "pairs": {"pairs": True, "encoder": BERT},
-    "two-way": {"kind": "two-way-language-model", "encoder": TWO_WAY},
+    "bilm": {"kind": "bilm", "encoder": ELMO},
 }
 
 
@@ -95,7 +95,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with quiet_machine(place / "cache"):
         for name in MODELS:
             (place / f"{name}.toml").write_text(settings.dump(build(table(name, place))), encoding="utf-8")
-            steps = ["train.steps=150"] if name == "two-way" else []
+            steps = ["train.steps=150"] if name == "bilm" else []
             said = call("train", place / f"{name}.toml", *steps, "--run", place / name)
             assert said.code == 0, said.err
         yield place
@@ -113,14 +113,14 @@ def test_it_learns_what_the_text_tells(folder: Path) -> None:
     found = [row["valid"] for row in rows if "valid" in row][-1]
     assert found["pseudo_perplexity"] == pytest.approx(math.exp(found["loss"]))
     assert found["accuracy"] > 0.6
-    two_way = [row["valid"] for row in Run(folder / "two-way").metrics() if "valid" in row][-1]
-    assert two_way["loss"] < 1.0
+    bilm = [row["valid"] for row in Run(folder / "bilm").metrics() if "valid" in row][-1]
+    assert bilm["loss"] < 1.0
     pairs = [row["valid"] for row in Run(folder / "pairs").metrics() if "valid" in row][-1]
     assert pairs["pair_accuracy"] > 0.8
     assert pairs["loss"] > math.log(pairs["pseudo_perplexity"])  # the loss of pairs is in it
 
 
-@pytest.mark.parametrize("name", ["masked", "two-way"])
+@pytest.mark.parametrize("name", ["masked", "bilm"])
 def test_evaluate_is_validation_whatever_the_batches(folder: Path, name: str) -> None:
     valid = [row["valid"] for row in Run(folder / name).metrics() if "valid" in row]
     best = min(valid, key=lambda row: row["loss"])
@@ -165,16 +165,16 @@ def test_words_outside_the_vocabulary_stand_as_they_were_written(folder: Path) -
 
 REFUSED: list[tuple[list[str], str]] = [
     (["predict", "masked", "plain.txt"], "input 1: found no [MASK], expected one or more"),
-    (["predict", "two-way", "mask.txt"], 'predict fills [MASK] by model.kind = "masked"; this run has "two-way'),
+    (["predict", "bilm", "mask.txt"], 'predict fills [MASK] by model.kind = "masked-lm"; this run has "bilm'),
     (["predict", "masked", "mask.txt", "--beam", "3"], "--beam goes with a search"),
-    (["predict", "masked", "long.txt"], "found a length of 31, expected at most the 22 of model.encoder.maximum"),
+    (["predict", "masked", "long.txt"], "found a length of 31, expected at most the 22 of model.encoder.max_positions"),
     (["evaluate", "masked", "test.txt", "--metric", "acuracy"], "Did you mean 'accuracy'?"),
     (["evaluate", "masked", "test.txt", "--metric", "pair_accuracy"], "needs model.pairs = true"),
     (["evaluate", "masked", "test.txt", "--skip-unknown"], "is for labels and tags"),
     (["evaluate", "masked", "test.txt", "--output", "o.txt"], "no answers to write"),
     (["train", "masked.toml", "train.metric=bleu", "--run", "x"], "has loss, accuracy"),
-    (["train", "masked.toml", "data.max_length=30", "--run", "x"], "model.encoder.maximum = 22"),
-    (["train", "masked.toml", "model.kind=pooled", "--run", "x"], 'needs "masked" or "two-way-language-model"'),
+    (["train", "masked.toml", "data.max_length=30", "--run", "x"], "model.encoder.max_positions = 22"),
+    (["train", "masked.toml", "model.kind=classifier", "--run", "x"], 'needs "masked-lm" or "bilm"'),
     (["train", "masked.toml", "data.train=labels.train.tsv", "--run", "x"], "data.columns: missing for labels.t"),
     (["train", "masked.toml", "tokenizer.target.kind=words", "--run", "x"], "it needs no units of its own"),
     (["train", "masked.toml", "search.beam=2", "--run", "x"], "search: goes with a search"),
@@ -245,7 +245,7 @@ def test_the_plan_counts_what_the_model_tells(folder: Path) -> None:
         for place in range(3):
             batch = gather(corpus.train, epoch[place], plan)
             for training in (True, False):
-                assert int(model.train(training)(batch).tokens) == plan.tokens(epoch[place])
+                assert int(model.train(training)(batch).count) == plan.tokens(epoch[place])
 
 
 def test_fixed_masks_keep_their_shares_and_spare_ends_and_padding(folder: Path) -> None:
@@ -286,7 +286,7 @@ def test_long_texts_are_cut_and_nothing_is_lost() -> None:
 def settings_of(name: str, text: str) -> Any:
     Path(name).write_text(text + "\n")
     return build(
-        {"task": "masked-language-model", "data": {"train": name}, "model": {"encoder": {"maximum": 300}}}
+        {"task": "masked-language-model", "data": {"train": name}, "model": {"encoder": {"max_positions": 300}}}
     ).data
 
 
@@ -326,7 +326,7 @@ def test_no_text_of_a_pair_is_both_learned_from_and_validated_on(lines: int, asi
             "task": "masked-language-model",
             "data": {"train": "order.txt", "holdout": 20, "cache": "cache"},
             "tokenizer": {"source": "characters"},
-            "model": {"pairs": True, "encoder": {"maximum": 300}},
+            "model": {"pairs": True, "encoder": {"max_positions": 300}},
         }
     )
     corpus = task_of(config).prepare(config)
@@ -345,7 +345,7 @@ def test_no_text_of_a_pair_is_both_learned_from_and_validated_on(lines: int, asi
 def test_columns_hold_texts(tmp_path: Path) -> None:
     Path("z.tsv").write_text("one\ttwo\tlabel\nA b\tc d\t1\ne\tf g\t0\n")
     table = {"train": "z.tsv", "header": True, "columns": ["one", "two"]}
-    model = {"encoder": {"maximum": 300}}
+    model = {"encoder": {"max_positions": 300}}
     config = build({"task": "masked-language-model", "data": table, "model": model})
     shape = task_of(config).shape_of(config)
     examples: Any = list(shape.read(config.data, "z.tsv", False))
@@ -368,7 +368,7 @@ def test_columns_hold_texts(tmp_path: Path) -> None:
 
 
 def starting(folder: Path, name: str, data: str, **more: Any) -> dict[str, Any]:
-    encoder = TWO_WAY if name == "two-way" else BERT
+    encoder = ELMO if name == "bilm" else BERT
     task = "tag" if data == "tags" else "classify"
     model = {"encoder": encoder, "dropout": 0.0} | ({} if task == "tag" else {"pooling": "last"})
     columns = {"columns": ["1", "2", "3"]} if data == "halves" else {}
@@ -383,7 +383,7 @@ def starting(folder: Path, name: str, data: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("data", ["labels", "halves", "tags"])
-@pytest.mark.parametrize("name", ["masked", "two-way"])
+@pytest.mark.parametrize("name", ["masked", "bilm"])
 def test_a_classifier_or_tagger_starts_with_the_encoder(folder: Path, name: str, data: str, tmp_path: Path) -> None:
     rate = {"train": {"steps": 1, "optimizer": {"learning_rate": 1e-12}}}
     with quiet_machine(folder / "cache"):

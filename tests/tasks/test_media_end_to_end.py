@@ -122,8 +122,12 @@ def write_data(folder: Path) -> None:
 
 
 AUDIO = {"kind": "audio", "rate": RATE, "features": 12, "window": 0.02, "normalise": "corpus"}
-SMALL = {"kind": "convolutional", "layers": 2, "embedding": 24, "width": 24, "kernel": 3, "dropout": 0.0}
-ENCODER = {"front": {"kind": "stacked", "frames": 2}, "dropout": 0.0, "inner": {**SMALL, "positions": "none"}}
+SMALL = {"kind": "convs2s", "layers": 2, "embedding": 24, "width": 24, "kernel": 3, "dropout": 0.0}
+ENCODER = {
+    "subsampling": {"kind": "frame-stacking", "frames": 2},
+    "dropout": 0.0,
+    "inner": {**SMALL, "positions": "none"},
+}
 CASES: dict[str, dict[str, Any]] = {
     "speech": {
         "task": "transcribe",
@@ -138,7 +142,10 @@ CASES: dict[str, dict[str, Any]] = {
         "tokenizer": {"source": AUDIO, "target": {"kind": "words"}},
         "model": {
             "encoder": ENCODER,
-            "writer": {"kind": "joint", "decoder": {"kind": "recurrent", "embedding": 16, "width": 16, "dropout": 0.0}},
+            "attention_decoder": {
+                "kind": "joint",
+                "decoder": {"kind": "recurrent", "embedding": 16, "width": 16, "dropout": 0.0},
+            },
         },
         "train": {"metric": "wer", "steps": 60},
     },
@@ -155,7 +162,7 @@ CASES: dict[str, dict[str, Any]] = {
         "tokenizer": {"source": {"kind": "picture", "size": 16}, "target": {"kind": "words"}},
         "model": {
             "augment": {"kind": "picture", "shift": 1, "zoom": 0.1},
-            "encoder": {"kind": "picture", "channels": [8, 16], "blocks": 1, "width": 16, "dropout": 0.0},
+            "encoder": {"kind": "resnet", "channels": [8, 16], "blocks": 1, "width": 16, "dropout": 0.0},
             "decoder": {"kind": "recurrent", "embedding": 16, "width": 16, "dropout": 0.0},
         },
         "train": {"metric": "bleu", "steps": 100, "optimizer": {"learning_rate": 5e-3, "warmup": 5}},

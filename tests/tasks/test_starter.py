@@ -68,7 +68,8 @@ def test_all_lines_together_show_the_whole_configuration(task: str) -> None:
 
 OTHERS = {
     "transcribe": [
-        "tokenizer.source.kind=line-image", "model.augment=line", "model.encoder.front=stacked", "model.writer=joint",
+        "tokenizer.source.kind=line-image", "model.augment=line", "model.encoder.subsampling=frame-stacking",
+        "model.attention_decoder=joint",
     ],
     "caption": ["model.encoder=patches", "model.decoder.kind=transformer", "model.decoder.layers=2"],
     "classify": ["model.pooling=queries", "model.encoder.kind=transformer", "data.train=mine.tsv"],

@@ -80,10 +80,10 @@ class Training:
             segment = self.plan.read(*divmod(self.step, len(self.plan)))
             torch.manual_seed(step_seed(1, self.step, 0))
             loss = self.model(segment._replace(carried=self.carried))
-            (loss.total / loss.tokens).backward()
+            (loss.total / loss.count).backward()
             self.optimizer.step()
             self.optimizer.zero_grad()
-            losses.append(float(loss.total.detach() / loss.tokens))
+            losses.append(float(loss.total.detach() / loss.count))
             self.step += 1
         return losses
 
@@ -132,6 +132,6 @@ def test_half_precision_carries_its_state(name: str, plan: RunningPlan) -> None:
             with torch.autocast("cuda", torch.bfloat16, enabled=half):
                 loss = model(segment)
             loss.total.backward()
-            found[half].append(loss.total.detach().float() / loss.tokens)
+            found[half].append(loss.total.detach().float() / loss.count)
         assert all(part.dtype == torch.float32 for part in carried_tensors(carried).values())
     torch.testing.assert_close(torch.stack(found[True]), torch.stack(found[False]), rtol=0.05, atol=0.0)

@@ -129,15 +129,15 @@ def test_a_step_is_the_mean_over_all_tokens_of_its_batches(configure: Configure,
     model = build_model(config, len(training.corpus.source_tokenizer), len(training.corpus.target_tokenizer))
     model.load_state_dict(training.model.state_dict())
     loss = model.train()(whole)
-    (loss.total / loss.tokens).backward()
+    (loss.total / loss.count).backward()
     expected = math.sqrt(
         sum(float(part.grad.double().square().sum()) for part in model.parameters() if part.grad is not None)
     )
     training._step()
     assert float(training.learn.norm) == pytest.approx(expected, rel=1e-4)
-    assert training.progress.tokens == int(loss.tokens)
+    assert training.progress.tokens == int(loss.count)
     assert float(training.learn.loss) == 0.0, "the first step is logged"
-    assert metrics(tmp_path / "run")[0]["loss"] == pytest.approx(float(loss.total.detach() / loss.tokens), rel=1e-5)
+    assert metrics(tmp_path / "run")[0]["loss"] == pytest.approx(float(loss.total.detach() / loss.count), rel=1e-5)
 
 
 @torch.no_grad()
@@ -148,7 +148,7 @@ def test_padding_is_not_counted(configure: Configure) -> None:
     short, long = ([4, 5], [5, 4, 6]), ([4, 5, 6, 7, 8], [9, 8, 7, 6, 5, 4, 9])
     together = batch_of(*zip(short, long, strict=True))
     alone = [batch_of([source], [target]) for source, target in (short, long)]
-    assert [int(model(batch).tokens) for batch in (together, *alone)] == [12, 4, 8]
+    assert [int(model(batch).count) for batch in (together, *alone)] == [12, 4, 8]
     totals = {}
     for training in (True, False):
         model.train(training)

@@ -20,7 +20,7 @@ from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
-from dragoman.models.masked_lm import MaskedModel, MaskedModelConfig
+from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.training.optimizer import OptimizerConfig, build_optimizer
@@ -36,7 +36,9 @@ from dragoman.training.transfer import (
 )
 
 WORDS = 17
-BERT = BertEncoderConfig(layers=1, width=8, heads=2, feedforward=12, maximum=10, dropout=0.0, attention_dropout=0.0)
+BERT = BertEncoderConfig(
+    layers=1, width=8, heads=2, feedforward=12, max_positions=10, dropout=0.0, attention_dropout=0.0
+)
 STACK = TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=RotaryConfig())
 
 
@@ -54,7 +56,7 @@ class Classifier(nn.Module):
 
     def __init__(self, words: int = WORDS, config: BertEncoderConfig = BERT) -> None:
         super().__init__()
-        self.encoder = MaskedModel(MaskedModelConfig(encoder=config), words).encoder
+        self.encoder = MaskedLM(MaskedLMConfig(encoder=config), words).encoder
         self.output = nn.Linear(config.width, 3)
 
 
@@ -63,7 +65,7 @@ def copies(model: nn.Module) -> dict[str, Tensor]:
 
 
 def test_an_encoder_goes_into_another_task_and_the_rest_is_told() -> None:
-    old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=BERT), WORDS)
+    old = seeded(MaskedLM, 1, MaskedLMConfig(encoder=BERT), WORDS)
     new = seeded(Classifier, 2)
     before = copies(new)
     found = transfer(new, all_named_weights(old), ["encoder"], run="runs/bert")
@@ -97,7 +99,7 @@ def test_all_of_a_run_gives_the_same_model() -> None:
 
 def test_what_has_another_shape_is_left_and_explained() -> None:
     more = replace(BERT, texts=5)
-    old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=more), WORDS)
+    old = seeded(MaskedLM, 1, MaskedLMConfig(encoder=more), WORDS)
     new = seeded(Classifier, 2)
     before = copies(new)
     found = transfer(new, all_named_weights(old), ["encoder"], run="runs/bert")
@@ -109,8 +111,8 @@ def test_what_has_another_shape_is_left_and_explained() -> None:
 
 @pytest.mark.parametrize(("there", "here"), [(20, 10), (10, 20)])
 def test_of_positions_the_first_of_both_come_over(there: int, here: int) -> None:
-    old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=replace(BERT, maximum=there)), WORDS)
-    new = seeded(Classifier, 2, config=replace(BERT, maximum=here))
+    old = seeded(MaskedLM, 1, MaskedLMConfig(encoder=replace(BERT, max_positions=there)), WORDS)
+    new = seeded(Classifier, 2, config=replace(BERT, max_positions=here))
     before = copies(new)
     found = transfer(new, all_named_weights(old), ["encoder"], run="runs/bert")
     assert torch.equal(new.encoder.positions[:11], old.encoder.positions[:11])
@@ -153,7 +155,7 @@ def test_tied_tables_are_found_by_any_of_their_names() -> None:
 def test_rows_of_other_vocabularies_are_matched_by_token() -> None:
     theirs = [f"t{number}" for number in range(WORDS)]
     ours = ["t3", "new", "t0", "t16", "t1"]
-    old = seeded(MaskedModel, 1, MaskedModelConfig(encoder=BERT), WORDS)
+    old = seeded(MaskedLM, 1, MaskedLMConfig(encoder=BERT), WORDS)
     new = seeded(Classifier, 2, len(ours))
     before = copies(new)
     found = transfer(new, all_named_weights(old), ["encoder"], [Vocabularies(theirs, ours)])
@@ -177,8 +179,8 @@ def test_parts_that_are_not_there_are_refused() -> None:
         transfer(new, {"stack.zzz": torch.zeros(2)}, ["stack:encoder"], run="runs/x")
     with pytest.raises(ConfigError, match=r"'all' of runs/x \(zzz\) has no name in common with this model \(encoder"):
         transfer(new, {"zzz": torch.zeros(2)}, run="runs/x")
-    wide = BertEncoderConfig(layers=1, width=16, heads=2, feedforward=24, maximum=12, texts=3)
-    other = seeded(MaskedModel, 3, MaskedModelConfig(encoder=wide), WORDS + 1)
+    wide = BertEncoderConfig(layers=1, width=16, heads=2, feedforward=24, max_positions=12, texts=3)
+    other = seeded(MaskedLM, 3, MaskedLMConfig(encoder=wide), WORDS + 1)
     told = r"nothing of runs/y fits this model: encoder\.positions: found 13 × 16, expected 11 × 8; .*\(and 17 more\)"
     with pytest.raises(RunError, match=told):
         transfer(new, all_named_weights(other), ["encoder"], run="runs/y")

@@ -176,7 +176,7 @@ def test_weights_that_fit_and_mean_something_else_are_told(folder: Path, tmp_pat
     assert (said.code, said.err) == (0, "")
 
 
-@pytest.mark.parametrize(("task", "name"), [("translate", "decoder"), ("caption", "writer.decoder")])
+@pytest.mark.parametrize(("task", "name"), [("translate", "decoder"), ("caption", "decoder_head.decoder")])
 def test_parts_under_other_names_are_compared(task: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = {"kind": "transformer", **STACK}
     language = build({"task": "language-model", "data": {"train": "a.txt"}, "model": {"stack": stack}})

@@ -131,7 +131,7 @@ class WeightDropped(nn.Module):
 class RecurrentStack(nn.Module):
     """Embedding and layers; the state is that of every layer's cell, and all of it is carried over."""
 
-    maximum = None
+    max_positions = None
 
     def __init__(self, config: RecurrentStackConfig, embedding: TokenEmbedding, memory: int = 0) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ class CausalTransformer(nn.Module):
         self.width, self.memory = config.width, memory
         self.align = config.attention.length if isinstance(config.attention, SegmentsConfig) else 1
         self.input = TransformerInput(config, embedding)
-        self.maximum = self.input.positions.maximum
+        self.max_positions = self.input.positions.max_positions
         self.blocks = nn.ModuleList(CausalBlock(config, relation) for relation in relations_of(config, causal=True))
         self.norm = last_norm(config)
 

@@ -196,7 +196,7 @@ class FixedContextDecoderConfig(_RecurrentDecoderConfig):
 class FixedContextDecoder(nn.Module):
     """No attention: what the encoder's last state does not hold is lost."""
 
-    maximum = None
+    max_positions = None
 
     def __init__(self, config: FixedContextDecoderConfig, embedding: Embedding, memory_width: int) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class RecurrentDecoderConfig(_RecurrentDecoderConfig):
 class RecurrentDecoder(nn.Module):
     """s_i = f(s_{i−1}, y_{i−1}, c_i) with c_i attended by s_{i−1}; readout from s_i, y_{i−1} and c_i."""
 
-    maximum = None
+    max_positions = None
 
     def __init__(self, config: RecurrentDecoderConfig, embedding: Embedding, memory_width: int) -> None:
         super().__init__()
@@ -320,7 +320,7 @@ class LuongDecoderConfig(_RecurrentDecoderConfig):
 class LuongDecoder(nn.Module):
     """h_t by the cells, c_t attended by h_t, ã_t = tanh(W_c [c_t; h_t]) (Luong 2015 eq. 5)."""
 
-    maximum = None
+    max_positions = None
 
     def __init__(self, config: LuongDecoderConfig, embedding: Embedding, memory_width: int) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ class BertEncoderConfig:
     attention_dropout: Share = setting(0.1, help="on attention weights; above 0 it leaves the fused kernel")
     norm: Literal["post", "pre"] = setting("post", help="norm after the sum as in the paper, or before each layer")
     activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = setting("gelu", help="inside the feed-forward layers")
-    maximum: Size = setting(511, help="most tokens of a row, every <eos> included; [CLS] has a place of its own")
+    max_positions: Size = setting(511, help="most tokens of a row, every <eos> included; [CLS] has a place of its own")
     texts: Size = setting(2, help="texts of a row that are told apart")
 
     def problems(self) -> Iterator[str]:
@@ -71,10 +71,10 @@ class BertEncoder(nn.Module):
     def __init__(self, config: BertEncoderConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         stack = config.stack
-        self.width, self.maximum = config.width, config.maximum
+        self.width, self.max_positions = config.width, config.max_positions
         self.embedding = embedding
         # As the token table starts, N(0, 1/D): the norm that follows makes any common size one.
-        self.positions = nn.Parameter(torch.randn(config.maximum + 1, config.width) * config.width**-0.5)
+        self.positions = nn.Parameter(torch.randn(config.max_positions + 1, config.width) * config.width**-0.5)
         self.texts = nn.Parameter(torch.randn(config.texts, config.width) * config.width**-0.5)
         self.embedding_norm = nn.LayerNorm(config.width)
         self.dropout = Dropout(config.dropout)
@@ -85,7 +85,7 @@ class BertEncoder(nn.Module):
         self, source: Tensor, mask: Tensor, hidden: Tensor | None = None, instead: Tensor | None = None
     ) -> Memory:
         """source (B, S), mask (B, S); where `hidden` (B, S) the vector `instead` (D,) stands for the token."""
-        source, mask = window(source, mask, self.maximum)
+        source, mask = window(source, mask, self.max_positions)
         length = source.shape[1] + 1
         embedded = self.embedding(F.pad(source, (1, 0), value=SOS))  # (B, 1+S, D)
         if hidden is not None:

@@ -18,7 +18,7 @@ class DenseEncoderConfig:
     """A fixed window of embeddings, laid flat and pressed through dense layers."""
 
     kind: ClassVar[str] = "dense"
-    maximum: Size = setting(32, help="longest source it can read, <eos> included; also the entries of the memory")
+    max_positions: Size = setting(32, help="longest source it can read, <eos> included; also the entries of the memory")
     layers: Size = setting(2, help="dense layers before the one that gives the memory")
     embedding: Size = setting(64, help="size of the source embeddings")
     hidden: Size = setting(512, help="size of the dense layers")
@@ -28,7 +28,7 @@ class DenseEncoderConfig:
 
 
 class DenseEncoder(nn.Module):
-    """Tokens to memory: (maximum × embedding) → hidden → … → (maximum × width).
+    """Tokens to memory: (max_positions × embedding) → hidden → … → (max_positions × width).
 
     Every entry knows the whole source and none belongs to a token, so all of them are real whatever the source's
     length. The final state is their mean.
@@ -36,21 +36,21 @@ class DenseEncoder(nn.Module):
 
     def __init__(self, config: DenseEncoderConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
-        self.width, self.maximum = config.width, config.maximum
+        self.width, self.max_positions = config.width, config.max_positions
         self.embedding = embedding
-        inputs = [config.maximum * config.embedding] + [config.hidden] * (config.layers - 1)
+        inputs = [config.max_positions * config.embedding] + [config.hidden] * (config.layers - 1)
         self.layers = nn.ModuleList(nn.Linear(size, config.hidden) for size in inputs)
-        self.entries = nn.Linear(config.hidden, config.maximum * config.width)
+        self.entries = nn.Linear(config.hidden, config.max_positions * config.width)
         self.activation = ACTIVATIONS[config.activation]
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, S), mask (B, S)."""
-        x, mask = window(self.dropout(self.embedding(source)), mask, self.maximum)
+        x, mask = window(self.dropout(self.embedding(source)), mask, self.max_positions)
         x = x * mask[:, :, None].to(x.dtype)
-        x = F.pad(x, (0, 0, 0, self.maximum - x.shape[1])).flatten(1)  # (B, maximum·E)
+        x = F.pad(x, (0, 0, 0, self.max_positions - x.shape[1])).flatten(1)  # (B, max_positions·E)
         for layer in self.layers:
             x = self.dropout(self.activation(layer(x)))
-        entries = self.entries(x).view(-1, self.maximum, self.width)
+        entries = self.entries(x).view(-1, self.max_positions, self.width)
         everywhere = mask.new_ones(entries.shape[:2])
         return Memory(keys=entries, values=entries, mask=everywhere, final=(entries.mean(1),))

@@ -25,10 +25,10 @@ SCALED_UP = (TransformerConfig, MultiKernelConfig)  # these multiply their embed
 
 
 @dataclass(frozen=True)
-class StackedConfig:
+class FrameStackingConfig:
     """Some frames side by side, through one matrix."""
 
-    kind: ClassVar[str] = "stacked"
+    kind: ClassVar[str] = "frame-stacking"
     frames: Size = setting(3, help="frames that become one")
 
     @property
@@ -36,42 +36,42 @@ class StackedConfig:
         """Frames from one place to the next."""
         return self.frames
 
-    def shorter(self, length: int) -> int:
+    def output_length(self, length: int) -> int:
         """How many places are left of so many frames."""
         return -(-length // self.frames)
 
 
 @dataclass(frozen=True)
-class ConvolutionsConfig:
+class Conv2dSubsamplingConfig:
     """Convolutions of 3 × 3 over time and features; each may take steps of several places either way."""
 
-    kind: ClassVar[str] = "convolutions"
+    kind: ClassVar[str] = "conv2d"
     channels: tuple[Size, ...] = setting((32, 32), help="outputs of each convolution")
-    time_steps: tuple[Stride, ...] = setting((2, 2), help="places in time from one output of it to the next")
-    feature_steps: tuple[Stride, ...] = setting((2, 2), help="the same along the features")
+    time_strides: tuple[Stride, ...] = setting((2, 2), help="places in time from one output of it to the next")
+    feature_strides: tuple[Stride, ...] = setting((2, 2), help="the same along the features")
     norm: bool = setting(True, help="layer norm on what every convolution gives, place by place")
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
         if not self.channels:
             yield "channels: found none, expected at least one convolution"
-        for name in ("time_steps", "feature_steps"):
+        for name in ("time_strides", "feature_strides"):
             if (count := len(getattr(self, name))) != len(self.channels):
                 yield f"{name}: found {count} numbers, expected one for each of {len(self.channels)} convolutions"
 
     @property
     def stride(self) -> int:
         """Frames from one place to the next."""
-        return math.prod(self.time_steps)
+        return math.prod(self.time_strides)
 
-    def shorter(self, length: int) -> int:
+    def output_length(self, length: int) -> int:
         """How many places are left of so many frames."""
-        for step in self.time_steps:
+        for step in self.time_strides:
             length = -(-length // step)
         return length
 
 
-FrontConfig = StackedConfig | ConvolutionsConfig
+SubsamplingConfig = FrameStackingConfig | Conv2dSubsamplingConfig
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class FramesConfig:
     """Rows of features for an encoder that otherwise reads tokens."""
 
     kind: ClassVar[str] = "frames"
-    front: FrontConfig = setting(ConvolutionsConfig(), help="what makes the row shorter")
+    subsampling: SubsamplingConfig = setting(Conv2dSubsamplingConfig(), help="what makes the row shorter")
     dropout: Share = setting(0.1, help="on what the front gives")
     inner: RowEncoderConfig = setting(RecurrentEncoderConfig(), help="what reads what the front gives")
 
@@ -94,7 +94,7 @@ class FramesConfig:
         return self.inner.width
 
 
-class Standard(nn.Module):
+class Standardizer(nn.Module):
     """Stored numbers as features, with mean 0 and deviation 1 over the training data where that was asked for.
 
     Until `learn` is told of a scale, which the codec of the data keeps, numbers pass as they are.
@@ -119,17 +119,17 @@ class Standard(nn.Module):
         return ((x - self.mean) / self.deviation).masked_fill(~mask[:, :, None], 0.0).to(self.mean.dtype)
 
 
-class Front(Protocol):
+class Subsampling(Protocol):
     """What stands between features and a row encoder."""
 
     def __call__(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, F) and mask (B, T) → (B, T', E) and mask (B, T'); padding changes nothing."""
 
 
-class Stacked(nn.Module):
+class FrameStacking(nn.Module):
     """Every k frames to one vector; what a row lacks to a whole number of them is zeros."""
 
-    def __init__(self, config: StackedConfig, features: int, width: int) -> None:
+    def __init__(self, config: FrameStackingConfig, features: int, width: int) -> None:
         super().__init__()
         self.frames = config.frames
         self.project = nn.Linear(config.frames * features, width)
@@ -143,15 +143,15 @@ class Stacked(nn.Module):
         return self.project(x), mask[:, :: self.frames]
 
 
-class Convolutions(nn.Module):
+class Conv2dSubsampling(nn.Module):
     """Before each convolution padding is zero, just as what lies beyond the ends of a row."""
 
-    def __init__(self, config: ConvolutionsConfig, features: int, width: int) -> None:
+    def __init__(self, config: Conv2dSubsamplingConfig, features: int, width: int) -> None:
         super().__init__()
-        self.steps = config.time_steps
+        self.steps = config.time_strides
         self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
         channels = 1
-        for out, time, feature in zip(config.channels, config.time_steps, config.feature_steps, strict=True):
+        for out, time, feature in zip(config.channels, config.time_strides, config.feature_strides, strict=True):
             layer = nn.Conv2d(channels, out, 3, stride=(time, feature), padding=1)
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
@@ -171,9 +171,9 @@ class Convolutions(nn.Module):
         return self.project(x.transpose(1, 2).flatten(2)), mask
 
 
-FRONTS: dict[type, Any] = {
-    StackedConfig: Stacked,
-    ConvolutionsConfig: Convolutions,
+SUBSAMPLINGS: dict[type, Any] = {
+    FrameStackingConfig: FrameStacking,
+    Conv2dSubsamplingConfig: Conv2dSubsampling,
 }
 
 
@@ -185,7 +185,7 @@ class FramesEncoder(nn.Module):
     def __init__(self, config: FramesConfig, features: int) -> None:
         super().__init__()
         size = config.inner.embedding
-        self.front: Front = FRONTS[type(config.front)](config.front, features, size)
+        self.subsampling: Subsampling = SUBSAMPLINGS[type(config.subsampling)](config.subsampling, features, size)
         self.dropout = nn.Dropout(config.dropout)
         self.scale = size**-0.5 if isinstance(config.inner, SCALED_UP) else 1.0
         self.inner = ROW_ENCODERS[type(config.inner)](config.inner, Vectors(size))
@@ -193,7 +193,7 @@ class FramesEncoder(nn.Module):
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, T, F), mask (B, T)."""
-        x, mask = self.front(source, mask)
+        x, mask = self.subsampling(source, mask)
         # Nothing that stands on padding may reach the row encoder, not even as a number times zero.
         x = torch.where(mask[:, :, None], x, 0.0)
         return self.inner(self.dropout(x) * self.scale, mask)

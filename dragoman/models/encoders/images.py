@@ -26,10 +26,10 @@ GROUPS = 8
 
 
 @dataclass(frozen=True)
-class PictureEncoderConfig:
+class ResNetConfig:
     """A small residual network (He et al. 2016): every stage halves height and width."""
 
-    kind: ClassVar[str] = "picture"
+    kind: ClassVar[str] = "resnet"
     channels: tuple[Size, ...] = setting((32, 64, 128, 256), help="channels of every stage")
     blocks: Size = setting(2, help="residual blocks a stage")
     width: Size = setting(256, help="size of the memory")
@@ -53,7 +53,7 @@ class PatchesConfig:
     size: Size = setting(8, help="pixels a side of a square; must divide the picture's")
     dropout: Share = setting(0.0, help="on the squares' vectors")
     inner: RowEncoderConfig = setting(
-        TransformerConfig(layers=4, width=256, heads=4, feedforward=1024, positions=LearnedConfig(maximum=1024)),
+        TransformerConfig(layers=4, width=256, heads=4, feedforward=1024, positions=LearnedConfig(max_positions=1024)),
         help="what reads the squares, row after row",
     )
 
@@ -115,10 +115,10 @@ class ResidualBlock(nn.Module):
         return F.relu(self.around(x) + self.second_norm(self.second(y)))
 
 
-class PictureEncoder(nn.Module):
+class ResNetEncoder(nn.Module):
     """Pictures to (B, h·w, D); its final state is the mean over the grid."""
 
-    def __init__(self, config: PictureEncoderConfig, features: int) -> None:
+    def __init__(self, config: ResNetConfig, features: int) -> None:
         super().__init__()
         self.width = config.width
         first, *_ = config.channels

@@ -16,13 +16,13 @@ from dragoman.models.contracts import Memory
 
 
 @dataclass(frozen=True)
-class SentenceConvolutionConfig:
+class KalchbrennerConfig:
     """Convolutions of growing size over each feature, until one vector stands for the sentence."""
 
-    kind: ClassVar[str] = "sentence-convolution"
+    kind: ClassVar[str] = "kalchbrenner"
     width: Size = setting(256, help="size of the embeddings, of the sentence vector and of the memory")
     kernel: Size = setting(3, help="positions around a word that its entry in the memory sees")
-    maximum: Annotated[int, Range(2, None)] = setting(128, help="longest source it can read, <eos> included")
+    max_positions: Annotated[int, Range(2, None)] = setting(128, help="longest source it can read, <eos> included")
     dropout: Share = setting(0.2, help="on embeddings and on the memory")
 
     @property
@@ -38,9 +38,9 @@ class SentenceConvolution(nn.Module):
     kernel of c columns makes them one; there is one for every c that can be left over.
     """
 
-    def __init__(self, width: int, maximum: int) -> None:
+    def __init__(self, width: int, max_positions: int) -> None:
         super().__init__()
-        last, columns = 1, maximum
+        last, columns = 1, max_positions
         while columns > last:
             columns -= last
             last += 1
@@ -72,24 +72,24 @@ class SentenceConvolution(nn.Module):
         return sentence
 
 
-class SentenceConvolutionEncoder(nn.Module):
+class KalchbrennerEncoder(nn.Module):
     """Tokens to memory: the final state is the sentence vector.
 
     For decoders that attend, which the paper's does not, the memory holds each embedding plus a convolution over its
     neighbourhood plus the sentence vector, which the paper gives to every step.
     """
 
-    def __init__(self, config: SentenceConvolutionConfig, embedding: TokenEmbedding) -> None:
+    def __init__(self, config: KalchbrennerConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
-        self.width, self.maximum = config.width, config.maximum
+        self.width, self.max_positions = config.width, config.max_positions
         self.embedding = embedding
-        self.sentence = SentenceConvolution(config.width, config.maximum)
+        self.sentence = SentenceConvolution(config.width, config.max_positions)
         self.around = nn.Conv1d(config.width, config.width, config.kernel)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, S), mask (B, S)."""
-        x, mask = window(self.dropout(self.embedding(source)), mask, self.maximum)
+        x, mask = window(self.dropout(self.embedding(source)), mask, self.max_positions)
         final = self.sentence(x, mask.sum(1))
         seen = surrounded(x, mask, self.around.kernel_size[0]).transpose(1, 2)
         near = torch.tanh(self.around(seen)).transpose(1, 2)  # (B, S, D)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.models.convs2s import ConvolutionalEncoder, ConvolutionalEncoderConfig
+from dragoman.models.convs2s import ConvS2SEncoder, ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
-from dragoman.models.encoders.kalchbrenner import SentenceConvolutionConfig, SentenceConvolutionEncoder
+from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig, TransformerEncoder
@@ -14,16 +14,16 @@ from dragoman.models.transformer import TransformerConfig, TransformerEncoder
 RowEncoderConfig = (
     TransformerConfig
     | RecurrentEncoderConfig
-    | ConvolutionalEncoderConfig
-    | SentenceConvolutionConfig
+    | ConvS2SEncoderConfig
+    | KalchbrennerConfig
     | MultiKernelConfig
     | DenseEncoderConfig
 )
 ROW_ENCODERS: dict[type, Any] = {
     TransformerConfig: TransformerEncoder,
     RecurrentEncoderConfig: RecurrentEncoder,
-    ConvolutionalEncoderConfig: ConvolutionalEncoder,
-    SentenceConvolutionConfig: SentenceConvolutionEncoder,
+    ConvS2SEncoderConfig: ConvS2SEncoder,
+    KalchbrennerConfig: KalchbrennerEncoder,
     MultiKernelConfig: MultiKernelEncoder,
     DenseEncoderConfig: DenseEncoder,
 }

@@ -14,7 +14,7 @@ from dragoman.models.encoder_decoder import DECODERS, DecoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, FullSoftmaxConfig, full_precision, summed_loss
 
 
-def writer_problems(tie: bool, decoder: DecoderConfig) -> Iterator[str]:
+def decoder_head_problems(tie: bool, decoder: DecoderConfig) -> Iterator[str]:
     """What the settings of a writer cannot say one by one."""
     if tie and decoder.embedding != decoder.output_width:
         yield (
@@ -27,7 +27,7 @@ def writer_problems(tie: bool, decoder: DecoderConfig) -> Iterator[str]:
         yield "decoder.begin: 'copy' needs an encoder of tokens, expected 'project' or 'zero'"
 
 
-class Writer(nn.Module):
+class DecoderHead(nn.Module):
     """Writes a target one token after another over the memory of any encoder."""
 
     decoder: Decoder
@@ -46,9 +46,9 @@ class Writer(nn.Module):
             nn.init.normal_(self.output.weight, std=self.decoder.width**-0.5)
 
     @property
-    def maximum(self) -> int | None:
+    def max_positions(self) -> int | None:
         """Most tokens it can write; None: any number."""
-        return self.decoder.maximum
+        return self.decoder.max_positions
 
     def hidden(self, memory: Memory, target: Tensor) -> Tensor:
         """What the output layer sees of true targets (B, T): (B, T, D)."""

@@ -65,7 +65,7 @@ class LabelValidator:
             expected += self.readout.truths(batch, codec)
             batch = batch.to(self.device)
             loss = model(batch)
-            total, count = total + float(loss.total), count + int(loss.tokens)
+            total, count = total + float(loss.total), count + int(loss.count)
             found += [answer.value for answer in self.readout.read(model, batch, codec)]
         scores = score_answers(self.readout.metrics, found, expected, labels=self.labels)
         return ValidationResult({"loss": total / count, **scores}, self._sample(model))
