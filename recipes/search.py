@@ -80,8 +80,8 @@ def comparison(
     sources: list[str], references: list[str], predictors: list[Any], other: Any, reverse: Any, work: Path, rows: int
 ) -> list[Table]:
     """Every way: BLEU, chrF, p-values against beam 5, time; for each of the runs in the lead."""
+    from dragoman.scoring.registry import select_metrics
     from dragoman.scoring.significance import compare
-    from dragoman.scoring.table import chosen
 
     found = []
     for place, lead in enumerate(predictors):
@@ -94,7 +94,7 @@ def comparison(
                 "".join(f"{line}\n" for line in outputs[name]), encoding="utf-8"
             )
             print(f"run {place + 1}: {name}, {times[name]:.2f} ms a sentence", flush=True)
-        standings = compare(outputs, [[line] for line in references], chosen(["bleu", "chrf"], "words"))
+        standings = compare(outputs, [[line] for line in references], select_metrics(["bleu", "chrf"], "words"))
         rows_found = [one.as_dict() | {"milliseconds": times[one.system]} for one in standings]
         found.append({"run": str(lead.run.folder.name), "standings": rows_found})
     return found
@@ -112,7 +112,7 @@ def demanded(references: list[str], seed: int = 1) -> list[list[str]]:
 
 def terminology(sources: list[str], references: list[str], predictor: Any, rows: int) -> Table:
     """Two words of its reference required of each of 200 test sentences, against the same sentences left free."""
-    from dragoman.scoring.table import chosen
+    from dragoman.scoring.registry import select_metrics
 
     asked = demanded(references)
     places = [place for place, words in enumerate(asked) if words][:SENTENCES]
@@ -140,7 +140,7 @@ def terminology(sources: list[str], references: list[str], predictor: Any, rows:
             "sentences_satisfied": sum(map(all, held)),
             **{
                 key: one.score(one.statistics(outputs, truths))
-                for key, one in chosen(["bleu", "chrf"], "words").items()
+                for key, one in select_metrics(["bleu", "chrf"], "words").items()
             },
         }
     found["time_ratio"] = found["required"]["milliseconds"] / found["free"]["milliseconds"]

@@ -40,7 +40,7 @@ LONGEST = (
     "test_invariance.py",
     "tasks/test_language_model.py",
     "test_readme.py",
-    "scoring/test_table.py",
+    "scoring/test_text_metrics.py",
 )
 
 

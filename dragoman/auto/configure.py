@@ -21,7 +21,7 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.models.elmo import BiLMConfig, ElmoEncoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.masked_lm import MaskedLMConfig
-from dragoman.tasks.config import METRICS, MODELS, Config, build, preset_table, preset_text, started_folder
+from dragoman.tasks.config import MODELS, Config, build, preset_table, preset_text, started_folder, task_metrics
 from dragoman.tasks.table import task_of
 
 FEW = 2000  # sentences, too few to learn sub-words from
@@ -326,7 +326,7 @@ def configured_directly(files: Files, task: str, overrides: Sequence[str]) -> tu
     epochs = next(epochs for limit, epochs in EPOCHS if count <= limit)
     steps = max(300, min(20_000, math.ceil(epochs * steps_an_epoch)))
     every = max(20, min(1000, steps // 20))
-    metric = METRICS[task][1]
+    metric = task_metrics(task)[1]
     table["train"] = {
         "steps": steps, "batch_tokens": 2048, "validate_every": every, "save_every": every, "metric": metric,
         "optimizer": {"warmup": max(20, steps // 10), "schedule": "cosine", "learning_rate": 2e-3},

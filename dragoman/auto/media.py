@@ -13,7 +13,7 @@ from dragoman.data.formats.media import CAPTIONS, SOUNDS, TRANSCRIPTS
 from dragoman.data.media.archives import MediaError, read_bytes
 from dragoman.data.media.audio import decoded
 from dragoman.errors import DataError
-from dragoman.tasks.config import METRICS, Config, build
+from dragoman.tasks.config import Config, build, task_metrics
 
 
 def configured_media(files: Files, task: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:
@@ -40,7 +40,7 @@ def configured_media(files: Files, task: str, overrides: Sequence[str]) -> tuple
     steps_an_epoch = max(1.0, count * rows / batch_tokens)
     steps = max(600, min(20_000, math.ceil(60 * steps_an_epoch)))
     every = max(50, min(1000, steps // 20))
-    metric = "cer" if task == "transcribe" else METRICS[task][1]
+    metric = "cer" if task == "transcribe" else task_metrics(task)[1]
     training = {
         "steps": steps, "batch_tokens": batch_tokens, "validate_every": every, "save_every": every, "metric": metric,
         "optimizer": {"warmup": max(20, steps // 10), "schedule": "cosine", "learning_rate": 2e-3},

@@ -115,7 +115,7 @@ def evaluate(
     from dragoman.inference.companions import asked_how
     from dragoman.inference.prediction import NOTHING
     from dragoman.runs import Run
-    from dragoman.scoring.table import chosen
+    from dragoman.scoring.registry import select_metrics
 
     if (file is None) == (source is None) or (source is None) != (target is None):
         raise DataError("name either FILE or both --source and --target")
@@ -135,7 +135,7 @@ def evaluate(
     if skip_unknown:
         raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
     asked, drawn = control_settings(given), interval_settings(given)
-    chosen(metrics)
+    select_metrics(metrics, opened.config.data.units)
     if output is not None:
         check_writable(output)
     predictor, decoding = asked_how(run, device, how, beam, engine, precision)

@@ -116,6 +116,7 @@ def evaluate_directly(
     """Scores, and a report of every label."""
     from dragoman.files import check_writable, written_whole
     from dragoman.inference.labeler import labeler_of
+    from dragoman.scoring.registry import metrics_for
 
     allowed = {
         "run",
@@ -150,9 +151,9 @@ def evaluate_directly(
     if as_json:
         click.echo(json.dumps(scores, ensure_ascii=False))
         return
-    for name, metric in labeler.readout.metrics.items():
+    for name, metric in metrics_for(labeler.readout.outputs).items():
         if name in scores:
-            click.echo(f"{metric.title:<15}{metric.show(scores[name]):>10}   {metric.about}")
+            click.echo(f"{metric.label:<15}{metric.format(scores[name]):>10}   {metric.about}")
     click.echo(f"{'loss':<15}{scores['loss']:>10.4g}")
     click.echo(f"{'examples':<15}{scores['segments']:>10,}")
     if "unknown" in scores:

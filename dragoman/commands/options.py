@@ -12,6 +12,21 @@ from dragoman.errors import DataError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+
+class MetricOption(click.Option):
+    """An option that takes a metric; its help lists the registered ones when it is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The names come from the registry, which `dragoman --help` need not import."""
+        from dragoman.scoring import registry
+
+        record = super().get_help_record(ctx)
+        assert record is not None
+        names = {**registry.metrics_for("words"), **registry.metrics_for("phonemes")}
+        costs = registry.segment_cost_metrics()
+        return record[0], record[1].replace("METRICS", ", ".join(names)).replace("COSTS", ", ".join(costs))
+
+
 # Each gives one entry of `how`, which companions.py understands.
 DECODING = {
     "sample": click.option(
@@ -38,7 +53,7 @@ DECODING = {
         help="Minimum Bayes risk: draw so many outputs and take the one most like the others.",
     ),
     "mbr_metric": click.option(
-        "--mbr-metric", help="What likeness is: chrf, bleu, wer, cer, per or exact_match. [default: chrf]"
+        "--mbr-metric", cls=MetricOption, help="Which metric compares outputs: COSTS. [default: chrf]"
     ),
     "ensemble": click.option(
         "--ensemble", "ensemble", multiple=True, metavar="RUN",
@@ -228,18 +243,14 @@ def control_settings(given: dict[str, Any]) -> dict[str, Any]:
     return table
 
 
-METRIC_NAMES = (
-    "bleu, chrf, chrf++, ter, meteor (English), cider (captions), rouge-1, rouge-2, rouge-l (summaries), wer, cer, per "
-    "(phonemes), exact_match or all; may be given several times."
-)
 metric_option = click.option(
-    "--metric", "metrics", multiple=True, metavar="NAME",
-    help=f"{METRIC_NAMES} [default: all but meteor, cider, rouge and per]",
+    "--metric", "metrics", cls=MetricOption, multiple=True, metavar="NAME",
+    help="METRICS or all; may be given several times. [default: those for any text and language]",
 )  # fmt: skip
 evaluation_metric_option = click.option(
-    "--metric", "metrics", multiple=True, metavar="NAME",
-    help=f"{METRIC_NAMES} [default: bleu, chrf, wer, cer, exact_match; of phonemes also per; of transcripts wer, cer, "
-    "exact_match; of captions bleu, chrf, meteor, cider]",
+    "--metric", "metrics", cls=MetricOption, multiple=True, metavar="NAME",
+    help="METRICS or all; labels, numbers and tags have metrics of their own; may be given several times. "
+    "[default: those usual for the task]",
 )  # fmt: skip
 units_option = click.option(
     "--units", type=click.Choice(["words", "phonemes"]), default="words", show_default=True,

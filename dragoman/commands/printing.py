@@ -21,41 +21,21 @@ def tell_saved(decoding: dict[str, Any]) -> None:
         click.echo(f"draft: {saved}", err=True)
 
 
-NAMES = {
-    "bleu": "BLEU",
-    "chrf": "chrF",
-    "chrf++": "chrF++",
-    "ter": "TER",
-    "meteor": "METEOR",
-    "cider": "CIDEr-D",
-    "rouge-1": "ROUGE-1",
-    "rouge-2": "ROUGE-2",
-    "rouge-l": "ROUGE-L",
-    "wer": "WER",
-    "cer": "CER",
-    "per": "PER",
-    "exact_match": "exact match",
-    "loss": "loss",
-    "perplexity": "perplexity",
-    "token_accuracy": "token accuracy",
-}
-FRACTIONS = {"meteor", "rouge-1", "rouge-2", "rouge-l", "wer", "cer", "per", "exact_match", "token_accuracy"}
-
-
 def print_scores(scores: dict[str, Any], as_json: bool) -> None:
     """Scores for a person, or as one JSON object."""
     if as_json:
         click.echo(json.dumps(scores))
         return
-    signatures = scores["signatures"]
-    for key, name in NAMES.items():
-        if key in scores:
-            value = scores[key]
-            shown = f"{100 * value:.2f} %" if key in FRACTIONS else f"{value:.3f}" if key == "loss" else f"{value:.2f}"
-            if key in scores.get("intervals", {}):
-                low, high = ((100 if key in FRACTIONS else 1) * bound for bound in scores["intervals"][key])
-                shown = f"{shown:>10}  {low:>6.2f} to {high:>6.2f}"
-            click.echo(f"{name:<15}{shown:>10}   {signatures.get(key, '')}".rstrip())
+    from dragoman.scoring.registry import metrics_by_name
+
+    metrics = {name: metric for name, metric in metrics_by_name().items() if name in scores}
+    width = max(15, *(len(metric.label) + 1 for metric in metrics.values()))
+    for name, metric in metrics.items():
+        shown = f"{metric.format(scores[name]):>10}"
+        if name in scores.get("intervals", {}):
+            low, high = (metric.scale * bound for bound in scores["intervals"][name])
+            shown += f"  {low:>6.2f} to {high:>6.2f}"
+        click.echo(f"{metric.label:<{width}}{shown}   {scores['signatures'].get(name, '')}".rstrip())
     for unit, kinds in scores.get("errors", {}).items():
         shown = ", ".join(f"{kinds[kind]:,} {kind}" for kind in ("substitutions", "insertions", "deletions"))
         click.echo(f"{unit:<15}{kinds['reference']:>10,}   {shown}")

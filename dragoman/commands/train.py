@@ -129,11 +129,11 @@ def train(
 
 def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
     """The last words of a training run."""
+    from dragoman.scoring.registry import higher_is_better
     from dragoman.tasks.table import task_of
-    from dragoman.training.trainer import LOWER_IS_BETTER
 
     score, step = progress.best[0] if progress.best else (float("nan"), progress.step)
-    score = -score if config.train.metric in LOWER_IS_BETTER else score
+    score = score if higher_is_better(config.train.metric) else -score
     use = "complete" if task_of(config).running else "predict"
     early = " (stopped early)" if progress.step < config.train.steps else ""
     display.info(

@@ -12,7 +12,8 @@ import torch
 from dragoman.data.batching import Batch
 from dragoman.errors import DragomanError
 from dragoman.models.contracts import ClassifierModel, ClassifierOutput
-from dragoman.scoring.label_table import LABEL_METRICS, NUMBER_METRICS, TAG_METRICS, Metrics, report
+from dragoman.scoring.label_metrics import classification_report
+from dragoman.scoring.metric import OutputKind
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Answer:
 class Readout(Protocol):
     """How a batch is answered, and what its answers are scored by."""
 
-    metrics: Metrics
+    outputs: OutputKind  # the metrics of this kind of output score the answers
 
     def read(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[Answer]:
         """The answers of a batch."""
@@ -62,7 +63,7 @@ def answers(model: ClassifierModel, batch: Batch) -> ClassifierOutput:
 class LabelReadout:
     """The likeliest label."""
 
-    metrics = LABEL_METRICS
+    outputs: OutputKind = "labels"
 
     def read(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[Answer]:
         """Labels with the probabilities of all."""
@@ -84,13 +85,13 @@ class LabelReadout:
 
     def report(self, found: Sequence[Any], expected: Sequence[Any]) -> dict[str, dict[str, float]]:
         """Of every label."""
-        return report(found, expected)
+        return classification_report(found, expected)
 
 
 class NumberReadout:
     """A number, in the scale of the data."""
 
-    metrics = NUMBER_METRICS
+    outputs: OutputKind = "numbers"
 
     def read(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[Answer]:
         """Numbers."""
@@ -113,7 +114,7 @@ class NumberReadout:
 class TagReadout:
     """A tag for every word."""
 
-    metrics = TAG_METRICS
+    outputs: OutputKind = "tags"
 
     def read(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[Answer]:
         """Tags and the probability of each."""
@@ -137,4 +138,4 @@ class TagReadout:
 
     def report(self, found: Sequence[Any], expected: Sequence[Any]) -> dict[str, dict[str, float]]:
         """Of every tag."""
-        return report([tag for row in found for tag in row], [tag for row in expected for tag in row])
+        return classification_report([tag for row in found for tag in row], [tag for row in expected for tag in row])

@@ -13,7 +13,7 @@ from dragoman.data.formats.single_text import HIDDEN
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, SPECIALS
 from dragoman.decoding.direct import Answer
 from dragoman.errors import ConfigError, DragomanError
-from dragoman.scoring.label_table import HIDDEN_METRICS
+from dragoman.scoring.metric import OutputKind
 
 SHOWN = 5  # answers for every [MASK]
 
@@ -21,7 +21,7 @@ SHOWN = 5  # answers for every [MASK]
 class FillReadout:
     """The likeliest token for every [MASK], each as if the others stayed hidden."""
 
-    metrics = HIDDEN_METRICS
+    outputs: OutputKind = "masked tokens"
 
     @torch.no_grad()
     def read(self, model: Any, batch: Batch, codec: Any) -> list[Answer]:

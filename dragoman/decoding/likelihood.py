@@ -10,7 +10,7 @@ import torch
 from dragoman.data.batching import batch_of
 from dragoman.data.bptt import RunningPlan
 from dragoman.data.tokenizers.tokenizer import PAD
-from dragoman.scoring.perplexity import Likelihood, TextSize
+from dragoman.scoring.perplexity import TextLikelihood, TextSize
 
 
 @torch.no_grad()
@@ -23,8 +23,8 @@ def text_likelihood(
     *,
     rows: int = 64,
     progress: Callable[[int], None] = lambda tokens: None,
-) -> tuple[Likelihood, float] | None:
-    """Likelihood of the whole text, with the state carried over, and how often the first choice was right.
+) -> tuple[TextLikelihood, float] | None:
+    """TextLikelihood of the whole text, with the state carried over, and how often the first choice was right.
 
     None if interrupted. `rows` lanes are read at once, which changes nothing but the time and memory it takes.
     """
@@ -41,7 +41,7 @@ def text_likelihood(
             nats -= scores.log_probabilities.sum(dtype=torch.float64)
             correct += scores.correct.sum()
             progress(int((segment.target != PAD).sum()))
-    return Likelihood(float(nats), plan.count, size), int(correct) / max(1, plan.count)
+    return TextLikelihood(float(nats), plan.count, size), int(correct) / max(1, plan.count)
 
 
 @torch.no_grad()

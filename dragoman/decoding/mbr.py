@@ -18,8 +18,7 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request
 from dragoman.decoding.sampling import Sampling, draw
 from dragoman.errors import ConfigError, hint
-from dragoman.scoring.pairwise import pairwise_costs
-from dragoman.scoring.segments import COSTS
+from dragoman.scoring.registry import segment_cost_metrics
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,12 @@ class MinimumBayesRisk:
 
     kind: ClassVar[str] = "minimum-bayes-risk"
     samples: Annotated[int, Range(2, None)] = setting(32, help="outputs drawn per source, candidates and truths alike")
-    metric: str = setting("chrf", help="what a difference costs: chrf, bleu, wer, cer, per or exact_match")
+    metric: str = setting("chrf", help=f"what a difference costs: {', '.join(segment_cost_metrics())}")
     sampling: Sampling = setting(Sampling(), help="how they are drawn")
 
     def __post_init__(self) -> None:
-        if self.metric not in COSTS:
-            raise ConfigError(f"metric: found {self.metric!r}. {hint(self.metric, COSTS)}")
+        if self.metric not in (metrics := segment_cost_metrics()):
+            raise ConfigError(f"metric: found {self.metric!r}. {hint(self.metric, metrics)}")
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The samples of every source, each text once, by rising expected cost; `normalised` is minus that cost."""
@@ -56,5 +55,6 @@ class MinimumBayesRisk:
 def expected_costs(candidates: Sequence[str], truths: Counter[str], metric: str) -> list[float]:
     """The mean cost of each candidate over the truths, each as heavy as its count."""
     weights = np.array(list(truths.values())) / truths.total()
-    found: list[float] = (pairwise_costs(candidates, list(truths), metric) @ weights).tolist()
+    costs = segment_cost_metrics()[metric].pairwise_costs(candidates, list(truths))
+    found: list[float] = (costs @ weights).tolist()
     return found

@@ -16,7 +16,8 @@ from dragoman.data.batching import Form, Rows
 from dragoman.data.examples import Example, Fault
 from dragoman.data.feature_store import FeatureColumn, write_features
 from dragoman.data.media.codec import Features
-from dragoman.scoring.table import Units, chosen
+from dragoman.scoring.metric import Units
+from dragoman.scoring.registry import select_metrics
 from dragoman.tasks.table import Task
 
 Pair = Example | tuple[str, str | Sequence[str]]
@@ -50,7 +51,7 @@ def metric_names(asked: str | Sequence[str], task: Task, units: Units) -> tuple[
     names = ((asked,) if isinstance(asked, str) else tuple(asked)) or task.metrics
     if "per" not in names and units == "phonemes" and task.kinds:
         names = ("per", *names)
-    chosen(names, units)
+    select_metrics(names, units)
     return names
 
 

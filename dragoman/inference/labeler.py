@@ -21,7 +21,8 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import as_examples
 from dragoman.inference.predictor import WINDOW
 from dragoman.runs import Run, resolve_device
-from dragoman.scoring.label_table import check_names, score_answers
+from dragoman.scoring.label_metrics import check_metric_names, score_labels
+from dragoman.scoring.registry import metrics_for
 from dragoman.tasks.config import encoder_of, reach
 
 NOTHING = Answer("", None)
@@ -137,7 +138,7 @@ class Labeler:
                 f'{self.run.folder} has task = "{self.run.task.name}"'
             )
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        check_names(self.readout.metrics, names)
+        check_metric_names(metrics_for(self.readout.outputs), names)
         return as_examples(pairs), names
 
     @torch.no_grad()
@@ -176,7 +177,7 @@ class Labeler:
         found = [answer.value for answer in answers]
         expected = [self.readout.truth(example.references[0]) for example in examples]
         scores: dict[str, Any] = {"segments": len(examples)}
-        scores |= score_answers(self.readout.metrics, found, expected, names, self.labels)
+        scores |= score_labels(metrics_for(self.readout.outputs), found, expected, names, self.labels)
         scores["loss"] = self.loss(rows, batch_size)
         if wrong:
             scores["unknown"] = len(wrong)

@@ -431,7 +431,7 @@ class Predictor:
         """Scores of the run on pairs of a source and one or more references, and the outputs behind them.
 
         How outputs are searched for and what is asked of them is as for `predict`. `metrics` are names of
-        `scoring.METRICS`, or "all"; loss, perplexity and token accuracy always come with them, and are those of the
+        text metrics, or "all"; loss, perplexity and token accuracy always come with them, and are those of the
         references, whatever is asked of the outputs. `intervals` adds 95 % confidence intervals by bootstrap over
         segments. First references that a model that writes at once has no room for are in no loss, perplexity or token
         accuracy; where there are some, `too_long` counts them. `progress` is called with how many more outputs are

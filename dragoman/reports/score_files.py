@@ -16,10 +16,10 @@ from dragoman.reports.text_tables import alignment_lines, cut_lines
 from dragoman.scoring.cuts import Group, by_frequency, by_length, by_tag, cut
 from dragoman.scoring.error_rates import alignments
 from dragoman.scoring.files import read_beside, read_references
-from dragoman.scoring.metric import Metric
+from dragoman.scoring.metric import TextMetric, Units
+from dragoman.scoring.registry import select_metrics, text_statistics
 from dragoman.scoring.significance import TIMES, Standing, intervals
 from dragoman.scoring.significance import compare as compare_systems
-from dragoman.scoring.table import Units, chosen, statistics
 
 _TAG = re.compile(r"^<2([^<>\s]+)> ")
 
@@ -73,10 +73,10 @@ class ScoreRequest:
 def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
     """The scores as a table for JSON, and lines for a person on all that goes beyond them."""
     request.check()
-    metrics = chosen(request.metrics, request.units)
+    metrics = select_metrics(request.metrics, request.units)
     written = list(read_lines(request.hypotheses))
     references = read_references(request.references, request.hypotheses, len(written))
-    counts = statistics(written, references, metrics)
+    counts = text_statistics(written, references, metrics)
     scores: dict[str, Any] = {"segments": len(written)}
     scores |= {name: metric.score(counts[name]) for name, metric in metrics.items()}
     lines: list[str] = []
@@ -133,13 +133,13 @@ def compare_files(
     times: int,
     seed: int,
     plot: str | None = None,
-) -> tuple[dict[str, Metric], list[Standing]]:
+) -> tuple[dict[str, TextMetric], list[Standing]]:
     """Standings of the outputs in files, the first of them the baseline."""
     if len(systems) < 2:
         raise DataError(f"nothing to compare: found one system ({systems[0]}), expected a baseline and another")
     if doubled := next((path for path in systems if systems.count(path) > 1), None):
         raise DataError(f"{doubled}: found twice, expected each system once")
-    metrics = chosen(names, units)
+    metrics = select_metrics(names, units)
     if plot is not None:
         check_picture(plot)
     first = list(read_lines(systems[0]))

@@ -12,7 +12,7 @@ from dragoman.reports.plots import INK, LARGEST, figure, save
 from dragoman.reports.text_tables import shown_p
 from dragoman.scoring.cuts import CutScore
 from dragoman.scoring.edit import Alignment, visible
-from dragoman.scoring.metric import Metric
+from dragoman.scoring.metric import TextMetric
 from dragoman.scoring.significance import Standing
 
 BLUE, GREY, RED = "#0b69a3", "#9fb3c8", "#ab091e"
@@ -73,7 +73,7 @@ def draw_edit_table(alignment: Alignment, path: str | Path, title: str = "") -> 
 
 
 def draw_comparison(
-    standings: Sequence[Standing], metrics: Mapping[str, Metric], path: str | Path, title: str = ""
+    standings: Sequence[Standing], metrics: Mapping[str, TextMetric], path: str | Path, title: str = ""
 ) -> Path:
     """A panel for each metric: every system's score with its interval, coloured where it differs from the baseline."""
     systems = list(dict.fromkeys(standing.system for standing in standings))
@@ -83,7 +83,7 @@ def draw_comparison(
     drawing, _ = figure(width, min(LARGEST, rows * (1.3 + 0.42 * len(systems)) + 0.6))
     for place, (name, metric) in enumerate(metrics.items()):
         axes = drawing.add_subplot(rows, columns, place + 1)
-        scale = 100 if metric.fraction else 1
+        scale = metric.scale
         mine = [standing for standing in standings if standing.metric == name]
         for height, standing in enumerate(mine):
             colour = _verdict(standing)
@@ -101,7 +101,9 @@ def draw_comparison(
         axes.margins(x=0.15)
         names = [_shown(system) for system in systems] if place % columns == 0 else [""] * len(mine)
         axes.set_yticks(range(len(mine)), names)
-        axes.set_title(f"{metric.title}{' %' if metric.fraction else ''} {'↑' if metric.higher else '↓'}", fontsize=11)
+        axes.set_title(
+            f"{metric.label}{' %' if metric.percent else ''} {'↑' if metric.higher_is_better else '↓'}", fontsize=11
+        )
         axes.tick_params(labelsize=9, colors=INK)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", alpha=0.25)
@@ -120,7 +122,7 @@ def _verdict(standing: Standing) -> str:
 
 def draw_cut(
     systems: Mapping[str, Sequence[CutScore]],
-    metric: Metric,
+    metric: TextMetric,
     path: str | Path,
     along: str,
     title: str = "",
@@ -134,7 +136,7 @@ def draw_cut(
     labels = list(dict.fromkeys(group.label for groups in systems.values() for group in groups))
     drawing, _ = figure(min(LARGEST, max(6.0, 1.6 + 0.9 * len(labels))), 4.4)
     axes: Any = drawing.add_subplot()
-    scale = 100 if metric.fraction else 1
+    scale = metric.scale
     for number, (name, groups) in enumerate(systems.items()):
         shift = 0.12 * (number - (len(systems) - 1) / 2)
         places = [labels.index(group.label) + shift for group in groups]
@@ -145,7 +147,7 @@ def draw_cut(
     first = {group.label: group.segments for group in next(iter(systems.values()))}
     axes.set_xticks(range(len(labels)), [f"{_shown(label)}\n({first.get(label, 0):,})" for label in labels])
     axes.set_xlabel(f"{along} (segments)", color=INK)
-    axes.set_ylabel(f"{metric.title}{' %' if metric.fraction else ''}", color=INK)
+    axes.set_ylabel(f"{metric.label}{' %' if metric.percent else ''}", color=INK)
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", alpha=0.25)
     axes.tick_params(labelsize=9, colors=INK)

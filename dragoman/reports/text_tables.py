@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dragoman.analysis.probes import PROBES, REFUSED, Outcome
 from dragoman.scoring.cuts import CutScore
 from dragoman.scoring.edit import Alignment
-from dragoman.scoring.metric import Metric
+from dragoman.scoring.metric import TextMetric
 from dragoman.scoring.significance import Standing
 
 
@@ -35,29 +35,29 @@ def _counts(substitutions: int, insertions: int, deletions: int) -> str:
     return f"{substitutions:,} S, {insertions:,} I, {deletions:,} D"
 
 
-def cut_lines(metric: Metric, groups: Sequence[CutScore], along: str) -> Iterator[str]:
+def cut_lines(metric: TextMetric, groups: Sequence[CutScore], along: str) -> Iterator[str]:
     """One line a group: its label, number of segments, score and interval."""
     wide = max(len(along), *(len(group.label) for group in groups))
-    yield f"{along:<{wide}}  {'segments':>8}  {metric.title:>11}  95 % interval"
+    yield f"{along:<{wide}}  {'segments':>8}  {metric.label:>11}  95 % interval"
     for group in groups:
-        low, high = (metric.show(bound) for bound in group.interval)
-        yield f"{group.label:<{wide}}  {group.segments:>8,}  {metric.show(group.score):>11}  {low} to {high}"
+        low, high = (metric.format(bound) for bound in group.interval)
+        yield f"{group.label:<{wide}}  {group.segments:>8,}  {metric.format(group.score):>11}  {low} to {high}"
 
 
-def comparison_lines(standings: Sequence[Standing], metrics: Mapping[str, Metric]) -> Iterator[str]:
+def comparison_lines(standings: Sequence[Standing], metrics: Mapping[str, TextMetric]) -> Iterator[str]:
     """A block for each metric: every system with its interval, difference to the first and p-values."""
     wide = max(len("system"), *(len(standing.system) for standing in standings))
     for name, metric in metrics.items():
         mine = [standing for standing in standings if standing.metric == name]
-        direction = "higher" if metric.higher else "lower"
-        yield f"{metric.title}: {direction} is better   {mine[0].signature}"
+        direction = "higher" if metric.higher_is_better else "lower"
+        yield f"{metric.label}: {direction} is better   {mine[0].signature}"
         columns = f"{'score':>10}  {'95 % interval':^22}  {'difference':>10}  {'p boot.':>7}  {'p rand.':>7}"
         yield f"  {'system':<{wide}}  {columns}"
         for standing in mine:
-            low, high = (metric.show(bound) for bound in standing.interval)
-            line = f"  {standing.system:<{wide}}  {metric.show(standing.score):>10}  {f'{low} to {high}':^22}"
+            low, high = (metric.format(bound) for bound in standing.interval)
+            line = f"  {standing.system:<{wide}}  {metric.format(standing.score):>10}  {f'{low} to {high}':^22}"
             if standing.versus:
-                difference = standing.versus.difference * (100 if metric.fraction else 1)
+                difference = standing.versus.difference * metric.scale
                 line += f"  {difference:>+10.2f}  {shown_p(standing.versus.bootstrap):>7}"
                 line += f"  {shown_p(standing.versus.randomisation):>7}"
             yield line.rstrip()

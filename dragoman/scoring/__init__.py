@@ -1,10 +1,11 @@
-"""From text to scores: edit distances, alignments, the table of metrics, and how sure their numbers are."""
+"""Metrics of texts and labels, edit distance, confidence intervals and significance tests."""
 
 from __future__ import annotations
 
 from dragoman.scoring.edit import Alignment, Operation, align, edit_distance
 from dragoman.scoring.error_rates import alignments
-from dragoman.scoring.metric import Metric, Statistics
+from dragoman.scoring.metric import LabelMetric, Metric, Statistics, TextMetric
+from dragoman.scoring.registry import metrics_for, register
 from dragoman.scoring.report import (
     ErrorRate,
     TextScores,
@@ -15,15 +16,15 @@ from dragoman.scoring.report import (
     word_error_rate,
 )
 from dragoman.scoring.significance import compare
-from dragoman.scoring.table import METRICS
 
 __all__ = [
-    "METRICS",
     "Alignment",
     "ErrorRate",
+    "LabelMetric",
     "Metric",
     "Operation",
     "Statistics",
+    "TextMetric",
     "TextScores",
     "align",
     "alignments",
@@ -31,6 +32,8 @@ __all__ = [
     "compare",
     "edit_distance",
     "exact_matches",
+    "metrics_for",
+    "register",
     "score_table",
     "score_text",
     "word_error_rate",

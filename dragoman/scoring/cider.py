@@ -1,14 +1,14 @@
-"""CIDEr-D (FIELD I3; Vedantam, Zitnick and Parikh 2015, section 6): captions against several references.
+"""CIDEr-D (Vedantam, Zitnick and Parikh 2015, section 6): captions against several references.
 
-A text is a vector of tf-idf weights for each n of 1 to 4, where idf is learned from the references that are scored
-against: log(images / images whose references have the n-gram). Of hypothesis h and reference r the value is the mean
-over n of
+A text is a vector of tf-idf weights for each n from 1 to 4. The idf comes from the references of the scored set:
+log(images / images whose references have the n-gram). The score of hypothesis h against reference r is the mean over
+n of
 
     10 · exp(−(|h| − |r|)² / 2σ²) · min(h, r) · r / (‖h‖ ‖r‖),  σ = 6,
 
-the mean over references and over segments. Since idf depends on the whole set, a part of it has other values than in
-the whole; what is counted here are the values of segments, so that cuts and intervals are those of a fixed idf. Words
-are lower case without punctuation, and are not stemmed, as the coco-caption code has it.
+then averaged over references and over segments. The statistics are the scores of segments, so subsets and confidence
+intervals keep the idf of the whole set. A single segment cannot be scored alone. Words are lower-case, without
+punctuation and without stemming, as in the coco-caption code.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dragoman.scoring.metric import Numbers, References, Statistics, as_rows, ratio, signature
+from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio, signature
 
-ORDERS, SIGMA, SCALE = 4, 6.0, 10.0
+MAX_ORDER, SIGMA, SCALE = 4, 6.0, 10.0
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
-Gram = tuple[str, ...]
+Ngram = tuple[str, ...]
 
 
 def words(text: str) -> list[str]:
@@ -32,50 +32,67 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def grams(text: Sequence[str]) -> Counter[Gram]:
-    """How often each run of 1 to 4 words comes."""
+def ngrams(tokens: Sequence[str]) -> Counter[Ngram]:
+    """The number of occurrences of every n-gram of 1 to 4 words."""
     return Counter(
-        tuple(text[place : place + size]) for size in range(1, ORDERS + 1) for place in range(len(text) - size + 1)
+        tuple(tokens[start : start + order])
+        for order in range(1, MAX_ORDER + 1)
+        for start in range(len(tokens) - order + 1)
     )
 
 
-def weighed(counts: Mapping[Gram, int], weights: Mapping[Gram, float]) -> tuple[dict[Gram, float], list[float]]:
-    """tf-idf of every n-gram, tf being the plain count, and the norm for each n."""
-    vector = {gram: count * weights[gram] for gram, count in counts.items()}
-    squares = [0.0] * ORDERS
-    for gram, value in vector.items():
-        squares[len(gram) - 1] += value**2
+def tf_idf(counts: Mapping[Ngram, int], idf: Mapping[Ngram, float]) -> tuple[dict[Ngram, float], list[float]]:
+    """The weight of every n-gram, where tf is the plain count, and the norm of the vector of each order."""
+    vector = {ngram: count * idf[ngram] for ngram, count in counts.items()}
+    squares = [0.0] * MAX_ORDER
+    for ngram, value in vector.items():
+        squares[len(ngram) - 1] += value**2
     return vector, [math.sqrt(square) for square in squares]
 
 
 def count_cider(hypotheses: Sequence[str], references: References) -> Statistics:
-    """The value of every segment, and a one."""
-    texts = [[words(text) for text in several] for several in references]
-    counted = [[grams(text) for text in several] for several in texts]
-    images = Counter(gram for several in counted for gram in {gram for one in several for gram in one})
-    whole = math.log(max(1, len(references)))
-    written = [words(text) for text in hypotheses]
+    """For each segment its score, and 1."""
+    reference_tokens = [[words(text) for text in texts] for texts in references]
+    reference_ngrams = [[ngrams(tokens) for tokens in texts] for texts in reference_tokens]
+    images = Counter(ngram for texts in reference_ngrams for ngram in {ngram for counts in texts for ngram in counts})
+    log_images = math.log(max(1, len(references)))
     rows = []
-    for text, several, counts in zip(written, texts, counted, strict=True):
-        own = grams(text)
-        known = {gram: whole - math.log(max(1, images[gram])) for one in (own, *counts) for gram in one}
-        vector, norms = weighed(own, known)
+    for hypothesis, texts, counted in zip(hypotheses, reference_tokens, reference_ngrams, strict=True):
+        tokens = words(hypothesis)
+        own = ngrams(tokens)
+        idf = {ngram: log_images - math.log(max(1, images[ngram])) for counts in (own, *counted) for ngram in counts}
+        vector, norms = tf_idf(own, idf)
         total = 0.0
-        for reference, count in zip(several, counts, strict=True):
-            other, lengths = weighed(count, known)
-            shared = [0.0] * ORDERS
-            for gram, value in vector.items():
-                if gram in other:
-                    shared[len(gram) - 1] += min(value, other[gram]) * other[gram]
-            apart = math.exp(-((len(text) - len(reference)) ** 2) / (2 * SIGMA**2))
-            total += apart * sum(
-                part / (norms[n] * lengths[n]) if norms[n] and lengths[n] else 0.0 for n, part in enumerate(shared)
+        for reference, counts in zip(texts, counted, strict=True):
+            other, other_norms = tf_idf(counts, idf)
+            products = [0.0] * MAX_ORDER
+            for ngram, value in vector.items():
+                if ngram in other:
+                    products[len(ngram) - 1] += min(value, other[ngram]) * other[ngram]
+            length_penalty = math.exp(-((len(tokens) - len(reference)) ** 2) / (2 * SIGMA**2))
+            total += length_penalty * sum(
+                product / (norms[n] * other_norms[n]) if norms[n] and other_norms[n] else 0.0
+                for n, product in enumerate(products)
             )
-        rows.append([SCALE * total / ORDERS / len(several), 1.0])
+        rows.append([SCALE * total / MAX_ORDER / len(texts), 1.0])
     return Statistics(as_rows(rows), signature(references, case="lc", tok="words", idf="references", sigma="6"))
 
 
-def combine_cider(sums: Numbers) -> Numbers:
-    """The mean of the segments."""
+def combine_cider(sums: FloatArray) -> FloatArray:
+    """The mean over segments."""
     total, count = np.moveaxis(sums, -1, 0)
     return ratio(total, count)
+
+
+METRICS = (
+    TextMetric(
+        name="cider",
+        label="CIDEr-D",
+        about="tf-idf similarity of n-grams, 0 to 10, for captions",
+        percent=False,
+        decimals=".3f",
+        count=count_cider,
+        combine=combine_cider,
+        has_segment_costs=False,  # its idf comes from the whole set of references
+    ),
+)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dragoman.errors import DataError
 from dragoman.scoring.lengths import length_groups
-from dragoman.scoring.metric import Metric, Statistics
+from dragoman.scoring.metric import Statistics, TextMetric
 from dragoman.scoring.significance import TIMES, Interval, bootstrap, interval
 
 FREQUENCIES = (0, 1, 2, 10, 100, 1000)  # where the groups begin; each is ten times as frequent as the one before
@@ -66,7 +66,7 @@ def by_tag(tags: Sequence[str]) -> list[Group]:
 
 
 def cut(
-    metric: Metric, statistics: Statistics, groups: Sequence[Group], *, times: int = TIMES, seed: int = 1
+    metric: TextMetric, statistics: Statistics, groups: Sequence[Group], *, times: int = TIMES, seed: int = 1
 ) -> list[CutScore]:
     """The score of every group, with its 95 % interval: small groups are not sure."""
     found = []

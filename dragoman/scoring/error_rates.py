@@ -1,4 +1,4 @@
-"""Error rates over words, phonemes and characters, and exact matches (FIELD I2)."""
+"""Word, phoneme and character error rates, and exact match."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Literal
 import numpy as np
 
 from dragoman.scoring.edit import Alignment, align, edit_distance
-from dragoman.scoring.metric import Numbers, References, Statistics, as_rows, check_segments, ratio, signature
+from dragoman.scoring.metric import (
+    FloatArray,
+    References,
+    Statistics,
+    TextMetric,
+    as_rows,
+    check_segments,
+    ratio,
+    signature,
+)
 
 
 @dataclass(frozen=True)
@@ -103,40 +112,87 @@ def error_kinds(
     return kinds | {"reference": sum(len(one.left) for one in found)}
 
 
-# --- as rows of the table of metrics
+# --- statistics and metrics
 
 
-def _counted(rate: ErrorRate, references: References, tokens: str) -> Statistics:
+def _rate_statistics(rate: ErrorRate, references: References, tokens: str) -> Statistics:
     rows = list(zip(rate.edits, rate.lengths, strict=True))
     return Statistics(as_rows(rows), signature(references, case="mixed", tok=tokens))
 
 
-def count_tokens(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Edits and reference length in tokens between whitespace."""
-    return _counted(word_error_rate(hypotheses, references), references, "space")
+def count_word_edits(hypotheses: Sequence[str], references: References) -> Statistics:
+    """Edits and reference length in whitespace-separated tokens."""
+    return _rate_statistics(word_error_rate(hypotheses, references), references, "space")
 
 
-def count_characters(hypotheses: Sequence[str], references: References) -> Statistics:
+def count_character_edits(hypotheses: Sequence[str], references: References) -> Statistics:
     """Edits and reference length in characters."""
-    return _counted(character_error_rate(hypotheses, references), references, "char")
+    return _rate_statistics(character_error_rate(hypotheses, references), references, "char")
 
 
-def count_exact(hypotheses: Sequence[str], references: References) -> Statistics:
-    """1 for what is right, and 1 for every segment."""
-    rows = [(float(right), 1.0) for right in exact_matches(hypotheses, references)]
+def count_exact_matches(hypotheses: Sequence[str], references: References) -> Statistics:
+    """1 for a segment that matches a reference, and 1 for every segment."""
+    rows = [(float(match), 1.0) for match in exact_matches(hypotheses, references)]
     return Statistics(as_rows(rows), signature(references, case="mixed", tok="none"))
 
 
-def combine_errors(sums: Numbers) -> Numbers:
-    """Edits over reference symbols, over one where there are none."""
+def combine_error_rate(sums: FloatArray) -> FloatArray:
+    """Edits divided by reference length; an empty reference counts as length one."""
     return np.asarray(sums[..., 0] / np.maximum(1, sums[..., 1]))
 
 
-def combine_matches(sums: Numbers) -> Numbers:
-    """The share of segments that are right."""
+def combine_accuracy(sums: FloatArray) -> FloatArray:
+    """The share of segments that match."""
     return ratio(sums[..., 0], sums[..., 1])
 
 
-def combine_misses(sums: Numbers) -> Numbers:
-    """The share of segments that are not right."""
+def combine_inaccuracy(sums: FloatArray) -> FloatArray:
+    """The share of segments that do not match."""
     return ratio(sums[..., 1] - sums[..., 0], sums[..., 1])
+
+
+METRICS = (
+    TextMetric(
+        name="wer",
+        label="WER",
+        about="word edits per reference word",
+        outputs=("words",),
+        higher_is_better=False,
+        count=count_word_edits,
+        combine=combine_error_rate,
+    ),
+    # The literature on grapheme-to-phoneme conversion calls the share of words that are not exactly right WER.
+    TextMetric(
+        name="wer",
+        label="WER",
+        about="share of words whose phonemes are not exactly right",
+        outputs=("phonemes",),
+        higher_is_better=False,
+        count=count_exact_matches,
+        combine=combine_inaccuracy,
+    ),
+    TextMetric(
+        name="cer",
+        label="CER",
+        about="character edits per reference character",
+        higher_is_better=False,
+        count=count_character_edits,
+        combine=combine_error_rate,
+    ),
+    TextMetric(
+        name="per",
+        label="PER",
+        about="phoneme edits per reference phoneme",
+        outputs=("phonemes",),
+        higher_is_better=False,
+        count=count_word_edits,
+        combine=combine_error_rate,
+    ),
+    TextMetric(
+        name="exact_match",
+        label="exact match",
+        about="share of outputs equal to a reference",
+        count=count_exact_matches,
+        combine=combine_accuracy,
+    ),
+)

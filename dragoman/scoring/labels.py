@@ -1,4 +1,4 @@
-"""Metrics of classes, tags and numbers (FIELD I5; those of GLUE, Wang et al. 2018), as plain functions."""
+"""Accuracy, F₁ and correlations of labels, numbers and tags: the metrics of GLUE (Wang et al. 2018) as functions."""
 
 from __future__ import annotations
 
@@ -10,141 +10,144 @@ from typing import NamedTuple
 import numpy as np
 
 from dragoman.errors import DataError
-from dragoman.scoring.metric import Numbers
+from dragoman.scoring.metric import FloatArray
 
 
-def _check(found: Sequence[object], expected: Sequence[object], least: int = 1) -> None:
-    if len(found) != len(expected):
-        raise DataError(f"cannot score {len(found)} outputs against {len(expected)} truths: expected as many of each")
-    if len(found) < least:
-        raise DataError(f"nothing to score: found {len(found)} outputs, expected at least {least}")
+def _check(predictions: Sequence[object], targets: Sequence[object], minimum: int = 1) -> None:
+    if len(predictions) != len(targets):
+        raise DataError(
+            f"cannot score {len(predictions)} predictions against {len(targets)} targets: expected as many of each"
+        )
+    if len(predictions) < minimum:
+        raise DataError(f"nothing to score: found {len(predictions)} predictions, expected at least {minimum}")
 
 
-def accuracy(found: Sequence[Hashable], expected: Sequence[Hashable]) -> float:
-    """The share of labels that are right."""
-    _check(found, expected)
-    return sum(one == other for one, other in zip(found, expected, strict=True)) / len(found)
+def accuracy(predictions: Sequence[Hashable], targets: Sequence[Hashable]) -> float:
+    """The share of predictions that equal their target."""
+    _check(predictions, targets)
+    return sum(prediction == target for prediction, target in zip(predictions, targets, strict=True)) / len(targets)
 
 
 class FScore(NamedTuple):
-    """Precision, recall and their harmonic mean; each 0 where nothing could be counted."""
+    """Precision, recall and their harmonic mean; each is 0 where its denominator is 0."""
 
     precision: float
     recall: float
     f1: float
 
 
-def f_score(right: int, found: int, expected: int) -> FScore:
-    """The F₁ of so many right among those found and those expected."""
+def f_score(true_positives: int, predicted: int, actual: int) -> FScore:
+    """Precision, recall and F₁ from counts."""
     return FScore(
-        right / found if found else 0.0,
-        right / expected if expected else 0.0,
-        2 * right / (found + expected) if found + expected else 0.0,
+        true_positives / predicted if predicted else 0.0,
+        true_positives / actual if actual else 0.0,
+        2 * true_positives / (predicted + actual) if predicted + actual else 0.0,
     )
 
 
-def class_scores(found: Sequence[Hashable], expected: Sequence[Hashable]) -> dict[Hashable, FScore]:
-    """The F₁ of every class that was found or expected."""
-    _check(found, expected)
-    right = Counter(one for one, other in zip(found, expected, strict=True) if one == other)
-    written, true = Counter(found), Counter(expected)
-    return {label: f_score(right[label], written[label], true[label]) for label in true | written}
+def class_scores(predictions: Sequence[Hashable], targets: Sequence[Hashable]) -> dict[Hashable, FScore]:
+    """The F₁ of every label that was predicted or is a target."""
+    _check(predictions, targets)
+    correct = Counter(target for prediction, target in zip(predictions, targets, strict=True) if prediction == target)
+    predicted, actual = Counter(predictions), Counter(targets)
+    return {label: f_score(correct[label], predicted[label], actual[label]) for label in actual | predicted}
 
 
-def macro_f1(found: Sequence[Hashable], expected: Sequence[Hashable]) -> float:
-    """The mean F₁ of all classes that were found or expected, each counting the same however rare."""
-    scores = class_scores(found, expected)
+def macro_f1(predictions: Sequence[Hashable], targets: Sequence[Hashable]) -> float:
+    """The unweighted mean F₁ of all labels that were predicted or are targets."""
+    scores = class_scores(predictions, targets)
     return sum(score.f1 for score in scores.values()) / len(scores)
 
 
-def matthews(found: Sequence[Hashable], expected: Sequence[Hashable]) -> float:
-    """The correlation of Matthews (1975) between −1 and 1, for any number of classes (Gorodkin 2004); CoLA's metric.
+def matthews(predictions: Sequence[Hashable], targets: Sequence[Hashable]) -> float:
+    """Matthews correlation (1975) between −1 and 1, for any number of labels (Gorodkin 2004); CoLA's metric.
 
-    0 where one side has only one class.
+    0 where all predictions or all targets are the same.
     """
-    _check(found, expected)
-    count = len(found)
-    right = sum(one == other for one, other in zip(found, expected, strict=True))
-    written, true = Counter(found), Counter(expected)
-    both = count * right - sum(written[label] * true[label] for label in written)
-    spreads = [count**2 - sum(size**2 for size in sizes.values()) for sizes in (written, true)]
-    return both / math.sqrt(spreads[0] * spreads[1]) if all(spreads) else 0.0
+    _check(predictions, targets)
+    count = len(predictions)
+    correct = sum(prediction == target for prediction, target in zip(predictions, targets, strict=True))
+    predicted, actual = Counter(predictions), Counter(targets)
+    covariance = count * correct - sum(predicted[label] * actual[label] for label in predicted)
+    variances = [count**2 - sum(size**2 for size in sizes.values()) for sizes in (predicted, actual)]
+    return covariance / math.sqrt(variances[0] * variances[1]) if all(variances) else 0.0
 
 
-def mean_squared_error(found: Sequence[float], expected: Sequence[float]) -> float:
+def mean_squared_error(predictions: Sequence[float], targets: Sequence[float]) -> float:
     """The mean of squared differences."""
-    _check(found, expected)
-    return float(np.mean((np.asarray(found, dtype=np.float64) - np.asarray(expected, dtype=np.float64)) ** 2))
+    _check(predictions, targets)
+    return float(np.mean((np.asarray(predictions, dtype=np.float64) - np.asarray(targets, dtype=np.float64)) ** 2))
 
 
-def pearson(found: Sequence[float], expected: Sequence[float]) -> float:
-    """The linear correlation between −1 and 1; 0 where one side does not vary."""
-    _check(found, expected, least=2)
-    sides = [np.asarray(side, dtype=np.float64) for side in (found, expected)]
+def pearson(predictions: Sequence[float], targets: Sequence[float]) -> float:
+    """The linear correlation between −1 and 1; 0 where one side is constant."""
+    _check(predictions, targets, minimum=2)
+    sides = [np.asarray(side, dtype=np.float64) for side in (predictions, targets)]
     if any((side == side[0]).all() for side in sides):  # the mean of equal numbers need not equal them
         return 0.0
-    one, other = (side - side.mean() for side in sides)
-    # Each is divided by its own largest first, so that tiny or huge numbers do not vanish or overflow when squared.
-    one, other = one / np.abs(one).max(), other / np.abs(other).max()
-    return float(np.clip(one @ other / math.sqrt(float(one @ one) * float(other @ other)), -1.0, 1.0))
+    left, right = (side - side.mean() for side in sides)
+    # Dividing each side by its largest value keeps tiny or huge numbers from underflow and overflow when squared.
+    left, right = left / np.abs(left).max(), right / np.abs(right).max()
+    return float(np.clip(left @ right / math.sqrt(float(left @ left) * float(right @ right)), -1.0, 1.0))
 
 
-def ranks(values: Sequence[float]) -> Numbers:
-    """The rank of every number, from 1; equal ones share the mean of theirs."""
-    _, places, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
+def ranks(values: Sequence[float]) -> FloatArray:
+    """The rank of every number, from 1; equal numbers share the mean of their ranks."""
+    _, inverse, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[places])
+    return np.asarray((last - (counts - 1) / 2)[inverse])
 
 
-def spearman(found: Sequence[float], expected: Sequence[float]) -> float:
-    """The correlation of ranks: 1 for any growing relation."""
-    _check(found, expected, least=2)
-    return pearson(list(ranks(found)), list(ranks(expected)))
+def spearman(predictions: Sequence[float], targets: Sequence[float]) -> float:
+    """The Pearson correlation of ranks: 1 for any increasing relation."""
+    _check(predictions, targets, minimum=2)
+    return pearson(list(ranks(predictions)), list(ranks(targets)))
 
 
 # --- tagging
 
 
-class Span(NamedTuple):
-    """Tokens from `first` up to `last`, not included, that bear one label."""
+class TagSpan(NamedTuple):
+    """The words from `start` up to `end`, which is excluded, that have one label."""
 
     label: str
-    first: int
-    last: int
+    start: int
+    end: int
 
 
-def spans(tags: Sequence[str]) -> set[Span]:
+def is_bio_tag(tag: str) -> bool:
+    """Whether a tag is O, B-LABEL or I-LABEL."""
+    return tag == "O" or (tag[:2] in ("B-", "I-") and len(tag) > 2)
+
+
+def bio_spans(tags: Sequence[str]) -> set[TagSpan]:
     """The spans of a row of BIO tags (B-PER, I-PER, O).
 
-    An I- that continues no span of its label begins one, as the CoNLL evaluation reads it.
+    An I- tag that continues no span of its label starts one, as in the CoNLL evaluation script.
     """
-    found: set[Span] = set()
-    label, first = "", 0
-    for place, tag in enumerate([*tags, "O"]):
-        mark, _, name = tag.partition("-")
-        if tag != "O" and (mark not in ("B", "I") or not name):
-            raise DataError(f"tag {place + 1}: found '{tag}', expected O, B-LABEL or I-LABEL")
-        if label and (mark != "I" or name != label):
-            found.add(Span(label, first, place))
+    spans: set[TagSpan] = set()
+    label, start = "", 0
+    for position, tag in enumerate([*tags, "O"]):
+        if not is_bio_tag(tag):
+            raise DataError(f"tag {position + 1}: found '{tag}', expected O, B-LABEL or I-LABEL")
+        prefix, _, name = tag.partition("-")
+        if label and (prefix != "I" or name != label):
+            spans.add(TagSpan(label, start, position))
             label = ""
         if tag != "O" and not label:
-            label, first = name, place
-    return found
+            label, start = name, position
+    return spans
 
 
-def span_f1(found: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> FScore:
-    """The F₁ of whole spans: label and both ends must be right (Tjong Kim Sang and De Meulder 2003)."""
-    _rows(found, expected)
-    pairs = [(spans(one), spans(other)) for one, other in zip(found, expected, strict=True)]
+def span_f1(predictions: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> FScore:
+    """The F₁ of whole spans: label and both ends must be correct (Tjong Kim Sang and De Meulder 2003)."""
+    _check(predictions, targets)
+    for number, (predicted, actual) in enumerate(zip(predictions, targets, strict=True), 1):
+        if len(predicted) != len(actual):
+            raise DataError(f"sentence {number}: found {len(predicted)} tags, expected {len(actual)}")
+    pairs = [(bio_spans(predicted), bio_spans(actual)) for predicted, actual in zip(predictions, targets, strict=True)]
     return f_score(
-        sum(len(one & other) for one, other in pairs),
-        sum(len(one) for one, _ in pairs),
-        sum(len(other) for _, other in pairs),
+        sum(len(predicted & actual) for predicted, actual in pairs),
+        sum(len(predicted) for predicted, _ in pairs),
+        sum(len(actual) for _, actual in pairs),
     )
-
-
-def _rows(found: Sequence[Sequence[str]], expected: Sequence[Sequence[str]]) -> None:
-    _check(found, expected)
-    for number, (one, other) in enumerate(zip(found, expected, strict=True), 1):
-        if len(one) != len(other):
-            raise DataError(f"sentence {number}: found {len(one)} tags, expected {len(other)}")

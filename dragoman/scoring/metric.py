@@ -1,13 +1,14 @@
-"""What every metric is: a way to count each segment, and a way to turn summed counts into a score.
+"""The metric classes: what a metric states about itself, and how it turns outputs into a score.
 
-Because counts add up, corpus scores, cuts, confidence intervals and significance tests all come from one counting.
+A text metric counts sufficient statistics for each segment and combines their sums into a score. Corpus scores, scores
+of subsets, confidence intervals and significance tests therefore all come from one pass over the texts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,44 +16,100 @@ from numpy.typing import NDArray
 from dragoman.errors import DataError
 from dragoman.version import __version__
 
-Numbers = NDArray[np.float64]
-References = Sequence[Sequence[str]]  # one or more texts a segment; their number may differ between segments
+FloatArray = NDArray[np.float64]
+References = Sequence[Sequence[str]]  # one or more reference texts per segment; their number may differ
+
+Units = Literal["words", "phonemes"]  # what the space-separated symbols of a text are (data.units)
+LabelOutputs = Literal["labels", "numbers", "tags"]
+OutputKind = Literal["words", "phonemes", "labels", "numbers", "tags", "masked tokens", "likelihood"]
 
 
 class Statistics(NamedTuple):
     """The counts of every segment, and the signature that says how they were counted."""
 
-    rows: Numbers  # (S, K), one row a segment; a part of the corpus is a sum of rows
+    rows: FloatArray  # (S, K), one row per segment; the statistics of a subset are the sum of its rows
     signature: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One row of the table of metrics."""
+    """What the rest of the package knows about a metric; `register` makes it available everywhere.
 
-    title: str
-    about: str
+    Metrics that the model itself measures (loss, perplexity, accuracy on masked tokens) are plain `Metric` objects.
+    """
+
+    name: str  # key in JSON, in `--metric` and in `train.metric`
+    label: str  # as papers write it
+    about: str  # one line for help and reports
+    outputs: tuple[OutputKind, ...]  # which outputs it scores
+    higher_is_better: bool = True
+    selects_checkpoints: bool = True  # whether `train.metric` may name it
+    percent: bool = True  # a fraction, shown times 100 with a percent sign
+    decimals: str = ".2f"  # format of the number that is shown
+
+    @property
+    def scale(self) -> int:
+        """The factor from a score to the number that reports and plots show."""
+        return 100 if self.percent else 1
+
+    def format(self, value: float) -> str:
+        """A score as reports show it."""
+        return f"{self.scale * value:{self.decimals}}" + (" %" if self.percent else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextMetric(Metric):
+    """A metric over texts and their references."""
+
     count: Callable[[Sequence[str], References], Statistics]
-    combine: Callable[[Numbers], Numbers]  # summed counts (..., K) → scores (...)
-    higher: bool = True  # whether a higher score is the better one
-    fraction: bool = True  # of one, and shown as a percentage; otherwise already from 0 to 100
+    combine: Callable[[FloatArray], FloatArray]  # summed statistics (..., K) → scores (...)
+    outputs: tuple[OutputKind, ...] = ("words", "phonemes")
+    has_segment_costs: bool = True  # False where a segment's score depends on the other segments
+    sentence_costs: Callable[[Sequence[str], References], list[float]] | None = None  # unless 1 − score will do
+    pairwise: Callable[[Sequence[str], Sequence[str]], FloatArray] | None = None  # a faster way to `pairwise_costs`
 
     def statistics(self, hypotheses: Sequence[str], references: References) -> Statistics:
-        """The counts of every segment, after a look at what was given."""
+        """The statistics of every segment; raises DataError for input that cannot be scored."""
         check_segments(hypotheses, references)
         return self.count(hypotheses, references)
 
     def score(self, statistics: Statistics) -> float:
-        """The corpus score: of all segments together, not the mean of their scores."""
+        """The corpus score: of all segments together, not the mean of segment scores."""
         return float(self.combine(statistics.rows.sum(axis=0)))
 
-    def show(self, value: float) -> str:
-        """A score as people read it."""
-        return f"{100 * value:.2f} %" if self.fraction else f"{value:.2f}"
+    def costs(self, hypotheses: Sequence[str], references: References) -> list[float]:
+        """The cost of each hypothesis: 0 is perfect; an error rate, or 1 − score on a scale from 0 to 1."""
+        assert self.has_segment_costs, f"{self.name} has no costs of single segments"
+        if self.sentence_costs is not None:
+            return self.sentence_costs(hypotheses, references)
+        scores = self.combine(self.statistics(hypotheses, references).rows) / (1 if self.percent else 100)
+        costs: list[float] = (1 - scores if self.higher_is_better else scores).tolist()
+        return costs
+
+    def pairwise_costs(self, hypotheses: Sequence[str], references: Sequence[str]) -> FloatArray:
+        """The cost of each hypothesis if each reference were the only one: (H, R)."""
+        if self.pairwise is not None:
+            return self.pairwise(hypotheses, references)
+        pairs = [(hypothesis, [reference]) for hypothesis in hypotheses for reference in references]
+        costs = self.costs([hypothesis for hypothesis, _ in pairs], [reference for _, reference in pairs])
+        return np.array(costs, dtype=np.float64).reshape(len(hypotheses), len(references))
+
+
+def _always(predictions: Sequence[Any], targets: Sequence[Any], labels: Sequence[str]) -> bool:
+    return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelMetric(Metric):
+    """A metric over all predicted and all true labels, numbers or rows of tags."""
+
+    score: Callable[..., float]  # (predictions, targets), or with `uses_label_set` (predictions, targets, labels)
+    uses_label_set: bool = False  # whether `score` needs the whole label set, which a sample may not show
+    applies: Callable[[Sequence[Any], Sequence[Any], Sequence[str]], bool] = _always  # (predictions, targets, labels)
 
 
 def check_segments(hypotheses: Sequence[str], references: References) -> None:
-    """Refuse what cannot be scored: nothing at all, unequal counts, a segment without a reference."""
+    """Raise DataError for no segments, unequal counts, or a segment without references."""
     if len(hypotheses) != len(references):
         raise DataError(
             f"cannot score {len(hypotheses)} hypotheses against references for {len(references)} segments: "
@@ -68,20 +125,20 @@ def check_segments(hypotheses: Sequence[str], references: References) -> None:
             raise DataError(f"segment {number}: found no reference, expected at least one")
 
 
-def signature(references: References, **facts: str) -> str:
-    """A signature in sacreBLEU's form, for what is counted here."""
+def signature(references: References, **properties: str) -> str:
+    """A signature in sacreBLEU's form, for a metric that is counted here."""
     counts = {len(texts) for texts in references}
     count = str(counts.pop()) if len(counts) == 1 else "var"
-    parts = {"nrefs": count, **facts, "version": f"dragoman-{__version__}"}
-    return "|".join(f"{name}:{value}" for name, value in parts.items())
+    fields = {"nrefs": count, **properties, "version": f"dragoman-{__version__}"}
+    return "|".join(f"{name}:{value}" for name, value in fields.items())
 
 
-def as_rows(rows: Sequence[Sequence[float]]) -> Numbers:
-    """Counts as a matrix with one row a segment."""
+def as_rows(rows: Sequence[Sequence[float]]) -> FloatArray:
+    """Statistics as a matrix with one row per segment."""
     return np.asarray(rows, dtype=np.float64)
 
 
-def ratio(above: Any, below: Any) -> Numbers:
-    """Element by element above / below, 0 where nothing stands below."""
-    above, below = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
-    return np.asarray(np.where(below > 0, above / np.where(below > 0, below, 1.0), 0.0))
+def ratio(numerator: Any, denominator: Any) -> FloatArray:
+    """Element-wise division, 0 where the denominator is 0."""
+    numerator, denominator = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    return np.asarray(np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), 0.0))

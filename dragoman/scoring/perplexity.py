@@ -1,8 +1,8 @@
-"""How well a text was predicted, in figures that can be compared across tokenizers (FIELD I5).
+"""Perplexity of a text per token, word and character, and bits per byte.
 
-The nats of a text do not depend on how it was cut into tokens, if every token of it was predicted: so they are divided
-by what the text itself has, its words, characters or bytes, and not only by its tokens. The end of a line counts
-as one word and one character, for it is predicted like them; WikiText's perplexities count it so too.
+The negative log-likelihood of a text does not depend on its tokenization if every token of it was predicted. Divided by
+the text's own words, characters or bytes it can be compared across tokenizers. The end of a line counts as one word and
+one character because the model predicts it like them; WikiText perplexities count it the same way.
 """
 
 from __future__ import annotations
@@ -10,22 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from typing import Any
+
+from dragoman.scoring.metric import Metric
 
 
 @dataclass(frozen=True)
 class TextSize:
-    """What a text has, ends of lines included; sizes add up."""
+    """The size of a text in several units, ends of lines included; sizes add up."""
 
-    words: int = 0  # between spaces
+    words: int = 0  # separated by whitespace
     characters: int = 0
     bytes: int = 0  # in UTF-8
 
     def __add__(self, other: TextSize) -> TextSize:
-        return TextSize(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
+        return TextSize(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
 def text_size(lines: Iterable[str]) -> TextSize:
-    """The size of lines without their ends."""
+    """The size of lines that are given without their ends."""
     words = characters = count = 0
     for line in lines:
         words += len(line.split()) + 1
@@ -35,8 +38,8 @@ def text_size(lines: Iterable[str]) -> TextSize:
 
 
 @dataclass(frozen=True)
-class Likelihood:
-    """The nats a model needs for a text: −Σ log p of its tokens, ends of lines included."""
+class TextLikelihood:
+    """The negative log-likelihood of a text in nats, over all its tokens, ends of lines included."""
 
     nats: float
     tokens: int
@@ -44,39 +47,75 @@ class Likelihood:
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Nats per token."""
         return self.nats / max(1, self.tokens)
 
     @property
     def perplexity(self) -> float:
-        """Of a token; comparable among models with the same tokenizer alone."""
+        """Perplexity per token; comparable only between models with the same tokenizer."""
         return _perplexity(self.nats, self.tokens)
 
     @property
     def word_perplexity(self) -> float:
-        """Of a word."""
+        """Perplexity per word."""
         return _perplexity(self.nats, self.size.words)
 
     @property
     def character_nats(self) -> float:
-        """Nats a character."""
+        """Nats per character."""
         return self.nats / max(1, self.size.characters)
 
     @property
     def character_perplexity(self) -> float:
-        """Of a character."""
+        """Perplexity per character."""
         return _perplexity(self.nats, self.size.characters)
 
     @property
     def byte_bits(self) -> float:
-        """Bits a byte."""
+        """Bits per byte."""
         return self.nats / math.log(2) / max(1, self.size.bytes)
 
     def scores(self) -> dict[str, float]:
-        """All of them by name."""
+        """All figures by name."""
         names = ("loss", "perplexity", "word_perplexity", "character_perplexity", "character_nats", "byte_bits")
         return {name: getattr(self, name) for name in names}
 
 
 def _perplexity(nats: float, count: int) -> float:
-    return math.exp(min(nats / max(1, count), 700.0))  # what is larger is no float
+    return math.exp(min(nats / max(1, count), 700.0))  # a larger exponential overflows
+
+
+def _likelihood_metric(name: str, label: str, about: str, decimals: str, **others: Any) -> Metric:
+    return Metric(
+        name=name,
+        label=label,
+        about=about,
+        outputs=("likelihood",),
+        higher_is_better=False,
+        percent=False,
+        decimals=decimals,
+        **others,
+    )
+
+
+# The loss orders checkpoints as every perplexity does, so the loss alone selects them.
+METRICS = (
+    _likelihood_metric("loss", "loss", "negative log-likelihood per token in nats", ".3f"),
+    *(
+        _likelihood_metric(name, label, about, decimals, selects_checkpoints=False)
+        for name, label, about, decimals in (
+            ("perplexity", "perplexity", "perplexity per token", ".2f"),
+            ("word_perplexity", "word perplexity", "perplexity per word", ".4g"),
+            ("character_perplexity", "character perplexity", "perplexity per character", ".4g"),
+            ("character_nats", "character nats", "nats per character", ".4g"),
+            ("byte_bits", "bits per byte", "bits per UTF-8 byte", ".4g"),
+        )
+    ),
+    Metric(
+        name="token_accuracy",
+        label="token accuracy",
+        about="share of reference tokens that are the model's first choice",
+        outputs=("likelihood",),
+        selects_checkpoints=False,
+    ),
+)

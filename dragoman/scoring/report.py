@@ -1,4 +1,4 @@
-"""The numbers a run reports of its outputs, taken from the table of metrics."""
+"""Scores of a set of outputs by several metrics, as `evaluate` and `score` report them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dragoman.scoring.error_rates import ErrorRate, character_error_rate, exact_matches, word_error_rate
-from dragoman.scoring.metric import References
+from dragoman.scoring.metric import References, Units
+from dragoman.scoring.registry import EVALUATION_DEFAULTS, select_metrics, text_statistics
 from dragoman.scoring.significance import intervals
-from dragoman.scoring.table import Units, chosen, statistics
 
 __all__ = [
     "ErrorRate",
@@ -20,12 +20,6 @@ __all__ = [
     "score_text",
     "word_error_rate",
 ]
-
-# What a run reports when nothing is asked for.
-REPORTED: dict[Units, tuple[str, ...]] = {
-    "words": ("bleu", "chrf", "wer", "cer", "exact_match"),
-    "phonemes": ("bleu", "chrf", "wer", "cer", "exact_match", "per"),
-}
 
 
 @dataclass(frozen=True)
@@ -42,7 +36,7 @@ class TextScores:
     signatures: dict[str, str]
 
     def as_dict(self) -> dict[str, Any]:
-        """The scores as JSON takes them, without the phoneme error rate where there is none."""
+        """The scores for JSON, without the phoneme error rate where there is none."""
         scores = asdict(self)
         if self.per is None:
             del scores["per"]
@@ -50,11 +44,11 @@ class TextScores:
 
 
 def score_text(hypotheses: Sequence[str], references: References, *, units: Units = "words") -> TextScores:
-    """Every metric a run reports, each with the signature that says how it was counted.
+    """The default metrics of an evaluation, each with the signature that says how it was counted.
 
-    `references` holds, per segment, one or more texts; their number may differ between segments. With
-    phonemes the edit rate over whitespace tokens is `per`, and `wer` becomes the share of inputs that match
-    no reference exactly, as the literature on grapheme-to-phoneme conversion reports it.
+    `references` has one or more texts per segment; their number may differ between segments. With phonemes the edit
+    rate over whitespace-separated tokens is `per`, and `wer` is the share of inputs that match no reference exactly, as
+    the literature on grapheme-to-phoneme conversion reports it.
     """
     return TextScores(**{"per": None} | score_table(hypotheses, references, units=units))
 
@@ -68,11 +62,14 @@ def score_table(
     draws: int = 0,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """The scores of these names, or those a run reports, as JSON takes them; with `draws`, 95 % intervals too."""
-    metrics = chosen(tuple(names) or REPORTED[units], units)
-    counts = statistics(hypotheses, references, metrics)
+    """The scores by the named metrics, or by the defaults of an evaluation, for JSON.
+
+    With `draws` bootstrap samples the table also has 95 % confidence intervals.
+    """
+    metrics = select_metrics(tuple(names) or EVALUATION_DEFAULTS[units], units)
+    counts = text_statistics(hypotheses, references, metrics)
     table: dict[str, Any] = {"segments": len(hypotheses)}
     table |= {name: metric.score(counts[name]) for name, metric in metrics.items()}
     if draws:
         table["intervals"] = intervals(metrics, counts, draws, seed)
-    return table | {"signatures": {name: counted.signature for name, counted in counts.items()}}
+    return table | {"signatures": {name: statistics.signature for name, statistics in counts.items()}}

@@ -1,7 +1,7 @@
-"""ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004), for summaries: F₁ of each segment, and their mean.
+"""ROUGE-1, ROUGE-2 and ROUGE-L (Lin 2004): the mean over segments of F₁.
 
-Words are lower-case runs of letters and digits of any script, unstemmed. Of several references the one with the best
-F₁ counts. ROUGE-L takes the longest common subsequence of the whole texts, not sentence by sentence.
+Words are lower-case runs of letters and digits of any script, without stemming. Of several references the one with the
+best F₁ counts. ROUGE-L takes the longest common subsequence of whole texts, not of sentences.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
-from dragoman.scoring.metric import Numbers, References, Statistics, as_rows, ratio, signature
+from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio, signature
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -21,46 +21,46 @@ def words(text: str) -> list[str]:
 
 
 def common_subsequence(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """The length of the longest sequence that stands, with gaps, in both; bit-parallel (Hyyrö 2004)."""
-    places: dict[Hashable, int] = {}
+    """The length of the longest common subsequence, by bit-parallel dynamic programming (Hyyrö 2004)."""
+    positions: dict[Hashable, int] = {}
     for index, symbol in enumerate(left):
-        places[symbol] = places.get(symbol, 0) | 1 << index
+        positions[symbol] = positions.get(symbol, 0) | 1 << index
     mask = (1 << len(left)) - 1
     gaps = mask
     for symbol in right:
-        hits = gaps & places.get(symbol, 0)
+        hits = gaps & positions.get(symbol, 0)
         gaps = ((gaps + hits) | (gaps - hits)) & mask
     return len(left) - gaps.bit_count()
 
 
 def ngram_overlap(order: int) -> Callable[[list[str], list[str]], tuple[int, int, int]]:
-    """Counts matches of n-grams of one order, and how many there are on each side."""
+    """A function that counts matching n-grams of one order, and the n-grams of each side."""
 
     def overlap(left: list[str], right: list[str]) -> tuple[int, int, int]:
-        one, other = (
-            Counter(tuple(tokens[place : place + order]) for place in range(len(tokens) - order + 1))
+        ngrams, others = (
+            Counter(tuple(tokens[start : start + order]) for start in range(len(tokens) - order + 1))
             for tokens in (left, right)
         )
-        return (one & other).total(), one.total(), other.total()
+        return (ngrams & others).total(), ngrams.total(), others.total()
 
     return overlap
 
 
 def subsequence_overlap(left: list[str], right: list[str]) -> tuple[int, int, int]:
-    """The longest common subsequence, and the length of each side."""
+    """The length of the longest common subsequence, and the length of each side."""
     return common_subsequence(left, right), len(left), len(right)
 
 
 def rouge_counter(
     overlap: Callable[[list[str], list[str]], tuple[int, int, int]],
 ) -> Callable[[Sequence[str], References], Statistics]:
-    """Counts segments by an overlap: the F₁ of each, and 1."""
+    """The counting function of a ROUGE metric: for each segment its F₁, and 1."""
 
     def best(hypothesis: str, texts: Sequence[str]) -> float:
-        written, scores = words(hypothesis), []
+        tokens, scores = words(hypothesis), []
         for text in texts:
-            matches, one, other = overlap(written, words(text))
-            scores.append(2 * matches / (one + other) if matches else 0.0)
+            matches, in_hypothesis, in_reference = overlap(tokens, words(text))
+            scores.append(2 * matches / (in_hypothesis + in_reference) if matches else 0.0)
         return max(scores)
 
     def count(hypotheses: Sequence[str], references: References) -> Statistics:
@@ -70,6 +70,16 @@ def rouge_counter(
     return count
 
 
-def combine_rouge(sums: Numbers) -> Numbers:
+def combine_rouge(sums: FloatArray) -> FloatArray:
     """The mean over segments."""
     return ratio(sums[..., 0], sums[..., 1])
+
+
+METRICS = tuple(
+    TextMetric(name=name, label=name.upper(), about=about, count=rouge_counter(overlap), combine=combine_rouge)
+    for name, about, overlap in (
+        ("rouge-1", "F₁ of words, for summaries", ngram_overlap(1)),
+        ("rouge-2", "F₁ of word 2-grams, for summaries", ngram_overlap(2)),
+        ("rouge-l", "F₁ by longest common subsequence, for summaries", subsequence_overlap),
+    )
+)

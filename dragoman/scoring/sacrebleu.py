@@ -1,87 +1,136 @@
-"""BLEU, chrF, chrF++ and TER (FIELD I3): counted by sacreBLEU, combined here for many sums at once."""
+"""BLEU, chrF, chrF++ and TER: sacreBLEU counts the statistics; they are combined here for many sums at once."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any, cast
 
 import numpy as np
 
-from dragoman.scoring.metric import Numbers, References, Statistics, as_rows, ratio
+from dragoman.scoring.chrf_pairwise import pairwise_chrf
+from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio
 
-ORDERS = 4  # n-grams of BLEU
-RECALL_WEIGHT = 2.0  # β of chrF: recall counts twice as much as precision
+MAX_ORDER = 4  # longest n-gram of BLEU
+CHRF_BETA = 2.0  # recall counts twice as much as precision
 
 
 def reference_streams(references: References) -> list[list[str]]:
-    """References by rank, as sacreBLEU takes them: None where a segment has fewer than the others."""
-    most = max(len(texts) for texts in references)
-    streams = [[texts[rank] if rank < len(texts) else None for texts in references] for rank in range(most)]
+    """References as sacreBLEU takes them: the first of every segment, the second, …; None where there are fewer."""
+    streams = list(zip_longest(*references))
     # sacreBLEU drops every None before it counts, though its annotations do not say so.
     return cast(list[list[str]], streams)
 
 
 def _counted(metric: Any, hypotheses: Sequence[str], references: References) -> Statistics:
-    # The counts have no public door in sacreBLEU; its own significance tests read them through this one.
+    # sacreBLEU has no public function for its statistics; its own significance tests call this one.
     rows = metric._extract_corpus_statistics(list(hypotheses), reference_streams(references))
     return Statistics(as_rows(rows), str(metric.get_signature()))
 
 
-# sacreBLEU is imported where it is used: it costs more to import than the rest of the package's scoring together.
+# Functions import sacreBLEU when called: importing it takes longer than importing the rest of scoring/.
 
 
 def count_bleu(hypotheses: Sequence[str], references: References) -> Statistics:
     """Hypothesis and reference length, then clipped matches and totals of 1- to 4-grams."""
     from sacrebleu.metrics.bleu import BLEU
 
-    # force only silences the warning about outputs that look tokenised
+    # `force` only silences the warning about outputs that look tokenised.
     return _counted(BLEU(force=True), hypotheses, references)
 
 
-def combine_bleu(sums: Numbers) -> Numbers:
+def combine_bleu(sums: FloatArray) -> FloatArray:
     """BLEU (Papineni et al. 2002) with exponential smoothing of empty matches (Chen and Cherry 2014, method 3)."""
-    written, expected = sums[..., 0], sums[..., 1]
-    matches, totals = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
+    hypothesis_length, reference_length = sums[..., 0], sums[..., 1]
+    matches, totals = sums[..., 2 : 2 + MAX_ORDER], sums[..., 2 + MAX_ORDER :]
     halvings = 2.0 ** np.cumsum(matches == 0, axis=-1)
     precisions = np.where(matches > 0, matches, 1 / halvings) / np.maximum(totals, 1)
-    exponent = np.minimum(0.0, 1 - expected / np.maximum(written, 1))  # brevity penalty
-    score = 100 * np.exp(exponent + np.log(precisions).mean(axis=-1))
+    brevity = np.minimum(0.0, 1 - reference_length / np.maximum(hypothesis_length, 1))  # log of the brevity penalty
+    score = 100 * np.exp(brevity + np.log(precisions).mean(axis=-1))
     return np.where((matches > 0).any(axis=-1) & (totals > 0).all(axis=-1), score, 0.0)
 
 
+def bleu_costs(hypotheses: Sequence[str], references: References) -> list[float]:
+    """1 − sentence BLEU; effective order, because a segment shorter than four words has no 4-grams to match."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(effective_order=True)
+    pairs = zip(hypotheses, references, strict=True)
+    return [1.0 - metric.sentence_score(hypothesis, list(texts)).score / 100 for hypothesis, texts in pairs]
+
+
 def count_chrf(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Of 1- to 6-grams of characters: how many were written, expected and matched, against the best reference."""
+    """Character 1- to 6-grams of hypothesis and best reference, and matches, for each order."""
     from sacrebleu.metrics.chrf import CHRF
 
     return _counted(CHRF(), hypotheses, references)
 
 
 def count_chrf_words(hypotheses: Sequence[str], references: References) -> Statistics:
-    """As chrF counts, and of 1- and 2-grams of words too."""
+    """The statistics of chrF, and those of word 1- and 2-grams."""
     from sacrebleu.metrics.chrf import CHRF
 
     return _counted(CHRF(word_order=2), hypotheses, references)
 
 
-def combine_chrf(sums: Numbers) -> Numbers:
-    """chrF and chrF++ (Popović 2015, 2017): F₂ of precision and recall, each the mean over orders that occur."""
-    written, expected, matches = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
-    occurring = (written > 0) & (expected > 0)
+def combine_chrf(sums: FloatArray) -> FloatArray:
+    """chrF and chrF++ (Popović 2015, 2017): F₂ of mean precision and mean recall over the orders that occur."""
+    in_hypothesis, in_reference, matches = sums[..., 0::3], sums[..., 1::3], sums[..., 2::3]
+    occurring = (in_hypothesis > 0) & (in_reference > 0)
     orders = occurring.sum(axis=-1)
-    precision = ratio((ratio(matches, written) * occurring).sum(axis=-1), orders)
-    recall = ratio((ratio(matches, expected) * occurring).sum(axis=-1), orders)
-    factor = RECALL_WEIGHT**2
+    precision = ratio((ratio(matches, in_hypothesis) * occurring).sum(axis=-1), orders)
+    recall = ratio((ratio(matches, in_reference) * occurring).sum(axis=-1), orders)
+    factor = CHRF_BETA**2
     return 100 * ratio((1 + factor) * precision * recall, factor * precision + recall)
 
 
 def count_ter(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Edits and shifts of blocks to the closest reference, and the mean length of the references."""
+    """Edits and block shifts to the closest reference, and the mean length of the references."""
     from sacrebleu.metrics.ter import TER
 
     return _counted(TER(), hypotheses, references)
 
 
-def combine_ter(sums: Numbers) -> Numbers:
-    """TER (Snover et al. 2006) as a percentage, which may exceed 100; lower is better."""
+def combine_ter(sums: FloatArray) -> FloatArray:
+    """TER (Snover et al. 2006) as a percentage, which may exceed 100."""
     edits, lengths = sums[..., 0], sums[..., 1]
     return 100 * np.where(lengths > 0, ratio(edits, lengths), np.where(edits > 0, 1.0, 0.0))
+
+
+METRICS = (
+    TextMetric(
+        name="bleu",
+        label="BLEU",
+        about="word 1- to 4-gram precision with a brevity penalty",
+        percent=False,
+        count=count_bleu,
+        combine=combine_bleu,
+        sentence_costs=bleu_costs,
+    ),
+    TextMetric(
+        name="chrf",
+        label="chrF",
+        about="F₂ of character 1- to 6-grams",
+        percent=False,
+        count=count_chrf,
+        combine=combine_chrf,
+        pairwise=pairwise_chrf,
+    ),
+    TextMetric(
+        name="chrf++",
+        label="chrF++",
+        about="chrF with word 1- and 2-grams",
+        percent=False,
+        count=count_chrf_words,
+        combine=combine_chrf,
+    ),
+    TextMetric(
+        name="ter",
+        label="TER",
+        about="edits and block shifts per reference word",
+        higher_is_better=False,
+        percent=False,
+        count=count_ter,
+        combine=combine_ter,
+    ),
+)

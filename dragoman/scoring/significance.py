@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dragoman.errors import DataError
-from dragoman.scoring.metric import Metric, Numbers, References, Statistics
+from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric
 
 TIMES = 1000  # draws
 BLOCK = 1 << 22  # numbers held at once
@@ -33,7 +33,7 @@ def _blocks(times: int, segments: int) -> Iterator[int]:
         yield min(most, times - first)
 
 
-def resampled(rows: Numbers, times: int = TIMES, seed: int = 1) -> Numbers:
+def resampled(rows: FloatArray, times: int = TIMES, seed: int = 1) -> FloatArray:
     """Sums of counts (times, K) of corpora drawn with replacement from these segments (S, K)."""
     draw, segments = np.random.default_rng(seed), len(rows)
     found = []
@@ -45,7 +45,7 @@ def resampled(rows: Numbers, times: int = TIMES, seed: int = 1) -> Numbers:
     return np.concatenate(found)
 
 
-def exchanged(difference: Numbers, times: int = TIMES, seed: int = 1) -> Numbers:
+def exchanged(difference: FloatArray, times: int = TIMES, seed: int = 1) -> FloatArray:
     """Sums (times, K) of the rows of a difference between two systems that a coin chose for exchange."""
     draw, segments = np.random.default_rng(seed), len(difference)
     return np.concatenate(
@@ -56,12 +56,12 @@ def exchanged(difference: Numbers, times: int = TIMES, seed: int = 1) -> Numbers
     )
 
 
-def bootstrap(metric: Metric, statistics: Statistics, times: int = TIMES, seed: int = 1) -> Numbers:
+def bootstrap(metric: TextMetric, statistics: Statistics, times: int = TIMES, seed: int = 1) -> FloatArray:
     """The scores (times,) of corpora drawn with replacement from the segments of this one."""
     return metric.combine(resampled(statistics.rows, times, seed))
 
 
-def interval(scores: Numbers, confidence: float = 0.95) -> Interval:
+def interval(scores: FloatArray, confidence: float = 0.95) -> Interval:
     """The middle part of bootstrapped scores."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(scores, [tail, 1 - tail])
@@ -69,19 +69,19 @@ def interval(scores: Numbers, confidence: float = 0.95) -> Interval:
 
 
 def intervals(
-    metrics: Mapping[str, Metric], counts: Mapping[str, Statistics], times: int = TIMES, seed: int = 1
+    metrics: Mapping[str, TextMetric], counts: Mapping[str, Statistics], times: int = TIMES, seed: int = 1
 ) -> dict[str, list[float]]:
     """The 95 % interval of every metric, as JSON takes it."""
     return {name: list(interval(bootstrap(metric, counts[name], times, seed))) for name, metric in metrics.items()}
 
 
-def _p_value(differences: Numbers, observed: float) -> float:
+def _p_value(differences: FloatArray, observed: float) -> float:
     """The share of draws at least as far apart as what was seen, which itself counts as one of them."""
     scale = ROUNDING * max(1.0, abs(observed))
     return (1 + int((np.abs(differences) >= abs(observed) - scale).sum())) / (len(differences) + 1)
 
 
-def paired_bootstrap(one: Numbers, other: Numbers, observed: float) -> float:
+def paired_bootstrap(one: FloatArray, other: FloatArray, observed: float) -> float:
     """The two-sided p-value of two systems from their scores on the same drawn corpora.
 
     Koehn 2004, with the draws moved so that no difference is their mean (Riezler and Maxwell 2005): how often chance
@@ -93,7 +93,7 @@ def paired_bootstrap(one: Numbers, other: Numbers, observed: float) -> float:
 
 
 def approximate_randomisation(
-    metric: Metric, one: Statistics, other: Statistics, times: int = TIMES, seed: int = 1
+    metric: TextMetric, one: Statistics, other: Statistics, times: int = TIMES, seed: int = 1
 ) -> float:
     """The two-sided p-value of two systems when each segment's outputs are exchanged or not by a coin (Noreen 1989)."""
     if one.rows.shape != other.rows.shape:
@@ -101,7 +101,7 @@ def approximate_randomisation(
     return _randomised(metric, one.rows, other.rows, exchanged(other.rows - one.rows, times, seed))
 
 
-def _randomised(metric: Metric, one: Numbers, other: Numbers, moved: Numbers) -> float:
+def _randomised(metric: TextMetric, one: FloatArray, other: FloatArray, moved: FloatArray) -> float:
     left, right = one.sum(axis=0), other.sum(axis=0)
     differences = metric.combine(left + moved) - metric.combine(right - moved)
     return _p_value(differences, float(metric.combine(left) - metric.combine(right)))
@@ -135,7 +135,7 @@ class Standing(NamedTuple):
 def compare(
     systems: Mapping[str, Sequence[str]],
     references: References,
-    metrics: Mapping[str, Metric],
+    metrics: Mapping[str, TextMetric],
     *,
     times: int = TIMES,
     seed: int = 1,
@@ -150,7 +150,7 @@ def compare(
     widths = np.cumsum([counts[0][name].rows.shape[1] for name in metrics])[:-1]
     wholes = [np.concatenate([counted.rows for counted in mine.values()], axis=1) for mine in counts]
 
-    def parts(sums: Numbers) -> dict[str, Numbers]:
+    def parts(sums: FloatArray) -> dict[str, FloatArray]:
         return dict(zip(metrics, np.split(sums, widths, axis=1), strict=True))
 
     drawn = [parts(resampled(whole, times, seed)) for whole in wholes]
@@ -165,7 +165,7 @@ def compare(
                 difference = score - metric.score(counts[0][name])
                 versus = Versus(
                     difference,
-                    difference > 0 if metric.higher else difference < 0,
+                    difference > 0 if metric.higher_is_better else difference < 0,
                     paired_bootstrap(again, baseline, difference),
                     _randomised(metric, mine.rows, counts[0][name].rows, moved[place][name]),
                 )

@@ -33,7 +33,8 @@ from dragoman.models.masked_lm import MaskedLMConfig
 from dragoman.models.non_autoregressive import NonAutoregressiveConfig
 from dragoman.models.tagger import TaggerConfig
 from dragoman.models.transcriber import JointAttentionConfig, TranscriberConfig
-from dragoman.scoring.label_table import LABEL_METRICS, NUMBER_METRICS, TAG_METRICS
+from dragoman.scoring.metric import OutputKind, Units
+from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name, metrics_for
 from dragoman.training.config import TrainConfig
 from dragoman.training.objectives import LikelihoodConfig, MinimumRiskConfig
 
@@ -75,10 +76,11 @@ class Config:
             kinds = " or ".join(f'"{one.kind}"' for one in fitting)
             yield f'model.kind: found "{self.model.kind}", but task = "{self.task}" needs {kinds}'
             return
-        metrics = METRICS[self.task]
-        if self.train.metric not in metrics:
-            misspelt = not any(self.train.metric in names for names in METRICS.values())
-            match = nearest(self.train.metric, metrics) if misspelt else None
+        metrics = task_metrics(self.task, self.data.units)
+        if self.train.metric not in metrics and self.train.metric in task_metrics(self.task, "phonemes"):
+            yield f'train.metric: found "{self.train.metric}", which needs data.units = "phonemes"'
+        elif self.train.metric not in metrics:
+            match = nearest(self.train.metric, metrics) if self.train.metric not in metrics_by_name() else None
             yield (
                 f'train.metric: found "{self.train.metric}", but task = "{self.task}" has {", ".join(metrics)}'
                 + (f". Did you mean '{match}'?" if match else "")
@@ -105,7 +107,7 @@ class Config:
             yield from direct_problems(self, self.model)
 
 
-# Which models fit a task, the usual one first; and what can choose its best weights.
+# Which models fit a task, the usual one first.
 MODELS: dict[str, tuple[Any, ...]] = {
     "translate": (EncoderDecoderConfig, NonAutoregressiveConfig),
     "classify": (ClassifierConfig,),
@@ -118,17 +120,19 @@ MODELS: dict[str, tuple[Any, ...]] = {
 }
 # Defaults of a task that are not those of a setting: CTC's texts are ranked by their whole probability.
 OWN_DEFAULTS: dict[str, dict[str, Any]] = {"transcribe": {"search": {"length_penalty": 0.0}}}
-TEXT_METRICS = ("loss", "bleu", "chrf", "wer", "cer", "per", "exact_match")
-METRICS: dict[str, tuple[str, ...]] = {
-    "translate": TEXT_METRICS,
-    "classify": ("loss", *LABEL_METRICS),
-    "regress": ("loss", *NUMBER_METRICS),
-    "tag": ("loss", *TAG_METRICS),
-    "language-model": ("loss",),  # all its scores follow from the likelihood of the text
-    "masked-language-model": ("loss", "accuracy"),
-    "transcribe": TEXT_METRICS,
-    "caption": (*TEXT_METRICS, "meteor", "cider"),
+# What a task puts out, which decides its metrics; a task that is missing here puts out text.
+OUTPUTS: dict[str, OutputKind] = {
+    "classify": "labels",
+    "regress": "numbers",
+    "tag": "tags",
+    "language-model": "likelihood",
+    "masked-language-model": "masked tokens",
 }
+
+
+def task_metrics(task: str, units: Units = "words") -> tuple[str, ...]:
+    """What `train.metric` may be for a task, loss first."""
+    return checkpoint_metrics(OUTPUTS.get(task, units))
 
 
 def media_problems(config: Config, model: TranscriberConfig | CaptionerConfig) -> Iterator[str]:
@@ -150,8 +154,6 @@ def media_problems(config: Config, model: TranscriberConfig | CaptionerConfig) -
         yield f'train.objective: found "{config.train.objective.kind}", which reads tokens; {task} has none'
     if tags_of(config.data.train):
         yield f'data.train: found a tag, which goes with task = "translate" alone; found {task}'
-    if config.train.metric == "per" and config.data.units != "phonemes":
-        yield 'train.metric: found "per", which needs data.units = "phonemes"'
     if isinstance(model, CaptionerConfig):
         decoder: Any = model.decoder
     else:
@@ -283,10 +285,8 @@ def searched_problems(config: Config, model: EncoderDecoderConfig | NonAutoregre
         for name, chosen in (("forcing", model.forcing), ("softmax", model.softmax)):
             if chosen.kind not in ("teacher", "full"):
                 yield f"model.{name}: found {chosen.kind!r}, which minimum-risk training does not use; leave it out"
-        if config.train.objective.metric == "per" and config.data.units != "phonemes":
-            yield 'train.objective.metric: found "per", which needs data.units = "phonemes"'
-    if config.train.metric == "per" and config.data.units != "phonemes":
-        yield 'train.metric: found "per", which needs data.units = "phonemes"'
+        if (metric := config.train.objective.metric) not in metrics_for(config.data.units):
+            yield f'train.objective.metric: found "{metric}", which needs data.units = "phonemes"'
 
 
 def encoder_of(config: Config) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dragoman.config import settings
 from dragoman.errors import ConfigError, hint
-from dragoman.tasks.config import METRICS, Config, build, preset_names
+from dragoman.tasks.config import Config, build, preset_names, task_metrics
 from dragoman.tasks.table import TASKS
 
 
@@ -169,7 +169,7 @@ def starter(task: str, overrides: Sequence[str] = ()) -> str:
         if isinstance(opened, Mapping) and "kind" in opened:
             continue  # its own table says it
         value = at(resolved, item.place) if opened in (MISSING, None) else opened
-        expected = f"one of {', '.join(METRICS[task])}" if item.place == "train.metric" else item.expected
+        expected = f"one of {', '.join(task_metrics(task))}" if item.place == "train.metric" else item.expected
         note = f"{item.note} ({expected})" if item.note else expected
         chosen = opened is not MISSING
         text = item.default if isinstance(value, Mapping) and not chosen else settings.inline(value)

@@ -301,7 +301,7 @@ TASKS: dict[str, Task] = {
             shape_of=lambda config: CAPTIONS,
             form_of=lambda config, source: feature_form(source),
             models={CaptionerConfig: build_reader(Captioner)},
-            metrics=("bleu", "chrf", "meteor", "cider"),
+            metrics=("bleu", "chrf", "meteor_exact_stem", "cider"),
         ),
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -15,7 +16,8 @@ from dragoman.data.tokenizers.tokenizer import EOS, PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.greedy import follow
 from dragoman.decoding.search import limits_for
-from dragoman.scoring.segments import SegmentMetric, segment_costs
+from dragoman.errors import hint
+from dragoman.scoring.registry import segment_cost_metrics
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,19 @@ class MinimumRiskConfig:
     """The expected cost of sampled outputs under any metric (Shen et al. 2016); start from a trained model."""
 
     kind: ClassVar[str] = "minimum-risk"
-    metric: SegmentMetric = setting("bleu", help="what an output costs: 1 − metric, or the error rate")
+    metric: str = setting(
+        "bleu", help=f"what an output costs, 1 − score or an error rate: {', '.join(segment_cost_metrics())}"
+    )
     samples: Annotated[int, Range(2, None)] = setting(8, help="outputs drawn for every source")
     sharpness: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
         0.005, help="α: outputs count by p^α; small values let unlikely outputs speak"
     )
     reference: bool = setting(True, help="the true target is one of the outputs compared")
+
+    def problems(self) -> Iterator[str]:
+        """A metric that does not exist or cannot score a single output."""
+        if self.metric not in (metrics := segment_cost_metrics()):
+            yield f"metric: found {self.metric!r}. {hint(self.metric, metrics)}"
 
 
 ObjectiveConfig = LikelihoodConfig | MinimumRiskConfig
@@ -77,7 +86,7 @@ class MinimumRisk:
             truth = self.tokenizer.decode(reference)
             texts += [self.tokenizer.decode(row) for row in rows[-count:]]
             truths += [[truth]] * count
-        costs = segment_costs(texts, truths, self.config.metric)
+        costs = segment_cost_metrics()[self.config.metric].costs(texts, truths)
         risks = torch.tensor(costs, dtype=torch.float32).view(-1, count)
         risks *= torch.tensor([[len(row) + 1.0] for row in references])
         for place in range(len(references)):

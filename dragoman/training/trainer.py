@@ -21,6 +21,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.decoding.config import SearchConfig
 from dragoman.errors import DragomanError, MissingExtraError, RunError
 from dragoman.files import append_text, make_folder, remove_folder, write_text
+from dragoman.scoring.registry import higher_is_better
 from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
 from dragoman.training.config import TrainConfig
 from dragoman.training.display import Display
@@ -45,8 +46,6 @@ from dragoman.training.step import build_step
 from dragoman.training.transfer import freeze, rate_factors
 from dragoman.training.validation.result import ValidationResult
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
-
-LOWER_IS_BETTER = {"loss", "wer", "cer", "per", "mse"}
 
 
 class Trainer:
@@ -295,7 +294,7 @@ class Trainer:
         score = math.nan
         if found is not None:
             value = found.scores[self.config.metric]
-            score = -value if self.config.metric in LOWER_IS_BETTER else value
+            score = value if higher_is_better(self.config.metric) else -value
         cut, score = self.processes.all_reduce_sum(
             [float(found is None and self.processes.is_main), score if found else 0.0]
         )

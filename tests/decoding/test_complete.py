@@ -24,7 +24,7 @@ from dragoman.layers.self_attention import SegmentsConfig
 from dragoman.models.decoders.causal import RecurrentStackConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.scoring.perplexity import Likelihood, TextSize, text_size
+from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
 
 WORDS = 13
 CPU = torch.device("cpu")
@@ -158,12 +158,12 @@ def test_sizes_count_ends_of_lines() -> None:
 
 
 def test_likelihoods_do_not_depend_on_the_tokens() -> None:
-    coarse, fine = (Likelihood(120.0, tokens, TextSize(20, 100, 110)) for tokens in (25, 60))
+    coarse, fine = (TextLikelihood(120.0, tokens, TextSize(20, 100, 110)) for tokens in (25, 60))
     assert coarse.perplexity != fine.perplexity
     assert coarse.word_perplexity == fine.word_perplexity == math.exp(6)
     assert coarse.character_nats == fine.character_nats == 1.2
     assert coarse.byte_bits == pytest.approx(120 / math.log(2) / 110)
-    assert Likelihood(1e9, 1, TextSize()).perplexity == math.exp(700)
+    assert TextLikelihood(1e9, 1, TextSize()).perplexity == math.exp(700)
     assert set(coarse.scores()) == {
         "loss", "perplexity", "word_perplexity", "character_perplexity", "character_nats", "byte_bits",
     }  # fmt: skip

@@ -21,7 +21,7 @@ from dragoman.errors import ConfigError
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
-from dragoman.scoring.segments import COSTS, segment_costs
+from dragoman.scoring.registry import segment_cost_metrics
 from tests.decoding.test_beam import DECODERS, ENCODERS, slow_beam
 from tests.decoding.test_sampling import model_of, request_for, spelled
 
@@ -137,7 +137,7 @@ def test_what_cannot_be_averaged_is_told() -> None:
 # ---------------------------------------------------------------------- minimum Bayes risk
 
 
-@pytest.mark.parametrize("metric", list(COSTS))
+@pytest.mark.parametrize("metric", list(segment_cost_metrics()))
 def test_minimum_bayes_risk_is_a_plain_loop_over_samples(metric: str) -> None:
     model = model_of()
     method = MinimumBayesRisk(samples=12, metric=metric, sampling=Sampling(seed=3, temperature=0.8))
@@ -147,7 +147,7 @@ def test_minimum_bayes_risk_is_a_plain_loop_over_samples(metric: str) -> None:
         plain: dict[str, float] = {}
         for one in drawn:
             text = spelled(one.tokens)
-            costs = [segment_costs([text], [[spelled(other.tokens)]], metric)[0] for other in drawn]  # type: ignore[arg-type]
+            costs = [segment_cost_metrics()[metric].costs([text], [[spelled(other.tokens)]])[0] for other in drawn]
             plain[text] = sum(costs) / len(costs)
         assert {spelled(one.tokens) for one in found} == set(plain)
         for one in found:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.commands.printing import FRACTIONS, NAMES
-from dragoman.scoring.table import METRICS, USUAL
+from dragoman.scoring.registry import SCORE_DEFAULTS, metrics_for
 from tests.conftest import call
 from tests.scoring.test_significance import systems
 
@@ -25,10 +24,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+METRICS = {**metrics_for("phonemes"), **metrics_for("words")}  # WER of words, not of phonemes
+
+
 def test_the_command_line_names_every_metric() -> None:
-    for name, metric in METRICS.items():
-        assert NAMES[name] == metric.title
-        assert (name in FRACTIONS) == metric.fraction
+    for name in METRICS:
         assert f"{name} " in call("score", "-h").out.replace(",", " ").replace("\n", " ")
 
 
@@ -39,20 +39,20 @@ def test_the_page_on_scores_lists_the_table() -> None:
     ]
     assert [row[0] for row in rows] == [f"`{name}`" for name in METRICS]
     for row, metric in zip(rows, METRICS.values(), strict=True):
-        assert row[1] == metric.title
-        assert row[3] == ("higher" if metric.higher else "lower")
+        assert row[1] == metric.label
+        assert row[3] == ("higher" if metric.higher_is_better else "lower")
 
 
 def test_usual_metrics_and_those_asked_for(folder: Path) -> None:
     usual = json.loads(call("score", "base", "refs", "--json").out)
-    assert set(usual) == {*USUAL["words"], "segments", "signatures"}
+    assert set(usual) == {*SCORE_DEFAULTS["words"], "segments", "signatures"}
     asked = json.loads(call("score", "base", "refs", "two", "--metric", "ter", "--metric", "rouge-l", "--json").out)
     assert set(asked) == {"ter", "rouge-l", "segments", "signatures"}
     assert asked["signatures"]["ter"].startswith("nrefs:3|case:lc|tok:tercom")
     everything = json.loads(call("score", "base", "refs", "--metric", "all", "--json").out)
     assert set(METRICS) - set(everything) == {"per"}
-    shown = call("score", "base", "refs", "--metric", "meteor", "--intervals").lines[0]
-    assert shown.startswith("METEOR ")
+    shown = call("score", "base", "refs", "--metric", "meteor_exact_stem", "--intervals").lines[0]
+    assert shown.startswith("METEOR (exact+stem) ")
     assert " to " in shown
 
 
@@ -107,7 +107,7 @@ def test_compare(folder: Path) -> None:
     assert float(said.lines[4].split()[-1]) < 0.05
     assert Path("c.png").stat().st_size > 5_000
     rows = json.loads(call("compare", "two", "base", "worse", "--draws", "50", "--json").out)
-    assert [row["metric"] for row in rows] == [name for name in USUAL["words"] for _ in range(2)]
+    assert [row["metric"] for row in rows] == [name for name in SCORE_DEFAULTS["words"] for _ in range(2)]
     assert rows[0]["versus"] is None
     assert rows[1]["versus"]["better"] is False
     assert rows[1]["signature"].startswith("nrefs:2|")

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from dragoman.errors import DataError
 from dragoman.scoring.labels import (
-    Span,
+    TagSpan,
     accuracy,
+    bio_spans,
     class_scores,
     macro_f1,
     matthews,
@@ -21,7 +22,6 @@ from dragoman.scoring.labels import (
     pearson,
     ranks,
     span_f1,
-    spans,
     spearman,
 )
 
@@ -86,17 +86,17 @@ def test_correlations_at_the_edges() -> None:
     assert pearson([0.1] * 7, [1, 2, 3, 4, 5, 6, 7]) == 0.0  # the mean of seven 0.1 is not 0.1
     assert pearson([1e-200, 2e-200, 4e-200], [1, 2, 4]) == pytest.approx(1.0)
     assert pearson([1e200, 2e200, 4e200], [4, 2, 1]) == pytest.approx(pearson([1, 2, 4], [4, 2, 1]))
-    with pytest.raises(DataError, match="found 1 outputs, expected at least 2"):
+    with pytest.raises(DataError, match="found 1 predictions, expected at least 2"):
         pearson([1], [1])
 
 
 def test_spans() -> None:
-    assert spans(["O", "B-PER", "I-PER", "O", "B-LOC"]) == {Span("PER", 1, 3), Span("LOC", 4, 5)}
-    assert spans(["B-A", "B-A", "I-A"]) == {Span("A", 0, 1), Span("A", 1, 3)}
-    assert spans(["I-A", "I-B", "O", "I-B"]) == {Span("A", 0, 1), Span("B", 1, 2), Span("B", 3, 4)}
-    assert spans([]) == set()
+    assert bio_spans(["O", "B-PER", "I-PER", "O", "B-LOC"]) == {TagSpan("PER", 1, 3), TagSpan("LOC", 4, 5)}
+    assert bio_spans(["B-A", "B-A", "I-A"]) == {TagSpan("A", 0, 1), TagSpan("A", 1, 3)}
+    assert bio_spans(["I-A", "I-B", "O", "I-B"]) == {TagSpan("A", 0, 1), TagSpan("B", 1, 2), TagSpan("B", 3, 4)}
+    assert bio_spans([]) == set()
     with pytest.raises(DataError, match="tag 2: found 'X-A', expected O, B-LABEL or I-LABEL"):
-        spans(["O", "X-A"])
+        bio_spans(["O", "X-A"])
 
 
 def test_tagging() -> None:
@@ -110,7 +110,7 @@ def test_tagging() -> None:
 
 @pytest.mark.parametrize("score", [accuracy, macro_f1, matthews, mean_squared_error, pearson, spearman, span_f1])
 def test_unusable_input(score) -> None:
-    with pytest.raises(DataError, match="cannot score 2 outputs against 1 truths"):
+    with pytest.raises(DataError, match="cannot score 2 predictions against 1 targets"):
         score([1, 2], [1])
-    with pytest.raises(DataError, match="nothing to score: found 0 outputs"):
+    with pytest.raises(DataError, match="nothing to score: found 0 predictions"):
         score([], [])

@@ -18,6 +18,7 @@ from dragoman.reports.text_tables import comparison_lines
 from dragoman.scoring import significance
 from dragoman.scoring.cuts import Group, by_frequency, by_length, by_tag, cut
 from dragoman.scoring.metric import Statistics
+from dragoman.scoring.registry import metrics_for, select_metrics
 from dragoman.scoring.significance import (
     approximate_randomisation,
     bootstrap,
@@ -27,8 +28,9 @@ from dragoman.scoring.significance import (
     paired_bootstrap,
     resampled,
 )
-from dragoman.scoring.table import METRICS, chosen
 from tests.scoring.test_metrics import corpus, corrupted
+
+METRICS = metrics_for("words")
 
 
 def systems(segments: int = 150) -> tuple[dict[str, list[str]], list[list[str]]]:
@@ -41,7 +43,7 @@ def systems(segments: int = 150) -> tuple[dict[str, list[str]], list[list[str]]]
 
 def test_identical_systems_do_not_differ_and_clear_ones_do() -> None:
     outputs, references = systems()
-    metrics = chosen(["all"])
+    metrics = select_metrics(["all"])
     for standing in compare(outputs, references, metrics, times=200):
         metric = metrics[standing.metric]
         assert standing.score == metric.score(metric.statistics(outputs[standing.system], references))
@@ -62,7 +64,7 @@ def test_identical_systems_do_not_differ_and_clear_ones_do() -> None:
 
 def test_comparing_many_metrics_at_once_is_comparing_each_alone() -> None:
     outputs, references = systems(40)
-    metrics = chosen(["bleu", "wer", "chrf"])
+    metrics = select_metrics(["bleu", "wer", "chrf"])
     found = {(one.metric, one.system): one for one in compare(outputs, references, metrics, times=64, seed=5)}
     for name, metric in metrics.items():
         base, other = (metric.statistics(outputs[system], references) for system in ("base", "worse"))
@@ -129,7 +131,7 @@ def test_blocks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_comparison_is_told_and_drawn(tmp_path: Path) -> None:
     outputs, references = systems(30)
-    metrics = chosen(["bleu", "wer"])
+    metrics = select_metrics(["bleu", "wer"])
     standings = compare(outputs, references, metrics, times=50)
     lines = list(comparison_lines(standings, metrics))
     assert lines[0].startswith("BLEU: higher is better   nrefs:1|")
@@ -194,7 +196,7 @@ def test_p_values_are_near_those_of_sacrebleu(kind: str) -> None:
     streams = [[texts[0] for texts in references]]
     test = PairedTest([("base", base), ("mended", mended)], {"BLEU": BLEU(force=True)}, streams, kind, n_samples=2000)
     expected = test()[1]["BLEU"][1].p_value
-    versus = compare({"base": base, "mended": mended}, references, chosen(["bleu"]), times=4000)[1].versus
+    versus = compare({"base": base, "mended": mended}, references, select_metrics(["bleu"]), times=4000)[1].versus
     assert versus is not None
     assert 0.02 < expected < 0.9
     if kind == "ar":
@@ -223,7 +225,7 @@ def test_several_systems_and_metrics_stand_as_sacrebleu_has_them() -> None:
     named = [("base", base), *others.items()]
     theirs = {kind: PairedTest(named, metrics, streams, kind, n_samples=2000)()[1] for kind in ("bs", "ar")}
     seen = []
-    for standing in compare({"base": base, **others}, references, chosen(["bleu", "chrf"]), times=4000):
+    for standing in compare({"base": base, **others}, references, select_metrics(["bleu", "chrf"]), times=4000):
         if standing.versus is None:
             continue
         place = 1 + list(others).index(standing.system)

@@ -16,7 +16,8 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.labels import Labels
 from dragoman.decoding.direct import Readout
 from dragoman.errors import ConfigError
-from dragoman.scoring.label_table import score_answers, usual
+from dragoman.scoring.label_metrics import applicable, score_labels
+from dragoman.scoring.registry import metrics_for
 from dragoman.training.validation.result import ValidationResult
 
 LOOKED_AT = 100  # texts among which that of the first row is looked for
@@ -38,7 +39,7 @@ class LabelValidator:
         if metric == "loss":
             return
         truths = [truth for rows in self._batches() for truth in self._truths(rows)]
-        if metric not in (possible := usual(self.readout.metrics, truths, truths, self.labels)):
+        if metric not in (possible := applicable(metrics_for(self.readout.outputs), truths, truths, self.labels)):
             raise ConfigError(
                 f"train.metric: found '{metric}', which these targets do not have; expected loss, {', '.join(possible)}"
             )
@@ -67,7 +68,7 @@ class LabelValidator:
             loss = model(batch)
             total, count = total + float(loss.total), count + int(loss.count)
             found += [answer.value for answer in self.readout.read(model, batch, codec)]
-        scores = score_answers(self.readout.metrics, found, expected, labels=self.labels)
+        scores = score_labels(metrics_for(self.readout.outputs), found, expected, labels=self.labels)
         return ValidationResult({"loss": total / count, **scores}, self._sample(model))
 
     def _sample(self, model: Any) -> tuple[str, str]:

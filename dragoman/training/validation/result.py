@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from dragoman.scoring.registry import metrics_by_name
+
 
 @dataclass(frozen=True)
 class ValidationResult:
@@ -16,14 +18,8 @@ class ValidationResult:
 
     def line(self) -> str:
         """The scores as one line of text."""
-        formats = {"loss": ".3f", "perplexity": ".2f", "bleu": ".1f", "chrf": ".1f", "mse": ".4g"}
-        formats |= {"pseudo_perplexity": ".2f", "cider": ".3f"}
-        formats |= dict.fromkeys(("matthews", "pearson", "spearman"), ".3f")
-        formats |= dict.fromkeys(("word_perplexity", "character_perplexity", "character_nats", "byte_bits"), ".4g")
-        return "  ".join(
-            f"{name} {value:{formats[name]}}" if name in formats else f"{name} {100 * value:.1f} %"
-            for name, value in self.scores.items()
-        )
+        metrics = metrics_by_name()
+        return "  ".join(f"{name} {metrics[name].format(value)}" for name, value in self.scores.items())
 
 
 class Validator(Protocol):

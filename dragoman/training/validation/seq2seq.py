@@ -16,9 +16,9 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.language_tags import untagged
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search_all
-from dragoman.scoring import METRICS, score_table
-from dragoman.scoring.report import REPORTED
-from dragoman.scoring.table import Units
+from dragoman.scoring.metric import Units
+from dragoman.scoring.registry import EVALUATION_DEFAULTS, metrics_for
+from dragoman.scoring.report import score_table
 from dragoman.training.validation.result import ValidationResult
 
 
@@ -50,7 +50,8 @@ class Seq2SeqValidator:
         self.corpus, self.device = corpus, device
         self.units: Units = "phonemes" if units == "phonemes" else "words"
         # Whatever chooses the best weights is measured, besides what every run tells.
-        self.names = (*REPORTED[self.units], *({metric} & METRICS.keys() - {*REPORTED[self.units]}))
+        defaults = EVALUATION_DEFAULTS[self.units]
+        self.names = (*defaults, *({metric} & metrics_for(self.units).keys() - {*defaults}))
         self.search = replace(search, beam=1)
         frames = corpus.form != PAIRS  # of which there are many more than tokens
         self.plan = BatchPlan(corpus.valid, budget=32768 if frames else 4096, seed=0, form=corpus.form)

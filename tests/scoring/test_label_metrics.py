@@ -1,4 +1,4 @@
-"""The tables of metrics for labels, numbers and tags, against counts made by hand and by numpy."""
+"""Metrics of labels, numbers and tags against counts made by hand and by numpy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from dragoman.errors import DataError
-from dragoman.scoring.label_table import LABEL_METRICS, NUMBER_METRICS, TAG_METRICS, report, score_answers
+from dragoman.scoring.label_metrics import classification_report, score_labels
+from dragoman.scoring.registry import metrics_for
+
+LABEL_METRICS, NUMBER_METRICS, TAG_METRICS = (metrics_for("labels"), metrics_for("numbers"), metrics_for("tags"))
 
 
 def drawn(labels: str, count: int = 60) -> tuple[list[str], list[str]]:
@@ -24,7 +27,7 @@ def f1(found: list[str], expected: list[str], label: str) -> float:
 
 def test_two_labels_have_the_metrics_of_glue() -> None:
     found, expected = drawn("01")
-    scores = score_answers(LABEL_METRICS, found, expected)
+    scores = score_labels(LABEL_METRICS, found, expected)
     assert scores["accuracy"] == sum(map(str.__eq__, found, expected)) / 60
     assert scores["f1"] == pytest.approx(f1(found, expected, "1"))
     assert scores["macro_f1"] == pytest.approx((f1(found, expected, "0") + f1(found, expected, "1")) / 2)
@@ -34,32 +37,32 @@ def test_two_labels_have_the_metrics_of_glue() -> None:
 
 def test_more_labels_have_no_f1_of_one() -> None:
     found, expected = drawn("abc")
-    scores = score_answers(LABEL_METRICS, found, expected)
+    scores = score_labels(LABEL_METRICS, found, expected)
     assert set(scores) == {"accuracy", "macro_f1", "matthews"}
     assert scores["macro_f1"] == pytest.approx(np.mean([f1(found, expected, label) for label in "abc"]))
     with pytest.raises(DataError, match="3 labels, expected two"):
-        score_answers(LABEL_METRICS, found, expected, ("f1",))
+        score_labels(LABEL_METRICS, found, expected, ("f1",))
     with pytest.raises(DataError, match="Did you mean 'matthews'"):
-        score_answers(LABEL_METRICS, found, expected, ("mathews",))
+        score_labels(LABEL_METRICS, found, expected, ("mathews",))
 
 
 def test_the_second_label_is_that_of_the_run_whatever_stands_in_a_file() -> None:
     def second(found: str, expected: str, labels: tuple[str, ...]) -> dict[str, float]:
-        return score_answers(LABEL_METRICS, list(found), list(expected), labels=labels)
+        return score_labels(LABEL_METRICS, list(found), list(expected), labels=labels)
 
     assert second("11", "11", ("0", "1"))["f1"] == 1.0
     assert second("01", "11", ("0", "1"))["f1"] == pytest.approx(2 / 3)
     assert second("00", "00", ("0", "1"))["f1"] == 0.0
     assert "f1" not in second("01", "11", ("0", "1", "2"))
     with pytest.raises(DataError, match="3 labels, expected two"):
-        score_answers(LABEL_METRICS, ["0"], ["1"], ("f1",), ("0", "1", "2"))
+        score_labels(LABEL_METRICS, ["0"], ["1"], ("f1",), ("0", "1", "2"))
 
 
 def test_numbers() -> None:
     draw = np.random.default_rng(1)
     expected = draw.normal(size=50)
     found = expected + draw.normal(size=50)
-    scores = score_answers(NUMBER_METRICS, list(found), list(expected))
+    scores = score_labels(NUMBER_METRICS, list(found), list(expected))
     ranks = [np.argsort(np.argsort(side)) for side in (found, expected)]
     assert scores["mse"] == pytest.approx(((found - expected) ** 2).mean())
     assert scores["pearson"] == pytest.approx(np.corrcoef(found, expected)[0, 1])
@@ -68,15 +71,15 @@ def test_numbers() -> None:
 
 def test_words_and_sentences_are_counted_and_spans_only_where_there_are_any() -> None:
     found, expected = [("A", "B"), ("A",)], [("A", "A"), ("A",)]
-    scores = score_answers(TAG_METRICS, found, expected)
+    scores = score_labels(TAG_METRICS, found, expected)
     assert scores == {"accuracy": 2 / 3, "macro_f1": pytest.approx(0.4), "exact_match": 0.5}
-    spans = score_answers(TAG_METRICS, [("B-X", "I-X", "O")], [("B-X", "O", "O")])
+    spans = score_labels(TAG_METRICS, [("B-X", "I-X", "O")], [("B-X", "O", "O")])
     assert spans["span_f1"] == 0.0
 
 
 def test_the_report_has_every_label_the_most_frequent_first() -> None:
     found, expected = ["a", "b", "b", "c"], ["a", "b", "a", "a"]
-    assert report(found, expected) == {
+    assert classification_report(found, expected) == {
         "a": {"precision": 1.0, "recall": 1 / 3, "f1": 0.5, "count": 3},
         "b": {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "count": 1},
         "c": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "count": 0},

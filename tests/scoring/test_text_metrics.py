@@ -1,4 +1,4 @@
-"""The table of metrics (FIELD I3): equal to sacreBLEU, to plain references, and additive over segments."""
+"""Text metrics equal sacreBLEU, jiwer and plain implementations, and their statistics add up over segments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sacrebleu.metrics.ter import TER
 from dragoman.errors import DataError
 from dragoman.scoring.edit import align
 from dragoman.scoring.error_rates import alignments
-from dragoman.scoring.meteor import match, words
+from dragoman.scoring.meteor import match, stem, stemmed_words
+from dragoman.scoring.registry import SCORE_DEFAULTS, metrics_for, select_metrics, text_statistics
 from dragoman.scoring.rouge import common_subsequence
-from dragoman.scoring.stemming import stem
-from dragoman.scoring.table import METRICS, PHONEME_METRICS, USUAL, chosen, statistics
 from tests.scoring.test_metrics import corpus
 
+METRICS, PHONEME_METRICS = metrics_for("words"), metrics_for("phonemes")
 ORACLES = {
     "bleu": lambda: BLEU(force=True),
     "chrf": CHRF,
@@ -97,8 +97,8 @@ def test_a_perfect_output_has_the_best_score(name: str) -> None:
     _, drawn = corpus(5, segments=40, references=2)
     texts = [[f"{text} of all" for text in choices] for choices in drawn]  # ROUGE-2 of one word is 0
     perfect = METRICS[name].statistics([choices[1] for choices in texts], texts)
-    best = 0.0 if not METRICS[name].higher else 1.0 if METRICS[name].fraction else 100.0
-    tolerance = 0.02 if name == "meteor" else 1e-9  # one chunk still costs METEOR ½ (1 / matches)³
+    best = 0.0 if not METRICS[name].higher_is_better else 1.0 if METRICS[name].percent else 100.0
+    tolerance = 0.02 if name == "meteor_exact_stem" else 1e-9  # one chunk still costs METEOR ½ (1 / matches)³
     assert METRICS[name].score(perfect) == pytest.approx(best, abs=tolerance)
 
 
@@ -113,23 +113,25 @@ def test_another_reference_never_harms_a_segment(name: str) -> None:
     if name in ("wer", "cer", "per"):  # the closest reference has the fewest edits, if not the least rate
         fewer = metric.statistics(hypotheses, [choices[:1] for choices in texts]).rows[:, 0]
         more = metric.statistics(hypotheses, texts).rows[:, 0]
-    assert ((more >= fewer - 1e-12) if metric.higher else (more <= fewer + 1e-12)).all()
+    assert ((more >= fewer - 1e-12) if metric.higher_is_better else (more <= fewer + 1e-12)).all()
     assert (more != fewer).any()
 
 
 def test_phonemes_have_their_own_wer() -> None:
     hypotheses, references = ["K AE T", "D AA G"], [["K AE T"], ["D AO G"]]
     assert PHONEME_METRICS["wer"].score(PHONEME_METRICS["wer"].statistics(hypotheses, references)) == 0.5
-    assert METRICS["per"].score(METRICS["per"].statistics(hypotheses, references)) == 1 / 6
+    assert PHONEME_METRICS["per"].score(PHONEME_METRICS["per"].statistics(hypotheses, references)) == 1 / 6
 
 
-def test_metrics_are_chosen_by_name() -> None:
-    assert tuple(chosen()) == USUAL["words"]
-    assert tuple(chosen(["ter", "bleu"])) == ("ter", "bleu")
-    assert chosen(["all"], "phonemes") == dict(PHONEME_METRICS)
+def test_metrics_are_selected_by_name() -> None:
+    assert tuple(select_metrics()) == SCORE_DEFAULTS["words"]
+    assert tuple(select_metrics(["ter", "bleu"])) == ("ter", "bleu")
+    assert select_metrics(["all"], "phonemes") == PHONEME_METRICS
     with pytest.raises(DataError, match=r"metric: found 'chrf\+', which is no metric. Did you mean 'chrf\+\+'\?"):
-        chosen(["chrf+"])
-    counts = statistics(["a"], [["a"]], chosen(["wer", "rouge-1"]))
+        select_metrics(["chrf+"])
+    with pytest.raises(DataError, match=r"found 'per', which needs units \"phonemes\""):
+        select_metrics(["per"])
+    counts = text_statistics(["a"], [["a"]], select_metrics(["wer", "rouge-1"]))
     assert {name: len(counted.rows) for name, counted in counts.items()} == {"wer": 1, "rouge-1": 1}
 
 
@@ -189,7 +191,7 @@ def test_matching_equals_every_matching_tried(hypothesis: list[str], reference: 
 
 
 def test_meteor_by_hand() -> None:
-    metric = METRICS["meteor"]
+    metric = METRICS["meteor_exact_stem"]
     # Six of six words in two chunks (the cat sat | on the mat): F = 1, penalty ½ (2/6)³.
     counted = metric.statistics(["on the mat sat the cat"], [["the cat sat on the mat"]])
     matches, chunks, written, expected = counted.rows[0]
@@ -204,7 +206,7 @@ def test_meteor_by_hand() -> None:
     assert metric.score(half) == pytest.approx(mean * (1 - 0.5 * (1 / 2) ** 3))
     assert metric.score(metric.statistics(["x"], [["y"]])) == 0.0
     assert metric.score(metric.statistics([""], [[""]])) == 0.0
-    assert words("Don't stop.") == ["don", "'", "t", "stop", "."]
+    assert stemmed_words("Don't stop.") == ["don", "'", "t", "stop", "."]
 
 
 # Each from the rules as the paper gives them, carried through all five steps by hand.

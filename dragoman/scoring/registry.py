@@ -1,0 +1,136 @@
+"""The registry of metrics. Everything that takes a metric's name looks it up here.
+
+`--metric`, `train.metric`, `--mbr-metric`, `train.objective.metric`, help texts, reports and plots follow from the one
+`Metric` object that is registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args, overload
+
+from dragoman.errors import DataError, hint
+from dragoman.scoring import cider, error_rates, label_metrics, meteor, perplexity, rouge, sacrebleu
+from dragoman.scoring.metric import (
+    LabelMetric,
+    LabelOutputs,
+    Metric,
+    OutputKind,
+    References,
+    Statistics,
+    TextMetric,
+    Units,
+)
+
+# Reports list metrics in this order; the first of a kind is what the automatic configuration selects checkpoints by.
+BUILT_IN: tuple[Metric, ...] = (
+    *sacrebleu.METRICS,
+    *meteor.METRICS,
+    *cider.METRICS,
+    *rouge.METRICS,
+    *error_rates.METRICS,
+    *label_metrics.METRICS,
+    *perplexity.METRICS,
+)
+
+# What `score` and `compare` report when no metric is named.
+SCORE_DEFAULTS: Mapping[Units, tuple[str, ...]] = {
+    "words": ("bleu", "chrf", "chrf++", "ter", "wer", "cer", "exact_match"),
+    "phonemes": ("bleu", "chrf", "wer", "cer", "per", "exact_match"),
+}
+# What `evaluate` reports when neither the user nor the task names a metric; every validation measures these too.
+EVALUATION_DEFAULTS: Mapping[Units, tuple[str, ...]] = {
+    "words": ("bleu", "chrf", "wer", "cer", "exact_match"),
+    "phonemes": ("bleu", "chrf", "wer", "cer", "exact_match", "per"),
+}
+
+UNITS: tuple[Units, ...] = get_args(Units)
+_metrics: dict[tuple[OutputKind, str], Metric] = {}
+
+
+def register(metric: Metric) -> Metric:
+    """Make a metric available under its name for each kind of output it scores.
+
+    One name may have a metric of its own for each kind of output, but all of them agree on direction and format, so
+    that a score can be compared and shown by its name alone.
+    """
+    for kind in metric.outputs:
+        assert (kind, metric.name) not in _metrics, f"{metric.name} is registered already for {kind}"
+    for other in _metrics.values():
+        if other.name == metric.name:
+            ours, theirs = ((m.higher_is_better, m.percent, m.decimals) for m in (metric, other))
+            assert ours == theirs, f"{metric.name}: direction or format differs from the one for {other.outputs}"
+    _metrics.update({(kind, metric.name): metric for kind in metric.outputs})
+    return metric
+
+
+def unregister(metric: Metric) -> None:
+    """Undo `register`, for tests."""
+    for kind in metric.outputs:
+        del _metrics[kind, metric.name]
+
+
+for _metric in BUILT_IN:
+    register(_metric)
+
+
+@overload
+def metrics_for(outputs: Units) -> dict[str, TextMetric]: ...
+@overload
+def metrics_for(outputs: LabelOutputs) -> dict[str, LabelMetric]: ...
+@overload
+def metrics_for(outputs: OutputKind) -> dict[str, Any]: ...
+def metrics_for(outputs: OutputKind) -> dict[str, Any]:
+    """The metrics that score one kind of output, by name."""
+    return {name: metric for (kind, name), metric in _metrics.items() if kind == outputs}
+
+
+def metrics_by_name() -> dict[str, Metric]:
+    """One metric for every registered name; its label, direction and format hold for all metrics of that name."""
+    table: dict[str, Metric] = {}
+    for metric in _metrics.values():
+        table.setdefault(metric.name, metric)
+    return table
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether the better of two scores of this metric is the higher one."""
+    return metrics_by_name()[name].higher_is_better
+
+
+def checkpoint_metrics(outputs: OutputKind) -> tuple[str, ...]:
+    """What `train.metric` may be for a task with such outputs, loss first."""
+    others = (name for name, metric in metrics_for(outputs).items() if metric.selects_checkpoints and name != "loss")
+    return ("loss", *others)
+
+
+def segment_cost_metrics() -> dict[str, TextMetric]:
+    """The metrics by which minimum Bayes risk decoding and minimum risk training can compare single outputs."""
+    table: dict[str, TextMetric] = {}
+    for units in UNITS:
+        for name, metric in metrics_for(units).items():
+            if metric.has_segment_costs:
+                table.setdefault(name, metric)
+    return table
+
+
+def select_metrics(names: Iterable[str] | None = None, units: Units = "words") -> dict[str, TextMetric]:
+    """The text metrics of these names, or the defaults of `score`; "all" means every one."""
+    table = metrics_for(units)
+    wanted = tuple(names or SCORE_DEFAULTS[units])
+    if "all" in wanted:
+        return table
+    for name in wanted:
+        if name in table:
+            continue
+        if needed := [other for other in UNITS if name in metrics_for(other)]:
+            raise DataError(f'metric: found \'{name}\', which needs units "{needed[0]}"; found units "{units}"')
+        raise DataError(f"metric: found '{name}', which is no metric. {hint(name, table)}")
+    return {name: table[name] for name in wanted}
+
+
+def text_statistics(
+    hypotheses: Sequence[str], references: References, metrics: Mapping[str, TextMetric]
+) -> dict[str, Statistics]:
+    """The statistics of every segment by every metric."""
+    return {name: metric.statistics(hypotheses, references) for name, metric in metrics.items()}
