@@ -31,7 +31,7 @@ def ours(sentences: int, beam: int, plain: bool) -> Callable[[], Any]:
     from dragoman.decoding.config import SearchConfig
     from dragoman.decoding.search import search
     from dragoman.tasks import config as configuration
-    from dragoman.tasks.table import build_model
+    from dragoman.tasks.translate import build_model
 
     stack = {
         "kind": "transformer", "width": training.WIDTH, "layers": training.LAYERS, "heads": training.HEADS,

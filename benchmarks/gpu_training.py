@@ -39,7 +39,7 @@ def batch(rows: int) -> Any:
 def ours(rows: int, way: str) -> Step:
     """A training step as the loop makes it."""
     from dragoman.tasks import config as configuration
-    from dragoman.tasks.table import build_model
+    from dragoman.tasks.translate import build_model
     from dragoman.training.distributed import ProcessGroup
     from dragoman.training.objectives import Likelihood
     from dragoman.training.optimizer import build_optimizer

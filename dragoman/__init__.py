@@ -63,9 +63,9 @@ def train(
         if Path(config).suffix.lower() == ".toml":
             resolved = configuration.load(config, overrides)
         else:
-            from dragoman.auto.configure import configured
+            from dragoman.auto.configure import configure
 
-            resolved, _ = configured(str(config), overrides)
+            resolved, _ = configure(str(config), overrides)
     else:
         if run is None:
             raise TypeError("train needs run=FOLDER when the configuration is not a file")

@@ -22,8 +22,9 @@ from dragoman.data.tokenizers.tokenizer import Tokenizer
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import keep_compiled, remove_folder, write_text
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder, trunk_of
-from dragoman.tasks.config import Config, with_absolute_paths
-from dragoman.tasks.table import Task, task_of
+from dragoman.tasks.base import Task
+from dragoman.tasks.config import Config, from_table, with_absolute_paths
+from dragoman.tasks.table import task_of
 from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors
 from dragoman.training.display import Display
 from dragoman.training.distributed import ProcessGroup
@@ -62,7 +63,7 @@ class Run:
         self.folder = Path(folder)
         if not (self.folder / "config.toml").is_file():
             raise RunError(missing_run_message(self.folder))
-        self.config = settings.build(Config, settings.read_toml(self.folder / "config.toml"))
+        self.config = from_table(settings.read_toml(self.folder / "config.toml"))
 
     @property
     def task(self) -> Task:
@@ -438,4 +439,4 @@ def resume_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
     if any(assignment.partition("=")[0].strip() == "preset" for assignment in overrides):
         raise ConfigError(f"preset: found with {folder}, which has its settings already; change single ones by place")
     table = settings.override(settings.read_toml(Path(folder) / "config.toml"), list(overrides))
-    return settings.build(Config, table)
+    return from_table(table)

@@ -58,7 +58,7 @@ from dragoman.runs import (
     unknown_token_report,
 )
 from dragoman.tasks.config import Config
-from dragoman.tasks.table import model_for, segment_of, task_of
+from dragoman.tasks.table import model_for, task_of
 from dragoman.training.display import Display
 from dragoman.training.objectives import MinimumRiskConfig
 from dragoman.training.optimizer import MovingAverageConfig
@@ -165,7 +165,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     shapes = [(len(rows), plan.width("source", rows), plan.width("target", rows)) for rows in batches]
     if corpus.form.terms is None:
         cells, full, side = sum(rows * target for rows, _, target in shapes), plan.target_tokens.sum(), "target"
-    else:  # what is told stands in the sources
+    else:  # what is num_masked stands in the sources
         cells = sum(rows * source for rows, source, _ in shapes)
         full, side = corpus.form.source.cells(corpus.train.source.lengths()).sum(), "source"
     say(
@@ -178,7 +178,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
 
 def check_text(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     """How running text fills lanes and segments; gives the shape of a batch."""
-    segment = segment_of(config)
+    segment = config.model.segment
     lanes = config.train.batch_tokens // segment
     counts = [corpus.report[part]["target_tokens"] for part in ("train", "valid")]
     say(
@@ -348,7 +348,7 @@ def check_cycle(config: Config, say: Say) -> None:
         decode = 2 if searched else config.train.decode  # without a search it has no meaning
         training = replace(
             config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1,
-            batch_tokens=max(512, segment_of(config)) if task.running else 512,
+            batch_tokens=max(512, config.model.segment) if task.running else 512,
             accumulate=1, tensorboard=False, start_from="",
         )  # fmt: skip
         run = Path(folder) / "run"

@@ -1,4 +1,4 @@
-"""A configuration from nothing but a manifest of recordings, lines or pictures: looks at it, chooses, and says why."""
+"""Choose features, model and budget from a manifest of recordings, text lines or images."""
 
 from __future__ import annotations
 
@@ -6,107 +6,107 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from dragoman.auto.budget import cosine_schedule
+from dragoman.auto.labels import check_profile
 from dragoman.config.settings import merge, override
-from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
-from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.formats.media import CAPTIONS, SOUNDS, TRANSCRIPTS
+from dragoman.data.corpus import DataConfig, Files, read_all
+from dragoman.data.examples import Example, Fault
+from dragoman.data.formats.media import SOUNDS
 from dragoman.data.media.archives import MediaError, read_bytes
 from dragoman.data.media.audio import decoded
 from dragoman.errors import DataError
-from dragoman.tasks.config import Config, build, task_metrics
+from dragoman.tasks.base import Task
+from dragoman.tasks.config import Config, build
+from dragoman.tasks.media import MediaTask
+from dragoman.tasks.transcribe import Transcribe
 
-
-def configured_media(files: Files, task: str, overrides: Sequence[str]) -> tuple[Config, list[str]]:
-    """A whole configuration for this manifest with `place=value` settings on top, and the reasons for the rest."""
-    entry: Any = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
-    base: dict[str, Any] = {"task": task, "data": {"train": entry}}
-    given: dict[str, Any] = override({}, list(overrides))
-    asked = given.get("tokenizer", {}).get("source", {})
-    wanted: dict[str, Any] = {"kind": asked} if isinstance(asked, str) else asked
-
-    def built(reader: dict[str, Any], training: dict[str, Any]) -> Config:
-        target = {"kind": "characters" if task == "transcribe" else "words"}
-        table = {"tokenizer": {"source": reader, "target": target}, "model": MODELS.get(reader["kind"], {})}
-        return build(override(merge(merge(base, table), training), list(overrides)))
-
-    usual = "audio" if task == "transcribe" else "picture"
-    kind = wanted.get("kind", usual)
-    slips = built({"kind": kind, **FEW} if kind == "audio" else {"kind": kind}, {})  # told before files are read
-    examples = usable(files, slips.data, task)
-    reader, reason = chosen_reader(usual, wanted, examples, slips.data)
-    count = sum(len(one.references) for one in examples)
-    rows = typical_rows(built(reader, {}).tokenizer.source, examples)
-    batch_tokens = int(min(20_000, max(4 * rows, count * rows / 8)))
-    steps_an_epoch = max(1.0, count * rows / batch_tokens)
-    steps = max(600, min(20_000, math.ceil(60 * steps_an_epoch)))
-    every = max(50, min(1000, steps // 20))
-    metric = "cer" if task == "transcribe" else task_metrics(task)[1]
-    training = {
-        "steps": steps, "batch_tokens": batch_tokens, "validate_every": every, "save_every": every, "metric": metric,
-        "optimizer": {"warmup": max(20, steps // 10), "schedule": "cosine", "learning_rate": 2e-3},
-    }  # fmt: skip
-    budget = f"budget: {steps:,} steps of {batch_tokens:,} rows of features for {count:,} examples"
-    return built(reader, {"train": training}), [reason, f"{budget}; the best {metric} is kept"]
-
-
-def usable(files: Files, config: DataConfig, task: str) -> list[Example]:
-    """The lines of the manifest; faults are an error here where they will be one in training."""
-    items = list(read_all(config, files, shape=TRANSCRIPTS if task == "transcribe" else CAPTIONS))
-    faults = [item for item in items if isinstance(item, Fault)]
-    if faults and config.faults == "stop":
-        raise DataError(fault_message(faults, len(faults)))
-    found = [item for item in items if isinstance(item, Example)]
-    if len(found) < 2:
-        raise DataError(f"{', '.join(paths_of(files))}: found {len(found)} examples, expected at least 2")
-    return found
-
-
-def chosen_reader(
-    usual: str, asked: dict[str, Any], examples: Sequence[Example], data: DataConfig
-) -> tuple[dict[str, Any], str]:
-    """How files are read, by what was asked for and the first file that can be read; and why."""
-    for example in examples:
-        named = example.tagged
-        lines = usual == "audio" and not named.lower().endswith(SOUNDS)
-        kind = asked.get("kind") or ("line-image" if lines else usual)
-        try:
-            content = read_bytes(named)
-            if kind != "audio":
-                return {"kind": kind}, f"source: {kind}, as in {named}"
-            if "rate" in asked:
-                features = {} if asked["rate"] >= ENOUGH else FEW
-                return {"kind": kind, **features}, f"source: audio of {asked['rate']:,} samples a second, as asked"
-            rate = decoded(content, named)[1]
-            reason = f"source: audio of {rate:,} samples a second, as in {named}"
-            return {"kind": kind, "rate": rate, **({} if rate >= ENOUGH else FEW)}, reason
-        except MediaError as error:
-            if data.faults == "stop":
-                raise DataError(f"{example.place}: {error}{advice(error, data)}") from None
-            last = error
-    raise DataError(f"found none of {len(examples):,} files that can be read; the last: {last}{advice(last, data)}")
-
-
-def advice(error: MediaError, data: DataConfig) -> str:
-    """Where files were looked for, if that is what is wrong."""
-    if error.kind != "missing-file":
-        return ""
-    place = f"is '{data.media}'" if data.media else "is not set: names are relative to the manifest"
-    return f"; data.media, the folder or archive that files are in, {place}"
-
-
-def typical_rows(reader: Any, examples: Sequence[Example]) -> int:
-    """How many rows of features the first file that can be read has; training names the others."""
-    for example in examples:
-        try:
-            return len(reader.features_of(example.tagged))
-        except MediaError:
-            continue
-    return 1
-
-
-ENOUGH, FEW = 16_000, {"features": 23}  # samples a second; with fewer a window tells few frequencies apart
+# Narrow-band audio: with few samples a second, a window resolves few frequencies.
+WIDE_BAND, NARROW_BAND_FEATURES = 16_000, {"features": 23}
 MODELS: dict[str, dict[str, Any]] = {
     "audio": {"augment": {"kind": "masking"}, "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}}},
     "line-image": {"augment": {"kind": "line"}, "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}}},
     "picture": {"augment": {"kind": "picture"}, "encoder": {"kind": "resnet"}, "decoder": {"kind": "recurrent"}},
 }
+
+
+def configure_media(task: MediaTask, entry: Any, files: Files, overrides: Sequence[str]) -> tuple[Config, list[str]]:
+    """A configuration with `place=value` overrides, and the reasons."""
+    base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
+    given: dict[str, Any] = override({}, list(overrides))
+    source = given.get("tokenizer", {}).get("source", {})
+    wanted: dict[str, Any] = {"kind": source} if isinstance(source, str) else source
+    transcribe = isinstance(task, Transcribe)
+
+    def built(features: dict[str, Any], training: dict[str, Any]) -> Config:
+        target = {"kind": "characters" if transcribe else "words"}
+        table = {"tokenizer": {"source": features, "target": target}, "model": MODELS.get(features["kind"], {})}
+        return build(override(merge(merge(base, table), training), list(overrides)))
+
+    usual = "audio" if transcribe else "picture"
+    kind = wanted.get("kind", usual)
+    trial = built({"kind": kind, **NARROW_BAND_FEATURES} if kind == "audio" else {"kind": kind}, {})  # mistakes first
+    examples = usable_examples(task, trial, files)
+    features, reason = choose_features(usual, wanted, examples, trial.data)
+    count = sum(len(example.references) for example in examples)
+    rows = typical_rows(built(features, {}).tokenizer.source, examples)
+    batch_tokens = int(min(20_000, max(4 * rows, count * rows / 8)))
+    steps = max(600, min(20_000, math.ceil(60 * max(1.0, count * rows / batch_tokens))))
+    metric = "cer" if transcribe else task.config.metrics()[1]
+    training = cosine_schedule(steps, batch_tokens, metric)
+    training["validate_every"] = training["save_every"] = max(50, min(1000, steps // 20))
+    budget = f"budget: {steps:,} steps of {batch_tokens:,} rows of features for {count:,} examples"
+    return built(features, {"train": training}), [
+        reason,
+        f"{budget}; the trainer keeps the weights with the best {metric}",
+    ]
+
+
+def usable_examples(task: Task, config: Config, files: Files) -> list[Example]:
+    """The examples of the manifest; faulty lines are an error here if training would stop at them."""
+    items = list(read_all(config.data, files, shape=task.shape_of(config)))
+    examples = [item for item in items if isinstance(item, Example)]
+    check_profile(config.data, files, [item for item in items if isinstance(item, Fault)], len(examples))
+    return examples
+
+
+def choose_features(
+    usual: str, wanted: dict[str, Any], examples: Sequence[Example], data: DataConfig
+) -> tuple[dict[str, Any], str]:
+    """The settings of the features, from the overrides and the first readable file; and the reason."""
+    for example in examples:
+        name = example.tagged
+        line_image = usual == "audio" and not name.lower().endswith(SOUNDS)
+        kind = wanted.get("kind") or ("line-image" if line_image else usual)
+        try:
+            content = read_bytes(name)
+            if kind != "audio":
+                return {"kind": kind}, f"source: {kind}, as in {name}"
+            if "rate" in wanted:
+                features = {} if wanted["rate"] >= WIDE_BAND else NARROW_BAND_FEATURES
+                return {"kind": kind, **features}, f"source: audio of {wanted['rate']:,} samples a second, as asked"
+            rate = decoded(content, name)[1]
+            features = {} if rate >= WIDE_BAND else NARROW_BAND_FEATURES
+            return {"kind": kind, "rate": rate, **features}, f"source: audio of {rate:,} samples a second, as in {name}"
+        except MediaError as error:
+            if data.faults == "stop":
+                raise DataError(f"{example.place}: {error}{media_hint(error, data)}") from None
+            last = error
+    raise DataError(f"none of {len(examples):,} files can be read; the last: {last}{media_hint(last, data)}")
+
+
+def media_hint(error: MediaError, data: DataConfig) -> str:
+    """Where files were searched, if that is the problem."""
+    if error.kind != "missing-file":
+        return ""
+    value = f"is '{data.media}'" if data.media else "is not set: names are relative to the manifest"
+    return f"; data.media, the folder or archive that files are in, {value}"
+
+
+def typical_rows(features: Any, examples: Sequence[Example]) -> int:
+    """The number of feature rows of the first readable file."""
+    for example in examples:
+        try:
+            return len(features.features_of(example.tagged))
+        except MediaError:
+            continue
+    return 1

@@ -58,7 +58,7 @@ def resolve(
     files = Pairs(source, target) if source is not None and target is not None else what
     assert files is not None
     folder = Path("runs") / run_name(what or source or "")
-    config, reasons = (chosen_despite_faults if despite_faults else automatic.configured)(files, overrides)
+    config, reasons = (chosen_despite_faults if despite_faults else automatic.configure)(files, overrides)
     for reason in reasons:
         say(reason)
     if overrides:
@@ -67,17 +67,17 @@ def resolve(
 
 
 def chosen_despite_faults(files: Files, overrides: tuple[str, ...]) -> tuple[Config, list[str]]:
-    """As automatic.configured does, but faulty lines stop nothing yet."""
+    """As automatic.configure does, but faulty lines stop nothing yet."""
     from dragoman.auto import configure as automatic
     from dragoman.config import settings
 
     data = settings.override({}, overrides).get("data")
     if isinstance(data, dict) and "faults" in data:
-        return automatic.configured(files, overrides)
+        return automatic.configure(files, overrides)
     try:
-        config, reasons = automatic.configured(files, (*overrides, "data.faults=skip"))
+        config, reasons = automatic.configure(files, (*overrides, "data.faults=skip"))
     except DataError:  # too few lines are left: why says the strict way
-        return automatic.configured(files, overrides)
+        return automatic.configure(files, overrides)
     return replace(config, data=replace(config.data, faults="stop")), reasons
 
 

@@ -19,7 +19,6 @@ from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.runs import Run, resolve_device
 from dragoman.scoring.perplexity import TextSize, text_size
-from dragoman.tasks.table import segment_of
 
 LINES = 10_000  # tokenised at a time
 
@@ -169,7 +168,7 @@ class Completer:
         text = HeldText(np.concatenate(parts))
         if not count:
             raise DataError("nothing to evaluate: no line was read")
-        plan = OverlappingPlan(text, segment_of(self.config))
+        plan = OverlappingPlan(text, self.config.model.segment)
         found = text_likelihood(
             self.model, plan, size, self.device, rows=batch_size, progress=progress or (lambda tokens: None)
         )

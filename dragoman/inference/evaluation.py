@@ -18,7 +18,7 @@ from dragoman.data.feature_store import FeatureColumn, write_features
 from dragoman.data.media.codec import Features
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import select_metrics
-from dragoman.tasks.table import Task
+from dragoman.tasks.base import Task
 
 Pair = Example | tuple[str, str | Sequence[str]]
 

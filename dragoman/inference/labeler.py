@@ -23,7 +23,7 @@ from dragoman.inference.predictor import WINDOW
 from dragoman.runs import Run, resolve_device
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for
-from dragoman.tasks.config import encoder_of, reach
+from dragoman.tasks.base import encoder_of, length_limit
 
 NOTHING = Answer("", None)
 
@@ -102,7 +102,7 @@ class Labeler:
 
     def _check_length(self, row: Sequence[Any], where: str) -> None:
         """Refuse what the model has no room for."""
-        bound, most = reach(encoder_of(self.config))
+        bound, most = length_limit(encoder_of(self.config))
         bounds = [(f"model.encoder.{bound}", most)]
         steps = getattr(getattr(self.config.model, "pooling", None), "steps", 0)
         bounds.append(("model.pooling.steps", steps or None))

@@ -37,7 +37,7 @@ from dragoman.scoring.calibration import Scale
 from dragoman.scoring.error_rates import error_kinds
 from dragoman.scoring.report import score_table
 from dragoman.scoring.significance import TIMES
-from dragoman.tasks.config import encoder_of, reach
+from dragoman.tasks.base import encoder_of, length_limit
 
 MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
 WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
@@ -280,7 +280,7 @@ class Predictor:
         places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
         done(len(asked_for) - len(places))
         sources, places = self._encoded([asked_for[place].text for place in places], places, first, done)
-        bound, most_read = reach(encoder_of(self.config))
+        bound, most_read = length_limit(encoder_of(self.config))
         for place, tokens in zip(places, sources, strict=True):
             if most_read is not None and len(tokens) >= most_read:
                 raise DataError(

@@ -15,7 +15,7 @@ from dragoman.data.media.codec import Features
 from dragoman.data.tokenizers.labels import Labels, Numbers
 from dragoman.data.tokenizers.tokenizer import Tokenizer
 from dragoman.runs import Run
-from dragoman.tasks.config import encoder_of, reach
+from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.training.display import duration
 from dragoman.training.objectives import MinimumRiskConfig
 
@@ -28,7 +28,7 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     source, target = run.tokenizers()
     model = run.task.model(run.config, source, target)
     steps = getattr(getattr(run.config.model, "pooling", None), "steps", 0)
-    size = min(8, reach(encoder_of(run.config))[1] or 8, steps or 8)  # a small window reads no more
+    size = min(8, length_limit(encoder_of(run.config))[1] or 8, steps or 8)  # a small window reads no more
     batch = run.task.form_of(run.config, source).example(2, size, 7)
     layers = summary(model, batch, depth)
     metrics = run.metrics()

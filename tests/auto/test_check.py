@@ -18,7 +18,7 @@ from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.runs import train
 from dragoman.tasks import config
 from dragoman.tasks.config import Config
-from dragoman.tasks.table import build_model
+from dragoman.tasks.translate import build_model
 from tests.conftest import SMALL, Said, call, words, write_rows
 
 pytestmark = pytest.mark.usefixtures("cached")

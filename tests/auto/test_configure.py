@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 
-from dragoman.auto import configure as automatic
+from dragoman.auto import profile
 from dragoman.auto.check import check_lines
-from dragoman.auto.configure import Look
+from dragoman.auto.configure import configure
+from dragoman.auto.pairs import choose_pairs
+from dragoman.auto.profile import PairProfile, profile_pairs
 from dragoman.data.examples import Pairs
 from dragoman.errors import ConfigError, DataError
 from dragoman.tasks import config
 from dragoman.tasks.table import task_of
 from tests.conftest import call, words, write_rows
 
-SENTENCES = Look(
+SENTENCES = PairProfile(
     pairs=29_000,
     source_characters=62.0,
     target_characters=72.0,
@@ -31,7 +33,7 @@ SENTENCES = Look(
     target_symbol_count=30_000,
     target_symbol_length=6.0,
 )
-PHONEMES = Look(
+PHONEMES = PairProfile(
     pairs=100_000,
     source_characters=7.5,
     target_characters=17.0,
@@ -41,7 +43,7 @@ PHONEMES = Look(
     target_symbol_count=320_000,
     target_symbol_length=1.7,
 )
-WORDS = Look(
+WORDS = PairProfile(
     pairs=2000,
     source_characters=6.0,
     target_characters=6.0,
@@ -53,9 +55,9 @@ WORDS = Look(
 )
 
 
-def chosen(seen: Look) -> tuple[dict[str, Any], config.Config, str]:
+def chosen(seen: PairProfile) -> tuple[dict[str, Any], config.Config, str]:
     """The table, what it builds, and the reasons as one text."""
-    table, reasons = automatic.choose("pairs.tsv", seen)
+    table, reasons = choose_pairs(seen)
     table["data"]["train"] = "pairs.tsv"
     return table, config.build(table), "\n".join(reasons)
 
@@ -65,8 +67,8 @@ def chosen(seen: Look) -> tuple[dict[str, Any], config.Config, str]:
 
 def test_looking_counts_what_is_there(tmp_path: Path) -> None:
     rows = [("ab cd", "x y"), ("abc", "x"), ("abcde", "y y y"), ("  padded  ", " z ")]
-    seen = automatic.look(str(write_rows(tmp_path / "pairs.tsv", rows)))
-    assert seen == Look(
+    seen = profile_pairs(str(write_rows(tmp_path / "pairs.tsv", rows)))
+    assert seen == PairProfile(
         pairs=4,
         source_characters=(5 + 3 + 5 + 6) / 4,
         target_characters=(3 + 1 + 5 + 1) / 4,
@@ -79,17 +81,17 @@ def test_looking_counts_what_is_there(tmp_path: Path) -> None:
 
 
 def test_looking_closely_ends_but_counting_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(automatic, "LOOKED_AT", 10)
+    monkeypatch.setattr(profile, "EXAMINED", 10)
     rows = [("ab", "x y")] * 10 + [("much longer", "than those before")] * 20
     path = write_rows(tmp_path / "pairs.tsv", rows)
-    seen = automatic.look(str(path))
+    seen = profile_pairs(str(path))
     assert (seen.pairs, seen.source_characters, seen.target_symbols) == (30, 2.0, 2)
 
 
 def test_both_files_of_a_pair_are_looked_at(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\ntwo\nthree\n")
     (tmp_path / "b").write_text("1\n2\n3\n")
-    seen = automatic.look(Pairs(str(tmp_path / "a"), str(tmp_path / "b")))
+    seen = profile_pairs(Pairs(str(tmp_path / "a"), str(tmp_path / "b")))
     assert (seen.pairs, seen.target_characters) == (3, 1.0)
 
 
@@ -97,10 +99,10 @@ def test_faults_and_emptiness_are_told(tmp_path: Path) -> None:
     path = tmp_path / "pairs.tsv"
     path.write_bytes(b"a\tb\n" + b"no column\n" * 7)
     with pytest.raises(DataError, match=r"pairs.tsv:2: found 1 column.*\(and 4 more\)"):
-        automatic.look(str(path))
+        profile_pairs(str(path))
     path.write_bytes(b"a\tb\n")
     with pytest.raises(DataError, match="found 1 pairs, expected at least 2"):
-        automatic.look(str(path))
+        profile_pairs(str(path))
 
 
 @pytest.mark.parametrize("task", ["translate", "classify", "regress", "tag", "transcribe"])
@@ -111,7 +113,7 @@ def test_surplus_columns_are_to_be_chosen_from(tmp_path: Path, task: str) -> Non
     asked = [f"task={task}"]
     told = r'\(and 38 more\)\. Choose among the 3 columns with data\.columns, such as \["1", "2"\].*\["1", "2", "3"\]'
     with pytest.raises(DataError, match=rf"all.tsv:1: found 3 columns, expected 2.*{told}"):
-        automatic.configured(str(path), asked)
+        configure(str(path), asked)
     table = config.build(
         {"task": task, "data": {"train": str(path), "cache": str(tmp_path / "cache")}} | UNITS.get(task, {})
     )
@@ -122,7 +124,7 @@ def test_surplus_columns_are_to_be_chosen_from(tmp_path: Path, task: str) -> Non
     assert any("with data.columns" in line for line in said)
     path.write_text("a\tb\tc\n" + "lonely\n" * 5)  # few of the faults: choosing would not help
     with pytest.raises(DataError, match=r"\. Mend the lines, or leave"):
-        automatic.configured(str(path), asked)
+        configure(str(path), asked)
 
 
 UNITS: dict[str, dict[str, Any]] = {
@@ -134,15 +136,15 @@ def test_pairs_are_looked_at_as_the_settings_say(tmp_path: Path) -> None:
     """What an error names as a remedy is one."""
     path = tmp_path / "all.tsv"
     path.write_text("".join(f"a{number}\tb\tc d e f\n" for number in range(40)))
-    made, _ = automatic.configured(str(path), ['data.columns=["1", "3"]'])
+    made, _ = configure(str(path), ['data.columns=["1", "3"]'])
     assert made.data.columns == ("1", "3")
     with pytest.raises(ConfigError, match=r'data\.columns: found "x"'):
-        automatic.configured(str(path), ["data.columns=x"])
+        configure(str(path), ["data.columns=x"])
     path.write_text("".join(f"a{number}\t{number}\n" for number in range(40)) + "lonely\n")
     for task in ("translate", "classify", "regress"):
         with pytest.raises(DataError, match=r"all.tsv:41: found 1 column"):
-            automatic.configured(str(path), [f"task={task}"])
-        assert automatic.configured(str(path), [f"task={task}", "data.faults=skip"])[0].data.faults == "skip"
+            configure(str(path), [f"task={task}"])
+        assert configure(str(path), [f"task={task}", "data.faults=skip"])[0].data.faults == "skip"
 
 
 # ---------------------------------------------------------------------- choosing
@@ -156,7 +158,7 @@ def test_pronunciation_is_recognised() -> None:
     }
     assert built.data.units == "phonemes"
     assert built.train.metric == "per"
-    assert "39 of them keep coming back; scored as phonemes" in reasons
+    assert "only 39 different ones occur; scored as phonemes" in reasons
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_words_get_characters_and_a_small_regularised_model() -> None:
     assert built.model.tie == "target"  # two vocabularies cannot share a table
     assert built.train.metric == "cer"
     assert reasons.count("because the texts are short (6 characters on average)") == 2
-    assert "because 2,000 short pairs" in reasons
+    assert "because there are only 2,000 short pairs" in reasons
 
 
 def test_a_few_sentences_get_characters_and_a_few_more_get_subwords() -> None:
@@ -195,7 +197,7 @@ def test_a_few_sentences_get_characters_and_a_few_more_get_subwords() -> None:
     table, more, reasons = chosen(replace(SENTENCES, pairs=8000))
     assert table["tokenizer"] == {"source": {"kind": "subwords", "vocabulary": 4000}}
     assert more.model.tie == "all"  # one vocabulary for both sides
-    assert "source and target: 4,000 BPE sub-words in common, because these are 8,000 sentences" in reasons
+    assert "source and target: 4,000 BPE shared sub-words, because these are 8,000 sentences" in reasons
     assert "dropout: 0.3" in reasons
 
 
@@ -226,19 +228,21 @@ def test_the_model_grows_with_the_corpus() -> None:
 
 @pytest.mark.parametrize("kind", [SENTENCES, PHONEMES, WORDS], ids=["sentences", "phonemes", "words"])
 @pytest.mark.parametrize("pairs", [2, 50, 300, 2000, 5001, 20_001, 300_001, 2_000_000, 50_000_000])
-def test_the_budget_is_sane(kind: Look, pairs: int) -> None:
+def test_the_budget_is_sane(kind: PairProfile, pairs: int) -> None:
     seen = replace(kind, pairs=pairs, target_symbol_count=int(min(pairs, 50_000) * 3.2))
     _, built, reasons = chosen(seen)
     train = built.train
-    told = re.search(r"budget: ([\d,]+) steps of ([\d,]+) tokens, about (\d+) rounds .* every (\d+) steps", reasons)
-    assert told
-    assert [int(number.replace(",", "")) for number in (told[1], told[2], told[4])] == [
+    budget = re.search(
+        r"budget: ([\d,]+) steps of ([\d,]+) tokens, about (\d+) epochs, validated every (\d+) steps", reasons
+    )
+    assert budget
+    assert [int(number.replace(",", "")) for number in (budget[1], budget[2], budget[4])] == [
         train.steps,
         train.batch_tokens,
         train.validate_every,
     ]
-    assert f"{train.patience} validations bring no better {train.metric}" in reasons
-    epochs = int(told[3])
+    assert f"{train.patience} validations without a better {train.metric}" in reasons
+    epochs = int(budget[3])
     assert epochs >= 5
     assert 1000 <= train.steps <= 3_000_000
     if pairs >= 2000:
@@ -275,8 +279,8 @@ def test_two_thousand_words_are_learned_in_a_minute(cached: Path, tmp_path: Path
 
 @pytest.mark.parametrize("preset", [name for name in config.preset_names() if not name.startswith("demo-")])
 @pytest.mark.parametrize("seen", [SENTENCES, PHONEMES, WORDS], ids=["sentences", "phonemes", "words"])
-def test_any_preset_can_be_asked_for(preset: str, seen: Look) -> None:
-    table, reasons = automatic.choose("pairs.tsv", seen, preset)
+def test_any_preset_can_be_asked_for(preset: str, seen: PairProfile) -> None:
+    table, reasons = choose_pairs(seen, preset)
     table["data"]["train"] = "pairs.tsv"
     model = config.build(table).model
     asked = config.build({"preset": preset, "data": {"train": "pairs.tsv"}}).model
@@ -293,35 +297,35 @@ def test_faults_are_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
     skip = "data.faults=skip"
     for task in ("translate", "classify"):
         with pytest.raises(DataError, match="found 1 column"):
-            automatic.configured(str(path), [f"task={task}"])
-        assert automatic.configured(str(path), [f"task={task}", skip])[0].data.faults == "skip"
+            configure(str(path), [f"task={task}"])
+        assert configure(str(path), [f"task={task}", skip])[0].data.faults == "skip"
 
 
 def test_settings_of_what_is_chosen_can_be_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "tags.tsv"
     path.write_text("a\tD\ndog\tN\n\na\tD\ncat\tN\n\n")
-    built, _ = automatic.configured(str(path), ["task=tag", "model.encoder.inner.width=48"])
+    built, _ = configure(str(path), ["task=tag", "model.encoder.inner.width=48"])
     model: Any = built.model
     assert (model.encoder.kind, model.encoder.inner.width) == ("character-words", 48)
-    other, _ = automatic.configured(str(path), ["task=tag", "model.encoder.kind=recurrent", "model.encoder.width=48"])
+    other, _ = configure(str(path), ["task=tag", "model.encoder.kind=recurrent", "model.encoder.width=48"])
     model = other.model
     assert (model.encoder.kind, model.encoder.width) == ("recurrent", 48)
     path.write_text("good film\tpos\nbad film\tneg\nso so\tneg\n")
-    other, _ = automatic.configured(str(path), ["task=classify", "model.encoder.kind=transformer"])
+    other, _ = configure(str(path), ["task=classify", "model.encoder.kind=transformer"])
     model = other.model
     assert model.encoder.kind == "transformer"
     path.write_text("1 2 3\t4\n2 3 4\t5\n3 4 5\t6\n")
-    series, _ = automatic.configured(str(path), ["task=regress", "tokenizer.source.scale=standard"])
+    series, _ = configure(str(path), ["task=regress", "tokenizer.source.scale=standard"])
     assert series.tokenizer.source.kind == "numbers"
     with pytest.raises(ConfigError, match=r"model\.encoder\.widht"):
-        automatic.configured(str(path), ["task=regress", "model.encoder.widht=48"])
+        configure(str(path), ["task=regress", "model.encoder.widht=48"])
 
 
 @pytest.mark.parametrize("over", [["model.pairs=true"], ["model.kind=bilm"]])
 def test_other_ways_to_pretrain_need_one_setting(over: list[str], tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("one line\nanother line\na third\n" * 5)
-    automatic.configured(str(path), ["task=masked-language-model", *over])
+    configure(str(path), ["task=masked-language-model", *over])
 
 
 @pytest.mark.parametrize("kind", ["masked-lm", "bilm"])
@@ -338,7 +342,7 @@ def test_a_run_to_start_from_says_how_to_read(kind: str, tmp_path: Path) -> None
         "train", rows, "task=classify", f"train.start_from={run}", "train.steps=2", "--run-folder", tmp_path / "b"
     )
     assert said.code == 0, said.err
-    assert "reads as the run it starts from" in said.err
+    assert "the encoder of the run it starts from" in said.err
     assert json.loads((tmp_path / "b/data.json").read_text())["train"]["pairs"]
     again = call(
         "train",
@@ -350,3 +354,17 @@ def test_a_run_to_start_from_says_how_to_read(kind: str, tmp_path: Path) -> None
         tmp_path / "c",
     )
     assert again.code == 0, again.err
+
+
+@pytest.mark.parametrize("kind", ["luong", "recurrent", "convs2s"])
+def test_a_decoder_of_another_kind_drops_the_automatic_sizes(tmp_path: Path, kind: str) -> None:
+    """The automatic sizes are those of a Transformer; `heads` is no setting of the others."""
+    rows = [(f"word{number}", f"drow{number}") for number in range(400)]
+    path = write_rows(tmp_path / "pairs.tsv", rows)
+    chosen, _ = configure(str(path), [f"model.decoder.kind={kind}"])
+    assert chosen.model.decoder.kind == kind
+    assert chosen.model.encoder.width == 64
+    assert chosen.train.optimizer.learning_rate < 4e-3, "that rate is for the automatic model"
+    automatic, _ = configure(str(path))
+    assert automatic.model.decoder.width == 64
+    assert automatic.train.optimizer.learning_rate == 4e-3

@@ -19,7 +19,7 @@ from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
 from dragoman.models.non_autoregressive import NonAutoregressive
 from dragoman.tasks import config
-from dragoman.tasks.table import build_model
+from dragoman.tasks.translate import build_model
 from tests.conftest import Workshop, call, quiet_machine, words, write_rows
 
 STACK = {"kind": "transformer", "layers": 1, "width": 32, "heads": 2, "feedforward": 64, "dropout": 0.0}

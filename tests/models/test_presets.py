@@ -13,7 +13,7 @@ from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.non_autoregressive import NonAutoregressiveConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config
-from dragoman.tasks.table import build_model
+from dragoman.tasks.translate import build_model
 
 NAMES = config.preset_names()
 PAPERS = [

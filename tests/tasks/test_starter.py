@@ -14,8 +14,8 @@ from dragoman.config import settings
 from dragoman.errors import ConfigError
 from dragoman.tasks import config
 from dragoman.tasks.config import Config
-from dragoman.tasks.starter import STARTERS, at, starter
-from dragoman.tasks.table import TASKS as SHAPES
+from dragoman.tasks.starter import STARTERS, starter, value_at
+from dragoman.tasks.table import TASKS as ALL_TASKS
 
 TASKS = list(STARTERS)
 COMMENTED = re.compile(r"# (\w+ = .*)")
@@ -59,7 +59,7 @@ def test_all_lines_together_show_the_whole_configuration(task: str) -> None:
     written = tomllib.loads("\n".join(lines))
     # The preset is a base to stand on; with every line uncommented nothing of it is left to add.
     assert build([line for line in lines if not line.startswith("preset")]) == build(lines)
-    searched = SHAPES[task].readout is None and not SHAPES[task].running
+    searched = ALL_TASKS[task].readout is None and not ALL_TASKS[task].running
     unsaid = [] if searched else ["search"]  # where nothing is searched for
     if task in ("masked-language-model", "transcribe"):
         unsaid.insert(0, "model.encoder.kind")  # there is one only
@@ -131,7 +131,7 @@ def missing(resolved: dict[str, Any], written: dict[str, Any], place: str) -> li
 @pytest.mark.parametrize("task", TASKS)
 def test_every_line_says_what_it_is_for(task: str) -> None:
     notes: dict[str, set[str]] = {}  # several kinds may have a setting of one name
-    for item in settings.describe(Config):
+    for item in settings.describe(ALL_TASKS[task].config):
         notes.setdefault(item.place, set()).add(item.note)
     heading = ""
     seen = 0
@@ -145,7 +145,7 @@ def test_every_line_says_what_it_is_for(task: str) -> None:
 
 
 def test_no_help_refers_to_papers_that_a_user_does_not_have() -> None:
-    notes = [item.note for item in settings.describe(Config)]
+    notes = [item.note for task in ALL_TASKS.values() for item in settings.describe(task.config)]
     commands = [cli.commands[name] for name in cli.commands]
     # A command keeps the help option of the first context it sees, so the context must be the one it really has.
     parent = click.Context(cli, **cli.context_settings)
@@ -163,7 +163,7 @@ def test_an_unknown_task_is_told_with_the_nearest() -> None:
 
 def test_places_of_tables() -> None:
     table = {"a": {"b": 1, "c": {}}}
-    assert at(table, "a.b") == 1
-    assert at(table, "a.c") == {}
-    assert at(table, "a.b.d") is None
-    assert at(table, "x") is None
+    assert value_at(table, "a.b") == 1
+    assert value_at(table, "a.c") == {}
+    assert value_at(table, "a.b.d") is None
+    assert value_at(table, "x") is None

@@ -17,7 +17,7 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.runs import Run, train
 from dragoman.tasks.config import Config
-from dragoman.tasks.table import build_model
+from dragoman.tasks.translate import build_model
 from dragoman.training import step as stepping
 from dragoman.training.checkpoints import Checkpoints, read_tensors
 from dragoman.training.display import Display

@@ -1,0 +1,145 @@
+"""Choose model and budget for tasks that answer without a search: classify, regress, tag, masked language models."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, up_to
+from dragoman.config.settings import merge, override, read_toml
+from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.formats.formats import not_numbers
+from dragoman.data.readers.lines import form_of
+from dragoman.errors import ConfigError, DataError
+from dragoman.models.elmo import BiLMConfig, ElmoEncoderConfig
+from dragoman.models.encoders.bert import BertEncoderConfig
+from dragoman.models.masked_lm import MaskedLMConfig
+from dragoman.tasks.base import Automatic, Task
+from dragoman.tasks.classify import Classify
+from dragoman.tasks.config import Config, build, started_folder
+from dragoman.tasks.regress import Regress
+
+BATCH_TOKENS = 2048
+# The kind of encoder inside models that have only one.
+ENCODER_KINDS = {MaskedLMConfig.kind: BertEncoderConfig.kind, BiLMConfig.kind: ElmoEncoderConfig.kind}
+
+
+@dataclass
+class LabelProfile:
+    """Statistics of labelled examples."""
+
+    count: int = 0
+    characters: int = 0
+    series: bool = True  # whether every source is a series of numbers
+    labels: Counter[str] = field(default_factory=Counter)
+    first: Example | None = None
+
+
+def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[str]) -> tuple[Config, list[str]]:
+    """A configuration with `place=value` overrides, and the reasons."""
+    given: dict[str, Any] = override({}, list(overrides))
+    model = given.get("model", {})
+    usual = task.config.model.kind
+    other_model = isinstance(model, Mapping) and model.get("kind", usual) != usual
+
+    def defaults(choice: Automatic) -> dict[str, Any]:
+        """The automatic choices, minus those incompatible with the overrides."""
+        base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
+        table = merge(base, {"tokenizer": choice.table["tokenizer"]} if other_model else choice.table)
+        return started(table, given)
+
+    assert task.automatic is not None
+    choices = [task.automatic] + ([task.automatic_series] if isinstance(task, Regress) else [])
+    trial = first_valid([override(defaults(choice), list(overrides)) for choice in choices])  # reports mistakes early
+    profile = profile_labels(task, trial, files)
+    choice = task.automatic_series if isinstance(task, Regress) and profile.series else task.automatic
+    table, reason = defaults(choice), choice.reason
+    if table.get("model") != choice.table["model"]:
+        reason = "model: as asked" if other_model else "model: the encoder of the run it starts from"
+    kind = choice.table["tokenizer"]["source"]["kind"]
+    tokens = profile.characters / profile.count / CHARACTERS_PER_TOKEN.get(kind, 6)
+    steps_per_epoch = max(1.0, profile.count * (tokens + 1) * 1.15 / BATCH_TOKENS)
+    steps = max(300, min(20_000, math.ceil(up_to(EPOCHS, profile.count) * steps_per_epoch)))
+    metric = task.config.metrics()[1]
+    table["train"] = cosine_schedule(steps, BATCH_TOKENS, metric)
+    reasons = [
+        reason,
+        f"budget: {steps:,} steps of {BATCH_TOKENS:,} tokens for {profile.count:,} examples; the trainer keeps the "
+        f"weights with the best {metric}",
+    ]
+    if isinstance(task, Classify) and looks_like_header(profile, files):
+        assert profile.first is not None
+        label = profile.first.references[0]
+        reasons.append(
+            f"is {profile.first.place} a header? No other line has its label '{label}'. If so, set data.header=true"
+        )
+    return build(override(table, list(overrides))), reasons
+
+
+def profile_labels(task: Task, config: Config, files: Files) -> LabelProfile:
+    """Read all examples once; faulty lines are an error here if training would stop at them."""
+    profile = LabelProfile()
+    faults: list[Fault] = []
+    for item in read_all(config.data, files, shape=task.shape_of(config)):
+        if isinstance(item, Fault):
+            faults.append(item)
+            continue
+        profile.count += 1
+        profile.characters += len(item.source)
+        profile.series = profile.series and not not_numbers(item.source)
+        if isinstance(task, Classify):
+            profile.labels[item.references[0]] += 1
+            profile.first = profile.first or item
+    check_profile(config.data, files, faults, profile.count)
+    return profile
+
+
+def check_profile(data: DataConfig, files: Files, faults: list[Fault], count: int) -> None:
+    """Raise a DataError if lines are faulty and must not be, or if too few examples are left."""
+    if faults and data.faults == "stop":
+        raise DataError(fault_message(faults, len(faults)))
+    if count < 2:
+        raise DataError(f"{', '.join(paths_of(files))}: found {count} examples, expected at least 2")
+
+
+def looks_like_header(profile: LabelProfile, files: Files) -> bool:
+    """Whether the first line of a tab-separated file has a label of its own beside two or more others."""
+    first = profile.first
+    if first is None or (isinstance(files, Pairs) and files.file is None):
+        return False
+    alone = len(profile.labels) > 2 and profile.labels[first.references[0]] == 1
+    return alone and first.line == 1 and form_of(Path(first.path))[0] == "columns"
+
+
+def first_valid(tables: Sequence[Mapping[str, Any]]) -> Config:
+    """The configuration of the first valid table; if none is valid, the error of the first."""
+    try:
+        return build(tables[0])
+    except ConfigError:
+        for table in tables[1:]:
+            with suppress(ConfigError):
+                return build(table)
+        raise
+
+
+def started(table: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """With train.start_from in the overrides: take tokenizer, encoder and max_length from the run it names."""
+    folder = started_folder(given)
+    if not folder:
+        return table
+    theirs: dict[str, Any] = read_toml(Path(folder) / "config.toml")
+    model: dict[str, Any] = dict(theirs.get("model", {}))
+    table = {name: value for name, value in table.items() if name != "tokenizer"}
+    table["data"] = {**table["data"], "max_length": theirs["data"]["max_length"]}
+    if theirs.get("task") == table["task"]:
+        return table | {"model": model}
+    if "encoder" in model:
+        encoder = {"kind": ENCODER_KINDS.get(model["kind"], "recurrent"), **model["encoder"]}
+        table["model"] = {**table.get("model", {}), "encoder": encoder}
+    return table

@@ -1,0 +1,91 @@
+"""Choose tokenizer, size and budget of a language model from the amount of text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, up_to
+from dragoman.config.settings import merge, override
+from dragoman.data.corpus import Files, fault_message, paths_of, read_all
+from dragoman.data.examples import Fault
+from dragoman.errors import DataError
+from dragoman.tasks.base import Task
+from dragoman.tasks.config import Config, build
+
+FEW_CHARACTERS = 2_000_000  # with less text, characters work better than sub-words
+LARGE = 2e7  # tokens that fill the larger model
+
+
+def configure_language_model(
+    task: Task, entry: Any, files: Files, overrides: Sequence[str]
+) -> tuple[Config, list[str]]:
+    """A configuration with `place=value` overrides, and the reasons."""
+    table: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
+    given: dict[str, Any] = override({}, list(overrides))
+    stack = given.get("model", {}).get("stack", {})
+    recurrent = (stack if isinstance(stack, str) else stack.get("kind")) == "recurrent"
+    default: dict[str, Any] = {} if recurrent else {"model": {"stack": {"kind": "transformer", "positions": "rotary"}}}
+    characters = count_characters(task, build(override(merge(table, default), list(overrides))), files)
+    few = characters < FEW_CHARACTERS
+    units = {"kind": "characters"} if few else {"kind": "subwords", "vocabulary": 8000 if characters < 5e7 else 32_000}
+    tokens = characters if few else characters / CHARACTERS_PER_TOKEN["subwords"]
+    layers, width, segment = (4, 256, 128) if tokens < LARGE else (8, 512, 256)
+    batch_tokens = max(up_to(BATCHES, tokens), 4 * segment) if tokens > 8 * segment else segment
+    steps = max(500, min(100_000, math.ceil((20 if tokens < LARGE else 3) * tokens / batch_tokens)))
+    every = max(50, min(1000, steps // 20))
+    table |= {
+        "tokenizer": {"source": units},
+        "model": {
+            "segment": segment,
+            "memory": 0 if recurrent else segment,
+            "output_dropout": 0.2,
+            "stack": recurrent_stack(width) if recurrent else transformer_stack(layers, width),
+        },
+        "train": {
+            "steps": steps, "batch_tokens": batch_tokens, "validate_every": every, "save_every": every,
+            "optimizer": {"warmup": max(20, min(1000, steps // 10)), "schedule": "cosine", "learning_rate": 1e-3},
+        },
+    }  # fmt: skip
+    reasons = [
+        f"units: {units['kind']}, because the text has {characters:,} characters",
+        f"model: 2 recurrent layers of {2 * width}, as asked"
+        if recurrent
+        else f"model: a Transformer of {layers} layers of {width} with segments of {segment} tokens and as much memory",
+        f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps * batch_tokens / tokens:.0f} epochs; the "
+        "trainer keeps the weights with the lowest loss",
+    ]
+    return build(override(table, list(overrides))), reasons
+
+
+def count_characters(task: Task, config: Config, files: Files) -> int:
+    """The characters of the text, line ends included."""
+    characters = 0
+    faults: list[Fault] = []
+    for item in read_all(config.data, files, shape=task.shape_of(config)):
+        if isinstance(item, Fault):
+            faults.append(item)
+        else:
+            characters += len(item.references[0]) + 1
+    if faults and config.data.faults == "stop":
+        raise DataError(fault_message(faults, len(faults)))
+    if not characters:
+        raise DataError(f"{', '.join(paths_of(files))}: no usable line found")
+    return characters
+
+
+def recurrent_stack(width: int) -> dict[str, Any]:
+    """Settings of a regularised LSTM stack."""
+    return {
+        "kind": "recurrent", "layers": 2, "embedding": width, "width": 2 * width, "weight_dropout": 0.2,
+        "input_dropout": 0.2,
+    }  # fmt: skip
+
+
+def transformer_stack(layers: int, width: int) -> dict[str, Any]:
+    """Settings of a causal Transformer."""
+    return {
+        "kind": "transformer", "layers": layers, "width": width, "heads": width // 64, "feedforward": 4 * width,
+        "positions": "rotary", "dropout": 0.2,
+    }  # fmt: skip

@@ -1,0 +1,171 @@
+"""What every task has: settings, a data format, models, validation and a starter configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import nn
+
+from dragoman.config.settings import setting
+from dragoman.data.batching import Form
+from dragoman.data.corpus import Corpus, DataConfig, Note, TokenizersConfig, prepare, tags_of
+from dragoman.data.formats.formats import Shape
+from dragoman.data.media.audio import AudioConfig
+from dragoman.data.media.images import LineImageConfig, PictureConfig
+from dragoman.data.tokenizers.labels import RunTokenizerConfig
+from dragoman.data.tokenizers.tokenizer import CharactersConfig, Tokenizer
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.direct import Readout
+from dragoman.errors import nearest
+from dragoman.layers.positions import LearnedConfig
+from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.scoring.metric import OutputKind, Units
+from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
+from dragoman.training.config import TrainConfig
+from dragoman.training.distributed import ProcessGroup
+from dragoman.training.loaders import BatchLoader, ExampleLoader
+
+MEDIA = (AudioConfig, LineImageConfig, PictureConfig)
+
+
+@dataclass(frozen=True)
+class Config:
+    """All settings of a run. With the data they determine the trained weights.
+
+    Each task has a subclass, which declares the models of the task and checks its settings (`problems`).
+    """
+
+    data: DataConfig = setting(help="where the examples are")
+    task: str = setting("", help="the kind of problem")
+    tokenizer: TokenizersConfig = setting(TokenizersConfig(), help="how text becomes tokens")
+    model: Any = setting(None, help="the model to train; without a kind, the usual one of the task")
+    train: TrainConfig = setting(TrainConfig(), help="how to train it")
+    search: SearchConfig = setting(SearchConfig(), help="how to decode its output")
+    output: ClassVar[OutputKind | None] = None  # what the model puts out, which decides its metrics; None: text
+    reads_media: ClassVar[bool] = False  # whether sources are recordings or images
+    uses_tags: ClassVar[bool] = False  # whether data files may have language tags
+
+    @property
+    def task_setting(self) -> str:
+        """The task as an error message names it."""
+        return f'task = "{self.task}"'
+
+    @classmethod
+    def metrics(cls, units: Units = "words") -> tuple[str, ...]:
+        """The metrics that may select the best weights (train.metric), loss first."""
+        return checkpoint_metrics(cls.output or units)
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        metric, metrics = self.train.metric, self.metrics(self.data.units)
+        if metric not in metrics and metric in self.metrics("phonemes"):
+            yield f'train.metric: found "{metric}", which needs data.units = "phonemes"'
+        elif metric not in metrics:
+            match = nearest(metric, metrics) if metric not in metrics_by_name() else None
+            yield (
+                f'train.metric: found "{metric}", but {self.task_setting} has {", ".join(metrics)}'
+                + (f". Did you mean '{match}'?" if match else "")
+            )
+        if tags_of(self.data.train) and not self.uses_tags:
+            yield f'data.train: found a tag, which only task = "translate" uses; found {self.task_setting}'
+        encoder, source = encoder_of(self), self.tokenizer.source
+        units = source.units if isinstance(source, RunTokenizerConfig) else source.kind
+        if isinstance(encoder, CharacterWordsConfig) and units not in (CharactersConfig.kind, ""):
+            yield (
+                f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {units!r}; "
+                'set tokenizer.source.kind = "characters"'
+            )
+        if not self.reads_media and (self.data.media or isinstance(source, MEDIA)):
+            name = "data.media" if self.data.media else f'tokenizer.source: found "{source.kind}", which'
+            yield f'{name} goes with task = "transcribe" or "caption"; found {self.task_setting}'
+
+    def unused_settings(self, unused: Mapping[str, tuple[Any, Any]], reason: str) -> Iterator[str]:
+        """Errors for settings that this task ignores; unused: setting → (its value, its default).
+
+        A setting that repeats its default passes: the loader cannot tell it from an absent one.
+        """
+        for name, (value, default) in unused.items():
+            if value != default:
+                yield f"{name}: {reason}; leave it out"
+
+
+def encoder_of(config: Config) -> Any:
+    """The settings of the encoder; None for a model without one."""
+    return getattr(config.model, "encoder", None)
+
+
+def length_limit(stack: Any) -> tuple[str, int | None]:
+    """The setting that limits how many tokens a stack can read, and the limit; None: no limit."""
+    if isinstance(getattr(stack, "positions", None), LearnedConfig):
+        return "positions.max_positions", stack.positions.max_positions
+    return "max_positions", getattr(stack, "max_positions", None)
+
+
+def too_long(config: Config, part: str, stack: Any, reserved: int = 1) -> Iterator[str]:
+    """An error if data.max_length exceeds the length limit of a stack; `reserved` tokens are needed for <eos>."""
+    name, limit = length_limit(stack)
+    if limit is not None and config.data.max_length + reserved > limit:
+        yield (
+            f"data.max_length: found {config.data.max_length}, but model.{part}.{name} = {limit} tokens"
+            f"{', <eos> included' if reserved else ''}; expected at most {limit - reserved}"
+        )
+
+
+class Starter(NamedTuple):
+    """The starter configuration of a task: one line of help, and the settings it makes."""
+
+    about: str
+    table: dict[str, Any]
+
+
+class Automatic(NamedTuple):
+    """What `dragoman train FILE` chooses for a task besides the training budget, and why."""
+
+    table: dict[str, Any]
+    reason: str
+
+
+class Task:
+    """One task. Its file subclasses this, `tasks/table.py` lists it, and no other code asks for its name."""
+
+    config: ClassVar[type[Config]]
+    starter: ClassVar[Starter]
+    automatic: ClassVar[Automatic | None] = None  # None: `auto` has rules of its own for the task
+    readout: ClassVar[Readout | None] = None  # how a model's outputs become answers; None: by search
+    running: ClassVar[bool] = False  # whether the data are one long text rather than rows
+    metrics: ClassVar[tuple[str, ...]] = ()  # that `evaluate` reports by default; none: those of translation
+    kinds: ClassVar[bool] = False  # whether `evaluate` also counts insertions, deletions and substitutions
+    loss: ClassVar[str] = "token (nats)"  # the unit of the loss
+
+    @property
+    def name(self) -> str:
+        """The value of the setting `task`."""
+        return str(self.config.task)
+
+    def shape_of(self, config: Any) -> Shape:
+        """How files become examples, and examples stored rows."""
+        raise NotImplementedError
+
+    def form_of(self, config: Any, source: Tokenizer) -> Form:
+        """How stored rows become batches."""
+        raise NotImplementedError
+
+    def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        """The untrained model for these vocabularies."""
+        raise NotImplementedError
+
+    def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
+        """The object that measures the model during training."""
+        raise NotImplementedError
+
+    def prepare(self, config: Any, note: Note = lambda doing, count: None) -> Corpus:
+        """The tokenised data of a run; cached from earlier runs where possible."""
+        corpus = prepare(config.data, config.tokenizer, note, self.shape_of(config))
+        return replace(corpus, form=self.form_of(config, corpus.source_tokenizer))
+
+    def loader(self, config: Any, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
+        """The training batches."""
+        return ExampleLoader(corpus, config.train)

@@ -1,0 +1,88 @@
+"""Task `classify`: one label for one or two texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dragoman.config.settings import setting
+from dragoman.data.batching import Form
+from dragoman.data.collate import Scalars
+from dragoman.data.formats.formats import LabelledShape, Shape
+from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.decoding.direct import LabelReadout
+from dragoman.layers.pooling import TimeAttentionConfig
+from dragoman.models.classifier import Classifier, ClassifierConfig
+from dragoman.tasks.base import Automatic, Starter
+from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_form
+
+_FORMAT = LabelledShape()
+
+
+@dataclass(frozen=True)
+class PooledTaskConfig(NoSearchConfig):
+    """Settings of a task with one answer per example."""
+
+    model: ClassifierConfig = setting(ClassifierConfig(), help="the model to train")
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        yield from super().problems()
+        if self.model.texts == "apart" and max(1, len(self.data.columns) - 1) != 2:
+            yield 'model.texts: found "apart", expected two texts: name both in data.columns, and the target last'
+        pooling, numbers = self.model.pooling, self.tokenizer.source.kind == "numbers"
+        limit = pooling.steps if isinstance(pooling, TimeAttentionConfig) else 0
+        if limit and self.data.max_length + (not numbers) > limit:
+            eos = "" if numbers else ", <eos> included"
+            yield (
+                f"data.max_length: found {self.data.max_length}, but model.pooling.steps = {limit}{eos}; expected at "
+                f"most {limit - (not numbers)}"
+            )
+
+
+@dataclass(frozen=True)
+class ClassifyConfig(PooledTaskConfig):
+    """Labelled texts."""
+
+    task: Literal["classify"] = setting("classify", help="the kind of problem")
+    output = "labels"
+
+
+class Classify(LabelTask):
+    """Texts to labels."""
+
+    config = ClassifyConfig
+    model_class = Classifier
+    readout = LabelReadout()
+    loss = "example (nats)"
+    starter = Starter(
+        "one or two texts with a label: sentiment, acceptability, paraphrase",
+        {
+            "task": "classify",
+            "data": {"train": "labelled.tsv"},
+            "tokenizer": {"source": {"kind": "words"}},
+            "model": {"kind": ClassifierConfig.kind, "dropout": 0.4, "encoder": {"kind": "recurrent"}},
+            "train": {"steps": 3000, "metric": "accuracy"},
+        },
+    )
+
+    automatic = Automatic(
+        {
+            "tokenizer": {"source": {"kind": "words"}},
+            "model": {
+                "dropout": 0.4,
+                "pooling": {"kind": "queries"},
+                "encoder": {"kind": "recurrent", "embedding": 128, "width": 256},
+            },
+        },
+        "model: a bidirectional LSTM of 256 over words with attention pooling, because few words decide a label",
+    )
+
+    def shape_of(self, config: Any) -> Shape:
+        """Token rows with the id of a label."""
+        return _FORMAT
+
+    def form_of(self, config: Any, source: Tokenizer) -> Form:
+        """Padded sources with one label id each."""
+        return Form(source_form(config, source), Scalars())

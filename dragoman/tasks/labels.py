@@ -1,0 +1,103 @@
+"""What classify, regress and tag share: sources of text or numbers, and outputs without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from dragoman.data.batching import TokenRows
+from dragoman.data.collate import Series, TextsApart, TextsEnded
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers.labels import NumbersConfig
+from dragoman.data.tokenizers.text_pair import Joined
+from dragoman.data.tokenizers.tokenizer import PAD, Tokenizer
+from dragoman.decoding.config import SearchConfig
+from dragoman.layers.blocks import build_embedding
+from dragoman.models.classifier import ClassifierConfig, SeriesInput
+from dragoman.models.elmo import ElmoEncoderConfig
+from dragoman.models.encoders.bert import BertEncoderConfig
+from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.tasks.base import Config, Task, encoder_of, too_long
+from dragoman.tasks.translate import set_lower_case
+from dragoman.training.config import TrainConfig
+from dragoman.training.objectives import LikelihoodConfig
+from dragoman.training.validation.labels import LabelValidator
+
+
+@dataclass(frozen=True)
+class NoSearchConfig(Config):
+    """Settings of a task whose model answers without a search."""
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        yield from super().problems()
+        numbers = isinstance(self.tokenizer.source, NumbersConfig)
+        if numbers and self.task != "regress":
+            yield f'tokenizer.source: found "numbers", which only task = "regress" reads; found {self.task_setting}'
+        target = self.tokenizer.target
+        if target is not None and not (self.task == "regress" and isinstance(target, NumbersConfig)):
+            expected = 'kind = "numbers" or nothing' if self.task == "regress" else "nothing: labels need no tokenizer"
+            yield f"tokenizer.target: found {target.kind!r} with {self.task_setting}, expected {expected}"
+        if not isinstance(self.train.objective, LikelihoodConfig):
+            yield (
+                f'train.objective: found "{self.train.objective.kind}", which samples outputs; '
+                f"{self.task_setting} has none"
+            )
+        unused = {
+            "train.decode": (self.train.decode, TrainConfig().decode),
+            "data.units": (self.data.units, "words"),
+            "search": (self.search, SearchConfig()),
+        }
+        yield from self.unused_settings(unused, f"configures a search, and {self.task_setting} has none")
+        encoder = self.model.encoder
+        if numbers and (isinstance(encoder, CharacterWordsConfig) or encoder.embedding == 0):
+            yield "model.encoder: reads numbers, expected an embedding of at least 1 and no 'character-words'"
+        if numbers and getattr(self.model, "word_dropout", False):
+            yield f"model.word_dropout: found {self.model.word_dropout}, expected 0: numbers are not words"
+        ends = 0 if numbers else 1 + getattr(self.model, "pairs", False)  # <eos> of each text
+        yield from too_long(self, "encoder", encoder, ends)
+
+
+def read_tokenizer(config: Config, source: Tokenizer) -> Tokenizer:
+    """The tokenizer of the model's input: a pre-trained encoder separates two texts by <eos>, not by a separator."""
+    pretrained = isinstance(encoder_of(config), BertEncoderConfig | ElmoEncoderConfig)
+    return source.inner if isinstance(source, Joined) and pretrained else source
+
+
+def source_form(config: Config, source: Tokenizer) -> Any:
+    """How sources are collated."""
+    if isinstance(config.tokenizer.source, NumbersConfig):
+        return Series()
+    if isinstance(config.model, ClassifierConfig) and config.model.texts == "apart":
+        assert isinstance(source, Joined)
+        return TextsApart(source.separator)
+    if isinstance(source, Joined) and read_tokenizer(config, source) is not source:
+        return TextsEnded(source.separator)
+    return TokenRows()
+
+
+class LabelTask(Task):
+    """A task whose model reads text or numbers and answers without a search."""
+
+    model_class: Any
+
+    def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        """An encoder with an output layer over labels, tags or a number."""
+        width = encoder_of(config).embedding
+        embedding: nn.Module
+        if isinstance(config.tokenizer.source, NumbersConfig):
+            embedding = SeriesInput(width)
+        else:
+            embedding = build_embedding(len(read_tokenizer(config, source)), width, PAD, source.space)
+        words = source.separator if isinstance(source, Joined) else len(source)
+        model: nn.Module = self.model_class(config.model, embedding, len(target), keep_from=words)
+        return set_lower_case(model, read_tokenizer(config, source))
+
+    def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
+        """Loss and the metrics of the task on all validation examples."""
+        assert self.readout is not None
+        return LabelValidator(corpus, self.readout, config.train.metric, device)

@@ -1,0 +1,121 @@
+"""Task `language-model`: predict the next token of running text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from dragoman.config.settings import setting
+from dragoman.data.batching import Form
+from dragoman.data.bptt import RunningForm
+from dragoman.data.corpus import Corpus, DataConfig, Note
+from dragoman.data.formats.formats import RunningShape, Shape
+from dragoman.data.tokenizers.labels import NumbersConfig
+from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.decoding.config import SearchConfig
+from dragoman.models.language_model import LanguageModel, LanguageModelConfig
+from dragoman.tasks.base import Config, Starter, Task
+from dragoman.training.config import TrainConfig
+from dragoman.training.distributed import ProcessGroup
+from dragoman.training.loaders import BatchLoader, BpttLoader, check_lanes
+from dragoman.training.objectives import LikelihoodConfig
+from dragoman.training.validation.lm import LanguageModelValidator
+
+_FORMAT = RunningShape()
+
+
+@dataclass(frozen=True)
+class LanguageModelTaskConfig(Config):
+    """Running text."""
+
+    task: Literal["language-model"] = setting("language-model", help="the kind of problem")
+    model: LanguageModelConfig = setting(LanguageModelConfig(), help="the model to train")
+    output = "likelihood"
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        yield from super().problems()
+        if isinstance(self.tokenizer.source, NumbersConfig):
+            yield f'tokenizer.source: found "numbers", which only task = "regress" reads; found {self.task_setting}'
+        if self.tokenizer.target is not None:
+            yield (
+                f"tokenizer.target: found {self.tokenizer.target.kind!r} with {self.task_setting}, expected nothing: "
+                "a language model has one text"
+            )
+        if not isinstance(self.train.objective, LikelihoodConfig):
+            yield (
+                f'train.objective: found "{self.train.objective.kind}", which goes with pairs; '
+                f"found {self.task_setting}"
+            )
+        default = DataConfig(train="")
+        unused = {
+            "train.decode": (self.train.decode, TrainConfig().decode),
+            "search": (self.search, SearchConfig()),
+        } | {
+            f"data.{name}": (getattr(self.data, name), getattr(default, name))
+            for name in ("units", "columns", "header", "max_length")
+        }
+        yield from self.unused_settings(unused, f"has no meaning for {self.task_setting}, which reads running text")
+        if self.train.batch_tokens < self.model.segment:
+            yield (
+                f"train.batch_tokens: found {self.train.batch_tokens}, expected at least model.segment = "
+                f"{self.model.segment}: a batch has streams of that many tokens"
+            )
+
+
+class LanguageModelTask(Task):
+    """Running text to the next token."""
+
+    config = LanguageModelTaskConfig
+    running = True
+    starter = Starter(
+        "running text: predict the next token; `dragoman complete` continues a prompt",
+        {
+            "task": "language-model",
+            "data": {"train": "text.txt"},
+            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "model": {
+                "kind": LanguageModelConfig.kind,
+                "segment": 128,
+                "memory": 128,
+                "stack": {
+                    "kind": "transformer",
+                    "layers": 4,
+                    "width": 256,
+                    "heads": 4,
+                    "positions": {"kind": "rotary"},
+                },
+            },
+            "train": {"steps": 10_000, "batch_tokens": 4096},
+        },
+    )
+
+    def shape_of(self, config: Any) -> Shape:
+        """One long row of tokens."""
+        return _FORMAT
+
+    def form_of(self, config: Any, source: Tokenizer) -> Form:
+        """Segments of parallel streams, for truncated back-propagation through time."""
+        return RunningForm()
+
+    def prepare(self, config: Any, note: Note = lambda doing, count: None) -> Corpus:
+        """The tokenised text; an error if it is too short for the batch size."""
+        corpus = super().prepare(config, note)
+        check_lanes(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)
+        return corpus
+
+    def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        """A recurrent or Transformer language model."""
+        return LanguageModel(config.model, len(target))
+
+    def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
+        """The likelihood of the whole validation text."""
+        return LanguageModelValidator(corpus, config.model.segment, device)
+
+    def loader(self, config: Any, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
+        """Segments in order, with the carried state."""
+        return BpttLoader(corpus, model, config.model.segment, config.train, processes)

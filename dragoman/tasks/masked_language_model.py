@@ -1,0 +1,104 @@
+"""Task `masked-language-model`: pre-train an encoder by filling in masked tokens, as BERT and ELMo do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from dragoman.config.settings import setting
+from dragoman.data.batching import Form, Terms
+from dragoman.data.corpus import Corpus
+from dragoman.data.formats.formats import Shape
+from dragoman.data.formats.single_text import TextShape
+from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.decoding.fill_mask import FillReadout
+from dragoman.models.elmo import BiLM, BiLMConfig
+from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked
+from dragoman.tasks.base import Automatic, Starter, Task
+from dragoman.tasks.labels import NoSearchConfig
+from dragoman.training.validation.mlm import MaskedLMValidator
+
+MODELS: dict[type, Any] = {MaskedLMConfig: MaskedLM, BiLMConfig: BiLM}
+
+
+@dataclass(frozen=True)
+class MaskedLanguageModelTaskConfig(NoSearchConfig):
+    """Texts alone."""
+
+    task: Literal["masked-language-model"] = setting("masked-language-model", help="the kind of problem")
+    model: MaskedLMConfig | BiLMConfig = setting(MaskedLMConfig(), help="the model to train")
+    output = "masked tokens"
+
+
+def predicted_tokens(config: Any) -> Terms:
+    """How many tokens of rows with these lengths the model predicts."""
+    model = config.model
+    if isinstance(model, MaskedLMConfig):
+        share = model.share
+        return lambda source, target: (
+            num_masked(source.astype(np.int64), share) + num_masked(target.astype(np.int64), share)
+        )
+    return lambda source, target: 2 * source.astype(np.int64) + 1  # a token forwards and backwards, and <eos> once
+
+
+class MaskedLanguageModelTask(Task):
+    """Texts to their masked tokens."""
+
+    config = MaskedLanguageModelTaskConfig
+    readout = FillReadout()
+    loss = "masked token (nats)"
+    starter = Starter(
+        "texts alone: pre-train an encoder for other tasks to start from",
+        {
+            "task": "masked-language-model",
+            "data": {"train": "texts.txt", "max_length": 126},
+            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "model": {
+                "kind": MaskedLMConfig.kind,
+                "encoder": {
+                    "layers": 4,
+                    "width": 256,
+                    "heads": 4,
+                    "feedforward": 1024,
+                    "attention_dropout": 0.0,
+                    "max_positions": 127,
+                },
+            },
+            "train": {"steps": 20_000, "batch_tokens": 8192, "optimizer": {"weight_decay": 0.01}},
+        },
+    )
+
+    automatic = Automatic(
+        {
+            "data": {"max_length": 125},  # two texts need one token more than one text
+            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "model": {
+                "encoder": {
+                    "layers": 4, "width": 256, "heads": 4, "feedforward": 1024, "attention_dropout": 0.0,
+                    "max_positions": 127,
+                }
+            },
+        },
+        "model: a small BERT of 4 layers of 256 over 8,000 sub-words, for classify or tag to start from",
+    )  # fmt: skip
+
+    def shape_of(self, config: Any) -> Shape:
+        """Token rows of one or two texts."""
+        return TextShape(config.data.max_length, getattr(config.model, "pairs", False))
+
+    def form_of(self, config: Any, source: Tokenizer) -> Form:
+        """Padded token rows; batches are sized by the tokens that are predicted."""
+        return Form(terms=predicted_tokens(config))
+
+    def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        """A BERT or ELMo pre-training model."""
+        model: nn.Module = MODELS[type(config.model)](config.model, len(source))
+        return model
+
+    def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
+        """Loss and accuracy on the same masked tokens at every validation."""
+        return MaskedLMValidator(corpus, device)

@@ -1,0 +1,103 @@
+"""What transcribe and caption share: sources are recordings or images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from dragoman.data.batching import Form
+from dragoman.data.collate import Frames, Pictures
+from dragoman.data.corpus import Corpus
+from dragoman.data.media.audio import AudioConfig
+from dragoman.data.media.codec import Features
+from dragoman.data.media.images import LineImageConfig, PictureConfig
+from dragoman.data.tokenizers.labels import NumbersConfig
+from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.layers.augmentation import LineChangesConfig, MaskingConfig, NoAugmentationConfig, PictureChangesConfig
+from dragoman.models.encoders.frames import FramesConfig
+from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
+from dragoman.tasks.base import MEDIA, Config, Task
+from dragoman.training.objectives import LikelihoodConfig
+from dragoman.training.validation.seq2seq import Seq2SeqValidator
+
+# Which features an encoder reads, and which features an augmentation changes.
+READ_BY: dict[type, tuple[Any, ...]] = {
+    FramesConfig: (AudioConfig, LineImageConfig),
+    ResNetConfig: (PictureConfig,),
+    PatchesConfig: (PictureConfig,),
+    TorchvisionConfig: (PictureConfig,),
+}
+AUGMENTED_BY: dict[type, tuple[Any, ...]] = {
+    NoAugmentationConfig: MEDIA,
+    MaskingConfig: (AudioConfig, LineImageConfig),
+    LineChangesConfig: (LineImageConfig,),
+    PictureChangesConfig: (PictureConfig,),
+}
+
+
+@dataclass(frozen=True)
+class MediaConfig(Config):
+    """Settings of a task that reads recordings or images and writes text."""
+
+    reads_media = True
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        yield from super().problems()
+        source, encoder, target = self.tokenizer.source, self.model.encoder, self.tokenizer.target
+        fitting = READ_BY[type(encoder)]
+        if not isinstance(source, fitting):
+            kinds = " or ".join(f'"{config.kind}"' for config in fitting)
+            yield f'tokenizer.source: found "{source.kind}", but model.encoder.kind = "{encoder.kind}" reads {kinds}'
+            return
+        if target is None or isinstance(target, NumbersConfig):
+            found = target.kind if target else "nothing"
+            yield (
+                f"tokenizer.target: found {found} with {self.task_setting}, expected a tokenizer of text, such as "
+                '"characters"'
+            )
+        if not isinstance(source, AUGMENTED_BY[type(self.model.augment)]):
+            yield (
+                f'model.augment: found "{self.model.augment.kind}", which does not go with tokenizer.source '
+                f'"{source.kind}"'
+            )
+        if isinstance(encoder, PatchesConfig) and isinstance(source, PictureConfig) and source.size % encoder.size:
+            yield (
+                f"model.encoder.size: found {encoder.size}, expected a divisor of tokenizer.source.size = {source.size}"
+            )
+        if not isinstance(self.train.objective, LikelihoodConfig):
+            yield (
+                f'train.objective: found "{self.train.objective.kind}", which reads tokens; '
+                f"the sources of {self.task_setting} have none"
+            )
+
+
+class MediaTask(Task):
+    """A task that reads recordings or images and writes text by search."""
+
+    model_class: Any
+
+    def form_of(self, config: Any, source: Any) -> Form:
+        """Padded features with padded token rows."""
+        assert isinstance(source, Features)
+        features = source.config
+        if isinstance(features, PictureConfig):
+            return Form(Pictures(features.size, features.features))
+        return Form(Frames(features.features, features.dtype))
+
+    def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        """A model that standardises features by the mean and deviation of the training data."""
+        assert isinstance(source, Features)
+        model: Any = self.model_class(config.model, len(source), len(target))
+        model.standard.learn(*source.scale)
+        return model  # type: ignore[no-any-return]
+
+    def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
+        """Loss, and text metrics of decoded examples."""
+        return Seq2SeqValidator(
+            corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
+        )

@@ -1,0 +1,82 @@
+"""Task `regress`: one number for a text or a series of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from dragoman.config.settings import setting
+from dragoman.data.batching import Form
+from dragoman.data.collate import Scalars
+from dragoman.data.formats.formats import NumberedShape, SeriesShape, Shape
+from dragoman.data.tokenizers.labels import NumbersConfig
+from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.decoding.direct import NumberReadout
+from dragoman.models.classifier import ClassifierConfig, Regressor
+from dragoman.tasks.base import Automatic, Starter
+from dragoman.tasks.classify import PooledTaskConfig
+from dragoman.tasks.labels import LabelTask, source_form
+
+_TEXT, _SERIES = NumberedShape(), SeriesShape()
+
+
+@dataclass(frozen=True)
+class RegressConfig(PooledTaskConfig):
+    """Texts or series with a number."""
+
+    task: Literal["regress"] = setting("regress", help="the kind of problem")
+    output = "numbers"
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        yield from super().problems()
+        if self.model.label_smoothing:
+            yield f"model.label_smoothing: found {self.model.label_smoothing}, expected 0: a number is not a label"
+
+
+class Regress(LabelTask):
+    """Texts or series to numbers."""
+
+    config = RegressConfig
+    model_class = Regressor
+    readout = NumberReadout()
+    loss = "number (squared error)"
+    starter = Starter(
+        "texts or series of numbers with a number: similarity, the next value",
+        {
+            "task": "regress",
+            "data": {"train": "numbers.tsv"},
+            "tokenizer": {"source": {"kind": "numbers"}},
+            "model": {"kind": ClassifierConfig.kind, "encoder": {"kind": "recurrent", "embedding": 1, "width": 32}},
+            "train": {"steps": 3000, "metric": "mse"},
+        },
+    )
+
+    automatic = Automatic(
+        {
+            "tokenizer": {"source": {"kind": "words"}},
+            "model": {"dropout": 0.2, "encoder": {"kind": "recurrent", "embedding": 128, "width": 256}},
+        },
+        "model: a bidirectional LSTM of 256 over words with mean pooling",
+    )
+    automatic_series = Automatic(
+        {
+            "tokenizer": {"source": {"kind": "numbers"}},
+            "model": {
+                "pooling": {"kind": "attention"},
+                "encoder": {"kind": "recurrent", "embedding": 1, "width": 32, "direction": "forward", "dropout": 0.0},
+            },
+        },
+        "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
+    )
+
+    def shape_of(self, config: Any) -> Shape:
+        """Token rows or rows of numbers, with a number."""
+        return _SERIES if isinstance(config.tokenizer.source, NumbersConfig) else _TEXT
+
+    def form_of(self, config: Any, source: Tokenizer) -> Form:
+        """Padded sources with one number each."""
+        return Form(source_form(config, source), Scalars(torch.float32))

@@ -1,0 +1,70 @@
+"""Task `tag`: one tag for every word of a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dragoman.config.settings import setting
+from dragoman.data.batching import Form
+from dragoman.data.collate import Tags
+from dragoman.data.formats.formats import Shape, TaggedShape
+from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.decoding.direct import TagReadout
+from dragoman.models.tagger import Tagger, TaggerConfig
+from dragoman.tasks.base import Automatic, Starter
+from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_form
+
+_FORMAT = TaggedShape()
+
+
+@dataclass(frozen=True)
+class TagConfig(NoSearchConfig):
+    """Tagged sentences."""
+
+    task: Literal["tag"] = setting("tag", help="the kind of problem")
+    model: TaggerConfig = setting(TaggerConfig(), help="the model to train")
+    output = "tags"
+
+
+class Tag(LabelTask):
+    """Words to tags."""
+
+    config = TagConfig
+    model_class = Tagger
+    readout = TagReadout()
+    loss = "word (nats)"
+    starter = Starter(
+        "words with a tag each: parts of speech, names",
+        {
+            "task": "tag",
+            "data": {"train": "words.tsv", "max_length": 1000},
+            "tokenizer": {"source": {"kind": "characters"}},
+            "model": {"kind": TaggerConfig.kind, "crf": True, "encoder": {"kind": "character-words"}},
+            "train": {"steps": 3000, "metric": "accuracy"},
+        },
+    )
+
+    automatic = Automatic(
+        {
+            "data": {"max_length": 1000},
+            "tokenizer": {"source": {"kind": "characters"}},
+            "model": {
+                "encoder": {
+                    "kind": "character-words", "embedding": 32, "kernels": [2, 3, 4], "filters": [64, 64, 64],
+                    "longest_word": 24, "hashed": 50_000, "hashed_dropout": 0.3, "dropout": 0.3,
+                    "inner": {"kind": "recurrent", "embedding": 128, "width": 256, "dropout": 0.3},
+                },
+            },
+        },
+        "model: a bidirectional LSTM of 256 over words built from characters, because endings show the tags of unseen "
+        "words",
+    )  # fmt: skip
+
+    def shape_of(self, config: Any) -> Shape:
+        """Token rows with the first token of every word, and tags."""
+        return _FORMAT
+
+    def form_of(self, config: Any, source: Tokenizer) -> Form:
+        """Padded sources with a tag for every word."""
+        return Form(source_form(config, source), Tags())

@@ -1,0 +1,58 @@
+"""Task `transcribe`: recordings of speech, or images of text lines, to text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dragoman.config.settings import setting
+from dragoman.data.formats.formats import Shape
+from dragoman.data.formats.media import TRANSCRIPTS
+from dragoman.decoding.config import SearchConfig
+from dragoman.models.transcriber import JointAttentionConfig, Transcriber, TranscriberConfig
+from dragoman.tasks.base import Starter, too_long
+from dragoman.tasks.media import MediaConfig, MediaTask
+
+
+@dataclass(frozen=True)
+class TranscribeConfig(MediaConfig):
+    """Recordings or line images with their text."""
+
+    task: Literal["transcribe"] = setting("transcribe", help="the kind of problem")
+    model: TranscriberConfig = setting(TranscriberConfig(), help="the model to train")
+    # CTC processes texts by their whole probability, without a length penalty.
+    search: SearchConfig = setting(SearchConfig(length_penalty=0.0), help="how to decode its output")
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        yield from super().problems()
+        if isinstance(self.model.attention_decoder, JointAttentionConfig):
+            yield from too_long(self, "attention_decoder.decoder", self.model.attention_decoder.decoder)
+
+
+class Transcribe(MediaTask):
+    """Speech and line images to text."""
+
+    config = TranscribeConfig
+    model_class = Transcriber
+    metrics = ("wer", "cer", "exact_match")
+    kinds = True
+    starter = Starter(
+        "recordings or images of text lines with their text: speech recognition and OCR",
+        {
+            "task": "transcribe",
+            "data": {"train": "recordings.tsv", "media": ""},
+            "tokenizer": {"source": {"kind": "audio"}, "target": {"kind": "characters"}},
+            "model": {
+                "kind": TranscriberConfig.kind,
+                "augment": {"kind": "masking"},
+                "encoder": {"kind": "frames", "inner": {"kind": "recurrent", "layers": 2}},
+            },
+            "train": {"steps": 10_000, "batch_tokens": 20_000, "metric": "wer"},
+        },
+    )
+
+    def shape_of(self, config: Any) -> Shape:
+        """Rows of features with token rows."""
+        return TRANSCRIPTS

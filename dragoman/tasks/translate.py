@@ -1,0 +1,128 @@
+"""Task `translate`: text to text by search, autoregressive or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from dragoman.config.settings import setting
+from dragoman.data.batching import PAIRS, Form
+from dragoman.data.corpus import Corpus
+from dragoman.data.formats.formats import PAIRS_SHAPE, Shape
+from dragoman.data.tokenizers.labels import NumbersConfig
+from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.character_words import CharacterWordsEncoder
+from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
+from dragoman.scoring.registry import metrics_for
+from dragoman.tasks.base import Config, Starter, Task, too_long
+from dragoman.training.objectives import MinimumRiskConfig
+from dragoman.training.validation.seq2seq import Seq2SeqValidator
+
+
+@dataclass(frozen=True)
+class TranslateConfig(Config):
+    """Pairs of text."""
+
+    task: Literal["translate"] = setting("translate", help="the kind of problem")
+    model: EncoderDecoderConfig | NonAutoregressiveConfig = setting(EncoderDecoderConfig(), help="the model to train")
+    uses_tags = True
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        yield from super().problems()
+        model, objective = self.model, self.train.objective
+        for side, units in (("source", self.tokenizer.source), ("target", self.tokenizer.target)):
+            if isinstance(units, NumbersConfig):
+                yield f'tokenizer.{side}: found "numbers", which only task = "regress" reads'
+        if model.tie not in ("none", "target") and self.tokenizer.target is not None:
+            yield (
+                f"model.tie: {model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
+                f'or set model.tie = "{"none" if isinstance(model, NonAutoregressiveConfig) else "target"}"'
+            )
+        yield from too_long(self, "encoder", model.encoder)
+        if isinstance(model, EncoderDecoderConfig):  # a non-autoregressive decoder reads positions, not tokens
+            yield from too_long(self, "decoder", model.decoder)
+        if isinstance(objective, MinimumRiskConfig):
+            yield from minimum_risk_problems(self, objective)
+
+
+def minimum_risk_problems(config: TranslateConfig, objective: MinimumRiskConfig) -> Iterator[str]:
+    """Errors of settings that minimum-risk training cannot use."""
+    if isinstance(config.model, NonAutoregressiveConfig):
+        yield (
+            f'train.objective: "{objective.kind}" samples token by token, which model.kind = "{config.model.kind}" '
+            "cannot"
+        )
+        return
+    for name, choice in (("forcing", config.model.forcing), ("softmax", config.model.softmax)):
+        if choice.kind not in ("teacher", "full"):
+            yield f"model.{name}: found {choice.kind!r}, which minimum-risk training does not use; leave it out"
+    if objective.metric not in metrics_for(config.data.units):
+        yield f'train.objective.metric: found "{objective.metric}", which needs data.units = "phonemes"'
+
+
+MODELS: dict[type, Any] = {EncoderDecoderConfig: EncoderDecoder, NonAutoregressiveConfig: NonAutoregressive}
+
+
+def build_model(
+    config: Config, source_vocabulary: int, target_vocabulary: int, *, tags: int = 0, space: int | None = None
+) -> nn.Module:
+    """The untrained model for vocabularies of these sizes; `space` is the id of the token between words."""
+    model: nn.Module = MODELS[type(config.model)](
+        config.model, source_vocabulary, target_vocabulary, tags=tags, space=space
+    )
+    return model
+
+
+def lower_case_ids(source: Tokenizer) -> torch.Tensor:
+    """For every token the id of its lower-case form, or its own id if there is none; (V,)."""
+    pieces = source.pieces(range(len(source)))
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    return torch.tensor([ids.get(piece.lower(), number) for number, piece in enumerate(pieces)])
+
+
+def set_lower_case(model: nn.Module, source: Tokenizer) -> nn.Module:
+    """Tell an encoder that builds words from characters which tokens are each other's lower case."""
+    encoder = getattr(model, "encoder", None)
+    if isinstance(encoder, CharacterWordsEncoder):
+        encoder.embedding.folded = lower_case_ids(source)
+    return model
+
+
+class Translate(Task):
+    """Text to text."""
+
+    config = TranslateConfig
+    starter = Starter(
+        "pairs of text: translation, spelling correction, normalisation, grapheme-to-phoneme",
+        {
+            "preset": "transformer-small",
+            "data": {"train": "pairs.tsv"},
+            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "train": {"steps": 10_000},
+        },
+    )
+
+    def shape_of(self, config: TranslateConfig) -> Shape:
+        """Pairs of token rows."""
+        return PAIRS_SHAPE
+
+    def form_of(self, config: TranslateConfig, source: Tokenizer) -> Form:
+        """Padded token rows on both sides."""
+        return PAIRS
+
+    def model(self, config: TranslateConfig, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        """An encoder-decoder or a non-autoregressive model."""
+        model = build_model(config, len(source), len(target), tags=len(source.tags), space=source.space)
+        return set_lower_case(model, source)
+
+    def validator(self, config: TranslateConfig, corpus: Corpus, device: torch.device) -> Any:
+        """Loss, and text metrics of decoded examples."""
+        return Seq2SeqValidator(
+            corpus, config.search, config.train.decode, device, config.data.units, config.train.metric
+        )
