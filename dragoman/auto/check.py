@@ -1,14 +1,10 @@
-"""Proving a run before it starts: every data line, the lengths, the memory, and one whole cycle on a slice."""
+"""Check a run before training: every data line, lengths, memory, and a trial run on a few examples."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -16,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from dragoman.data.batching import PAIRS, BatchPlan, Form, gather
+from dragoman.auto.memory import BatchShape, Say, check_memory
+from dragoman.data.batching import BatchPlan, gather
 from dragoman.data.bptt import RunningPlan, RunningText
 from dragoman.data.corpus import (
     CHUNK,
@@ -45,7 +41,6 @@ from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.load import load_completer, load_run
 from dragoman.models.contracts import NonAutoregressiveModel
-from dragoman.models.heads.softmax import SampledSoftmaxConfig
 from dragoman.models.transcriber import Transcriber
 from dragoman.runs import (
     check_library,
@@ -60,19 +55,15 @@ from dragoman.runs import (
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for, task_of
 from dragoman.training.display import Display
-from dragoman.training.objectives import MinimumRiskConfig
-from dragoman.training.optimizer import MovingAverageConfig
 from dragoman.training.trainer import use_bfloat16
 from dragoman.training.transfer import freeze, rate_factors
 
-Say = Callable[[str], None]
-Shape = tuple[int, int, int]  # rows, source and target tokens of a batch
-SLICE = 48  # pairs of the trial cycle
-LOOKED_AT = 200  # random batches whose targets are held against the room a model has
+TRIAL_EXAMPLES = 48
+EXAMINED_BATCHES = 200  # random batches whose target lengths are checked
 
 
 def check(config: Config, say: Say, show: int = 1000, doing: Note = lambda what, count: None) -> None:
-    """Say what is found, and what is being done; raises a DragomanError at the end if the run could not start."""
+    """Report findings by `say` and progress by `doing`; raise a DragomanError if the run cannot start."""
     say("configuration: every setting is known and in range")
     device = resolve_device(config.train.device)
     use_bfloat16(config.train.precision, device)
@@ -100,20 +91,20 @@ def check(config: Config, say: Say, show: int = 1000, doing: Note = lambda what,
         if otherwise := learned_otherwise(config, came):
             say(f"warning: {otherwise}")
     check_reach(config, corpus, say)
-    doing("measuring memory", 0)
+    doing("estimating memory", 0)
     check_memory(config, corpus, shapes, device, say)
-    doing("trying a whole cycle on a few examples", 0)
+    doing("trial run on a few examples", 0)
     check_cycle(config, say)
 
 
 def check_lines(
     config: Config, files: Files, several: bool, say: Say, show: int, doing: Note = lambda what, count: None
 ) -> int:
-    """Name every faulty line; gives how many there are."""
+    """Report every faulty line; returns their number."""
     counts: Counter[str] = Counter()
     first: list[Fault] = []
     pairs = 0
-    with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:  # of recordings and pictures all are read
+    with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:  # recordings and images are decoded into it
         alone = replace(config.data, train=files, valid=None)
         shape = task_of(config).shape_of(config)
         shape = gathered(Path(folder), alone, config.tokenizer, doing, shape)
@@ -139,13 +130,13 @@ def check_lines(
     return total
 
 
-def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
-    """How long the rows are and how well they fill batches; gives the shapes of the batches."""
+def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
+    """Report lengths and padding; returns the shapes of the batches."""
     for side, column in (("source", corpus.train.source), ("target", corpus.train.target)):
         lengths = column.lengths()
         codec = corpus.source_tokenizer if side == "source" else corpus.target_tokenizer
         if not lengths.any():
-            continue  # texts alone, which are their own targets
+            continue  # a text is its own target
         if side == "target" and isinstance(codec, Labels | Numbers):
             say(f"target: {units_of(codec)}")
             continue
@@ -165,7 +156,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     shapes = [(len(rows), plan.width("source", rows), plan.width("target", rows)) for rows in batches]
     if corpus.form.terms is None:
         cells, full, side = sum(rows * target for rows, _, target in shapes), plan.target_tokens.sum(), "target"
-    else:  # what is num_masked stands in the sources
+    else:  # masked tokens are in the sources
         cells = sum(rows * source for rows, source, _ in shapes)
         full, side = corpus.form.source.cells(corpus.train.source.lengths()).sum(), "source"
     say(
@@ -176,8 +167,8 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
     return set(shapes)
 
 
-def check_text(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
-    """How running text fills lanes and segments; gives the shape of a batch."""
+def check_text(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
+    """Report streams and segments of running text; returns the shape of a batch."""
     segment = config.model.segment
     lanes = config.train.batch_tokens // segment
     counts = [corpus.report[part]["target_tokens"] for part in ("train", "valid")]
@@ -195,13 +186,13 @@ def check_text(config: Config, corpus: Corpus, say: Say) -> set[Shape]:
 
 
 def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
-    """How many targets a model that writes at once has room for; the others would teach it nothing."""
+    """Report targets that are too long for a non-autoregressive model: they contribute no loss."""
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).eval()
     if not isinstance(model, NonAutoregressiveModel):
         return
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, form=corpus.form)
     epoch = plan.epoch(0)
-    batches = [epoch[number] for number in range(min(LOOKED_AT, len(epoch)))]
+    batches = [epoch[number] for number in range(min(EXAMINED_BATCHES, len(epoch)))]
     count = sum(len(rows) for rows in batches)
     with torch.no_grad():
         reached = sum(int(model.reachable(gather(corpus.train, rows, plan)).sum()) for rows in batches)
@@ -217,92 +208,10 @@ def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
         )
 
 
-def check_memory(config: Config, corpus: Corpus, shapes: set[Shape], device: torch.device, say: Say) -> None:
-    """Weights, optimiser and what the backward pass of the largest batch keeps, against what there is."""
-    sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
-    torch.manual_seed(config.train.seed)
-    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).train()
-    parameters = sum(part.numel() for part in model.parameters())
-    copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
-    # The largest batch has most cells on one side, on both, or the longest rows, whose attention grows as a square.
-    measures: list[Callable[[Shape], int]] = [
-        lambda shape: shape[0] * shape[1],
-        lambda shape: shape[0] * shape[2],
-        lambda shape: shape[0] * (shape[1] + shape[2]),
-        lambda shape: shape[0] * (shape[1] ** 2 + shape[2] ** 2),
-    ]
-    candidates = {max(sorted(shapes), key=measure) for measure in measures}
-    activations, (rows, source, target) = max((batch_memory(model, shape, corpus.form), shape) for shape in candidates)
-    written = model.positions(source, target) if isinstance(model, NonAutoregressiveModel) else target
-    words = sizes[1]
-    softmax = getattr(config.model, "softmax", None)
-    if isinstance(softmax, SampledSoftmaxConfig):
-        words = min(words, softmax.size + rows * target)
-    if isinstance(config.train.objective, MinimumRiskConfig):  # every candidate is a target of its own
-        several = config.train.objective.samples + config.train.objective.reference
-        activations, written = activations * several, written * several
-    activations += 2 * rows * written * words * 4  # two gradients of that size stand beside the probabilities
-    needed = parameters * 4 * copies + activations
-    available = available_memory(device)
-    verdict = f" of {available / 2**30:.1f} GiB free" if available else ""
-    say(
-        f"memory: {parameters:,} parameters; the largest batch ({rows} rows of {source} and {target} tokens) needs "
-        f"about {needed / 2**30:.2f} GiB{verdict} on {device}"
-    )
-    if available and needed > available:
-        raise DragomanError(
-            f"the largest batch needs about {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free on "
-            f"{device}; lower train.batch_tokens (now {config.train.batch_tokens}) or data.max_length"
-        )
-
-
-def batch_memory(model: nn.Module, shape: Shape, form: Form = PAIRS) -> int:
-    """Bytes that a batch of this shape keeps for the backward pass, measured on one and on two of its rows."""
-    rows, source, target = shape
-    one, two = (saved_memory(model, (few, source, target), form) for few in (1, 2))
-    return one + (two - one) * (rows - 1)  # activations grow in step with rows
-
-
-def saved_memory(model: nn.Module, shape: Shape, form: Form = PAIRS) -> int:
-    """Bytes that the forward pass keeps for the backward pass."""
-    rows, source, target = shape
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = model(form.example(rows, source, target)).total
-    own = {part.untyped_storage().data_ptr() for part in (*model.parameters(), *model.buffers())}
-    del loss
-    return sum(size for pointer, size in kept.items() if pointer not in own)
-
-
-def available_memory(device: torch.device) -> int:
-    """Free bytes on a device, as far as this process may use them; 0 if the system does not tell."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    found = []
-    with suppress(OSError, StopIteration, ValueError):  # what the system would give up for us counts as free
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        found.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
-    with suppress(OSError, ValueError):  # a container's own limit; "max" where there is none
-        control = Path("/sys/fs/cgroup")
-        limit, used = (int((control / f"memory.{name}").read_text(encoding="utf-8")) for name in ("max", "current"))
-        kept = re.search(r"^inactive_file (\d+)", (control / "memory.stat").read_text(encoding="utf-8"), re.MULTILINE)
-        found.append(limit - used + (int(kept[1]) if kept else 0))
-    with suppress(ValueError, OSError, AttributeError):
-        if not found:
-            found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
-    return max(0, min(found, default=0))
-
-
 def trial_examples(config: Config) -> dict[str, list[Example]]:
-    """Some pairs to try a run on, by tag ("" without one); of every tag as many. Of running text some more lines."""
-    wanted = max(2, SLICE // max(1, len(tags_of(config.data.train))))
-    wanted = 20 * SLICE if task_of(config).running else wanted
+    """Examples for the trial run by language tag ("" without one); running text needs more lines than pairs."""
+    wanted = max(2, TRIAL_EXAMPLES // max(1, len(tags_of(config.data.train))))
+    wanted = 20 * TRIAL_EXAMPLES if task_of(config).running else wanted
     found: dict[str, list[Example]] = {}
     for entry in file_list(config.data.train):
         items = read_all(config.data, entry, shape=task_of(config).shape_of(config))
@@ -313,7 +222,7 @@ def trial_examples(config: Config) -> dict[str, list[Example]]:
 
 
 def can_be_read(config: Config, example: Example) -> bool:
-    """Whether the file of an example, where it has one, can be decoded; whether it must be was checked before."""
+    """Whether the recording or image of an example can be decoded; True for text."""
     reader = config.tokenizer.source
     if not isinstance(reader, AudioConfig | LineImageConfig | PictureConfig):
         return True
@@ -324,13 +233,13 @@ def can_be_read(config: Config, example: Example) -> bool:
     return True
 
 
-def common(units: Any) -> Any:
-    """The same units, all of them however rare."""
+def without_minimum_count(units: Any) -> Any:
+    """The tokenizer settings without a minimum count."""
     return replace(units, minimum_count=1) if hasattr(units, "minimum_count") else units
 
 
 def check_cycle(config: Config, say: Say) -> None:
-    """Train, validate, save, reload and decode with a few pairs in a throw-away folder."""
+    """Train, validate, save, reload and decode with a few examples in a temporary folder."""
     examples = trial_examples(config)
     task = task_of(config)
     shape = task.shape_of(config)
@@ -345,15 +254,17 @@ def check_cycle(config: Config, say: Say) -> None:
             parts.append(Pairs(file=str(path), tag=tag or None))
         data = replace(config.data, train=tuple(parts), valid=None, columns=columns, header=False, cache=folder)
         searched = task.readout is None and not task.running
-        decode = 2 if searched else config.train.decode  # without a search it has no meaning
+        decode = 2 if searched else config.train.decode  # meaningless without a search
         training = replace(
             config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1,
             batch_tokens=max(512, config.model.segment) if task.running else 512,
             accumulate=1, tensorboard=False, start_from="",
         )  # fmt: skip
         run = Path(folder) / "run"
-        # On so few examples hardly a word is frequent: how many there must be of one is no matter here.
-        units = replace(config.tokenizer, **{side: common(getattr(config.tokenizer, side)) for side in SIDES})
+        # Hardly a word is frequent in so few examples.
+        units = replace(
+            config.tokenizer, **{side: without_minimum_count(getattr(config.tokenizer, side)) for side in SIDES}
+        )
         train(replace(config, data=data, tokenizer=units, train=training), run, Display(quiet=True))
         if task.running:
             once, again = (load_completer(run, config.train.device).complete([""], max_length=8) for _ in range(2))
@@ -363,7 +274,7 @@ def check_cycle(config: Config, say: Say) -> None:
             return
         predictor: Any = load_run(run, config.train.device)
         codec = predictor.source_tokenizer
-        short = (  # of files all are: how long they may be says tokenizer.source
+        short = (  # recordings and images have limits of their own
             [
                 one.tagged
                 for one in chosen

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.auto.configure import configured
+from dragoman.auto.configure import configure
 from dragoman.config import settings
 from dragoman.data.batching import BatchPlan, gather
 from dragoman.data.formats.media import MediaShape
@@ -635,7 +635,7 @@ def test_a_manifest_is_enough(folder: Path, tmp_path: Path) -> None:
         media = table(name, folder)["data"].get("media", "")
         overrides = [f"task={CASES[name]['task']}", f"data.media={media}"]
         overrides += ['data.columns=["1", "2"]'] if name == "lines" else []
-        config, reasons = configured(str(manifest(folder, name, "train")), overrides)
+        config, reasons = configure(str(manifest(folder, name, "train")), overrides)
         assert (config.tokenizer.source.kind, len(reasons)) == (kind, 2)
         assert kind != "audio" or config.tokenizer.source.rate == RATE  # type: ignore[union-attr]
         for wrong, expected in (
@@ -643,12 +643,12 @@ def test_a_manifest_is_enough(folder: Path, tmp_path: Path) -> None:
             ("data.media=3", "expected text"),
         ):
             with pytest.raises(ConfigError, match=expected):
-                configured(str(manifest(folder, name, "train")), [*overrides, wrong])
+                configure(str(manifest(folder, name, "train")), [*overrides, wrong])
     faulty(tmp_path)
     (tmp_path / "all.tsv").write_text("gone.wav\tlow\ngood2.wav\thigh\ngood3.wav\tmid\n")
     with pytest.raises(DataError, match=r"all.tsv:1: .*gone.wav: found no such file"):
-        configured(str(tmp_path / "all.tsv"), ["task=transcribe"])
-    config, _ = configured(str(tmp_path / "all.tsv"), ["task=transcribe", "data.faults=skip"])
+        configure(str(tmp_path / "all.tsv"), ["task=transcribe"])
+    config, _ = configure(str(tmp_path / "all.tsv"), ["task=transcribe", "data.faults=skip"])
     assert config.tokenizer.source.rate == RATE  # type: ignore[union-attr]
 
 
@@ -666,7 +666,7 @@ def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_pa
                 task_of(build(case)).prepare(build(case))
             assert str(error.value) + "\n" == f"data.media: {expected}"
             with pytest.raises(DataError, match=r"^data\.media: found "):
-                configured(str(test), ["task=transcribe", f"data.media={media}", f"data.faults={faults}"])
+                configure(str(test), ["task=transcribe", f"data.media={media}", f"data.faults={faults}"])
     moved = shutil.copytree(folder / "speech", tmp_path / "moved")
     settings_ = (moved / "config.toml").read_text()
     (moved / "config.toml").write_text(settings_.replace(str(folder / "sounds.tar.gz"), str(gone)))
@@ -697,9 +697,9 @@ def test_nothing_is_chosen_by_a_file_that_does_not_exist(
     assert said.err == f"dragoman: {alone}:1: {tmp_path / rows[0][0]}: found no such file; {told}\n"
     assert "source:" not in said.out
     with pytest.raises(DataError, match=f"found no such file; data.media, .* is '{tmp_path}'"):
-        configured(str(alone), [*asked, f"data.media={tmp_path}"])
+        configure(str(alone), [*asked, f"data.media={tmp_path}"])
     with pytest.raises(DataError, match=r"found none of 12 files that can be read; the last: .*; data.media, "):
-        configured(str(alone), [*asked, "data.faults=skip"])
+        configure(str(alone), [*asked, "data.faults=skip"])
 
 
 def test_check_tries_what_can_be_read(folder: Path, tmp_path: Path) -> None:

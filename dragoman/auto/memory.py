@@ -1,0 +1,110 @@
+"""Estimate the memory of training from one batch, before training starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from dragoman.data.batching import PAIRS, Form
+from dragoman.data.corpus import Corpus
+from dragoman.errors import DragomanError
+from dragoman.models.contracts import NonAutoregressiveModel
+from dragoman.models.heads.softmax import SampledSoftmaxConfig
+from dragoman.tasks.config import Config
+from dragoman.tasks.table import model_for
+from dragoman.training.objectives import MinimumRiskConfig
+from dragoman.training.optimizer import MovingAverageConfig
+
+Say = Callable[[str], None]
+BatchShape = tuple[int, int, int]  # rows, source and target tokens
+
+
+def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device: torch.device, say: Say) -> None:
+    """Compare the memory that training needs for the largest batch with the memory that is free."""
+    sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
+    torch.manual_seed(config.train.seed)
+    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).train()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    copies = 5 if isinstance(config.train.average, MovingAverageConfig) else 4  # + gradient, two moments, average
+    # The largest batch has the most tokens on one side or both, or the longest rows: attention grows quadratically.
+    measures: list[Callable[[BatchShape], int]] = [
+        lambda shape: shape[0] * shape[1],
+        lambda shape: shape[0] * shape[2],
+        lambda shape: shape[0] * (shape[1] + shape[2]),
+        lambda shape: shape[0] * (shape[1] ** 2 + shape[2] ** 2),
+    ]
+    candidates = {max(sorted(shapes), key=measure) for measure in measures}
+    activations, (rows, source, target) = max((batch_memory(model, shape, corpus.form), shape) for shape in candidates)
+    outputs = model.positions(source, target) if isinstance(model, NonAutoregressiveModel) else target
+    vocabulary = sizes[1]
+    softmax = getattr(config.model, "softmax", None)
+    if isinstance(softmax, SampledSoftmaxConfig):
+        vocabulary = min(vocabulary, softmax.size + rows * target)
+    if isinstance(config.train.objective, MinimumRiskConfig):  # every sampled candidate is a target
+        candidates_per_row = config.train.objective.samples + config.train.objective.reference
+        activations, outputs = activations * candidates_per_row, outputs * candidates_per_row
+    activations += 2 * rows * outputs * vocabulary * 4  # probabilities come with two gradients of their size
+    needed = parameters * 4 * copies + activations
+    available = available_memory(device)
+    verdict = f" of {available / 2**30:.1f} GiB free" if available else ""
+    say(
+        f"memory: {parameters:,} parameters; the largest batch ({rows} rows of {source} and {target} tokens) needs "
+        f"about {needed / 2**30:.2f} GiB{verdict} on {device}"
+    )
+    if available and needed > available:
+        raise DragomanError(
+            f"the largest batch needs about {needed / 2**30:.1f} GiB, {available / 2**30:.1f} GiB are free on "
+            f"{device}; lower train.batch_tokens (now {config.train.batch_tokens}) or data.max_length"
+        )
+
+
+def batch_memory(model: nn.Module, shape: BatchShape, form: Form = PAIRS) -> int:
+    """Bytes of the activations that a batch of this shape keeps for the backward pass.
+
+    Measured on batches of one and two rows: activations grow linearly with rows.
+    """
+    rows, source, target = shape
+    one, two = (saved_memory(model, (count, source, target), form) for count in (1, 2))
+    return one + (two - one) * (rows - 1)
+
+
+def saved_memory(model: nn.Module, shape: BatchShape, form: Form = PAIRS) -> int:
+    """Bytes that the forward pass keeps for the backward pass."""
+    rows, source, target = shape
+    saved: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(form.example(rows, source, target)).total
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    del loss
+    return sum(size for pointer, size in saved.items() if pointer not in own)
+
+
+def available_memory(device: torch.device) -> int:
+    """Free bytes on a device that this process may use; 0 if the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    limits = []
+    with suppress(OSError, StopIteration, ValueError):  # memory that the system would release counts as free
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        limits.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
+    with suppress(OSError, ValueError):  # the limit of a container; "max" without one
+        control = Path("/sys/fs/cgroup")
+        limit, used = (int((control / f"memory.{name}").read_text(encoding="utf-8")) for name in ("max", "current"))
+        cached = re.search(r"^inactive_file (\d+)", (control / "memory.stat").read_text(encoding="utf-8"), re.MULTILINE)
+        limits.append(limit - used + (int(cached[1]) if cached else 0))
+    with suppress(ValueError, OSError, AttributeError):
+        if not limits:
+            limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
+    return max(0, min(limits, default=0))
