@@ -10,6 +10,7 @@ from dragoman.commands.align import align, score_alignment
 from dragoman.commands.bench import bench
 from dragoman.commands.complete import complete
 from dragoman.commands.evaluate import evaluate
+from dragoman.commands.export import export
 from dragoman.commands.inspect import attention, calibrate, info, probe
 from dragoman.commands.new import demo, new, presets
 from dragoman.commands.predict import predict
@@ -79,6 +80,7 @@ for command in (
     calibrate,
     shortlist,
     bench,
+    export,
     new,
     presets,
     demo,

@@ -38,6 +38,7 @@ from dragoman.models.transformer import (
     TransformerDecoder,
     TransformerEncoder,
 )
+from dragoman.runs import Run
 
 FORMAT = 1  # of what we write; a folder of another format is written anew
 COPIES = 64  # that share the probability of a token that is never written
@@ -351,3 +352,21 @@ def replace_folder(beside: Path, folder: Path) -> None:
             if not folder.exists():
                 raise
     raise ConfigError(f"{folder}: cannot be replaced; other processes keep writing it")
+
+
+class CTranslate2Exporter:
+    """The exporter of `dragoman export --format ctranslate2`."""
+
+    name = "ctranslate2"
+    about = "a model folder of CTranslate2 in float32, for Transformers that translate"
+
+    def blockers(self, run: Run) -> list[str]:
+        """Settings that CTranslate2 has no layer for."""
+        return obstacles(run.config.model)
+
+    def export(self, run: Run, folder: Path) -> None:
+        """Write model and vocabularies."""
+        source, target = (names(tokenizer) for tokenizer in run.tokenizers())
+        model = run.model(torch.device("cpu"))
+        assert isinstance(model, EncoderDecoder)
+        export(model, source, target, folder, "float32")
