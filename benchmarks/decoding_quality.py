@@ -27,7 +27,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from dragoman.analysis.shortlist import make_shortlist  # noqa: E402
+from dragoman.analysis.shortlist import build_shortlist  # noqa: E402
 from dragoman.data.readers.lines import read_lines  # noqa: E402
 from dragoman.decoding.shortlist import NAME  # noqa: E402
 from dragoman.inference import companions, predictor  # noqa: E402
@@ -68,7 +68,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     one = next(iter(opened.values()))
     if not (one.run.folder / NAME).exists():
-        made, _ = make_shortlist(one.run, 50, 500, 100_000)
+        made, _ = build_shortlist(one.run, 50, 500, 100_000)
         made.save(one.run.folder / NAME, one.source_tokenizer, one.target_tokenizer)
     lists = {name: companions.shortlist(run) for name, run in opened.items() if WAYS[name][2]}
     found: dict[str, dict[str, Any]] = {}

@@ -359,7 +359,7 @@ def test_our_own_mistakes_are_called_so(inside: Workshop, monkeypatch: pytest.Mo
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("dragoman.reports.run_summary.information", broken)
+    monkeypatch.setattr("dragoman.reports.run_summary.run_information", broken)
     said = call("info", inside.run)
     assert (said.code, said.err.count("\n")) == (1, 1)
     assert said.err.startswith("dragoman: internal error: ZeroDivisionError: oh. Add --trace")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.analysis.attention import cross_attention
+from dragoman.analysis.attention import attention_map
 from dragoman.config import settings
 from dragoman.data.examples import Example
 from dragoman.errors import ConfigError, DataError, RunError
@@ -139,7 +139,7 @@ def test_pairs_may_carry_their_own_tags(run: Predictor) -> None:
 
 
 def test_attention_shows_the_tag(run: Predictor) -> None:
-    seen = cross_attention(run, "<2back> abc")
+    seen = attention_map(run, "<2back> abc")
     assert seen.source == ("<2back>", "a", "b", "c", "<eos>")
 
 

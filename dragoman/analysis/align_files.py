@@ -6,18 +6,27 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dragoman.analysis.alignment import Pair, View, WordAlignment, align, choose_view, choose_views, combined, view_of
+from dragoman.analysis.alignment import (
+    AttentionView,
+    Pair,
+    WordAlignment,
+    align_pairs,
+    most_agreeing_views,
+    select_view,
+    symmetrize,
+    views_by_error_rate,
+)
 from dragoman.data.corpus import faults_told, read_all
 from dragoman.data.examples import Fault, Pairs
 from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
-from dragoman.scoring.alignment import Gold
+from dragoman.scoring.alignment import GoldAlignment
 
 COMPARED = 1000  # pairs by which two directions choose their layers
 
 
-def read_aligned(predictor: Predictor, files: str | Pairs) -> list[Pair]:
+def read_parallel(predictor: Predictor, files: str | Pairs) -> list[Pair]:
     """The pairs of a file, none left out: links must stand on the line of their pair."""
     pairs, faults = list[Pair](), list[Fault]()
     for item in read_all(predictor.config.data, files):
@@ -30,7 +39,7 @@ def read_aligned(predictor: Predictor, files: str | Pairs) -> list[Pair]:
     return pairs
 
 
-def predicted(predictor: Predictor, file: str | None, tag: str | None) -> list[Pair]:
+def predict_pairs(predictor: Predictor, file: str | None, tag: str | None) -> list[Pair]:
     """Every line of a file or of standard input with what the run writes for it, both whole lines."""
     sources = list(read_lines(file))
     outputs = predictor.stream(sources, tag=tag)
@@ -43,8 +52,8 @@ class Aligner:
 
     forward: Predictor
     backward: Predictor | None = None
-    view: View | None = None
-    back: View | None = None
+    view: AttentionView | None = None
+    back: AttentionView | None = None
     threshold: float | None = None
     combination: str = "grow-diag"
     tag: str | None = None  # what the forward run writes, where it learned several languages
@@ -52,31 +61,33 @@ class Aligner:
 
     def __call__(self, pairs: Sequence[Pair]) -> Iterator[WordAlignment]:
         """The links of every pair, in order."""
-        ahead = align(
+        ahead = align_pairs(
             self.forward, pairs, view=self.view, threshold=self.threshold, tag=self.tag, batch_size=self.batch_size
         )
         if self.backward is None:
             return ahead
         turned = [(target, source) for source, target in pairs]
-        behind = align(self.backward, turned, view=self.back, threshold=self.threshold, batch_size=self.batch_size)
-        return (combined(one, other, self.combination) for one, other in zip(ahead, behind, strict=True))
+        behind = align_pairs(
+            self.backward, turned, view=self.back, threshold=self.threshold, batch_size=self.batch_size
+        )
+        return (symmetrize(one, other, self.combination) for one, other in zip(ahead, behind, strict=True))
 
 
-def best_by_gold(aligner: Aligner, pairs: Sequence[Pair], gold: Sequence[Gold]) -> tuple[View, float]:
+def best_by_gold(aligner: Aligner, pairs: Sequence[Pair], gold: Sequence[GoldAlignment]) -> tuple[AttentionView, float]:
     """The view of the forward run with the lowest error rate."""
     texts = aligner.forward.read_as([source for source, _ in pairs], aligner.tag)
     read = [(text, target) for text, (_, target) in zip(texts, pairs, strict=True)]
-    rates = choose_view(aligner.forward, read, gold, threshold=aligner.threshold, batch_size=aligner.batch_size)
+    rates = views_by_error_rate(aligner.forward, read, gold, threshold=aligner.threshold, batch_size=aligner.batch_size)
     return rates[0]
 
 
-def best_by_agreement(aligner: Aligner, pairs: Sequence[Pair]) -> tuple[View, View, float]:
+def best_by_agreement(aligner: Aligner, pairs: Sequence[Pair]) -> tuple[AttentionView, AttentionView, float]:
     """The views of both directions that agree best on the first pairs."""
     assert aligner.backward is not None
     pairs = pairs[:COMPARED]
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     read = list(aligner.forward.read_as(sources, aligner.tag))
-    return choose_views(
+    return most_agreeing_views(
         aligner.forward,
         aligner.backward,
         list(zip(read, targets, strict=True)),
@@ -86,14 +97,14 @@ def best_by_agreement(aligner: Aligner, pairs: Sequence[Pair]) -> tuple[View, Vi
     )
 
 
-def chosen(
+def choose_view(
     aligner: Aligner,
     pairs: Sequence[Pair],
     *,
     layer: str | int | None = None,
     head: int | None = None,
     shifted: bool = False,
-    gold: Sequence[Gold] | None = None,
+    gold: Sequence[GoldAlignment] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Aligner:
     """The aligner with the views that a layer, hand-made links or the agreement of two directions give."""
@@ -108,10 +119,10 @@ def chosen(
         view, back, agreement = best_by_agreement(aligner, pairs)
         say(f"read: {view}; reverse: {back} (agreement {100 * agreement:.2f} %)")
         return replace(aligner, view=view, back=back)
-    return replace(aligner, view=view_of(aligner.forward, layer, head, shifted))
+    return replace(aligner, view=select_view(aligner.forward, layer, head, shifted))
 
 
-def as_line(found: WordAlignment) -> str:
+def as_json_line(found: WordAlignment) -> str:
     """One JSON object on one line, weights by target word."""
     return json.dumps(
         {

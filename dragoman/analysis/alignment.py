@@ -12,19 +12,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.analysis.attention import memory_attention
+from dragoman.analysis.attention import cross_attention_weights
 from dragoman.data.batching import Batch, batch_of
 from dragoman.data.tokenizers.language_tags import untagged
 from dragoman.data.tokenizers.tokenizer import Span
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.predictor import WINDOW, Predictor
-from dragoman.scoring.alignment import COMBINATIONS, Gold, Link, Links, alignment_score, links_text, swapped
+from dragoman.scoring.alignment import (
+    SYMMETRIZATIONS,
+    GoldAlignment,
+    Link,
+    Links,
+    alignment_score,
+    links_text,
+    swap_direction,
+)
 
 Pair = tuple[str, str]  # a source as the model reads it, and a target
 
 
 @dataclass(frozen=True)
-class View:
+class AttentionView:
     """Which attention is read as an alignment."""
 
     layer: str
@@ -58,7 +66,7 @@ def word_spans(text: str, tags: Sequence[str] = ()) -> list[Span]:
     return [match.span() for match in re.compile(r"\S+").finditer(text, front)]
 
 
-def shares(parts: Sequence[Span], words: Sequence[Span], rows: int) -> Tensor:
+def token_word_shares(parts: Sequence[Span], words: Sequence[Span], rows: int) -> Tensor:
     """How much of each part belongs to each word: (rows, words), zero for spaces and for rows beyond the parts."""
     out = np.zeros((rows, len(words)), np.float32)
     word = 0
@@ -72,7 +80,7 @@ def shares(parts: Sequence[Span], words: Sequence[Span], rows: int) -> Tensor:
     return torch.from_numpy(out)
 
 
-def entry_spans(tokens: Sequence[Span], text: str, entries: int, batch: Batch, padded_words: int) -> Sequence[Span]:
+def memory_spans(tokens: Sequence[Span], text: str, entries: int, batch: Batch, padded_words: int) -> Sequence[Span]:
     """What the entries of a memory stand for: tokens or, where characters are read into words, what spaces part."""
     if entries == batch.source.shape[1]:
         return tokens
@@ -89,7 +97,7 @@ def space_spans(text: str) -> list[Span]:
     return [match.span() for match in re.finditer("[^ ]+", text)]
 
 
-class Seen(NamedTuple):
+class PairAttention(NamedTuple):
     """All attention behind one pair, and which words its rows and columns belong to."""
 
     source: tuple[str, ...]
@@ -98,20 +106,20 @@ class Seen(NamedTuple):
     rows: Tensor  # (T, target words): each word's column sums to 1
     columns: Tensor  # (S, source words)
 
-    def over_words(self, view: View) -> Tensor:
+    def over_words(self, view: AttentionView) -> Tensor:
         """Weights summed over the entries of a source word, averaged over the tokens of a target word."""
         heads = self.layers[view.layer]
         weights = heads.mean(0) if view.head is None else heads[view.head]
         weights = weights[1:] if view.shifted else weights[:-1]
         return self.rows.T @ weights @ self.columns  # (target words, source words)
 
-    def aligned(self, view: View, threshold: float | None) -> WordAlignment:
+    def aligned(self, view: AttentionView, threshold: float | None) -> WordAlignment:
         """The links that one view shows."""
         weights = self.over_words(view)
-        return WordAlignment(self.source, self.target, links_of(weights, threshold), weights)
+        return WordAlignment(self.source, self.target, links_from_weights(weights, threshold), weights)
 
 
-def links_of(weights: Tensor, threshold: float | None = None) -> Links:
+def links_from_weights(weights: Tensor, threshold: float | None = None) -> Links:
     """Each target word with the source word it looks at most, or with all that get at least `threshold`."""
     if not weights.numel():
         return frozenset()
@@ -123,7 +131,9 @@ def links_of(weights: Tensor, threshold: float | None = None) -> Links:
     )  # a local window may have seen no word at all
 
 
-def seen_in(predictor: Predictor, pairs: Sequence[Pair], batch_size: int = 32) -> Iterator[tuple[int, Seen]]:
+def pair_attention(
+    predictor: Predictor, pairs: Sequence[Pair], batch_size: int = 32
+) -> Iterator[tuple[int, PairAttention]]:
     """(place, attention) of every pair that has words on both sides, batched by length."""
     tags = predictor.tags
     source_words = [word_spans(text, tags) for text, _ in pairs]
@@ -135,7 +145,7 @@ def seen_in(predictor: Predictor, pairs: Sequence[Pair], batch_size: int = 32) -
     for start in range(0, len(order), batch_size):
         places = order[start : start + batch_size]
         batch = batch_of([sources[place] for place in places], [targets[place] for place in places])
-        layers = memory_attention(predictor.model, batch.to(predictor.device))
+        layers = cross_attention_weights(predictor.model, batch.to(predictor.device))
         steps, entries = next(iter(layers.values())).shape[2:]
         if steps != batch.target.shape[1]:
             raise DataError(
@@ -146,18 +156,18 @@ def seen_in(predictor: Predictor, pairs: Sequence[Pair], batch_size: int = 32) -
         for row, place in enumerate(places):
             source, target = pairs[place]
             tokens = predictor.source_tokenizer.spans(source)
-            columns = entry_spans(tokens, source, entries, batch, padded_words)
+            columns = memory_spans(tokens, source, entries, batch, padded_words)
             size = len(columns) + 1
             length = len(targets[place])
-            rows = shares(predictor.target_tokenizer.spans(target), target_words[place], length)
+            rows = token_word_shares(predictor.target_tokenizer.spans(target), target_words[place], length)
             yield (
                 place,
-                Seen(
+                PairAttention(
                     source=tuple(source[first:end] for first, end in source_words[place]),
                     target=tuple(target[first:end] for first, end in target_words[place]),
                     layers={name: weights[row, :, : length + 1, :size] for name, weights in layers.items()},
                     rows=rows / rows.sum(0).clamp(min=1e-9),
-                    columns=shares(columns, source_words[place], size),
+                    columns=token_word_shares(columns, source_words[place], size),
                 ),
             )
 
@@ -165,23 +175,23 @@ def seen_in(predictor: Predictor, pairs: Sequence[Pair], batch_size: int = 32) -
 # --- which attention to read
 
 
-def layers_of(predictor: Predictor) -> dict[str, int]:
+def attention_layers(predictor: Predictor) -> dict[str, int]:
     """The layers whose attention reads the source and their heads, first to last."""
     tags = predictor.tags
     source = predictor.source_tokenizer.encode(f"<2{tags[0]}> a" if tags else "a")
     batch = batch_of([source], [predictor.target_tokenizer.encode("a")]).to(predictor.device)
-    return {name: weights.shape[1] for name, weights in memory_attention(predictor.model, batch).items()}
+    return {name: weights.shape[1] for name, weights in cross_attention_weights(predictor.model, batch).items()}
 
 
-def view_of(
+def select_view(
     predictor: Predictor, layer: str | int | None = None, head: int | None = None, shifted: bool = False
-) -> View:
+) -> AttentionView:
     """The view that a layer's name or number (from 1) and a head's number (from 1) mean.
 
     Unless told it is the mean of the heads of the last layer; of three or more the last but one, where deep
     Transformers align best (Garg et al. 2019).
     """
-    layers = layers_of(predictor)
+    layers = attention_layers(predictor)
     names = list(layers)
     if layer is None:
         name = names[-2] if len(names) > 2 else names[-1]
@@ -195,46 +205,50 @@ def view_of(
             raise ConfigError(f"layer: found '{name}'. {hint(name, names)}")
     if head is not None and not 1 <= head <= layers[name]:
         raise ConfigError(f"head: found {head}, expected 1 to {layers[name]}")
-    return View(name, None if head is None else head - 1, shifted)
+    return AttentionView(name, None if head is None else head - 1, shifted)
 
 
-def views_of(predictor: Predictor, *, heads: bool = False) -> list[View]:
+def all_views(predictor: Predictor, *, heads: bool = False) -> list[AttentionView]:
     """Everything that could be read as an alignment; with `heads` each head alone too."""
     return [
-        View(name, head, shifted)
-        for name, count in layers_of(predictor).items()
+        AttentionView(name, head, shifted)
+        for name, count in attention_layers(predictor).items()
         for head in (None, *(range(count) if heads and count > 1 else ()))
         for shifted in (False, True)
     ]
 
 
-def all_links(
-    predictor: Predictor, pairs: Sequence[Pair], views: Sequence[View], threshold: float | None, batch_size: int
-) -> dict[View, list[Links]]:
+def links_by_view(
+    predictor: Predictor,
+    pairs: Sequence[Pair],
+    views: Sequence[AttentionView],
+    threshold: float | None,
+    batch_size: int,
+) -> dict[AttentionView, list[Links]]:
     """The links of every pair in every view."""
-    found: dict[View, list[Links]] = {view: [frozenset()] * len(pairs) for view in views}
-    for place, seen in seen_in(predictor, pairs, batch_size):
+    found: dict[AttentionView, list[Links]] = {view: [frozenset()] * len(pairs) for view in views}
+    for place, seen in pair_attention(predictor, pairs, batch_size):
         for view in views:
-            found[view][place] = links_of(seen.over_words(view), threshold)
+            found[view][place] = links_from_weights(seen.over_words(view), threshold)
     return found
 
 
-def choose_view(
+def views_by_error_rate(
     predictor: Predictor,
     pairs: Sequence[Pair],
-    truth: Sequence[Gold],
+    truth: Sequence[GoldAlignment],
     *,
     heads: bool = False,
     threshold: float | None = None,
     batch_size: int = 32,
-) -> list[tuple[View, float]]:
+) -> list[tuple[AttentionView, float]]:
     """Every view with its alignment error rate, the best first."""
-    found = all_links(predictor, pairs, views_of(predictor, heads=heads), threshold, batch_size)
+    found = links_by_view(predictor, pairs, all_views(predictor, heads=heads), threshold, batch_size)
     rates = [(view, alignment_score(links, truth).error_rate) for view, links in found.items()]
     return sorted(rates, key=lambda item: item[1])
 
 
-def choose_views(
+def most_agreeing_views(
     forward: Predictor,
     backward: Predictor,
     pairs: Sequence[Pair],
@@ -242,14 +256,17 @@ def choose_views(
     *,
     threshold: float | None = None,
     batch_size: int = 32,
-) -> tuple[View, View, float]:
+) -> tuple[AttentionView, AttentionView, float]:
     """The two views that agree best where no hand-made links are known, and their agreement (F₁ of the links).
 
     `back` are the pairs as the backward run reads them, target first.
     """
-    ahead = all_links(forward, pairs, views_of(forward), threshold, batch_size)
-    behind = all_links(backward, back, views_of(backward), threshold, batch_size)
-    turned = {view: [Gold(swapped(one), swapped(one)) for one in links] for view, links in behind.items()}
+    ahead = links_by_view(forward, pairs, all_views(forward), threshold, batch_size)
+    behind = links_by_view(backward, back, all_views(backward), threshold, batch_size)
+    turned = {
+        view: [GoldAlignment(swap_direction(one), swap_direction(one)) for one in links]
+        for view, links in behind.items()
+    }
     rates = [
         (alignment_score(links, truth).error_rate, one, other)
         for one, links in ahead.items()
@@ -262,35 +279,35 @@ def choose_views(
 # --- links of many pairs
 
 
-def align(
+def align_pairs(
     predictor: Predictor,
     pairs: Iterable[Pair],
     *,
-    view: View | None = None,
+    view: AttentionView | None = None,
     threshold: float | None = None,
     tag: str | None = None,
     batch_size: int = 32,
 ) -> Iterator[WordAlignment]:
     """The word alignment of every pair, in order and in bounded memory; a pair without words has no links."""
-    view = view or view_of(predictor)
+    view = view or select_view(predictor)
     stream = iter(pairs)
     while together := list(islice(stream, WINDOW)):
         texts = list(predictor.read_as([source for source, _ in together], tag))
         window = [(source, target) for source, (_, target) in zip(texts, together, strict=True)]
-        found = {place: seen.aligned(view, threshold) for place, seen in seen_in(predictor, window, batch_size)}
+        found = {place: seen.aligned(view, threshold) for place, seen in pair_attention(predictor, window, batch_size)}
         for place, (source, target) in enumerate(window):
-            yield found.get(place) or nothing(source, target, predictor.tags)
+            yield found.get(place) or without_links(source, target, predictor.tags)
 
 
-def nothing(source: str, target: str, tags: Sequence[str]) -> WordAlignment:
+def without_links(source: str, target: str, tags: Sequence[str]) -> WordAlignment:
     """A pair that cannot have links."""
     left, right = untagged(source, tags)[1].split(), target.split()
     return WordAlignment(tuple(left), tuple(right), frozenset(), torch.zeros(len(right), len(left)))
 
 
-def combined(forward: WordAlignment, backward: WordAlignment, how: str = "grow-diag") -> WordAlignment:
+def symmetrize(forward: WordAlignment, backward: WordAlignment, how: str = "grow-diag") -> WordAlignment:
     """One alignment from both directions; the weights are those of the forward one."""
-    if how not in COMBINATIONS:
-        raise ConfigError(f"combination: found '{how}'. {hint(how, COMBINATIONS)}")
-    links: frozenset[Link] = COMBINATIONS[how](forward.links, swapped(backward.links))
+    if how not in SYMMETRIZATIONS:
+        raise ConfigError(f"combination: found '{how}'. {hint(how, SYMMETRIZATIONS)}")
+    links: frozenset[Link] = SYMMETRIZATIONS[how](forward.links, swap_direction(backward.links))
     return WordAlignment(forward.source, forward.target, links, forward.weights)

@@ -18,7 +18,7 @@ from dragoman.layers.attention import observing
 
 
 @contextmanager
-def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
+def record_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Collect the weights of every attention computed inside the block, by module name: (N, H, T, S) each."""
     names = {id(module): name for name, module in model.named_modules()}
     seen: dict[str, list[Tensor]] = {}
@@ -32,7 +32,7 @@ def watch(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class AttentionMap:
     """How an output looked at its source: rows are output tokens, columns entries of the memory."""
 
     source: tuple[str, ...]
@@ -44,7 +44,7 @@ class Alignment:
         return self.layers[layer or list(self.layers)[-1]].mean(0)
 
 
-def entry_names(tokens: Sequence[str], text: str, entries: int) -> tuple[str, ...]:
+def memory_labels(tokens: Sequence[str], text: str, entries: int) -> tuple[str, ...]:
     """What the entries of a memory stand for: the tokens, the words, or nothing that has a name but its number."""
     words = (*(word for word in text.split(" ") if word), tokens[-1])
     numbers = tuple(str(number) for number in range(1, entries + 1))
@@ -52,10 +52,10 @@ def entry_names(tokens: Sequence[str], text: str, entries: int) -> tuple[str, ..
 
 
 @torch.no_grad()
-def memory_attention(model: Any, batch: Batch) -> dict[str, Tensor]:
+def cross_attention_weights(model: Any, batch: Batch) -> dict[str, Tensor]:
     """Where the targets of a batch look in their sources, by layer: (B, H, T, S), S entries of the memory."""
     kinds = dict(model.named_modules())
-    with watch(model) as seen:
+    with record_attention(model) as seen:
         model.score(batch)
     layers = {
         name: torch.cat(parts, 2).float().cpu()  # recurrent decoders attend once a step
@@ -67,18 +67,18 @@ def memory_attention(model: Any, batch: Batch) -> dict[str, Tensor]:
     return layers
 
 
-def cross_attention(predictor: Predictor, text: str, output: str | None = None) -> Alignment:
+def attention_map(predictor: Predictor, text: str, output: str | None = None) -> AttentionMap:
     """The attention over the source behind an output, by default the predicted one."""
     source = predictor.source_tokenizer.encode(text)
     if output is None:
         output = predictor.predict([text])[0].text
     target = predictor.target_tokenizer.encode(output)
     batch = predictor.form.batch([source], [target]).to(predictor.device)
-    layers = {name: weights[0] for name, weights in memory_attention(predictor.model, batch).items()}
+    layers = {name: weights[0] for name, weights in cross_attention_weights(predictor.model, batch).items()}
     tokens = predictor.source_tokenizer.pieces([*source, EOS])
     entries = next((weights.shape[2] for weights in layers.values()), len(tokens))
-    return Alignment(
-        source=entry_names(tokens, text, entries),
+    return AttentionMap(
+        source=memory_labels(tokens, text, entries),
         target=(*predictor.target_tokenizer.pieces(target), *predictor.target_tokenizer.pieces([EOS])),
         layers=layers,
     )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.analysis.align_files import read_aligned
+from dragoman.analysis.align_files import read_parallel
 from dragoman.data.batching import batch_of
 from dragoman.data.corpus import prepare
 from dragoman.data.examples import Pairs
@@ -25,17 +25,19 @@ from dragoman.files import digest, write_text
 from dragoman.inference.predictor import Predictor
 from dragoman.models.heads.softmax import full_precision
 from dragoman.runs import check_same_data
-from dragoman.scoring.calibration import Reliability, Scale, fit_scale, held_out, reliability
+from dragoman.scoring.calibration import PlattScale, Reliability, cross_fitted, fit_platt_scale, reliability
 
 COLDEST, HOTTEST = 0.05, 20.0
 OUTPUTS = 1000  # outputs written to see how many are right
 PRECISION = 2e-5  # relative, of the temperature: six passes
 
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]  # token ids of source and target
-Places = Callable[[], Iterator[tuple[Tensor, Tensor]]]  # log-probabilities (n, V) of n tokens, and the true ones (n,)
+TokenBatches = Callable[
+    [], Iterator[tuple[Tensor, Tensor]]
+]  # log-probabilities (n, V) of n tokens, and the true ones (n,)
 
 
-class Fit(NamedTuple):
+class TemperatureFit(NamedTuple):
     """How well probabilities at one temperature fit the truth."""
 
     loss: float  # mean negative log-probability a token
@@ -54,10 +56,10 @@ def reliability_table(found: Reliability) -> dict[str, Any]:
     return {"calibration_error": found.error, "bins": [one._asdict() for one in found.bins]}
 
 
-class Outputs(NamedTuple):
+class OutputCalibration(NamedTuple):
     """How sure the run is of whole outputs, and how many of them are the reference, exactly."""
 
-    scale: Scale
+    scale: PlattScale
     before: Reliability  # the product of the calibrated confidences of their tokens
     after: Reliability  # that product scaled, with the scale that the other half of the outputs gives
 
@@ -78,9 +80,9 @@ class Calibration:
     """The temperature with the lowest loss, the scale of outputs, and how the run stood before and stands with them."""
 
     temperature: float
-    before: Fit
-    after: Fit
-    outputs: Outputs
+    before: TemperatureFit
+    after: TemperatureFit
+    outputs: OutputCalibration
 
     def as_dict(self) -> dict[str, Any]:
         """Names and values."""
@@ -107,7 +109,7 @@ class Calibration:
 
 
 @torch.no_grad()
-def best_temperature(places: Places) -> float:
+def fit_temperature(places: TokenBatches) -> float:
     """The temperature of the lowest negative log-probability, between 1/20 and 20.
 
     In β = 1/T the loss Σ log Σ exp(βz) − βz* is convex and its slope is Σ E[z] − z*: every pass tries eight β and keeps
@@ -130,7 +132,7 @@ def best_temperature(places: Places) -> float:
 
 
 @torch.no_grad()
-def fit_at(places: Places, temperatures: Sequence[float], bins: int = 15) -> list[Fit]:
+def measure_temperatures(places: TokenBatches, temperatures: Sequence[float], bins: int = 15) -> list[TemperatureFit]:
     """Loss and reliability at several temperatures, in one pass."""
     losses = [0.0] * len(temperatures)
     sure: list[list[Any]] = [[] for _ in temperatures]
@@ -143,12 +145,12 @@ def fit_at(places: Places, temperatures: Sequence[float], bins: int = 15) -> lis
             sure[number].append(chances.max(-1).values.exp().cpu().numpy())
     correct = np.concatenate(right)
     return [
-        Fit(loss / len(correct), reliability(np.concatenate(parts), correct, bins))
+        TemperatureFit(loss / len(correct), reliability(np.concatenate(parts), correct, bins))
         for loss, parts in zip(losses, sure, strict=True)
     ]
 
 
-def forced(predictor: Predictor, rows: Rows, batch_size: int) -> Places:
+def teacher_forced(predictor: Predictor, rows: Rows, batch_size: int) -> TokenBatches:
     """What the run thinks of every target token given the true ones before it, batch by batch."""
     order = sorted(range(len(rows)), key=lambda place: (len(rows[place][1]), len(rows[place][0])))
 
@@ -175,7 +177,7 @@ def validation_rows(predictor: Predictor) -> Rows:
 
 def read_rows(predictor: Predictor, files: str | Pairs, tag: str | None = None) -> Rows:
     """The sources and first targets of a file as tokens."""
-    pairs = read_aligned(predictor, files)
+    pairs = read_parallel(predictor, files)
     sources = predictor.source_tokenizer.encode_batch(list(predictor.read_as([source for source, _ in pairs], tag)))
     targets = predictor.target_tokenizer.encode_batch([target for _, target in pairs])
     return list(zip(sources, targets, strict=True))
@@ -188,13 +190,15 @@ def calibrate(predictor: Predictor, rows: Rows | None = None, *, bins: int = 15,
     rows = validation_rows(predictor) if rows is None else rows
     if not rows:
         raise DataError("nothing to calibrate on: no pair was read")
-    places = forced(predictor, rows, batch_size)
-    temperature = best_temperature(places)
-    before, after = fit_at(places, (1.0, temperature), bins)
-    return Calibration(temperature, before, after, fit_outputs(predictor, rows, temperature, bins, batch_size))
+    places = teacher_forced(predictor, rows, batch_size)
+    temperature = fit_temperature(places)
+    before, after = measure_temperatures(places, (1.0, temperature), bins)
+    return Calibration(temperature, before, after, calibrate_outputs(predictor, rows, temperature, bins, batch_size))
 
 
-def fit_outputs(predictor: Predictor, rows: Rows, temperature: float, bins: int, batch_size: int) -> Outputs:
+def calibrate_outputs(
+    predictor: Predictor, rows: Rows, temperature: float, bins: int, batch_size: int
+) -> OutputCalibration:
     """Write outputs as `predict` does, of at most OUTPUTS rows spread evenly, and see how many are the reference."""
     rows = [rows[place * len(rows) // OUTPUTS] for place in range(OUTPUTS)] if len(rows) > OUTPUTS else rows
     model, decode = predictor.model, predictor.target_tokenizer.decode
@@ -214,10 +218,10 @@ def fit_outputs(predictor: Predictor, rows: Rows, temperature: float, bins: int,
     right = np.array(
         [UNK not in target and decode(written[place]) == decode(target) for place, (_, target) in enumerate(rows)]
     )
-    return Outputs(
-        fit_scale(chances, right),
+    return OutputCalibration(
+        fit_platt_scale(chances, right),
         reliability(np.exp(chances), right, bins),
-        reliability(held_out(chances, right), right, bins),
+        reliability(cross_fitted(chances, right), right, bins),
     )
 
 

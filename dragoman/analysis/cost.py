@@ -26,7 +26,7 @@ from dragoman.layers.self_attention import (
 
 NEAR = 32  # how far restricted attention sees
 KERNEL = 3
-CLAIMS = {  # per layer, of sequences much longer than vectors are wide (Vaswani et al. 2017, table 1)
+EXPECTED_EXPONENTS = {  # per layer, of sequences much longer than vectors are wide (Vaswani et al. 2017, table 1)
     "self-attention": 2.0,
     "local attention": 1.0,
     "segments": 1.0,
@@ -37,22 +37,22 @@ CLAIMS = {  # per layer, of sequences much longer than vectors are wide (Vaswani
 }
 
 
-class Cost(NamedTuple):
+class LayerCost(NamedTuple):
     """One layer at one length."""
 
     layer: str
     length: int
     seconds: float  # forward and backward
-    kept: int  # bytes that the forward pass keeps for the backward pass
+    saved: int  # bytes that the forward pass keeps for the backward pass
 
 
-class Exponents(NamedTuple):
+class GrowthExponents(NamedTuple):
     """By which power of the length time and memory grow, over the longer half of the lengths."""
 
     layer: str
     seconds: float
-    kept: float
-    claimed: float
+    saved: float
+    expected: float
 
 
 class _Convolution(nn.Module):
@@ -65,7 +65,7 @@ class _Convolution(nn.Module):
         return out
 
 
-def layers(width: int, heads: int) -> dict[str, nn.Module]:
+def benchmark_layers(width: int, heads: int) -> dict[str, nn.Module]:
     """The kinds that are compared, each as `layer(x, mask)`."""
     return {
         "self-attention": SelfAttention(width, heads, config=FullConfig()),
@@ -84,7 +84,7 @@ def output_of(found: Any) -> Tensor:
     return out
 
 
-def kept_bytes(layer: nn.Module, run: Callable[[], Any]) -> int:
+def saved_bytes(layer: nn.Module, run: Callable[[], Any]) -> int:
     """Bytes of the storages that a forward pass keeps beside the layer's weights, each counted once."""
     weights = {part.untyped_storage().data_ptr() for part in layer.parameters()}
     storages: dict[int, int] = {}
@@ -100,7 +100,7 @@ def kept_bytes(layer: nn.Module, run: Callable[[], Any]) -> int:
     return sum(storages.values())
 
 
-def seconds_of(work: Callable[[], Any], device: torch.device) -> float:
+def timed(work: Callable[[], Any], device: torch.device) -> float:
     """Of one run, a GPU's work included."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -115,11 +115,11 @@ def _seconds(run: Callable[[], None], device: torch.device, least: float) -> flo
     """Of one run, the median of several that together take at least so long."""
     found: list[float] = []
     while len(found) < 3 or (sum(found) < least and len(found) < 200):
-        found.append(seconds_of(run, device))
+        found.append(timed(run, device))
     return statistics.median(found)
 
 
-def measure(
+def measure_layers(
     lengths: Sequence[int],
     *,
     width: int = 64,
@@ -128,13 +128,13 @@ def measure(
     device: str = "cpu",
     least: float = 0.2,
     names: Sequence[str] = (),
-    done: Callable[[Cost], None] = lambda cost: None,
-) -> list[Cost]:
+    done: Callable[[LayerCost], None] = lambda cost: None,
+) -> list[LayerCost]:
     """Time and memory of every kind at every length; `least` seconds are spent on each."""
     place = torch.device(device)
     torch.manual_seed(0)
     found = []
-    for name, layer in layers(width, heads).items():
+    for name, layer in benchmark_layers(width, heads).items():
         if names and name not in names:
             continue
         layer = layer.to(place).train()
@@ -148,15 +148,15 @@ def measure(
             def both(forward: Callable[[], Tensor] = forward) -> None:
                 forward().sum().backward()  # type: ignore[no-untyped-call]
 
-            kept = kept_bytes(layer, forward)
+            saved = saved_bytes(layer, forward)
             both()
-            cost = Cost(name, length, _seconds(both, place, least), kept)
+            cost = LayerCost(name, length, _seconds(both, place, least), saved)
             found.append(cost)
             done(cost)
     return found
 
 
-def slope(points: Sequence[tuple[float, float]]) -> float:
+def power_law_exponent(points: Sequence[tuple[float, float]]) -> float:
     """The exponent of the power that fits points best (least squares of the logarithms)."""
     xs, ys = [math.log(x) for x, _ in points], [math.log(max(y, 1e-12)) for _, y in points]
     middle, height = statistics.mean(xs), statistics.mean(ys)
@@ -164,12 +164,14 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     return sum((x - middle) * (y - height) for x, y in zip(xs, ys, strict=True)) / spread
 
 
-def exponents(costs: Sequence[Cost]) -> list[Exponents]:
+def growth_exponents(costs: Sequence[LayerCost]) -> list[GrowthExponents]:
     """Of every layer; over short sequences what does not grow hides what does, so the longer half counts."""
     found = []
     for name in dict.fromkeys(cost.layer for cost in costs):
         mine = sorted(cost for cost in costs if cost.layer == name)  # by length
         mine = mine[len(mine) // 2 - (len(mine) % 2 == 0) :]
-        times, memory = ([(cost.length, getattr(cost, key)) for cost in mine] for key in ("seconds", "kept"))
-        found.append(Exponents(name, slope(times), slope(memory), CLAIMS[name]))
+        times, memory = ([(cost.length, getattr(cost, key)) for cost in mine] for key in ("seconds", "saved"))
+        found.append(
+            GrowthExponents(name, power_law_exponent(times), power_law_exponent(memory), EXPECTED_EXPONENTS[name])
+        )
     return found

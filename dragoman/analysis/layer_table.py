@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dragoman.data.batching import Batch
 
 
-class Layer(NamedTuple):
+class LayerRow(NamedTuple):
     """One row of the summary."""
 
     name: str
@@ -27,7 +27,7 @@ def shape_of(value: Any) -> str:
 
 
 @torch.no_grad()
-def summary(model: Any, batch: Batch, depth: int = 4) -> list[Layer]:
+def layer_table(model: Any, batch: Batch, depth: int = 4) -> list[LayerRow]:
     """Run one batch through and list every module down to a depth."""
     shapes: dict[int, str] = {}
     handles = [
@@ -52,7 +52,7 @@ def summary(model: Any, batch: Batch, depth: int = 4) -> list[Layer]:
         own = {id(part) for part in module.parameters() if owners[id(part)].startswith(f"{name}.")}
         count = sum(part.numel() for part in module.parameters() if id(part) in own)
         if count or shapes.get(id(module)):
-            rows.append(Layer(name, type(module).__name__, shapes.get(id(module), ""), count))
+            rows.append(LayerRow(name, type(module).__name__, shapes.get(id(module), ""), count))
     return rows
 
 

@@ -42,14 +42,14 @@ LONGEST_PERIOD = 6  # words that may make up one turn of a loop
 PRONOUN_EDITS = 2  # words by which two outputs may differ when only a pronoun, or its verb too, was exchanged
 
 
-class Case(NamedTuple):
+class ProbeCase(NamedTuple):
     """One input, or two to be compared, and what must come through."""
 
     sources: tuple[str, ...]
-    kept: str = ""
+    must_contain: str = ""
 
 
-class Example(NamedTuple):
+class ProbeExample(NamedTuple):
     """What was asked and what came back."""
 
     sources: tuple[str, ...]
@@ -61,20 +61,20 @@ class Probe:
     """Inputs, and a way to name what became of them; `kinds` says what each name means."""
 
     about: str
-    cases: Callable[[Sequence[str]], list[Case]]
-    sort: Callable[[Case, tuple[str, ...]], str]
+    cases: Callable[[Sequence[str]], list[ProbeCase]]
+    classify: Callable[[ProbeCase, tuple[str, ...]], str]
     kinds: Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ProbeResult:
     """How many cases of a probe ended as each kind, and a few of them."""
 
     probe: str
     about: str
     cases: int
     counts: dict[str, int]
-    examples: dict[str, list[Example]]
+    examples: dict[str, list[ProbeExample]]
 
     def as_dict(self) -> dict[str, Any]:
         """The outcome as JSON takes it."""
@@ -87,7 +87,7 @@ def units(text: str) -> list[str]:
     return text.split() if len(text.split()) > 1 else list(text.strip())
 
 
-def turns(text: str) -> int:
+def max_repetitions(text: str) -> int:
     """How often, at most, the same few words stand in a row."""
     symbols = units(text)
     most = 1 if symbols else 0
@@ -102,26 +102,26 @@ def turns(text: str) -> int:
 # --- repeated tokens
 
 
-def _repeated_cases(_: Sequence[str]) -> list[Case]:
-    return [Case((" ".join([word] * times),)) for word in REPEATED for times in TIMES]
+def _repeated_cases(_: Sequence[str]) -> list[ProbeCase]:
+    return [ProbeCase((" ".join([word] * times),)) for word in REPEATED for times in TIMES]
 
 
-def _sort_repeated(case: Case, outputs: tuple[str, ...]) -> str:
+def _sort_repeated(case: ProbeCase, outputs: tuple[str, ...]) -> str:
     source, output = case.sources[0], outputs[0]
     if not output.strip():
         return "empty"
-    if turns(output) > max(LOOP, 2 * turns(source)):
+    if max_repetitions(output) > max(LOOP, 2 * max_repetitions(source)):
         return "runaway"
     # A text of one word over and over says one thing: more words than the loop of it needs were invented.
-    return "repeats" if turns(output) >= LOOP or len(set(units(output))) <= LONGEST_PERIOD else "invented"
+    return "repeats" if max_repetitions(output) >= LOOP or len(set(units(output))) <= LONGEST_PERIOD else "invented"
 
 
 # --- names and numbers
 
 
-def _copied_cases(_: Sequence[str]) -> list[Case]:
+def _copied_cases(_: Sequence[str]) -> list[ProbeCase]:
     return [
-        Case((frame.format(word),), word)
+        ProbeCase((frame.format(word),), word)
         for frames, words in ((NAMED, NAMES), (NUMBERED, NUMBERS))
         for frame in frames
         for word in words
@@ -133,32 +133,32 @@ def _plain(text: str) -> str:
     return "".join(character for character in text.casefold() if character.isalnum())
 
 
-def _sort_copied(case: Case, outputs: tuple[str, ...]) -> str:
+def _sort_copied(case: ProbeCase, outputs: tuple[str, ...]) -> str:
     output = _plain(outputs[0])
-    if _plain(case.kept) in output:
+    if _plain(case.must_contain) in output:
         return "copied"
-    parts = [_plain(part) for part in case.kept.split()]
+    parts = [_plain(part) for part in case.must_contain.split()]
     return "in part" if len(parts) > 1 and any(part in output for part in parts) else "lost"
 
 
 # --- lengths
 
 
-def _length_cases(sentences: Sequence[str]) -> list[Case]:
+def _length_cases(sentences: Sequence[str]) -> list[ProbeCase]:
     firsts = list(dict.fromkeys(sentence.split()[0] for sentence in sentences))
     joined = " ".join(sentences)
-    return [Case((text,)) for text in [*firsts, ".", "?", *sentences]] + [
-        Case((" ".join([joined] * times),)) for times in (1, 2, 4)
+    return [ProbeCase((text,)) for text in [*firsts, ".", "?", *sentences]] + [
+        ProbeCase((" ".join([joined] * times),)) for times in (1, 2, 4)
     ]
 
 
-def _sort_length(case: Case, outputs: tuple[str, ...]) -> str:
+def _sort_length(case: ProbeCase, outputs: tuple[str, ...]) -> str:
     source, output = case.sources[0].strip(), outputs[0].strip()
     if not output:
         return "empty"
     if len(output) > 4 * len(source) + 40:
         return "too long"
-    if turns(output) >= LOOP and turns(output) > turns(source):
+    if max_repetitions(output) >= LOOP and max_repetitions(output) > max_repetitions(source):
         return "loops"
     # Scripts differ: a Chinese sentence has about a third of the characters of an English one.
     return "cut short" if len(output) < len(source) / 6 else "in proportion"
@@ -167,11 +167,11 @@ def _sort_length(case: Case, outputs: tuple[str, ...]) -> str:
 # --- gender
 
 
-def _gendered_cases(_: Sequence[str]) -> list[Case]:
-    return [Case((he.format(job), she.format(job)), job) for he, she in GENDERED for job in OCCUPATIONS]
+def _gendered_cases(_: Sequence[str]) -> list[ProbeCase]:
+    return [ProbeCase((he.format(job), she.format(job)), job) for he, she in GENDERED for job in OCCUPATIONS]
 
 
-def _sort_gendered(_: Case, outputs: tuple[str, ...]) -> str:
+def _sort_gendered(_: ProbeCase, outputs: tuple[str, ...]) -> str:
     distance = edit_distance(*(units(output) for output in outputs))
     if distance == 0:
         return "the same"
@@ -219,12 +219,12 @@ PROBES: Mapping[str, Probe] = {
         },
     ),
 }
-REFUSED = "refused"  # the run would not take the input, such as one longer than its table of positions
+REJECTED = "rejected"  # the run would not take the input, such as one longer than its table of positions
 
 
-def probe(
+def run_probes(
     predict: Predict, names: Sequence[str] = (), *, sentences: Sequence[str] = SENTENCES, examples: int = 2
-) -> list[Outcome]:
+) -> list[ProbeResult]:
     """Run probes, all of them unless some are named; `sentences` stand in for the built-in English ones."""
     for name in names:
         if name not in PROBES:
@@ -235,18 +235,18 @@ def probe(
     return [_outcome(name, PROBES[name], predict, sentences, examples) for name in names or PROBES]
 
 
-def _outcome(name: str, chosen: Probe, predict: Predict, sentences: Sequence[str], examples: int) -> Outcome:
+def _outcome(name: str, chosen: Probe, predict: Predict, sentences: Sequence[str], examples: int) -> ProbeResult:
     cases = chosen.cases(sentences)
     answers = _answers(predict, [source for case in cases for source in case.sources])
-    found: dict[str, list[Example]] = {kind: [] for kind in chosen.kinds}
+    found: dict[str, list[ProbeExample]] = {kind: [] for kind in chosen.kinds}
     place = 0
     for case in cases:
         outputs = answers[place : place + len(case.sources)]
         place += len(case.sources)
         written = tuple(output for output in outputs if output is not None)
-        kind = chosen.sort(case, written) if len(written) == len(outputs) else REFUSED
-        found.setdefault(kind, []).append(Example(case.sources, written))
-    return Outcome(
+        kind = chosen.classify(case, written) if len(written) == len(outputs) else REJECTED
+        found.setdefault(kind, []).append(ProbeExample(case.sources, written))
+    return ProbeResult(
         name,
         chosen.about,
         len(cases),

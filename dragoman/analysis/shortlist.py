@@ -20,14 +20,14 @@ READ = 4096  # rows read at a time
 SEEN = 2000  # validation pairs that are looked at
 
 
-class Coverage(NamedTuple):
+class ShortlistCoverage(NamedTuple):
     """How much of the validation references a shortlist lets a model write, and how long a source's own list is."""
 
     share: float
     length: float
 
 
-def frequent(store: TokenStore, vocabulary: int, count: int) -> list[int]:
+def most_frequent_tokens(store: TokenStore, vocabulary: int, count: int) -> list[int]:
     """The target tokens that come most often, the special ones not counted."""
     counts = np.zeros(vocabulary, np.int64)
     for first in range(0, len(store), READ):
@@ -38,7 +38,7 @@ def frequent(store: TokenStore, vocabulary: int, count: int) -> list[int]:
     return [int(token) for token in order if counts[token]]
 
 
-def copies(source: Tokenizer, target: Tokenizer) -> NDArray[np.int64]:
+def same_spelling_tokens(source: Tokenizer, target: Tokenizer) -> NDArray[np.int64]:
     """For every source token the target token spelled the same, <eos> where there is none: names and numbers."""
     known = {piece: number for number, piece in enumerate(target.pieces(range(len(target))))}
     found = [known.get(piece, EOS) for piece in source.pieces(range(len(source)))]
@@ -46,7 +46,7 @@ def copies(source: Tokenizer, target: Tokenizer) -> NDArray[np.int64]:
     return np.array(found, np.int64)
 
 
-def make_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Shortlist, Coverage]:
+def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Shortlist, ShortlistCoverage]:
     """Learn from the run's training pairs, at most so many of them."""
     if run.config.task != "translate":
         raise RunError(f'{run.folder}: found task = "{run.config.task}", expected "translate": lists are made of pairs')
@@ -55,15 +55,15 @@ def make_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Shor
     assert isinstance(corpus.train, TokenStore)
     source, target = run.tokenizers()
     lexicon = learn_lexicon(corpus.train, len(source), pairs)
-    always = frequent(corpus.train, len(target), common)
+    always = most_frequent_tokens(corpus.train, len(target), common)
     table = lexicon.likeliest(len(source), likely, EOS, always)  # the others are listed anyway
-    table = np.concatenate([table, copies(source, target)[:, None]], 1)
+    table = np.concatenate([table, same_spelling_tokens(source, target)[:, None]], 1)
     table[PAD] = EOS
     shortlist = Shortlist(torch.tensor(always, dtype=torch.long), torch.from_numpy(table), len(target))
-    return shortlist, coverage(shortlist, corpus)
+    return shortlist, measure_coverage(shortlist, corpus)
 
 
-def coverage(shortlist: Shortlist, corpus: Corpus) -> Coverage:
+def measure_coverage(shortlist: Shortlist, corpus: Corpus) -> ShortlistCoverage:
     """Over the pairs that training set aside."""
     rows = range(min(SEEN, len(corpus.valid)))
     written = listed = length = 0
@@ -72,4 +72,4 @@ def coverage(shortlist: Shortlist, corpus: Corpus) -> Coverage:
         written += len(target)
         listed += int(own[target].sum())
         length += int(own.sum())
-    return Coverage(listed / max(1, written), length / max(1, len(rows)))
+    return ShortlistCoverage(listed / max(1, written), length / max(1, len(rows)))

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from dragoman.analysis.cost import seconds_of
+from dragoman.analysis.cost import timed
 from dragoman.data.batching import Batch, batch_of
 from dragoman.data.tokenizers.tokenizer import PAD
 from dragoman.errors import DataError, DragomanError
@@ -19,32 +19,32 @@ from dragoman.training.optimizer import build_optimizer
 from dragoman.training.step import build_step
 from dragoman.training.trainer import side_stream, use_bfloat16
 
-Way = Literal["off", "graphs", "kernels"]
+CompileMode = Literal["off", "graphs", "kernels"]
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
-class Speed(NamedTuple):
+class SpeedResult(NamedTuple):
     """One way of doing one thing."""
 
-    what: str
+    name: str
     tokens: float  # target tokens a second
     sentences: float  # a second
-    least: float  # seconds of a round
-    most: float
+    fastest: float  # seconds of the fastest and the slowest round
+    slowest: float
 
 
-def speeds(run: str, rows: Rows, texts: Sequence[str], device: str, rounds: int) -> Iterator[Speed]:
+def benchmark_speed(run: str, rows: Rows, texts: Sequence[str], device: str, rounds: int) -> Iterator[SpeedResult]:
     """Training, then decoding; each way is told as soon as it was measured, ways that this machine lacks are not."""
     predictor = load_predictor(run, device, engine="torch")
-    yield from training_speeds(predictor, rows, rounds)
-    yield from decoding_speeds(run, texts, device, rounds)
+    yield from benchmark_training(predictor, rows, rounds)
+    yield from benchmark_decoding(run, texts, device, rounds)
 
 
-def training_speeds(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[Speed]:
+def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[SpeedResult]:
     """Of steps over batches of the run's own size; the weights stay as they are."""
     config = dataclasses.replace(predictor.config.train, objective=LikelihoodConfig(), accumulate=1)
     batches = token_batches(rows, config.batch_tokens)
-    ways: tuple[Way, ...] = ("off", "graphs", "kernels") if predictor.device.type == "cuda" else ("off",)
+    ways: tuple[CompileMode, ...] = ("off", "graphs", "kernels") if predictor.device.type == "cuda" else ("off",)
     for way in ways:
         model = predictor.run.model(predictor.device).train().requires_grad_()
         trial = dataclasses.replace(config, compile=way)
@@ -70,12 +70,12 @@ def training_speeds(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[S
         with side_stream(predictor.device):
             for _ in range(3 if way != "off" else 1):  # shapes are captured when they come again
                 epoch()
-            found = [seconds_of(epoch, predictor.device) for _ in range(rounds)]
+            found = [timed(epoch, predictor.device) for _ in range(rounds)]
         name = {"off": "training", "graphs": "training, CUDA graphs", "kernels": "training, compiled"}[way]
-        yield speed(name, found, sum(int((batch.target != PAD).sum()) for batch in batches), len(rows))
+        yield speed_result(name, found, sum(int((batch.target != PAD).sum()) for batch in batches), len(rows))
 
 
-def decoding_speeds(run: str, texts: Sequence[str], device: str, rounds: int) -> Iterator[Speed]:
+def benchmark_decoding(run: str, texts: Sequence[str], device: str, rounds: int) -> Iterator[SpeedResult]:
     """Greedy and with the run's beam, by every engine and precision there is."""
     for engine, precision in (
         ("torch", "float32"),
@@ -93,9 +93,9 @@ def decoding_speeds(run: str, texts: Sequence[str], device: str, rounds: int) ->
                     return predictor.predict(texts, beam=beam)
 
                 written = sum(len(one.tokens) + 1 for one in decode())
-                found = [seconds_of(decode, predictor.device) for _ in range(rounds)]
+                found = [timed(decode, predictor.device) for _ in range(rounds)]
                 name = f"{'greedy' if beam == 1 else f'beam {beam}'}, {engine} {precision}"
-                yield speed(name, found, written, len(texts))
+                yield speed_result(name, found, written, len(texts))
         except DragomanError:  # not to be had here
             if (engine, precision) == ("torch", "float32"):
                 raise
@@ -116,13 +116,13 @@ def token_batches(rows: Rows, budget: int) -> list[Batch]:
     return batches
 
 
-def speed(name: str, seconds: Sequence[float], tokens: int, sentences: int) -> Speed:
+def speed_result(name: str, seconds: Sequence[float], tokens: int, sentences: int) -> SpeedResult:
     """By the median round."""
     middle = statistics.median(seconds)
-    return Speed(name, tokens / middle, sentences / middle, min(seconds), max(seconds))
+    return SpeedResult(name, tokens / middle, sentences / middle, min(seconds), max(seconds))
 
 
-def rows_and_texts(run: str, device: str, files: Any, most: int) -> tuple[Rows, list[str]]:
+def benchmark_data(run: str, device: str, files: Any, most: int) -> tuple[Rows, list[str]]:
     """Pairs to measure with, as tokens, and their sources as text: of a file, or those that training set aside."""
     from dragoman.analysis.calibration import read_rows, validation_rows
 

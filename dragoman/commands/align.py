@@ -90,7 +90,7 @@ def align(
     dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
     dragoman align runs/speech recordings/ --predict --json            the same of what the run hears
     """
-    from dragoman.analysis.align_files import Aligner, as_line, chosen, predicted, read_aligned
+    from dragoman.analysis.align_files import Aligner, as_json_line, choose_view, predict_pairs, read_parallel
     from dragoman.data.examples import Pairs
     from dragoman.data.readers.lines import read_lines
     from dragoman.inference.load import load_predictor
@@ -121,19 +121,21 @@ def align(
     predictor = load_predictor(run, device)
     backward = None if reverse is None else load_predictor(reverse, device)
     if predicting:
-        pairs = predicted(predictor, file, tag)
+        pairs = predict_pairs(predictor, file, tag)
     else:
         files = Pairs(source, target) if source is not None and target is not None else str(file)
-        pairs = read_aligned(predictor, files)
+        pairs = read_parallel(predictor, files)
     aligner = Aligner(
         predictor, backward, threshold=threshold, combination=combine or "grow-diag", tag=tag, batch_size=batch_size
     )  # fmt: skip
-    aligner = chosen(
+    aligner = choose_view(
         aligner, pairs, layer=layer, head=head, shifted=shift, gold=truth, say=lambda text: click.echo(text, err=True)
     )
     as_utf8()
     for pair, found in zip(pairs, aligner(pairs), strict=True):
-        sys.stdout.write((as_line(found) if as_json else f"{pair[1]}\t{found}" if predicting else str(found)) + "\n")
+        sys.stdout.write(
+            (as_json_line(found) if as_json else f"{pair[1]}\t{found}" if predicting else str(found)) + "\n"
+        )
     sys.stdout.flush()
 
 
@@ -160,7 +162,7 @@ def score_alignment(
     dragoman score-alignment gold.txt back.txt --swap --gold-from 1
     """
     from dragoman.data.readers.lines import read_lines
-    from dragoman.scoring.alignment import alignment_score, read_alignments, swapped
+    from dragoman.scoring.alignment import alignment_score, read_alignments, swap_direction
 
     truth, other = (
         read_alignments(read_lines(path), path, None if first is None else int(first))
@@ -168,7 +170,7 @@ def score_alignment(
     )
     if not truth and not other:
         raise DataError(f"nothing to score: found no line in {gold} and {found}")
-    links = [swapped(one.possible) if swap else one.possible for one in other]
+    links = [swap_direction(one.possible) if swap else one.possible for one in other]
     numbers = {number for one in truth for link in one.possible for number in link}
     if gold_from is None and numbers and 0 not in numbers:
         click.echo(f"{gold}: found no word 0; if its words count from 1, add --gold-from 1", err=True)

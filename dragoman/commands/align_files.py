@@ -31,12 +31,12 @@ def align_files(
     device: str,
 ) -> None:
     """A line a word, or with --json an object a file."""
-    from dragoman.analysis.ctc_alignment import transcriber_of
+    from dragoman.analysis.ctc_alignment import require_transcriber
     from dragoman.inference.load import load_predictor
 
     refuse_others(str(run.folder), run.task.name, ALLOWED, 'goes with texts; {run} has task = "{task}"')
     predictor = load_predictor(run.folder, device)
-    transcriber_of(predictor)
+    require_transcriber(predictor)
     inputs = named_places(run, file, media) if predicting else manifest(run, file, media)
     left_out: list[Any] = []
     without_room: list[str] = []
@@ -47,12 +47,12 @@ def align_files(
         for first in range(0, len(inputs), TOGETHER):
             some = inputs[first : first + TOGETHER]
             for one, found in places_of(predictor, some, predicting, batch_size, left_out if skip_unreadable else None):
-                if not found.room:
+                if not found.fits:
                     without_room.append(one.name)
                 else:
                     unknown += [word for word, place in found.words if place is None]
                 name = shown(one.name)
-                lines = [found.as_line(name)] if as_json else ["\t".join(row) for row in found.rows(name)]
+                lines = [found.as_json_line(name)] if as_json else ["\t".join(row) for row in found.rows(name)]
                 sys.stdout.write("".join(f"{line}\n" for line in lines))
                 done(1)
     sys.stdout.flush()
@@ -100,10 +100,10 @@ def places_of(
     predictor: Any, inputs: Sequence[Input], predicting: bool, batch_size: int, left_out: list[Any] | None
 ) -> list[tuple[Input, Any]]:
     """Every input with its places; what cannot be read is an error, or left out."""
-    from dragoman.analysis.ctc_alignment import open_files, placed, transcribed
+    from dragoman.analysis.ctc_alignment import force_align, read_media, transcribe
     from dragoman.data.examples import Fault
 
-    opened = list(zip(inputs, open_files(predictor, [one.place for one in inputs]), strict=True))
+    opened = list(zip(inputs, read_media(predictor, [one.place for one in inputs]), strict=True))
     kept = []
     for one, found in opened:
         if not isinstance(found, Fault):
@@ -114,8 +114,8 @@ def places_of(
             left_out.append(f"{one.where}: {found}")
     texts = [one.text for one, _ in kept]
     if predicting:
-        texts = transcribed(predictor, [one.place for one, _ in kept], [found for _, found in kept], batch_size)
-    answers = placed(predictor, [found for _, found in kept], texts, batch_size)
+        texts = transcribe(predictor, [one.place for one, _ in kept], [found for _, found in kept], batch_size)
+    answers = force_align(predictor, [found for _, found in kept], texts, batch_size)
     return list(zip((one for one, _ in kept), answers, strict=True))
 
 

@@ -71,17 +71,17 @@ def bench(
     searched_only("bench", run, '"translate"')
     texts_only("bench", run)
     files = Pairs(source, target) if source is not None and target is not None else file
-    rows, texts = benching.rows_and_texts(run, device, files, pairs)
+    rows, texts = benching.benchmark_data(run, device, files, pairs)
     as_utf8()
     found = []
     if not as_json:
         click.echo(f"{machine()}; {len(rows):,} pairs, medians of {rounds} rounds")
         click.echo(f"{'':<34}{'tokens/s':>12}{'sentences/s':>14}{'seconds a round':>22}")
-    for one in benching.speeds(run, rows, texts, device, rounds):
+    for one in benching.benchmark_speed(run, rows, texts, device, rounds):
         found.append(one._asdict())
         if not as_json:
-            spread = f"{one.least:.3f} to {one.most:.3f}"
-            click.echo(f"{one.what:<34}{one.tokens:>12,.0f}{one.sentences:>14,.1f}{spread:>22}")
+            spread = f"{one.fastest:.3f} to {one.slowest:.3f}"
+            click.echo(f"{one.name:<34}{one.tokens:>12,.0f}{one.sentences:>14,.1f}{spread:>22}")
     if as_json:
         click.echo(json.dumps({"machine": machine(), "pairs": len(rows), "rounds": rounds, "speeds": found}))
 
@@ -100,28 +100,28 @@ def against_length(max_length: int, plot: str | None, as_json: bool, device: str
     from dragoman.runs import resolve_device
 
     if plot is not None:
-        from dragoman.reports.plots import check_picture
+        from dragoman.reports.plots import check_plot_path
 
-        check_picture(plot)
+        check_plot_path(plot)
     lengths = [max_length >> shift for shift in range(6, -1, -1) if max_length >> shift >= 16]
     as_utf8()
 
-    def told(one: cost.Cost) -> None:
+    def told(one: cost.LayerCost) -> None:
         if not as_json:
-            click.echo(f"{one.layer:<18}{one.length:>8,}{1000 * one.seconds:>12.2f}{one.kept / 2**20:>12.2f}")
+            click.echo(f"{one.layer:<18}{one.length:>8,}{1000 * one.seconds:>12.2f}{one.saved / 2**20:>12.2f}")
 
     if not as_json:
         click.echo(f"{machine()}; width 64, one row, forward and backward")
         click.echo(f"{'layer':<18}{'tokens':>8}{'ms':>12}{'MiB kept':>12}")
-    costs = cost.measure(lengths, device=str(resolve_device(device)), done=told)
-    fits = cost.exponents(costs)
+    costs = cost.measure_layers(lengths, device=str(resolve_device(device)), done=told)
+    fits = cost.growth_exponents(costs)
     if as_json:
         table: dict[str, Any] = {"machine": machine(), "costs": [one._asdict() for one in costs]}
         click.echo(json.dumps(table | {"exponents": [one._asdict() for one in fits]}))
     else:
         click.echo(f"\n{'grows with the power':<22}{'time':>8}{'memory':>10}{'in theory':>12}")
         for fit in fits:
-            click.echo(f"{fit.layer:<22}{fit.seconds:>8.2f}{fit.kept:>10.2f}{fit.claimed:>12.0f}")
+            click.echo(f"{fit.layer:<22}{fit.seconds:>8.2f}{fit.saved:>10.2f}{fit.expected:>12.0f}")
     if plot is not None:
         from dragoman.reports.plots import draw_costs
 

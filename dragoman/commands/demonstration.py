@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from dragoman.analysis.attention import cross_attention
+from dragoman.analysis.attention import attention_map
 from dragoman.data.examples import Example
 from dragoman.errors import MissingExtraError
 from dragoman.inference.load import load_predictor
@@ -85,7 +85,7 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
         mark = "✓" if prediction.text in truth else f"✗  dictionary: {' / '.join(truth)}"
         click.echo(f"  {word:<12} {prediction.text:<34} {mark}")
     picture = draw_attention(
-        [cross_attention(predictor, word) for word in shown[:3]],
+        [attention_map(predictor, word) for word in shown[:3]],
         folder / "attention.png",
         title="Which letters each sound looked at",
     )

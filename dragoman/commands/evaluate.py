@@ -168,11 +168,11 @@ def evaluate(
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
     if alignment:
         from dragoman.reports.text_tables import alignment_lines
-        from dragoman.scoring.error_rates import alignments
+        from dragoman.scoring.error_rates import edit_alignments
 
         unit: Any = "characters" if characters else "words"
         kept = [pair for pair in zip(predictions, examples, strict=True) if pair[0] is not NOTHING]
-        found = alignments([one.text for one, _ in kept], [one.references for _, one in kept], units=unit)
+        found = edit_alignments([one.text for one, _ in kept], [one.references for _, one in kept], units=unit)
         kinds = ("substitutions", "insertions", "deletions", "matches")
         scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in found]
         for line in alignment_lines(found, unit, table=False) if not as_json else ():

@@ -26,25 +26,25 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
     dragoman info runs/my
     dragoman info runs/my --depth 5 --plot curve.png
     """
-    from dragoman.reports.run_summary import information, show
+    from dragoman.reports.run_summary import print_run_information, run_information
 
     if plot is not None:
-        from dragoman.reports.plots import check_picture
+        from dragoman.reports.plots import check_plot_path
 
-        check_picture(plot)
-    found = information(run, depth)
+        check_plot_path(plot)
+    found = run_information(run, depth)
     if as_json:
         click.echo(json.dumps(found))
     else:
-        show(found)
+        print_run_information(found)
     if plot is not None:
         from dragoman.reports.plots import draw_curves
-        from dragoman.reports.run_summary import curve_words
+        from dragoman.reports.run_summary import curve_labels
         from dragoman.runs import Run
 
         opened = Run(run)
         title = opened.folder.resolve().name
-        click.echo(f"curve: {draw_curves(opened.metrics(), plot, *curve_words(opened), title)}", err=True)
+        click.echo(f"curve: {draw_curves(opened.metrics(), plot, *curve_labels(opened), title)}", err=True)
 
 
 @click.command()
@@ -62,12 +62,12 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
 
     Of a run that captions or transcribes, TEXT is where a file is; several make pictures seen-1.png, seen-2.png, …
     """
-    from dragoman.analysis.attention import cross_attention
+    from dragoman.analysis.attention import attention_map
     from dragoman.data.media.codec import Features
     from dragoman.inference.load import load_predictor
-    from dragoman.reports.plots import check_picture, draw_attention
+    from dragoman.reports.plots import check_plot_path, draw_attention
 
-    check_picture(out)
+    check_plot_path(out)
     searched_only("attention", run, '"translate", "transcribe" or "caption"')
     predictor = load_predictor(run)
     usable = [text for text in texts if text.strip()]
@@ -75,15 +75,15 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
         raise DataError("found only empty text, expected something to look at")
     if isinstance(predictor.source_tokenizer, Features):
         from dragoman.models.transcriber import Transcriber
-        from dragoman.reports.caption_plot import draw_gazes
-        from dragoman.reports.ctc_plot import draw_transcripts
+        from dragoman.reports.caption_plot import draw_caption_attention
+        from dragoman.reports.ctc_plot import draw_ctc_alignments
 
         refuse_others(run, predictor.config.task, {"run", "texts", "out"}, 'goes with texts; {run} has task = "{task}"')
-        draw = draw_transcripts if isinstance(predictor.model, Transcriber) else draw_gazes
+        draw = draw_ctc_alignments if isinstance(predictor.model, Transcriber) else draw_caption_attention
         for path in draw(predictor, usable, out):
             click.echo(path)
         return
-    click.echo(draw_attention([cross_attention(predictor, text) for text in predictor.read_as(usable, tag)], out))
+    click.echo(draw_attention([attention_map(predictor, text) for text in predictor.read_as(usable, tag)], out))
 
 
 @click.command()
@@ -123,8 +123,7 @@ def probe(
     dragoman probe runs/my --probe copying --examples 5 --beam 1
     dragoman probe runs/my --probe length --sentences german.txt
     """
-    from dragoman.analysis.probes import SENTENCES
-    from dragoman.analysis.probes import probe as ask
+    from dragoman.analysis.probes import SENTENCES, run_probes
     from dragoman.data.readers.lines import read_lines
     from dragoman.inference.load import load_predictor
     from dragoman.reports.text_tables import probe_lines
@@ -135,7 +134,7 @@ def probe(
     searched_only("probe", run, '"translate"')
     given = SENTENCES if sentences is None else list(read_lines(sentences))
     predictor = load_predictor(run, device)
-    outcomes = ask(
+    results = run_probes(
         lambda texts: [prediction.text for prediction in predictor.predict(texts, tag=tag, beam=beam)],
         names,
         sentences=given,
@@ -143,9 +142,9 @@ def probe(
     )
     as_utf8()
     if as_json:
-        click.echo(json.dumps([outcome.as_dict() for outcome in outcomes], ensure_ascii=False))
+        click.echo(json.dumps([result.as_dict() for result in results], ensure_ascii=False))
     else:
-        for line in probe_lines(outcomes):
+        for line in probe_lines(results):
             click.echo(line)
 
 
@@ -191,9 +190,9 @@ def calibrate(
     if (file is not None and source is not None) or (source is None) != (target is None):
         raise DataError("name FILE, or both --source and --target, or neither for the pairs that training set aside")
     if plot is not None:
-        from dragoman.reports.plots import check_picture
+        from dragoman.reports.plots import check_plot_path
 
-        check_picture(plot)
+        check_plot_path(plot)
     texts_only("calibrate", run)
     searched_only("calibrate", run, '"translate"')
     predictor = load_predictor(run, device)

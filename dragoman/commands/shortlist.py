@@ -33,7 +33,7 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
     dragoman predict runs/my input.txt --shortlist auto
     dragoman shortlist runs/my --likely 50 --frequent 1000 --output wide.safetensors
     """
-    from dragoman.analysis.shortlist import make_shortlist
+    from dragoman.analysis.shortlist import build_shortlist
     from dragoman.decoding.shortlist import NAME, writer_of
     from dragoman.files import check_writable
     from dragoman.inference.load import load_predictor
@@ -43,7 +43,7 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
     predictor = load_predictor(run, "cpu", engine="torch")
     writer_of(predictor.model)
     check_writable(path)
-    found, coverage = make_shortlist(predictor.run, likely, frequent, pairs)
+    found, coverage = build_shortlist(predictor.run, likely, frequent, pairs)
     found.save(path, predictor.source_tokenizer, predictor.target_tokenizer)
     if as_json:
         click.echo(json.dumps({"file": str(path), "coverage": coverage.share, "listed": coverage.length}))

@@ -14,7 +14,7 @@ from dragoman.data.batching import batch_of
 from dragoman.errors import RunError
 from dragoman.files import digest
 from dragoman.models.heads.softmax import full_precision
-from dragoman.scoring.calibration import Scale
+from dragoman.scoring.calibration import PlattScale
 
 CALIBRATION = "calibration.json"
 
@@ -23,7 +23,7 @@ class Calibrated(NamedTuple):
     """What makes a run's probabilities honest."""
 
     temperature: float  # of tokens
-    scale: Scale  # of whole outputs
+    scale: PlattScale  # of whole outputs
 
 
 def calibrated(folder: Path, weights: Path) -> Calibrated | None:
@@ -34,7 +34,7 @@ def calibrated(folder: Path, weights: Path) -> Calibrated | None:
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         temperature, known = float(table["temperature"]), table["weights"]
-        scale = Scale(float(table["outputs"]["slope"]), float(table["outputs"]["offset"]))
+        scale = PlattScale(float(table["outputs"]["slope"]), float(table["outputs"]["offset"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"damaged or of an earlier version ({type(error).__name__}: {error})"
         raise RunError(f"{path}: {reason}; write it anew with: dragoman calibrate {folder}") from None

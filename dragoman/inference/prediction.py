@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from dragoman.decoding.confidence import log_probability
-from dragoman.scoring.calibration import Scale
+from dragoman.scoring.calibration import PlattScale
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Prediction:
         return table
 
 
-def confident(prediction: Prediction, tokens: tuple[float, ...], scale: Scale) -> Prediction:
+def confident(prediction: Prediction, tokens: tuple[float, ...], scale: PlattScale) -> Prediction:
     """The prediction with the confidences of its tokens and its own."""
     return replace(prediction, confidence=scale(log_probability(tokens)), token_confidences=tokens)
 

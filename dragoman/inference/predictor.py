@@ -33,10 +33,10 @@ from dragoman.inference.evaluation import ReferenceLoss, as_examples, metric_nam
 from dragoman.inference.prediction import NOTHING, Prediction, Rerank, confident
 from dragoman.kernels.weight_layout import for_few_rows
 from dragoman.runs import Run, resolve_device
-from dragoman.scoring.calibration import Scale
-from dragoman.scoring.error_rates import error_kinds
+from dragoman.scoring.calibration import PlattScale
+from dragoman.scoring.error_rates import count_edit_kinds
 from dragoman.scoring.report import score_table
-from dragoman.scoring.significance import TIMES
+from dragoman.scoring.significance import DEFAULT_DRAWS
 from dragoman.tasks.base import encoder_of, length_limit
 
 MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
@@ -76,7 +76,7 @@ class Predictor:
         self.ratio = float(run.data["length_ratio"])
         known = calibrated(run.folder, run.weights_path())
         self.temperature = known.temperature if known else None  # None: tells no confidences
-        self.scale = known.scale if known else Scale()
+        self.scale = known.scale if known else PlattScale()
 
     @property
     def engine_name(self) -> str:
@@ -423,7 +423,7 @@ class Predictor:
         placeholders: bool = False,
         metrics: str | Sequence[str] = (),
         intervals: bool = False,
-        draws: int = TIMES,
+        draws: int = DEFAULT_DRAWS,
         draws_seed: int = 1,
         skip_unreadable: bool = False,
         progress: Callable[[int], None] | None = None,
@@ -477,7 +477,7 @@ class Predictor:
             scores["too_long"] = too_long
         if self.run.task.kinds:
             texts, truths = [one.text for one in predictions], [example.references for example in examples]
-            scores["errors"] = {unit: error_kinds(texts, truths, unit) for unit in ("words", "characters")}
+            scores["errors"] = {unit: count_edit_kinds(texts, truths, unit) for unit in ("words", "characters")}
         if faults:  # an empty output for each, so that every line keeps its place
             scores["unreadable"] = len(faults)
             left_out, found = {fault.place for fault in faults}, iter(predictions)

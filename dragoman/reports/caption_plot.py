@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.analysis.attention import memory_attention
+from dragoman.analysis.attention import cross_attention_weights
 from dragoman.data.media.codec import Features
 from dragoman.data.media.images import COLOURS, PictureConfig
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
 from dragoman.models.captioner import CaptionerConfig, ImageEncoderConfig
-from dragoman.reports.image_plots import draw_attention_over_picture, looked, numbered
+from dragoman.reports.image_plots import draw_attention_over_image, mean_over_heads, numbered_path
 
 
-def draw_gazes(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
+def draw_caption_attention(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
     """One drawing a picture: the caption that is predicted, and the attention of each of its tokens."""
     codec, model = predictor.source_tokenizer, predictor.config.model
     assert isinstance(codec, Features)
@@ -31,9 +31,9 @@ def draw_gazes(predictor: Predictor, places: Sequence[str], path: str) -> list[P
         rows = codec.encode(place)
         target = tokenizer.encode(prediction.text)
         batch = predictor.form.batch([rows], [target]).to(predictor.device)
-        weights = looked(memory_attention(predictor.model, batch), 0)[: len(target)]  # not of <eos>
-        own = numbered(path, number, len(places))
+        weights = mean_over_heads(cross_attention_weights(predictor.model, batch), 0)[: len(target)]  # not of <eos>
+        own = numbered_path(path, number, len(places))
         image = rows.reshape(side, side, COLOURS)
         name = Path(place.rpartition("::")[2]).name
-        out.append(draw_attention_over_picture(image, tokenizer.pieces(target), weights, own, prediction.text, name))
+        out.append(draw_attention_over_image(image, tokenizer.pieces(target), weights, own, prediction.text, name))
     return out

@@ -11,60 +11,60 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.analysis.ctc_alignment import (
-    Opened,
-    Place,
-    Placed,
-    codec_of,
-    emitted,
-    open_files,
-    placed_in,
-    transcribed,
-    transcriber_of,
+    AlignedSpan,
+    ForcedAlignment,
+    MediaFeatures,
+    align_emissions,
+    ctc_emissions,
+    media_codec,
+    read_media,
+    require_transcriber,
+    transcribe,
 )
 from dragoman.data.examples import Fault
 from dragoman.data.media.images import LineImageConfig
 from dragoman.data.tokenizers.tokenizer import PAD
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
-from dragoman.reports.image_plots import numbered
-from dragoman.reports.plots import INK, LARGEST, PAPER, figure, save
+from dragoman.reports.image_plots import numbered_path
+from dragoman.reports.plots import INK, MAX_INCHES, PAPER, new_figure, save_plot
 
 LETTER = 0.09  # inches that a letter over the picture takes
 SPOKEN, WORD = "#c2410c", "#2563eb"
 
 
-def draw_transcripts(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
+def draw_ctc_alignments(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
     """One drawing a file: what the run reads there, when it is how sure of what, and what it writes."""
-    config = codec_of(predictor)[1]
+    config = media_codec(predictor)[1]
     opened = []
-    for found in open_files(predictor, places):
+    for found in read_media(predictor, places):
         if isinstance(found, Fault):
             raise DataError(str(found))
         opened.append(found)
     out = []
     for number, (place, file, text) in enumerate(
-        zip(places, opened, transcribed(predictor, places, opened), strict=True), 1
+        zip(places, opened, transcribe(predictor, places, opened), strict=True), 1
     ):
-        emissions = emitted(predictor, [file])
-        one = next(placed_in(predictor, [file], [text], emissions))
+        emissions = ctc_emissions(predictor, [file])
+        one = next(align_emissions(predictor, [file], [text], emissions))
         any_token = 1 - emissions.log_probabilities[0, :, PAD].float().exp().cpu().numpy()
         name = Path(place.rpartition("::")[2]).name
-        size = transcriber_of(predictor).stride * file.size
-        own = numbered(path, number, len(places))
-        out.append(draw_transcript(name, file, any_token, size, one, own, isinstance(config, LineImageConfig)))
+        size = require_transcriber(predictor).stride * file.size
+        own = numbered_path(path, number, len(places))
+        out.append(draw_ctc_alignment(name, file, any_token, size, one, own, isinstance(config, LineImageConfig)))
     return out
 
 
-def draw_transcript(
-    name: str, file: Opened, any_token: NDArray[Any], size: float, one: Placed, path: Path, line: bool
+def draw_ctc_alignment(
+    name: str, file: MediaFeatures, any_token: NDArray[Any], size: float, one: ForcedAlignment, path: Path, line: bool
 ) -> Path:
     """The features, and below them the probability (P,) of any token at positions of a size, with what is written."""
     pixels = np.asarray(file.features, np.float32).T
     high, end = pixels.shape[0], pixels.shape[1] * file.size
     known = [(word, place) for word, place in one.words if place is not None]
-    width = min(LARGEST, max(8.0, LETTER * sum(len(word) + 2 for word, _ in known)))
+    width = min(MAX_INCHES, max(8.0, LETTER * sum(len(word) + 2 for word, _ in known)))
     height = min(width * high / pixels.shape[1], 6.0) if line else 2.4  # a line keeps its proportions
-    drawing, _ = figure(width, height + 2.3)
+    drawing, _ = new_figure(width, height + 2.3)
     upper, lower = drawing.subplots(2, 1, sharex=True, height_ratios=[height, 1.3])
     title = textwrap.fill(f"{name}: {one.text}", int(width / LETTER))
     drawing.suptitle(title, fontsize=11, color=INK, parse_math=False)
@@ -91,10 +91,10 @@ def draw_transcript(
     lower.set_ylabel("probability\nof any token", fontsize=9, color=INK)
     for axes in (upper, lower):
         axes.tick_params(labelsize=8, colors=INK)
-    return save(drawing, path)
+    return save_plot(drawing, path)
 
 
-def written(axes: Any, text: str, place: Place, height: float, size: int) -> None:
+def written(axes: Any, text: str, place: AlignedSpan, height: float, size: int) -> None:
     """A text over the middle of its place."""
     middle = (place.start + place.end) / 2
     axes.text(middle, height, text, fontsize=size, color=INK, ha="center", va="bottom", parse_math=False)

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.reports.plots import INK, figure, save
+from dragoman.reports.plots import INK, new_figure, save_plot
 
-ACROSS = 6  # panels in a row
-LONGEST = 20  # letters of a word that fit over its panel
+PANELS_PER_ROW = 6  # panels in a row
+MAX_TITLE = 20  # letters of a word that fit over its panel
 
 
-def draw_attention_over_picture(
+def draw_attention_over_image(
     image: NDArray[Any] | Tensor,
     words: Sequence[str],
     weights: Tensor,
@@ -42,9 +42,9 @@ def draw_attention_over_picture(
         weights.detach()[:, None].float().cpu(), size=(height, width), mode="bicubic", align_corners=False
     )[:, 0].clamp(min=0)
     panels = len(words) + 1
-    columns = min(panels, ACROSS)
+    columns = min(panels, PANELS_PER_ROW)
     rows = -(-panels // columns)
-    drawing, _ = figure(1.9 * columns, 2.2 * rows + 0.7)
+    drawing, _ = new_figure(1.9 * columns, 2.2 * rows + 0.7)
     drawing.get_layout_engine().set(h_pad=0.07)  # inches; without them words touch the panels above
     if title:
         wrapped = textwrap.fill(title, 20 * columns)  # letters that fit over a panel
@@ -53,11 +53,11 @@ def draw_attention_over_picture(
     for axes in grid:
         axes.axis("off")
     grid[0].imshow(pixels)
-    grid[0].set_title(shortened(name), fontsize=9, color=INK, parse_math=False)
+    grid[0].set_title(truncate(name), fontsize=9, color=INK, parse_math=False)
     for axes, word, shades, own in zip(grid[1:], words, stretched, weights, strict=False):
         axes.imshow(pixels.mean(-1), cmap="gray")
         shown = axes.imshow(shades.numpy(), cmap="inferno", alpha=0.65, vmin=0.0, vmax=max(float(shades.max()), 1e-9))
-        axes.set_title(f"{shortened(word)}  {float(own.max()):.0%}", fontsize=9, color=INK, parse_math=False)
+        axes.set_title(f"{truncate(word)}  {float(own.max()):.0%}", fontsize=9, color=INK, parse_math=False)
     if len(words):
         scale = drawing.colorbar(shown, ax=grid.tolist(), orientation="horizontal", aspect=50, shrink=0.8)
         scale.set_ticks([0.0, shown.norm.vmax], labels=["0", "the most"])
@@ -67,26 +67,26 @@ def draw_attention_over_picture(
             fontsize=9, color=INK,
         )  # fmt: skip
         scale.ax.tick_params(labelsize=8, colors=INK)
-    return save(drawing, path)
+    return save_plot(drawing, path)
 
 
-def numbered(path: str | Path, number: int, count: int) -> Path:
+def numbered_path(path: str | Path, number: int, count: int) -> Path:
     """Where the drawing with a number goes: seen-1.png, seen-2.png, … if there are several."""
     return Path(path) if count == 1 else Path(path).with_stem(f"{Path(path).stem}-{number}")
 
 
-def shortened(text: str) -> str:
+def truncate(text: str) -> str:
     """What fits over a panel."""
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    return text if len(text) <= MAX_TITLE else f"{text[: MAX_TITLE - 1]}…"
 
 
-def over_grid(weights: Tensor) -> Tensor:
+def as_grid(weights: Tensor) -> Tensor:
     """Attention (T, S) over the memory of a square picture as one grid a word: (T, √S, √S)."""
     side = math.isqrt(weights.shape[1])
     assert weights.shape[1] == side**2, "the memory of a square picture has a square grid of places"
     return weights.reshape(-1, side, side)
 
 
-def looked(layers: dict[str, Tensor], row: int) -> Tensor:
+def mean_over_heads(layers: dict[str, Tensor], row: int) -> Tensor:
     """What `inspection.watch.memory_attention` saw of one row, the mean over layers and heads: (T, h, w)."""
-    return over_grid(torch.stack([weights[row].mean(0) for weights in layers.values()]).mean(0))
+    return as_grid(torch.stack([weights[row].mean(0) for weights in layers.values()]).mean(0))

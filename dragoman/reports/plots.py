@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.analysis.attention import Alignment
-from dragoman.analysis.cost import Cost, Exponents
+from dragoman.analysis.attention import AttentionMap
+from dragoman.analysis.cost import GrowthExponents, LayerCost
 from dragoman.errors import DataError, MissingExtraError
 from dragoman.files import written_whole
 from dragoman.scoring.calibration import Reliability
 from dragoman.scoring.lengths import LengthScore
 
 INK, PAPER = "#1f2933", "#ffffff"
-LARGEST = 60.0  # inches a side
-READABLE = 250  # tokens; more would be a black stripe instead of names
+MAX_INCHES = 60.0  # inches a side
+MAX_LABELS = 250  # tokens; more would be a black stripe instead of names
 
 
-def figure(width: float, height: float) -> tuple[Any, Any]:
+def new_figure(width: float, height: float) -> tuple[Any, Any]:
     """A figure and the matplotlib module's save hook, made without global state."""
     try:
         from matplotlib.figure import Figure
@@ -28,7 +28,7 @@ def figure(width: float, height: float) -> tuple[Any, Any]:
     return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER), Figure
 
 
-def check_picture(path: str | Path) -> None:
+def check_plot_path(path: str | Path) -> None:
     """Find out before long work that no picture can be written to this path."""
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -38,13 +38,13 @@ def check_picture(path: str | Path) -> None:
     above = next(folder for folder in path.absolute().parents if folder.exists())  # those below it will be made
     if not above.is_dir():
         raise DataError(f"{path}: cannot be written; '{above.name}' is a file, expected a folder")
-    figure(1, 1)
+    new_figure(1, 1)
 
 
-def save(drawing: Any, path: str | Path) -> Path:
+def save_plot(drawing: Any, path: str | Path) -> Path:
     """Write a figure as PNG, SVG or PDF, by the ending of its path."""
     path = Path(path)
-    check_picture(path)
+    check_plot_path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -56,13 +56,13 @@ def save(drawing: Any, path: str | Path) -> Path:
     return path
 
 
-def draw_costs(costs: Sequence[Cost], fits: Sequence[Exponents], path: str | Path, title: str = "") -> Path:
+def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path: str | Path, title: str = "") -> Path:
     """Time and memory of layers against the length of their sequence, both axes by powers of two."""
-    drawing, _ = figure(11, 4.6)
+    drawing, _ = new_figure(11, 4.6)
     panels = drawing.subplots(1, 2)
     for axes, key, label, scale in (
         (panels[0], "seconds", "milliseconds, forward and backward", 1e3),
-        (panels[1], "kept", "MiB kept for the backward pass", 2.0**-20),
+        (panels[1], "saved", "MiB kept for the backward pass", 2.0**-20),
     ):
         for fit in fits:
             mine = [cost for cost in costs if cost.layer == fit.layer]
@@ -76,17 +76,17 @@ def draw_costs(costs: Sequence[Cost], fits: Sequence[Exponents], path: str | Pat
         axes.legend(fontsize=7, frameon=False)
     if title:
         drawing.suptitle(title)
-    return save(drawing, path)
+    return save_plot(drawing, path)
 
 
-def draw_attention(alignments: Sequence[Alignment], path: str | Path, title: str = "") -> Path:
+def draw_attention(alignments: Sequence[AttentionMap], path: str | Path, title: str = "") -> Path:
     """One panel per text: output tokens down, source tokens across, darker = more weight."""
     columns = min(len(alignments), 3)
     rows = -(-len(alignments) // columns)
     widest = max(len(alignment.source) for alignment in alignments)
     tallest = max(len(alignment.target) for alignment in alignments)
-    drawing, _ = figure(
-        min(LARGEST, columns * (1.3 + 0.34 * widest)), min(LARGEST, rows * (1.2 + 0.34 * tallest) + 0.5)
+    drawing, _ = new_figure(
+        min(MAX_INCHES, columns * (1.3 + 0.34 * widest)), min(MAX_INCHES, rows * (1.2 + 0.34 * tallest) + 0.5)
     )
     if title:
         drawing.suptitle(title, color=INK)
@@ -94,21 +94,21 @@ def draw_attention(alignments: Sequence[Alignment], path: str | Path, title: str
         axes = drawing.add_subplot(rows, columns, place + 1)
         axes.imshow(alignment.mean().numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
         for axis, tokens in ((axes.xaxis, alignment.source), (axes.yaxis, alignment.target)):
-            if len(tokens) <= READABLE:
+            if len(tokens) <= MAX_LABELS:
                 axis.set_ticks(range(len(tokens)), [token.replace("$", "\\$") for token in tokens])
         axes.tick_params(axis="x", rotation=0 if widest < 16 else 90)
         axes.xaxis.tick_top()
         axes.tick_params(length=0, labelsize=9, colors=INK)
         for spine in axes.spines.values():
             spine.set_visible(False)
-    return save(drawing, path)
+    return save_plot(drawing, path)
 
 
 def draw_curves(
     metrics: Sequence[Mapping[str, Any]], path: str | Path, loss: str = "loss", differs: str = "", title: str = ""
 ) -> Path:
     """Training and validation loss over steps; `loss` is its unit, `differs` what only that of training has in it."""
-    drawing, _ = figure(7, 4)
+    drawing, _ = new_figure(7, 4)
     axes = drawing.add_subplot()
     train = [(row["step"], row["loss"]) for row in metrics if "loss" in row]
     valid = [(row["step"], row["valid"]["loss"]) for row in metrics if "valid" in row]
@@ -123,15 +123,15 @@ def draw_curves(
         axes.legend(frameon=False)
     if title:
         axes.set_title(title, color=INK)
-    return save(drawing, path)
+    return save_plot(drawing, path)
 
 
 def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Path, title: str = "") -> Path:
     """One line a system: BLEU against the length of the source, each point at the middle of its group."""
-    drawing, _ = figure(7.5, 4.6)
+    drawing, _ = new_figure(7.5, 4.6)
     axes = drawing.subplots()
     for name, groups in systems.items():
-        middles = [(group.shortest + group.longest) / 2 for group in groups]
+        middles = [(group.min_length + group.max_length) / 2 for group in groups]
         axes.plot(middles, [group.bleu for group in groups], marker="o", label=name)
     axes.set_xlabel("words of the source")
     axes.set_ylabel("BLEU")
@@ -141,12 +141,12 @@ def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Pat
     axes.legend(frameon=False, fontsize=9)
     if title:
         axes.set_title(title, fontsize=11, color=INK)
-    return save(drawing, path)
+    return save_plot(drawing, path)
 
 
 def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title: str = "") -> Path:
     """One panel a system: how often tokens or outputs were right, how sure the model was, and how many there are."""
-    drawing, _ = figure(4.2 * len(panels), 5.2)
+    drawing, _ = new_figure(4.2 * len(panels), 5.2)
     if title:
         drawing.suptitle(title, color=INK)
     grid = drawing.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
@@ -171,4 +171,4 @@ def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title:
     grid[0][0].set_ylabel("share that was right")
     grid[1][0].set_ylabel("share of all")
     grid[0][0].legend(frameon=False, fontsize=8)
-    return save(drawing, path)
+    return save_plot(drawing, path)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dragoman.analysis.layer_table import parameter_count, summary
+from dragoman.analysis.layer_table import layer_table, parameter_count
 from dragoman.config import settings
 from dragoman.data.batching import Batch
 from dragoman.data.media.codec import Features
@@ -22,7 +22,7 @@ from dragoman.training.objectives import MinimumRiskConfig
 BARS = "▁▂▃▄▅▆▇█"
 
 
-def information(folder: str, depth: int = 3) -> dict[str, Any]:
+def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
     """Everything `info` shows, as plain values."""
     run = Run(folder)
     source, target = run.tokenizers()
@@ -30,7 +30,7 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     steps = getattr(getattr(run.config.model, "pooling", None), "steps", 0)
     size = min(8, length_limit(encoder_of(run.config))[1] or 8, steps or 8)  # a small window reads no more
     batch = run.task.form_of(run.config, source).example(2, size, 7)
-    layers = summary(model, batch, depth)
+    layers = layer_table(model, batch, depth)
     metrics = run.metrics()
     trained = [row for row in metrics if "loss" in row]
     validated = [row for row in metrics if "valid" in row]
@@ -40,10 +40,10 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
         "running": run.task.running,
         "parameters": parameter_count(model),
         "layers": [layer._asdict() for layer in layers],
-        "example": f"2 lanes of {size} tokens" if run.task.running else example_of(source, batch, size),
+        "example": f"2 lanes of {size} tokens" if run.task.running else describe_example(source, batch, size),
         "data": run.data,
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
-        "about": {"source": about(source, "source"), "target": about(target, "target")},
+        "about": {"source": describe_side(source, "source"), "target": describe_side(target, "target")},
         "source_unit": source.config.unit if isinstance(source, Features) else "",
         "tags": list(source.tags),
         "labels": list(target.names) if isinstance(target, Labels) else [],
@@ -56,28 +56,28 @@ def information(folder: str, depth: int = 3) -> dict[str, Any]:
     }
 
 
-def curve_words(run: Run) -> tuple[str, str]:
+def curve_labels(run: Run) -> tuple[str, str]:
     """What the curves of a run show: the unit of their loss, and what only the loss of training has in it."""
     if isinstance(run.config.train.objective, MinimumRiskConfig):
         return f"loss per {run.task.loss}", "the expected cost of samples"
     table = settings.as_table(run.config.model)
     parts = {"dropout": "dropout", "label_smoothing": "smoothing", "augment": "augmentation"}
-    found = [word for key, word in parts.items() if used(table, key)]
+    found = [word for key, word in parts.items() if has_nonzero(table, key)]
     return f"loss per {run.task.loss}", f"with {' and '.join(found)}" if found else ""
 
 
-def used(table: Mapping[str, Any], key: str) -> bool:
+def has_nonzero(table: Mapping[str, Any], key: str) -> bool:
     """Whether some setting whose name ends so, however deep, is neither 0 nor none."""
     for name, value in table.items():
         kind = value.get("kind", "none") if name == key and isinstance(value, Mapping) else "none"
         if kind != "none" or (name.endswith(key) and isinstance(value, float) and value > 0):
             return True
-        if isinstance(value, Mapping) and used(value, key):
+        if isinstance(value, Mapping) and has_nonzero(value, key):
             return True
     return False
 
 
-def about(codec: Tokenizer, side: str) -> str:
+def describe_side(codec: Tokenizer, side: str) -> str:
     """What a side of the run is: features and numbers are no vocabulary."""
     if isinstance(codec, Features):
         return f"{side}: {codec.config.about}"
@@ -86,7 +86,7 @@ def about(codec: Tokenizer, side: str) -> str:
     return f"{side} vocabulary: {len(codec):,} {codec.kind}"
 
 
-def example_of(source: Tokenizer, batch: Batch, size: int) -> str:
+def describe_example(source: Tokenizer, batch: Batch, size: int) -> str:
     """What the output shapes are for; a picture has all its rows, whatever the size."""
     targets = f"2 targets of {batch.target.shape[-1]}"
     if isinstance(source, Features):
@@ -94,7 +94,7 @@ def example_of(source: Tokenizer, batch: Batch, size: int) -> str:
     return f"2 sources of {size} tokens, {targets}"
 
 
-def spark(values: list[float], width: int = 60) -> str:
+def sparkline(values: list[float], width: int = 60) -> str:
     """A line of bars, high for high values; long series are thinned."""
     values = [value for value in values if math.isfinite(value)]
     if len(values) > width:
@@ -104,7 +104,7 @@ def spark(values: list[float], width: int = 60) -> str:
     return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in values)
 
 
-def show(found: dict[str, Any]) -> None:
+def print_run_information(found: dict[str, Any]) -> None:
     """Print tables and curves for a person."""
     from rich.console import Console
     from rich.table import Table
@@ -148,7 +148,7 @@ def show(found: dict[str, Any]) -> None:
     for name, rows in (("train", found["train"]), ("valid", found["valid"])):
         if rows:
             losses = [row["loss"] for row in rows]
-            console.print(f"{name} loss  {losses[0]:.3f} {spark(losses)} {losses[-1]:.3f}")
+            console.print(f"{name} loss  {losses[0]:.3f} {sparkline(losses)} {losses[-1]:.3f}")
     if found["valid"]:
         best = min(found["valid"], key=lambda row: row["loss"])
         others = "  ".join(f"{key} {value:.4g}" for key, value in best.items() if key != "step")

@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
-from dragoman.reports.plots import check_picture
-from dragoman.reports.score_plots import draw_comparison, draw_cut, draw_edit_table
-from dragoman.reports.text_tables import alignment_lines, cut_lines
-from dragoman.scoring.cuts import Group, by_frequency, by_length, by_tag, cut
-from dragoman.scoring.error_rates import alignments
-from dragoman.scoring.files import read_beside, read_references
+from dragoman.reports.plots import check_plot_path
+from dragoman.reports.score_plots import draw_buckets, draw_comparison, draw_edit_table
+from dragoman.reports.text_tables import alignment_lines, bucket_lines
+from dragoman.scoring.buckets import Bucket, by_frequency, by_length, by_tag, score_buckets
+from dragoman.scoring.error_rates import edit_alignments
+from dragoman.scoring.files import read_parallel_lines, read_references
 from dragoman.scoring.metric import TextMetric, Units
 from dragoman.scoring.registry import select_metrics, text_statistics
-from dragoman.scoring.significance import TIMES, Standing, intervals
+from dragoman.scoring.significance import DEFAULT_DRAWS, SystemScore, intervals
 from dragoman.scoring.significance import compare as compare_systems
 
 _TAG = re.compile(r"^<2([^<>\s]+)> ")
@@ -42,13 +42,13 @@ class ScoreRequest:
     table: bool = False
     substitution: int = 1
     plot: str | None = None
-    draws: int = TIMES
+    draws: int = DEFAULT_DRAWS
     seed: int = 1
     as_json: bool = False
 
     def check(self) -> None:
         """Refuse flags that would do nothing, before anything is read."""
-        cuts = [name for name in ("by_length", "by_frequency", "by_tag") if getattr(self, name)]
+        buckets = [name for name in ("by_length", "by_frequency", "by_tag") if getattr(self, name)]
         if self.by_frequency and not self.source:
             raise DataError("--by-frequency needs --source: it is the words of the source that are looked up")
         if self.source and not (self.by_length or self.by_frequency):
@@ -57,17 +57,19 @@ class ScoreRequest:
         idle += ["substitution"] if self.substitution != 1 else []
         if idle and not self.alignment:
             raise DataError(f"--{idle[0]} needs --alignment")
-        if (self.draws != TIMES or self.seed != 1) and not (cuts or self.intervals):
-            name = "draws" if self.draws != TIMES else "seed"
+        if (self.draws != DEFAULT_DRAWS or self.seed != 1) and not (buckets or self.intervals):
+            name = "draws" if self.draws != DEFAULT_DRAWS else "seed"
             raise DataError(f"--{name} needs --intervals, --by-length, --by-frequency or --by-tag")
         if self.plot is not None:
-            if len(cuts) + self.alignment != 1:
-                found = ", ".join(f"--{name.replace('_', '-')}" for name in [*cuts, *(["alignment"] * self.alignment)])
+            if len(buckets) + self.alignment != 1:
+                found = ", ".join(
+                    f"--{name.replace('_', '-')}" for name in [*buckets, *(["alignment"] * self.alignment)]
+                )
                 expected = "--by-length, --by-frequency, --by-tag or --alignment"
                 raise DataError(
                     f"--plot draws one thing: found {found or 'nothing to draw'}, expected one of {expected}"
                 )
-            check_picture(self.plot)
+            check_plot_path(self.plot)
 
 
 def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
@@ -82,7 +84,7 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
     lines: list[str] = []
     if request.alignment:
         unit: Literal["characters", "words"] = "characters" if request.characters else "words"
-        found = alignments(written, references, units=unit, substitution=request.substitution)
+        found = edit_alignments(written, references, units=unit, substitution=request.substitution)
         lines += [*alignment_lines(found, unit, table=request.table), ""]
         kinds = ("substitutions", "insertions", "deletions", "matches", "cost")
         scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in found]
@@ -91,11 +93,13 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
     for key, (along, groups) in _groups(request, written, references).items():
         scores[key] = {}
         for name, metric in metrics.items():
-            parts = cut(metric, counts[name], groups, times=request.draws, seed=request.seed)
+            parts = score_buckets(metric, counts[name], groups, draws=request.draws, seed=request.seed)
             scores[key][name] = [part._asdict() | {"interval": list(part.interval)} for part in parts]
-            lines += [*cut_lines(metric, parts, along), ""]
+            lines += [*bucket_lines(metric, parts, along), ""]
             if request.plot and name == next(iter(metrics)):
-                draw_cut({Path(request.hypotheses).name: parts}, metric, request.plot, along, joined=key != "by_tag")
+                draw_buckets(
+                    {Path(request.hypotheses).name: parts}, metric, request.plot, along, joined=key != "by_tag"
+                )
     if request.intervals:
         scores["intervals"] = intervals(metrics, counts, request.draws, request.seed)
     scores["signatures"] = {name: counted.signature for name, counted in counts.items()}
@@ -104,12 +108,12 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
 
 def _groups(
     request: ScoreRequest, written: list[str], references: list[list[str]]
-) -> dict[str, tuple[str, list[Group]]]:
+) -> dict[str, tuple[str, list[Bucket]]]:
     """Every cut asked for: what it goes along, and its groups."""
     beside = (request.hypotheses, len(written))
     # A tag is no word of the source: it has no place in lengths and frequencies.
-    sources = [_TAG.sub("", line) for line in read_beside(request.source, *beside)] if request.source else None
-    found: dict[str, tuple[str, list[Group]]] = {}
+    sources = [_TAG.sub("", line) for line in read_parallel_lines(request.source, *beside)] if request.source else None
+    found: dict[str, tuple[str, list[Bucket]]] = {}
     if request.by_length:
         along = f"words of the {'source' if sources is not None else 'reference'}"
         found["by_length"] = (along, by_length(sources or [texts[0] for texts in references]))
@@ -119,7 +123,7 @@ def _groups(
             raise DataError(f"{request.source}: found no words, expected a source a line")
         found["by_frequency"] = ("rarest source word in training", groups)
     if request.by_tag:
-        lines = read_beside(request.by_tag, *beside)
+        lines = read_parallel_lines(request.by_tag, *beside)
         labels = [front[1] if (front := _TAG.match(line)) else line.strip() or "(none)" for line in lines]
         found["by_tag"] = ("tag", by_tag(labels))
     return found
@@ -130,10 +134,10 @@ def compare_files(
     systems: Sequence[str],
     names: Sequence[str],
     units: Units,
-    times: int,
+    draws: int,
     seed: int,
     plot: str | None = None,
-) -> tuple[dict[str, TextMetric], list[Standing]]:
+) -> tuple[dict[str, TextMetric], list[SystemScore]]:
     """Standings of the outputs in files, the first of them the baseline."""
     if len(systems) < 2:
         raise DataError(f"nothing to compare: found one system ({systems[0]}), expected a baseline and another")
@@ -141,11 +145,13 @@ def compare_files(
         raise DataError(f"{doubled}: found twice, expected each system once")
     metrics = select_metrics(names, units)
     if plot is not None:
-        check_picture(plot)
+        check_plot_path(plot)
     first = list(read_lines(systems[0]))
-    outputs = {path: first if path == systems[0] else read_beside(path, systems[0], len(first)) for path in systems}
+    outputs = {
+        path: first if path == systems[0] else read_parallel_lines(path, systems[0], len(first)) for path in systems
+    }
     texts = read_references([references], systems[0], len(first))
-    standings = compare_systems(outputs, texts, metrics, times=times, seed=seed)
+    standings = compare_systems(outputs, texts, metrics, draws=draws, seed=seed)
     if plot is not None:
         draw_comparison(standings, metrics, plot)
     return metrics, standings

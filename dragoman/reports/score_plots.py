@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DataError
-from dragoman.reports.plots import INK, LARGEST, figure, save
-from dragoman.reports.text_tables import shown_p
-from dragoman.scoring.cuts import CutScore
-from dragoman.scoring.edit import Alignment, visible
+from dragoman.reports.plots import INK, MAX_INCHES, new_figure, save_plot
+from dragoman.reports.text_tables import format_p_value
+from dragoman.scoring.buckets import BucketScore
+from dragoman.scoring.edit import EditAlignment, printable
 from dragoman.scoring.metric import TextMetric
-from dragoman.scoring.significance import Standing
+from dragoman.scoring.significance import SystemScore
 
 BLUE, GREY, RED = "#0b69a3", "#9fb3c8", "#ab091e"
 PATH = {"equal": "#c1eac5", "substitute": "#fce588", "insert": "#b3ecff", "delete": "#ffd0b5"}
@@ -24,7 +24,7 @@ def _shown(label: str) -> str:
     return label.replace("$", "\\$")
 
 
-def draw_edit_table(alignment: Alignment, path: str | Path, title: str = "") -> Path:
+def draw_edit_table(alignment: EditAlignment, path: str | Path, title: str = "") -> Path:
     """The whole table of an edit distance, with the cells of the alignment coloured by what was done (FIELD I1)."""
     rows, columns = len(alignment.table), len(alignment.table[0])
     if max(rows, columns) > MOST + 1:
@@ -32,10 +32,10 @@ def draw_edit_table(alignment: Alignment, path: str | Path, title: str = "") -> 
             f"cannot draw a table of {rows - 1} × {columns - 1} symbols: expected at most {MOST} a side; "
             "put a shorter pair first"
         )
-    left, right = (["", *(_shown(visible(symbol)) for symbol in side)] for side in (alignment.left, alignment.right))
+    left, right = (["", *(_shown(printable(symbol)) for symbol in side)] for side in (alignment.left, alignment.right))
     cell = min(1.6, 0.38 + 0.06 * max(map(len, right)))
     margin = 0.6 + 0.08 * max(map(len, left))
-    drawing, _ = figure(min(LARGEST, max(4.6, margin + cell * columns)), min(LARGEST, 1.5 + 0.38 * rows))
+    drawing, _ = new_figure(min(MAX_INCHES, max(4.6, margin + cell * columns)), min(MAX_INCHES, 1.5 + 0.38 * rows))
     axes = drawing.add_subplot()
     axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
 
@@ -69,18 +69,18 @@ def draw_edit_table(alignment: Alignment, path: str | Path, title: str = "") -> 
         drawing.legend(loc="outside lower center", ncols=len(named), frameon=False, fontsize=9)
     counts = f"{alignment.substitutions} S, {alignment.insertions} I, {alignment.deletions} D"
     axes.set_title(f"{title + ': ' if title else ''}cost {alignment.cost} ({counts})", fontsize=11, color=INK)
-    return save(drawing, path)
+    return save_plot(drawing, path)
 
 
 def draw_comparison(
-    standings: Sequence[Standing], metrics: Mapping[str, TextMetric], path: str | Path, title: str = ""
+    standings: Sequence[SystemScore], metrics: Mapping[str, TextMetric], path: str | Path, title: str = ""
 ) -> Path:
     """A panel for each metric: every system's score with its interval, coloured where it differs from the baseline."""
     systems = list(dict.fromkeys(standing.system for standing in standings))
     columns = min(3, len(metrics))
     rows = -(-len(metrics) // columns)
-    width = min(LARGEST, 2.0 + 3.6 * columns)
-    drawing, _ = figure(width, min(LARGEST, rows * (1.3 + 0.42 * len(systems)) + 0.6))
+    width = min(MAX_INCHES, 2.0 + 3.6 * columns)
+    drawing, _ = new_figure(width, min(MAX_INCHES, rows * (1.3 + 0.42 * len(systems)) + 0.6))
     for place, (name, metric) in enumerate(metrics.items()):
         axes = drawing.add_subplot(rows, columns, place + 1)
         scale = metric.scale
@@ -91,7 +91,7 @@ def draw_comparison(
             axes.plot([low, high], [height, height], color=colour, linewidth=2, solid_capstyle="butt")
             axes.plot(scale * standing.score, height, "o", color=colour, markersize=6)
             if standing.versus:
-                note = f"p = {shown_p(standing.versus.randomisation)}".replace("= <", "< ")
+                note = f"p = {format_p_value(standing.versus.randomisation)}".replace("= <", "< ")
                 axes.annotate(
                     note, (scale * standing.score, height), (0, 7), textcoords="offset points",
                     ha="center", fontsize=8, color=colour,
@@ -111,17 +111,17 @@ def draw_comparison(
     about = "95 % intervals; p against the first system by approximate randomisation; blue better, red worse at 0.05"
     about = textwrap.fill(about, int(12 * width))
     drawing.suptitle(f"{title}\n{about}" if title else about, fontsize=9, color=INK)
-    return save(drawing, path)
+    return save_plot(drawing, path)
 
 
-def _verdict(standing: Standing) -> str:
+def _verdict(standing: SystemScore) -> str:
     if standing.versus is None or standing.versus.randomisation >= 0.05:
         return INK
     return BLUE if standing.versus.better else RED
 
 
-def draw_cut(
-    systems: Mapping[str, Sequence[CutScore]],
+def draw_buckets(
+    systems: Mapping[str, Sequence[BucketScore]],
     metric: TextMetric,
     path: str | Path,
     along: str,
@@ -134,7 +134,7 @@ def draw_cut(
     Points are joined where the groups have an order, which tags have not.
     """
     labels = list(dict.fromkeys(group.label for groups in systems.values() for group in groups))
-    drawing, _ = figure(min(LARGEST, max(6.0, 1.6 + 0.9 * len(labels))), 4.4)
+    drawing, _ = new_figure(min(MAX_INCHES, max(6.0, 1.6 + 0.9 * len(labels))), 4.4)
     axes: Any = drawing.add_subplot()
     scale = metric.scale
     for number, (name, groups) in enumerate(systems.items()):
@@ -156,4 +156,4 @@ def draw_cut(
         axes.legend(frameon=False, fontsize=9)
     if title:
         axes.set_title(title, fontsize=11, color=INK)
-    return save(drawing, path)
+    return save_plot(drawing, path)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from dragoman.analysis.probes import PROBES, REFUSED, Outcome
-from dragoman.scoring.cuts import CutScore
-from dragoman.scoring.edit import Alignment
+from dragoman.analysis.probes import PROBES, REJECTED, ProbeResult
+from dragoman.scoring.buckets import BucketScore
+from dragoman.scoring.edit import EditAlignment
 from dragoman.scoring.metric import TextMetric
-from dragoman.scoring.significance import Standing
+from dragoman.scoring.significance import SystemScore
 
 
-def shown_p(value: float) -> str:
+def format_p_value(value: float) -> str:
     """A p-value, with no more digits than a thousand draws give."""
     return "<0.001" if value < 0.0005 else f"{value:.3f}"
 
 
-def alignment_lines(alignments: Sequence[Alignment], unit: str, *, table: bool) -> Iterator[str]:
+def alignment_lines(alignments: Sequence[EditAlignment], unit: str, *, table: bool) -> Iterator[str]:
     """Each reference above its hypothesis, with what was replaced (S), inserted (I) and left out (D); then the sums."""
     for number, alignment in enumerate(alignments, 1):
         counts = _counts(alignment.substitutions, alignment.insertions, alignment.deletions)
@@ -35,7 +35,7 @@ def _counts(substitutions: int, insertions: int, deletions: int) -> str:
     return f"{substitutions:,} S, {insertions:,} I, {deletions:,} D"
 
 
-def cut_lines(metric: TextMetric, groups: Sequence[CutScore], along: str) -> Iterator[str]:
+def bucket_lines(metric: TextMetric, groups: Sequence[BucketScore], along: str) -> Iterator[str]:
     """One line a group: its label, number of segments, score and interval."""
     wide = max(len(along), *(len(group.label) for group in groups))
     yield f"{along:<{wide}}  {'segments':>8}  {metric.label:>11}  95 % interval"
@@ -44,7 +44,7 @@ def cut_lines(metric: TextMetric, groups: Sequence[CutScore], along: str) -> Ite
         yield f"{group.label:<{wide}}  {group.segments:>8,}  {metric.format(group.score):>11}  {low} to {high}"
 
 
-def comparison_lines(standings: Sequence[Standing], metrics: Mapping[str, TextMetric]) -> Iterator[str]:
+def comparison_lines(standings: Sequence[SystemScore], metrics: Mapping[str, TextMetric]) -> Iterator[str]:
     """A block for each metric: every system with its interval, difference to the first and p-values."""
     wide = max(len("system"), *(len(standing.system) for standing in standings))
     for name, metric in metrics.items():
@@ -58,19 +58,19 @@ def comparison_lines(standings: Sequence[Standing], metrics: Mapping[str, TextMe
             line = f"  {standing.system:<{wide}}  {metric.format(standing.score):>10}  {f'{low} to {high}':^22}"
             if standing.versus:
                 difference = standing.versus.difference * metric.scale
-                line += f"  {difference:>+10.2f}  {shown_p(standing.versus.bootstrap):>7}"
-                line += f"  {shown_p(standing.versus.randomisation):>7}"
+                line += f"  {difference:>+10.2f}  {format_p_value(standing.versus.bootstrap):>7}"
+                line += f"  {format_p_value(standing.versus.randomisation):>7}"
             yield line.rstrip()
         yield ""
     yield "p: the chance of a difference this large to the first system if there were none (paired bootstrap;"
     yield "approximate randomisation). Each stands for one comparison: of twenty, one is below 0.05 by chance."
 
 
-def probe_lines(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def probe_lines(outcomes: Sequence[ProbeResult]) -> Iterator[str]:
     """Each probe with what its kinds mean, how often each came, and examples."""
     for outcome in outcomes:
         yield f"{outcome.probe}: {outcome.about} ({outcome.cases} cases)"
-        meanings = {**PROBES[outcome.probe].kinds, REFUSED: "the run does not take such an input"}
+        meanings = {**PROBES[outcome.probe].kinds, REJECTED: "the run does not take such an input"}
         for kind, count in outcome.counts.items():
             yield f"  {count:>4}  {kind:<14} {meanings[kind]}"
             for sources, outputs in outcome.examples.get(kind, ()):

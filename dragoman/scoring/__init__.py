@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dragoman.scoring.edit import Alignment, Operation, align, edit_distance
-from dragoman.scoring.error_rates import alignments
+from dragoman.scoring.edit import EditAlignment, EditOperation, align_edits, edit_distance
+from dragoman.scoring.error_rates import edit_alignments
 from dragoman.scoring.metric import LabelMetric, Metric, Statistics, TextMetric
 from dragoman.scoring.registry import metrics_for, register
 from dragoman.scoring.report import (
@@ -18,18 +18,18 @@ from dragoman.scoring.report import (
 from dragoman.scoring.significance import compare
 
 __all__ = [
-    "Alignment",
+    "EditAlignment",
+    "EditOperation",
     "ErrorRate",
     "LabelMetric",
     "Metric",
-    "Operation",
     "Statistics",
     "TextMetric",
     "TextScores",
-    "align",
-    "alignments",
+    "align_edits",
     "character_error_rate",
     "compare",
+    "edit_alignments",
     "edit_distance",
     "exact_matches",
     "metrics_for",

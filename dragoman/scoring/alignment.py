@@ -16,7 +16,7 @@ _PHARAOH = re.compile(r"(\d+)([-p?])(\d+)(?:[:/][\d.eE+-]+)?")  # some tools add
 _NUMBERED = re.compile(r"\s*(\d+)\s+(\d+)\s+(\d+)(?:\s+([SP]))?(?:\s+[\d.]+)?\s*")  # one link a line (NAACL 2003)
 
 
-class Gold(NamedTuple):
+class GoldAlignment(NamedTuple):
     """What people drew for one pair: links that must be found, and links that may be."""
 
     sure: Links
@@ -28,7 +28,7 @@ def links_text(links: Iterable[Link]) -> str:
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
-def parsed(line: str, place: str = "alignment", first: int = 0) -> Gold:
+def parse_alignment(line: str, place: str = "alignment", first: int = 0) -> GoldAlignment:
     """The links of a line such as "0-0 1p2": `-` is sure, `p` or `?` possible; `first` is the number of word one."""
     sure, possible = set[Link](), set[Link]()
     for token in line.split():
@@ -39,7 +39,7 @@ def parsed(line: str, place: str = "alignment", first: int = 0) -> Gold:
         possible.add(link)
         if match[2] == "-":
             sure.add(link)
-    return Gold(frozenset(sure), frozenset(possible))
+    return GoldAlignment(frozenset(sure), frozenset(possible))
 
 
 def _counted(link: Link, first: int, found: str) -> Link:
@@ -48,7 +48,7 @@ def _counted(link: Link, first: int, found: str) -> Link:
     return link[0] - first, link[1] - first
 
 
-def read_alignments(lines: Iterable[str], name: str = "alignment", first: int | None = None) -> list[Gold]:
+def read_alignments(lines: Iterable[str], name: str = "alignment", first: int | None = None) -> list[GoldAlignment]:
     """The links of every pair: one line a pair ("0-0 1p2"), or one line a link ("0001 1 2 S", sorted by pair).
 
     `first` is the number of word one: unless told 0 where a line is a pair, and 1 where a line is a link.
@@ -57,10 +57,10 @@ def read_alignments(lines: Iterable[str], name: str = "alignment", first: int | 
     numbered = [_NUMBERED.fullmatch(row) for row in rows if row.strip()]
     if numbered and all(numbered):
         return _from_numbered(rows, name, 1 if first is None else first)
-    return [parsed(row, f"{name}:{number}", first or 0) for number, row in enumerate(rows, 1)]
+    return [parse_alignment(row, f"{name}:{number}", first or 0) for number, row in enumerate(rows, 1)]
 
 
-def _from_numbered(rows: Sequence[str], name: str, first: int) -> list[Gold]:
+def _from_numbered(rows: Sequence[str], name: str, first: int) -> list[GoldAlignment]:
     """Pairs are numbered from 1, and one without a link has no line; a link with word 0 says: aligned to nothing."""
     found: list[tuple[set[Link], set[Link]]] = []
     for number, row in enumerate(rows, 1):
@@ -78,15 +78,15 @@ def _from_numbered(rows: Sequence[str], name: str, first: int) -> list[Gold]:
         found[-1][1].add(link)
         if match[4] != "P":
             found[-1][0].add(link)
-    return [Gold(frozenset(sure), frozenset(possible)) for sure, possible in found]
+    return [GoldAlignment(frozenset(sure), frozenset(possible)) for sure, possible in found]
 
 
-def swapped(links: Iterable[Link]) -> Links:
+def swap_direction(links: Iterable[Link]) -> Links:
     """The same links seen from the target."""
     return frozenset((target, source) for source, target in links)
 
 
-class Counts(NamedTuple):
+class LinkCounts(NamedTuple):
     """What one pair adds to the scores."""
 
     found: int
@@ -99,7 +99,7 @@ class Counts(NamedTuple):
 class AlignmentScore:
     """Scores of a whole corpus from the counts of its pairs (Och & Ney 2003, equations 18 and 19)."""
 
-    segments: tuple[Counts, ...]
+    segments: tuple[LinkCounts, ...]
 
     def _total(self, name: str) -> int:
         return sum(getattr(one, name) for one in self.segments)
@@ -132,15 +132,15 @@ class AlignmentScore:
         }
 
 
-def alignment_score(found: Sequence[Iterable[Link]], gold: Sequence[Gold]) -> AlignmentScore:
+def alignment_score(found: Sequence[Iterable[Link]], gold: Sequence[GoldAlignment]) -> AlignmentScore:
     """The score of found links against hand-made ones, pair by pair."""
     if len(found) != len(gold):
         raise DataError(f"found {len(found):,} alignments, expected {len(gold):,} as in the hand-made ones")
     return AlignmentScore(tuple(_counts(frozenset(links), truth) for links, truth in zip(found, gold, strict=True)))
 
 
-def _counts(links: Links, truth: Gold) -> Counts:
-    return Counts(len(links), len(truth.sure), len(links & truth.sure), len(links & truth.possible))
+def _counts(links: Links, truth: GoldAlignment) -> LinkCounts:
+    return LinkCounts(len(links), len(truth.sure), len(links & truth.sure), len(links & truth.possible))
 
 
 # --- two directions into one
@@ -152,7 +152,7 @@ def _around(link: Link) -> Iterator[Link]:
         yield source + step[0], target + step[1]
 
 
-def grown(forward: Links, backward: Links, *, final: bool = False) -> Links:
+def grow_diag(forward: Links, backward: Links, *, final: bool = False) -> Links:
     """Grow-diag (Koehn et al. 2003): from the intersection to neighbours in the union that align a new word.
 
     `final` adds, from either direction, links whose words are both still without any (grow-diag-final-and).
@@ -178,9 +178,9 @@ def grown(forward: Links, backward: Links, *, final: bool = False) -> Links:
     return frozenset(links)
 
 
-COMBINATIONS: dict[str, Callable[[Links, Links], Links]] = {
+SYMMETRIZATIONS: dict[str, Callable[[Links, Links], Links]] = {
     "intersection": lambda forward, backward: forward & backward,
     "union": lambda forward, backward: forward | backward,
-    "grow-diag": grown,
-    "grow-diag-final-and": lambda forward, backward: grown(forward, backward, final=True),
+    "grow-diag": grow_diag,
+    "grow-diag-final-and": lambda forward, backward: grow_diag(forward, backward, final=True),
 }

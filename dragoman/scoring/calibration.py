@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Bin(NamedTuple):
+class ReliabilityBin(NamedTuple):
     """Tokens, or outputs, of like confidence."""
 
     size: int
@@ -23,7 +23,7 @@ class Bin(NamedTuple):
 class Reliability:
     """Groups of equal width between 0 and 1; of k groups, group i holds confidences in (i/k, (i+1)/k]."""
 
-    bins: tuple[Bin, ...]
+    bins: tuple[ReliabilityBin, ...]
 
     @property
     def count(self) -> int:
@@ -49,13 +49,13 @@ def reliability(
     hits = np.bincount(group, right, bins)
     return Reliability(
         tuple(
-            Bin(int(count), float(sums / max(1, count)), float(hit / max(1, count)))
+            ReliabilityBin(int(count), float(sums / max(1, count)), float(hit / max(1, count)))
             for count, sums, hit in zip(counts, total, hits, strict=True)
         )
     )
 
 
-class Scale(NamedTuple):
+class PlattScale(NamedTuple):
     """P = σ(slope · log p/(1 − p) + offset): slope 1 and offset 0 take a probability as it is (Platt 1999)."""
 
     slope: float = 1.0
@@ -74,7 +74,9 @@ def log_odds(logarithms: Sequence[float] | NDArray[np.float64]) -> NDArray[np.fl
     return odds
 
 
-def fit_scale(logarithms: Sequence[float] | NDArray[np.float64], right: Sequence[bool] | NDArray[np.bool_]) -> Scale:
+def fit_platt_scale(
+    logarithms: Sequence[float] | NDArray[np.float64], right: Sequence[bool] | NDArray[np.bool_]
+) -> PlattScale:
     """The scale under which the truth is most probable, by Newton's method.
 
     A prior of variance 1 around slope 1 and offset 0 keeps few cases, or cases all right or all wrong, from running
@@ -87,7 +89,7 @@ def fit_scale(logarithms: Sequence[float] | NDArray[np.float64], right: Sequence
         best = _newton(features, truth, start, np.array(free))
         if best[0] >= 0:
             break
-    return Scale(float(best[0]), float(best[1]))
+    return PlattScale(float(best[0]), float(best[1]))
 
 
 def _newton(
@@ -114,13 +116,13 @@ def _newton(
     return weights
 
 
-def held_out(
+def cross_fitted(
     logarithms: Sequence[float] | NDArray[np.float64], right: Sequence[bool] | NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Scaled probabilities, each by the scale that the other half (odd places or even ones) gives."""
     found, truth = np.asarray(logarithms, np.float64), np.asarray(right, np.bool_)
     out = np.empty_like(found)
     for half in range(2):
-        scale = fit_scale(found[1 - half :: 2], truth[1 - half :: 2])
+        scale = fit_platt_scale(found[1 - half :: 2], truth[1 - half :: 2])
         out[half::2] = [scale(one) for one in found[half::2]]
     return out

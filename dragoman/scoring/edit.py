@@ -51,7 +51,7 @@ def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     return len(shorter) + rises.bit_count() - falls.bit_count()
 
 
-class Operation(NamedTuple):
+class EditOperation(NamedTuple):
     """One step of an alignment; the side that takes no part in it (insert: left, delete: right) is None."""
 
     kind: Kind
@@ -60,14 +60,14 @@ class Operation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Alignment:
+class EditAlignment:
     """The cheapest way from left to right, with the whole table it was read from.
 
     `table[i][j]` is the cost of turning the first i symbols of left into the first j of right.
     """
 
     table: list[list[int]]
-    operations: tuple[Operation, ...]
+    operations: tuple[EditOperation, ...]
     cost: int
 
     @property
@@ -117,10 +117,10 @@ class Alignment:
     def render_table(self) -> str:
         """The whole table, left down and right across, with the cells of the path in brackets."""
         path = set(self.path)
-        heads = ["", *map(visible, self.right)]
+        heads = ["", *map(printable, self.right)]
         body = [
             [head, *(f"[{cost}]" if (row, column) in path else f"{cost} " for column, cost in enumerate(costs))]
-            for row, (head, costs) in enumerate(zip(["", *map(visible, self.left)], self.table, strict=True))
+            for row, (head, costs) in enumerate(zip(["", *map(printable, self.left)], self.table, strict=True))
         ]
         rows = [["", *(f"{head} " for head in heads)], *body]
         widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -133,8 +133,8 @@ class Alignment:
         """The two rows set one above the other, gaps as '*', and a third row that marks S, I and D."""
         rows: tuple[list[str], list[str], list[str]] = ([], [], [])
         for kind, left, right in self.operations:
-            above = _GAP if kind == "insert" else visible(left)
-            below = _GAP if kind == "delete" else visible(right)
+            above = _GAP if kind == "insert" else printable(left)
+            below = _GAP if kind == "delete" else printable(right)
             cells = (above, below, _MARKS[kind])
             width = max(_width(cell) for cell in cells)
             for row, cell in zip(rows, cells, strict=True):
@@ -145,14 +145,14 @@ class Alignment:
         return sum(operation.kind == kind for operation in self.operations)
 
 
-def align(
+def align_edits(
     left: Sequence[Hashable],
     right: Sequence[Hashable],
     *,
     substitution: int = 1,
     insertion: int = 1,
     deletion: int = 1,
-) -> Alignment:
+) -> EditAlignment:
     """The cheapest alignment of two sequences by dynamic programming (Wagner and Fischer 1974).
 
     Of several equally cheap alignments it is always the same one that is given: read from the end, a pair
@@ -167,26 +167,26 @@ def align(
             row.append(min(paired, before[column + 1] + deletion, row[column] + insertion))
         table.append(row)
 
-    operations: list[Operation] = []
+    operations: list[EditOperation] = []
     i, j = len(left), len(right)
     while i or j:
         cost = table[i][j]
         if i and j:
             same = left[i - 1] == right[j - 1]
             if cost == table[i - 1][j - 1] + (0 if same else substitution):
-                operations.append(Operation("equal" if same else "substitute", left[i - 1], right[j - 1]))
+                operations.append(EditOperation("equal" if same else "substitute", left[i - 1], right[j - 1]))
                 i, j = i - 1, j - 1
                 continue
         if i and cost == table[i - 1][j] + deletion:
-            operations.append(Operation("delete", left[i - 1], None))
+            operations.append(EditOperation("delete", left[i - 1], None))
             i -= 1
         else:
-            operations.append(Operation("insert", None, right[j - 1]))
+            operations.append(EditOperation("insert", None, right[j - 1]))
             j -= 1
-    return Alignment(table, tuple(reversed(operations)), table[-1][-1])
+    return EditAlignment(table, tuple(reversed(operations)), table[-1][-1])
 
 
-def visible(symbol: Hashable) -> str:
+def printable(symbol: Hashable) -> str:
     """A symbol as it can stand in a cell: spaces and control characters get a visible form."""
     # A line break or a bare space in a cell would pull the rows apart or vanish.
     return "".join(

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from dragoman.scoring.edit import Alignment, align, edit_distance
+from dragoman.scoring.edit import EditAlignment, align_edits, edit_distance
 from dragoman.scoring.metric import (
     FloatArray,
     References,
@@ -63,7 +63,7 @@ def exact_matches(hypotheses: Sequence[str], references: References) -> tuple[bo
     )
 
 
-def closest(hypothesis: Sequence[str], choices: Sequence[Sequence[str]]) -> tuple[int, Sequence[str]]:
+def closest_reference(hypothesis: Sequence[str], choices: Sequence[Sequence[str]]) -> tuple[int, Sequence[str]]:
     """The fewest edits, and the reference they lead to.
 
     The closest reference counts, much as in NIST scoring; of equally close ones the longest, so that one more equally
@@ -75,17 +75,17 @@ def closest(hypothesis: Sequence[str], choices: Sequence[Sequence[str]]) -> tupl
 
 
 def _error_rate(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> ErrorRate:
-    found = [closest(hypothesis, choices) for hypothesis, choices in zip(hypotheses, references, strict=True)]
+    found = [closest_reference(hypothesis, choices) for hypothesis, choices in zip(hypotheses, references, strict=True)]
     return ErrorRate(tuple(edits for edits, _ in found), tuple(len(reference) for _, reference in found))
 
 
-def alignments(
+def edit_alignments(
     hypotheses: Sequence[str],
     references: References,
     *,
     units: Literal["words", "characters"] = "words",
     substitution: int = 1,
-) -> list[Alignment]:
+) -> list[EditAlignment]:
     """How each closest reference was changed into its hypothesis: what was replaced, inserted and left out.
 
     An insertion is what the hypothesis has too much. With every cost 1 the edits are those of the error rate; how they
@@ -95,19 +95,19 @@ def alignments(
     found = []
     for hypothesis, texts in zip(hypotheses, references, strict=True):
         if units == "words":
-            _, reference = closest(hypothesis.split(), [text.split() for text in texts])
-            found.append(align(reference, hypothesis.split(), substitution=substitution))
+            _, reference = closest_reference(hypothesis.split(), [text.split() for text in texts])
+            found.append(align_edits(reference, hypothesis.split(), substitution=substitution))
         else:
-            _, reference = closest(hypothesis.strip(), [text.strip() for text in texts])
-            found.append(align(reference, hypothesis.strip(), substitution=substitution))
+            _, reference = closest_reference(hypothesis.strip(), [text.strip() for text in texts])
+            found.append(align_edits(reference, hypothesis.strip(), substitution=substitution))
     return found
 
 
-def error_kinds(
+def count_edit_kinds(
     hypotheses: Sequence[str], references: References, units: Literal["words", "characters"]
 ) -> dict[str, int]:
     """How many symbols were replaced, inserted and left out in all, and how many the references have."""
-    found = alignments(hypotheses, references, units=units)
+    found = edit_alignments(hypotheses, references, units=units)
     kinds = {kind: sum(getattr(one, kind) for one in found) for kind in ("substitutions", "insertions", "deletions")}
     return kinds | {"reference": sum(len(one.left) for one in found)}
 

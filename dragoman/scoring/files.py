@@ -9,7 +9,7 @@ from dragoman.data.readers.lines import read_lines
 from dragoman.errors import DataError
 
 
-def read_beside(path: str | Path, other: str | Path, count: int) -> list[str]:
+def read_parallel_lines(path: str | Path, other: str | Path, count: int) -> list[str]:
     """The lines of a file that must have as many as another."""
     lines = list(read_lines(path))
     if len(lines) != count:
@@ -19,7 +19,7 @@ def read_beside(path: str | Path, other: str | Path, count: int) -> list[str]:
 
 def read_references(paths: Sequence[str | Path], other: str | Path, count: int) -> list[list[str]]:
     """All references of each segment: a line may hold several, tab-separated, and so may several files."""
-    columns = [read_beside(path, other, count) for path in paths]
+    columns = [read_parallel_lines(path, other, count) for path in paths]
     return [
         [text for line in row for text in line.split("\t") if text.strip()] or [""]
         for row in zip(*columns, strict=True)

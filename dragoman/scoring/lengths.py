@@ -11,8 +11,8 @@ from dragoman.errors import DataError
 class LengthScore(NamedTuple):
     """The segments whose source has from `shortest` to `longest` words, and their BLEU."""
 
-    shortest: int
-    longest: int
+    min_length: int
+    max_length: int
     segments: int
     bleu: float
 
@@ -34,16 +34,16 @@ def bleu_by_length(
     from dragoman.scoring.sacrebleu import reference_streams
 
     found: list[LengthScore] = []
-    for shortest, longest, places in length_groups(sources, groups):
+    for min_length, max_length, places in length_buckets(sources, groups):
         metric = BLEU(tokenize=tokenize, force=True)
         score = metric.corpus_score(
             [hypotheses[place] for place in places], reference_streams([references[place] for place in places])
         )
-        found.append(LengthScore(shortest, longest, len(places), float(score.score)))
+        found.append(LengthScore(min_length, max_length, len(places), float(score.score)))
     return found
 
 
-def length_groups(sources: Sequence[str], groups: int) -> list[tuple[int, int, list[int]]]:
+def length_buckets(sources: Sequence[str], groups: int) -> list[tuple[int, int, list[int]]]:
     """Shortest and longest source of each group, in words between spaces, and the places of its segments.
 
     Groups hold about equally many segments, as far as whole lengths allow; all segments of one length share a group.

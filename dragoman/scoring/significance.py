@@ -15,7 +15,7 @@ import numpy as np
 from dragoman.errors import DataError
 from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric
 
-TIMES = 1000  # draws
+DEFAULT_DRAWS = 1000  # draws
 BLOCK = 1 << 22  # numbers held at once
 ROUNDING = 1e-9  # sums in another order must not turn an equal difference into a smaller one
 
@@ -27,17 +27,17 @@ class Interval(NamedTuple):
     high: float
 
 
-def _blocks(times: int, segments: int) -> Iterator[int]:
+def _blocks(draws: int, segments: int) -> Iterator[int]:
     most = max(1, BLOCK // max(1, segments))
-    for first in range(0, times, most):
-        yield min(most, times - first)
+    for first in range(0, draws, most):
+        yield min(most, draws - first)
 
 
-def resampled(rows: FloatArray, times: int = TIMES, seed: int = 1) -> FloatArray:
+def bootstrap_sums(rows: FloatArray, draws: int = DEFAULT_DRAWS, seed: int = 1) -> FloatArray:
     """Sums of counts (times, K) of corpora drawn with replacement from these segments (S, K)."""
     draw, segments = np.random.default_rng(seed), len(rows)
     found = []
-    for corpora in _blocks(times, segments):
+    for corpora in _blocks(draws, segments):
         # Segments of one corpus after another: counting them all at once is far faster than drawing the counts.
         places = draw.integers(0, segments, (corpora, segments)) + segments * np.arange(corpora)[:, None]
         weights = np.bincount(places.ravel(), minlength=corpora * segments).reshape(corpora, segments)
@@ -45,20 +45,20 @@ def resampled(rows: FloatArray, times: int = TIMES, seed: int = 1) -> FloatArray
     return np.concatenate(found)
 
 
-def exchanged(difference: FloatArray, times: int = TIMES, seed: int = 1) -> FloatArray:
+def exchange_sums(difference: FloatArray, draws: int = DEFAULT_DRAWS, seed: int = 1) -> FloatArray:
     """Sums (times, K) of the rows of a difference between two systems that a coin chose for exchange."""
     draw, segments = np.random.default_rng(seed), len(difference)
     return np.concatenate(
         [
             draw.integers(0, 2, (corpora, segments), dtype=np.int8).astype(np.float64) @ difference
-            for corpora in _blocks(times, segments)
+            for corpora in _blocks(draws, segments)
         ]
     )
 
 
-def bootstrap(metric: TextMetric, statistics: Statistics, times: int = TIMES, seed: int = 1) -> FloatArray:
+def bootstrap(metric: TextMetric, statistics: Statistics, draws: int = DEFAULT_DRAWS, seed: int = 1) -> FloatArray:
     """The scores (times,) of corpora drawn with replacement from the segments of this one."""
-    return metric.combine(resampled(statistics.rows, times, seed))
+    return metric.combine(bootstrap_sums(statistics.rows, draws, seed))
 
 
 def interval(scores: FloatArray, confidence: float = 0.95) -> Interval:
@@ -69,10 +69,10 @@ def interval(scores: FloatArray, confidence: float = 0.95) -> Interval:
 
 
 def intervals(
-    metrics: Mapping[str, TextMetric], counts: Mapping[str, Statistics], times: int = TIMES, seed: int = 1
+    metrics: Mapping[str, TextMetric], counts: Mapping[str, Statistics], draws: int = DEFAULT_DRAWS, seed: int = 1
 ) -> dict[str, list[float]]:
     """The 95 % interval of every metric, as JSON takes it."""
-    return {name: list(interval(bootstrap(metric, counts[name], times, seed))) for name, metric in metrics.items()}
+    return {name: list(interval(bootstrap(metric, counts[name], draws, seed))) for name, metric in metrics.items()}
 
 
 def _p_value(differences: FloatArray, observed: float) -> float:
@@ -93,12 +93,12 @@ def paired_bootstrap(one: FloatArray, other: FloatArray, observed: float) -> flo
 
 
 def approximate_randomisation(
-    metric: TextMetric, one: Statistics, other: Statistics, times: int = TIMES, seed: int = 1
+    metric: TextMetric, one: Statistics, other: Statistics, draws: int = DEFAULT_DRAWS, seed: int = 1
 ) -> float:
     """The two-sided p-value of two systems when each segment's outputs are exchanged or not by a coin (Noreen 1989)."""
     if one.rows.shape != other.rows.shape:
         raise DataError(f"found {len(one.rows)} and {len(other.rows)} segments, expected as many of each system")
-    return _randomised(metric, one.rows, other.rows, exchanged(other.rows - one.rows, times, seed))
+    return _randomised(metric, one.rows, other.rows, exchange_sums(other.rows - one.rows, draws, seed))
 
 
 def _randomised(metric: TextMetric, one: FloatArray, other: FloatArray, moved: FloatArray) -> float:
@@ -107,7 +107,7 @@ def _randomised(metric: TextMetric, one: FloatArray, other: FloatArray, moved: F
     return _p_value(differences, float(metric.combine(left) - metric.combine(right)))
 
 
-class Versus(NamedTuple):
+class BaselineComparison(NamedTuple):
     """A system against the baseline."""
 
     difference: float
@@ -116,14 +116,14 @@ class Versus(NamedTuple):
     randomisation: float
 
 
-class Standing(NamedTuple):
+class SystemScore(NamedTuple):
     """What one system reaches by one metric; the baseline has nothing to be compared with."""
 
     metric: str
     system: str
     score: float
     interval: Interval
-    versus: Versus | None
+    versus: BaselineComparison | None
     signature: str
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,10 +137,10 @@ def compare(
     references: References,
     metrics: Mapping[str, TextMetric],
     *,
-    times: int = TIMES,
+    draws: int = DEFAULT_DRAWS,
     seed: int = 1,
     confidence: float = 0.95,
-) -> list[Standing]:
+) -> list[SystemScore]:
     """Every system by every metric, each against the first system."""
     counts = [
         {name: metric.statistics(outputs, references) for name, metric in metrics.items()}
@@ -153,8 +153,8 @@ def compare(
     def parts(sums: FloatArray) -> dict[str, FloatArray]:
         return dict(zip(metrics, np.split(sums, widths, axis=1), strict=True))
 
-    drawn = [parts(resampled(whole, times, seed)) for whole in wholes]
-    moved = [parts(exchanged(wholes[0] - whole, times, seed)) for whole in wholes]
+    drawn = [parts(bootstrap_sums(whole, draws, seed)) for whole in wholes]
+    moved = [parts(exchange_sums(wholes[0] - whole, draws, seed)) for whole in wholes]
     standings = []
     for name, metric in metrics.items():
         baseline = metric.combine(drawn[0][name])
@@ -163,11 +163,11 @@ def compare(
             score, versus = metric.score(mine), None
             if place:
                 difference = score - metric.score(counts[0][name])
-                versus = Versus(
+                versus = BaselineComparison(
                     difference,
                     difference > 0 if metric.higher_is_better else difference < 0,
                     paired_bootstrap(again, baseline, difference),
                     _randomised(metric, mine.rows, counts[0][name].rows, moved[place][name]),
                 )
-            standings.append(Standing(name, system, score, interval(again, confidence), versus, mine.signature))
+            standings.append(SystemScore(name, system, score, interval(again, confidence), versus, mine.signature))
     return standings

@@ -15,19 +15,19 @@ import torch
 import dragoman
 from dragoman.analysis.align_files import Aligner
 from dragoman.analysis.alignment import (
-    View,
+    AttentionView,
     WordAlignment,
-    align,
-    choose_view,
-    choose_views,
-    combined,
-    links_of,
-    shares,
-    view_of,
-    views_of,
+    align_pairs,
+    all_views,
+    links_from_weights,
+    most_agreeing_views,
+    select_view,
+    symmetrize,
+    token_word_shares,
+    views_by_error_rate,
     word_spans,
 )
-from dragoman.analysis.attention import cross_attention
+from dragoman.analysis.attention import attention_map
 from dragoman.data import batching as batches
 from dragoman.data.tokenizers.language_tags import Tagged
 from dragoman.data.tokenizers.tokenizer import (
@@ -47,7 +47,7 @@ from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, Encode
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.scoring.alignment import Gold, Links, alignment_score
+from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score
 from tests.conftest import call, quiet_machine
 
 TEXTS = ["the old cat's hat", "ein alter Hut 東京", "a b", "hello, world"]
@@ -99,9 +99,9 @@ def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Toke
     return told
 
 
-def slow_words(predictor: Any, source: str, target: str, view: View) -> torch.Tensor:
+def slow_words(predictor: Any, source: str, target: str, view: AttentionView) -> torch.Tensor:
     """Weights over words, one pair, token by token: columns are summed, rows averaged."""
-    found = cross_attention(predictor, source, target)
+    found = attention_map(predictor, source, target)
     weights = found.layers[view.layer]
     weights = weights.mean(0) if view.head is None else weights[view.head]
     left, right = word_spans(source), word_spans(target)
@@ -125,8 +125,8 @@ def slow_words(predictor: Any, source: str, target: str, view: View) -> torch.Te
 def test_weights_over_words_are_those_of_their_tokens(name: str, units: str) -> None:
     """Batched and padded as one by one, for every architecture that attends."""
     predictor = predictor_of(*MODELS[name], learn(TOKENIZERS[units], TEXTS))
-    for view in (view_of(predictor), *views_of(predictor, heads=True)[-2:]):
-        found = list(align(predictor, PAIRS, view=view, batch_size=3))
+    for view in (select_view(predictor), *all_views(predictor, heads=True)[-2:]):
+        found = list(align_pairs(predictor, PAIRS, view=view, batch_size=3))
         assert [one.source for one in found] == [tuple(source.split()) for source, _ in PAIRS]
         assert [one.target for one in found] == [tuple(target.split()) for _, target in PAIRS]
         for (source, target), one in zip(PAIRS, found, strict=True):
@@ -146,15 +146,15 @@ def test_bytes_and_pieces_belong_to_their_words() -> None:
         piece.startswith("<0x")
         for piece in predictor.source_tokenizer.pieces(predictor.source_tokenizer.encode(source))
     )
-    (found,) = align(predictor, [(source, "hat 💥")])
-    total = cross_attention(predictor, source, "hat 💥").mean()
+    (found,) = align_pairs(predictor, [(source, "hat 💥")])
+    total = attention_map(predictor, source, "hat 💥").mean()
     # All but what <eos> and a space of its own got is told of a word.
     assert found.weights.shape == (2, 2)
     assert float(found.weights.sum(1).max()) <= 1 + 1e-6
     spans = predictor.source_tokenizer.spans(source)
     blank = [place for place, (first, end) in enumerate(spans) if first < end and not source[first:end].strip()]
     lost = total[:, [*blank, len(spans)]].sum(1)
-    rows = shares(predictor.target_tokenizer.spans("hat 💥"), word_spans("hat 💥"), total.shape[0])
+    rows = token_word_shares(predictor.target_tokenizer.spans("hat 💥"), word_spans("hat 💥"), total.shape[0])
     expected = (rows / rows.sum(0)).T @ (1 - lost)
     torch.testing.assert_close(found.weights.sum(1), expected, rtol=0, atol=1e-5)
 
@@ -163,54 +163,54 @@ def test_characters_read_into_words_are_aligned_by_word() -> None:
     encoder = CharacterWordsConfig(embedding=4, kernels=(1, 2), filters=(4, 4), inner=RECURRENT)
     predictor = predictor_of(encoder, MODELS["recurrent"][1], learn(CharactersConfig(), TEXTS))
     source, target = "the old  cat's", "a b"
-    (found, _) = align(predictor, [(source, target), ("hat hat hat hat hat", "a")])
-    weights = cross_attention(predictor, source, target).mean()  # (a, space, b, <eos>) × (the, old, cat's, <eos>)
+    (found, _) = align_pairs(predictor, [(source, target), ("hat hat hat hat hat", "a")])
+    weights = attention_map(predictor, source, target).mean()  # (a, space, b, <eos>) × (the, old, cat's, <eos>)
     torch.testing.assert_close(found.weights, weights[[0, 2], :3], rtol=0, atol=1e-5)
 
 
 def test_a_tag_is_no_word() -> None:
     predictor = predictor_of(*MODELS["recurrent"], learn(WordsConfig(), TEXTS), tags=("de", "fr"))
-    (found,) = align(predictor, [("old hat", "ein Hut")], tag="fr")
-    (other,) = align(predictor, [("<2fr> old hat", "ein Hut")])
+    (found,) = align_pairs(predictor, [("old hat", "ein Hut")], tag="fr")
+    (other,) = align_pairs(predictor, [("<2fr> old hat", "ein Hut")])
     assert found.source == other.source == ("old", "hat")
     assert torch.equal(found.weights, other.weights)
-    weights = cross_attention(predictor, "<2fr> old hat", "ein Hut").mean()
+    weights = attention_map(predictor, "<2fr> old hat", "ein Hut").mean()
     torch.testing.assert_close(found.weights, weights[:2, 1:3], rtol=0, atol=1e-5)
 
 
 def test_views_are_named_and_mistakes_told() -> None:
     predictor = predictor_of(*MODELS["transformer"], learn(WordsConfig(), TEXTS))
-    assert view_of(predictor) == View("decoder.blocks.1.cross")
-    assert view_of(predictor, "3", 2, True) == View("decoder.blocks.2.cross", 1, True)
-    assert view_of(predictor, "decoder.blocks.0.cross").layer == "decoder.blocks.0.cross"
-    assert len(views_of(predictor)) == 6
-    assert len(views_of(predictor, heads=True)) == 18
+    assert select_view(predictor) == AttentionView("decoder.blocks.1.cross")
+    assert select_view(predictor, "3", 2, True) == AttentionView("decoder.blocks.2.cross", 1, True)
+    assert select_view(predictor, "decoder.blocks.0.cross").layer == "decoder.blocks.0.cross"
+    assert len(all_views(predictor)) == 6
+    assert len(all_views(predictor, heads=True)) == 18
     for arguments, message in (
         ((4,), "found 4, expected 1 to 3"),
         (("decoder.blocks.1.cros",), "Did you mean 'decoder.blocks.1.cross'"),
         ((1, 3), "head: found 3, expected 1 to 2"),
     ):
         with pytest.raises(ConfigError, match=message):
-            view_of(predictor, *arguments)
+            select_view(predictor, *arguments)
     blind = predictor_of(
         RECURRENT,
         FixedContextDecoderConfig(cell=GRUConfig(), layers=1, embedding=8, width=6),
         learn(WordsConfig(), TEXTS),
     )
     with pytest.raises(DataError, match="does not look at its source"):
-        list(align(blind, PAIRS))
+        list(align_pairs(blind, PAIRS))
 
 
 def test_links_from_weights() -> None:
     weights = torch.tensor([[0.1, 0.6, 0.3], [0.4, 0.1, 0.4], [0.0, 0.0, 0.0]])
-    assert links_of(weights) == {(1, 0), (0, 1)}
-    assert links_of(weights, 0.3) == {(1, 0), (2, 0), (0, 1), (2, 1)}
-    one = WordAlignment(("a", "b", "c"), ("x", "y", "z"), links_of(weights), weights)
+    assert links_from_weights(weights) == {(1, 0), (0, 1)}
+    assert links_from_weights(weights, 0.3) == {(1, 0), (2, 0), (0, 1), (2, 1)}
+    one = WordAlignment(("a", "b", "c"), ("x", "y", "z"), links_from_weights(weights), weights)
     other = WordAlignment(one.target, one.source, frozenset({(0, 1), (2, 2)}), weights.T)
-    assert str(combined(one, other, "intersection")) == "1-0"
-    assert str(combined(one, other, "union")) == "0-1 1-0 2-2"
+    assert str(symmetrize(one, other, "intersection")) == "1-0"
+    assert str(symmetrize(one, other, "union")) == "0-1 1-0 2-2"
     with pytest.raises(ConfigError, match="Did you mean 'union'"):
-        combined(one, other, "unoin")
+        symmetrize(one, other, "unoin")
 
 
 # --- a truth that is known
@@ -264,13 +264,13 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Predictor]:
 
 def test_a_learned_reordering_is_found(learned: Predictor) -> None:
     rows = reversed_pairs(60, 2)
-    pairs, gold = [row[:2] for row in rows], [Gold(row[2], row[2]) for row in rows]
-    score = alignment_score([one.links for one in align(learned, pairs)], gold)
+    pairs, gold = [row[:2] for row in rows], [GoldAlignment(row[2], row[2]) for row in rows]
+    score = alignment_score([one.links for one in align_pairs(learned, pairs)], gold)
     assert score.error_rate < 0.1
     straight = [frozenset((place, place) for place in range(len(source.split()))) for source, _ in pairs]
     assert alignment_score(straight, gold).error_rate > 0.5  # the order alone does not give it away
-    ranked = choose_view(learned, pairs, gold)
-    assert ranked[0] == (view_of(learned), score.error_rate)
+    ranked = views_by_error_rate(learned, pairs, gold)
+    assert ranked[0] == (select_view(learned), score.error_rate)
     assert ranked[-1][1] > 0.5  # a step later it looks at the next word
 
 
@@ -278,13 +278,13 @@ def test_two_directions_choose_the_views_that_agree(learned: Predictor) -> None:
     rows = reversed_pairs(40, 3)
     pairs = [row[:2] for row in rows]
     turned = [(target, source) for source, target in pairs]
-    ahead, behind, agreement = choose_views(learned, learned, pairs, turned)
-    assert (ahead, behind) == (view_of(learned), view_of(learned))
+    ahead, behind, agreement = most_agreeing_views(learned, learned, pairs, turned)
+    assert (ahead, behind) == (select_view(learned), select_view(learned))
     assert agreement > 0.9
     both = Aligner(learned, learned, combination="intersection")
     found = [one.links for one in both(pairs)]
-    gold = [Gold(row[2], row[2]) for row in rows]
-    one_way = alignment_score([one.links for one in align(learned, pairs)], gold)
+    gold = [GoldAlignment(row[2], row[2]) for row in rows]
+    one_way = alignment_score([one.links for one in align_pairs(learned, pairs)], gold)
     assert alignment_score(found, gold).precision >= one_way.precision > 0.9
 
 
@@ -295,7 +295,7 @@ def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: 
     gold.write_text("".join(" ".join(f"{i}-{j}" for i, j in sorted(links)) + "\n" for *_, links in rows))
     said = call("align", run, pairs)
     assert (said.code, said.err) == (0, "")
-    assert said.lines == [str(one) for one in align(learned, [row[:2] for row in rows])]
+    assert said.lines == [str(one) for one in align_pairs(learned, [row[:2] for row in rows])]
     (tmp_path / "found").write_text(said.out)
     scored = json.loads(call("score-alignment", gold, tmp_path / "found", "--json").out)
     assert scored["aer"] < 0.1
@@ -311,7 +311,7 @@ def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: 
     assert len(row["weights"]) == len(row["target"])
     written = call("align", run, "--predict", stdin=f"{rows[0][0]}\n\n".encode())
     text = learned.predict([rows[0][0]])[0].text
-    assert written.lines == [f"{text}\t{next(align(learned, [(rows[0][0], text)]))}", "\t"]
+    assert written.lines == [f"{text}\t{next(align_pairs(learned, [(rows[0][0], text)]))}", "\t"]
     for arguments, message in (
         ((), "name either FILE or both"),
         ((pairs, "--layer", "2"), "layer: found 2, expected 1 to 1"),
@@ -359,12 +359,12 @@ def test_the_layer_chosen_on_few_pairs_is_the_one_that_aligns(tmp_path: Path) ->
         run = dragoman.train(table, run=tmp_path / "run", quiet=True)
     few, many = exchanged_pairs(15, 2), exchanged_pairs(80, 3)
 
-    def golden(rows: list[tuple[str, str, Links]]) -> list[Gold]:
-        return [Gold(row[2], row[2]) for row in rows]
+    def golden(rows: list[tuple[str, str, Links]]) -> list[GoldAlignment]:
+        return [GoldAlignment(row[2], row[2]) for row in rows]
 
     for heads in (False, True):
-        view = choose_view(run, [row[:2] for row in few], golden(few), heads=heads)[0][0]
-        rates = dict(choose_view(run, [row[:2] for row in many], golden(many), heads=heads))
+        view = views_by_error_rate(run, [row[:2] for row in few], golden(few), heads=heads)[0][0]
+        rates = dict(views_by_error_rate(run, [row[:2] for row in many], golden(many), heads=heads))
         assert rates[view] < 0.1
         assert rates[view] <= min(rates.values()) + 0.03
         assert (

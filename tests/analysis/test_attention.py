@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.analysis.attention import cross_attention, watch
-from dragoman.analysis.layer_table import parameter_count, summary
+from dragoman.analysis.attention import attention_map, record_attention
+from dragoman.analysis.layer_table import layer_table, parameter_count
 from dragoman.data.batching import PAIRS, Batch, batch_of
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
 from dragoman.decoding.beam import beam
@@ -67,7 +67,7 @@ def attentions(model: nn.Module, kind: type | tuple[type, ...]) -> list[str]:
 
 @torch.no_grad()
 def seen_in(model: EncoderDecoder, batch: Batch) -> dict[str, list[Tensor]]:
-    with watch(model) as seen:
+    with record_attention(model) as seen:
         model.score(batch)
     return seen
 
@@ -106,7 +106,7 @@ def test_watching_changes_no_output(model: EncoderDecoder, batch: Batch, dtype: 
     model.to(dtype)
     with torch.no_grad():
         plain = model.logits(batch)
-        with watch(model) as seen:
+        with record_attention(model) as seen:
             watched = model.logits(batch)
         after = model.logits(batch)
     assert seen
@@ -121,7 +121,7 @@ def test_self_attention_over_a_cache_is_seen_as_over_the_whole(batch: Batch, cap
     whole = seen_in(model, batch)
     tokens = torch.cat([torch.full((3, 1), SOS), batch.target[:, :-1]], 1)
     state = model.start(batch, capacity)
-    with torch.no_grad(), watch(model) as seen:
+    with torch.no_grad(), record_attention(model) as seen:
         for part in tokens.split([2, 4, 1], 1):
             _, state = model.decoder(part, state)
     for name in attentions(model.decoder, SelfAttention):  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ def test_watching_changes_no_search(model: EncoderDecoder) -> None:
     batch = batch_of(SOURCES)
     limits = torch.tensor([6, 5, 7])
     plain = beam(model.step, model.start(batch), limits, width=3, most=3)
-    with watch(model) as seen:
+    with record_attention(model) as seen:
         watched = beam(model.step, model.start(batch), limits, width=3, most=3)
     assert seen
     assert [[one.tokens for one in row] for row in watched] == [[one.tokens for one in row] for row in plain]
@@ -153,7 +153,7 @@ def test_several_hypotheses_of_a_source_are_told_apart(model: EncoderDecoder) ->
     kinds = dict(model.named_modules())
     found = []
     for state in (shared, repeated):
-        with torch.no_grad(), watch(model) as seen:
+        with torch.no_grad(), record_attention(model) as seen:
             model.step(tokens, state)
         found.append({name: torch.cat(parts, 2) for name, parts in seen.items()})
     assert found[0]
@@ -167,11 +167,11 @@ def test_several_hypotheses_of_a_source_are_told_apart(model: EncoderDecoder) ->
 
 def test_nothing_is_collected_outside_the_block(model: EncoderDecoder, batch: Batch) -> None:
     with torch.no_grad():
-        with watch(model) as seen:
+        with record_attention(model) as seen:
             pass
         model.score(batch)
         assert seen == {}
-        with watch(model) as seen:
+        with record_attention(model) as seen:
             model.score(batch)
         counts = {name: len(parts) for name, parts in seen.items()}
         model.score(batch)
@@ -180,7 +180,7 @@ def test_nothing_is_collected_outside_the_block(model: EncoderDecoder, batch: Ba
 
 
 def test_an_error_inside_the_block_ends_the_watching(model: EncoderDecoder, batch: Batch) -> None:
-    with pytest.raises(KeyError), watch(model) as seen:
+    with pytest.raises(KeyError), record_attention(model) as seen:
         raise KeyError
     with torch.no_grad():
         model.score(batch)
@@ -224,7 +224,7 @@ def test_a_recurrent_decoder_is_seen_once_a_step(batch: Batch) -> None:
 
 def test_watched_weights_carry_no_graph(batch: Batch) -> None:
     model = build("transformer", "transformer").train()
-    with watch(model) as seen:
+    with record_attention(model) as seen:
         model(batch).total.backward()
     assert seen
     assert not any(part.requires_grad for parts in seen.values() for part in parts)
@@ -232,7 +232,7 @@ def test_watched_weights_carry_no_graph(batch: Batch) -> None:
 
 def test_another_model_in_the_block_is_not_mixed_in(batch: Batch) -> None:
     watched, other = build("transformer", "transformer"), build("lstm", "gru")
-    with torch.no_grad(), watch(watched) as seen:
+    with torch.no_grad(), record_attention(watched) as seen:
         other.score(batch)
         assert seen == {}
         watched.score(batch)
@@ -264,7 +264,7 @@ def predictor_of(model: EncoderDecoder, written: str) -> Any:
 def test_alignment_has_a_row_an_output_token_and_a_column_a_source_token(
     model: EncoderDecoder, output: str | None
 ) -> None:
-    found = cross_attention(predictor_of(model, "8 7"), "4 5 6 7", output)
+    found = attention_map(predictor_of(model, "8 7"), "4 5 6 7", output)
     written = output or "8 7"
     assert found.source == ("4", "5", "6", "7", "<eos>")
     assert found.target == (*written.split(), "<eos>")
@@ -286,7 +286,7 @@ def test_alignment_has_a_row_an_output_token_and_a_column_a_source_token(
 @pytest.mark.parametrize(("encoder", "decoder"), [(encoder, decoder) for encoder in ENCODERS for decoder in DECODERS])
 def test_summary_adds_up_and_knows_the_shapes(encoder: str, decoder: str, tie: str, batch: Batch) -> None:
     model = build(encoder, decoder, tie)
-    rows = summary(model, batch, depth=1)
+    rows = layer_table(model, batch, depth=1)
     assert [(row.name, row.kind) for row in rows] == [
         ("encoder", type(model.encoder).__name__),
         ("decoder", type(model.decoder).__name__),
@@ -308,8 +308,8 @@ def test_summary_adds_up_and_knows_the_shapes(encoder: str, decoder: str, tie: s
 
 
 def test_deeper_summary_splits_the_same_numbers(model: EncoderDecoder, batch: Batch) -> None:
-    whole = {row.name: row for row in summary(model, batch, depth=9)}
-    shallow = summary(model, batch, depth=2)
+    whole = {row.name: row for row in layer_table(model, batch, depth=9)}
+    shallow = layer_table(model, batch, depth=2)
     assert len(shallow) < len(whole)
     assert {row.name for row in shallow} == {name for name in whole if name.count(".") < 2}
     for name, row in whole.items():
@@ -327,11 +327,11 @@ def test_deeper_summary_splits_the_same_numbers(model: EncoderDecoder, batch: Ba
 
 def test_summary_leaves_the_model_as_it_was(model: EncoderDecoder, batch: Batch) -> None:
     model.train()
-    summary(model, batch)
+    layer_table(model, batch)
     assert model.training
     assert not any(module._forward_hooks for module in model.modules())
     model.eval()
-    summary(model, batch)
+    layer_table(model, batch)
     assert not model.training
 
 
@@ -339,7 +339,7 @@ def test_summary_of_a_batch_that_fails_leaves_the_model_as_it_was() -> None:
     short = TransformerConfig(layers=1, width=8, heads=2, feedforward=12, positions=LearnedConfig(max_positions=4))
     model = EncoderDecoder(EncoderDecoderConfig(encoder=short, decoder=DECODERS["gru"]), WORDS, WORDS).train()
     with pytest.raises(DataError, match="4 positions"):
-        summary(model, batch_of(SOURCES, TARGETS))
+        layer_table(model, batch_of(SOURCES, TARGETS))
     assert model.training
     assert not any(module._forward_hooks for module in model.modules())
 

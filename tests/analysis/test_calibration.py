@@ -14,7 +14,13 @@ from torch import Tensor
 
 import dragoman
 from dragoman.analysis import calibration as confidence
-from dragoman.analysis.calibration import best_temperature, calibrate, fit_at, save_calibration, validation_rows
+from dragoman.analysis.calibration import (
+    calibrate,
+    fit_temperature,
+    measure_temperatures,
+    save_calibration,
+    validation_rows,
+)
 from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS
 from dragoman.errors import DataError, RunError
@@ -34,10 +40,10 @@ def places_of(truth_temperature: float, tokens: int = 20_000) -> list[tuple[Tens
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.5])
 def test_the_temperature_of_the_truth_is_found(temperature: float) -> None:
     parts = places_of(temperature)
-    found = best_temperature(lambda: iter(parts))
+    found = fit_temperature(lambda: iter(parts))
     assert found == pytest.approx(temperature, rel=0.03)
     around = [found * 0.98, found, found * 1.02, 1.0]
-    fits = fit_at(lambda: iter(parts), around)
+    fits = measure_temperatures(lambda: iter(parts), around)
     assert fits[1].loss < min(fits[0].loss, fits[2].loss)
     assert fits[1].reliability.error < 0.02
     if temperature != 1.0:
@@ -50,19 +56,19 @@ def test_the_best_temperature_is_that_of_a_fine_grid() -> None:
     losses = [
         sum(float(-(s.double() / t).log_softmax(-1).gather(-1, y[:, None]).sum()) for s, y in parts) for t in grid
     ]
-    assert best_temperature(lambda: iter(parts)) == pytest.approx(grid[losses.index(min(losses))], abs=1e-3)
+    assert fit_temperature(lambda: iter(parts)) == pytest.approx(grid[losses.index(min(losses))], abs=1e-3)
 
 
 def test_a_model_that_is_always_right_is_trusted_to_the_end_of_the_range() -> None:
     scores = torch.tensor([[2.0, 0.0], [0.0, 3.0]]).log_softmax(-1)
-    assert best_temperature(lambda: iter([(scores, torch.tensor([0, 1]))])) == pytest.approx(0.05, rel=1e-3)
-    assert best_temperature(lambda: iter([(scores, torch.tensor([1, 0]))])) == pytest.approx(20.0, rel=1e-3)
+    assert fit_temperature(lambda: iter([(scores, torch.tensor([0, 1]))])) == pytest.approx(0.05, rel=1e-3)
+    assert fit_temperature(lambda: iter([(scores, torch.tensor([1, 0]))])) == pytest.approx(20.0, rel=1e-3)
 
 
 def test_what_can_never_be_does_not_break_the_fit() -> None:
     parts = [(torch.nn.functional.pad(s, (0, 1), value=-torch.inf), y) for s, y in places_of(2.0)]
     plain = places_of(2.0)
-    assert best_temperature(lambda: iter(parts)) == pytest.approx(best_temperature(lambda: iter(plain)))
+    assert fit_temperature(lambda: iter(parts)) == pytest.approx(fit_temperature(lambda: iter(plain)))
 
 
 @pytest.fixture

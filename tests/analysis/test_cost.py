@@ -6,35 +6,45 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.analysis.cost import CLAIMS, Cost, exponents, kept_bytes, layers, measure, slope
+from dragoman.analysis.cost import (
+    EXPECTED_EXPONENTS,
+    LayerCost,
+    benchmark_layers,
+    growth_exponents,
+    measure_layers,
+    power_law_exponent,
+    saved_bytes,
+)
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 1.7, 2.0])
 def test_the_slope_of_a_power_is_its_exponent(power: float) -> None:
-    assert slope([(n, 3e-4 * n**power) for n in (64, 128, 256, 512)]) == pytest.approx(power, abs=1e-12)
+    assert power_law_exponent([(n, 3e-4 * n**power) for n in (64, 128, 256, 512)]) == pytest.approx(power, abs=1e-12)
 
 
 def test_what_does_not_grow_does_not_hide_what_does() -> None:
     """A large constant at short lengths is left out of the fit."""
-    costs = [Cost("self-attention", n, 1e-3 if n <= 128 else 1e-9 * n**2, 100 * n) for n in (32, 64, 128, 4096, 8192)]
-    (fit,) = exponents(costs[2:])
+    costs = [
+        LayerCost("self-attention", n, 1e-3 if n <= 128 else 1e-9 * n**2, 100 * n) for n in (32, 64, 128, 4096, 8192)
+    ]
+    (fit,) = growth_exponents(costs[2:])
     assert fit.seconds > 1.5
-    assert fit.kept == pytest.approx(1.0)
-    assert fit.claimed == 2.0
+    assert fit.saved == pytest.approx(1.0)
+    assert fit.expected == 2.0
 
 
 def test_a_linear_layer_keeps_its_input_and_nothing_else() -> None:
     layer, x = nn.Linear(8, 4), torch.randn(5, 8, requires_grad=True)
-    assert kept_bytes(layer, lambda: layer(x)) == 5 * 8 * 4
+    assert saved_bytes(layer, lambda: layer(x)) == 5 * 8 * 4
 
 
 def test_every_kind_is_measured_at_every_length() -> None:
-    told: list[Cost] = []
-    costs = measure([16, 32, 64], width=16, heads=2, least=0.0, done=told.append)
+    told: list[LayerCost] = []
+    costs = measure_layers([16, 32, 64], width=16, heads=2, least=0.0, done=told.append)
     assert costs == told
-    assert [cost.length for cost in costs] == [16, 32, 64] * len(CLAIMS)
-    assert layers(16, 2).keys() == CLAIMS.keys() == {cost.layer for cost in costs}
-    assert all(cost.seconds > 0 and cost.kept > 0 for cost in costs)
-    memory = {fit.layer: fit.kept for fit in exponents(costs)}
+    assert [cost.length for cost in costs] == [16, 32, 64] * len(EXPECTED_EXPONENTS)
+    assert benchmark_layers(16, 2).keys() == EXPECTED_EXPONENTS.keys() == {cost.layer for cost in costs}
+    assert all(cost.seconds > 0 and cost.saved > 0 for cost in costs)
+    memory = {fit.layer: fit.saved for fit in growth_exponents(costs)}
     assert memory["LSTM"] == pytest.approx(1.0, abs=0.1)
     assert memory["convolution"] == pytest.approx(1.0, abs=0.1)

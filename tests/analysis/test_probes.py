@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from dragoman.analysis.probes import PROBES, REFUSED, SENTENCES, Outcome, probe, turns
+from dragoman.analysis.probes import PROBES, REJECTED, SENTENCES, ProbeResult, max_repetitions, run_probes
 from dragoman.errors import DataError
 from dragoman.reports.text_tables import probe_lines
 from tests.conftest import Workshop, call
 
 
-def one(predict, name: str, **options) -> Outcome:
-    return probe(predict, [name], **options)[0]
+def one(predict, name: str, **options) -> ProbeResult:
+    return run_probes(predict, [name], **options)[0]
 
 
 def copying(texts: Sequence[str]) -> list[str]:
@@ -25,7 +25,7 @@ def silent(texts: Sequence[str]) -> list[str]:
     return ["" for _ in texts]
 
 
-def only(outcome: Outcome) -> str:
+def only(outcome: ProbeResult) -> str:
     """The one kind that all cases are of."""
     assert sum(outcome.counts.values()) == outcome.cases > 10
     (kind,) = [kind for kind, count in outcome.counts.items() if count]
@@ -37,11 +37,11 @@ def only(outcome: Outcome) -> str:
     [("", 0), ("a", 1), ("a b c", 1), ("a a a b", 3), ("x a b a b a b y", 3), ("a b c a b c", 2), ("哈哈哈哈", 4)],
 )
 def test_turns(text: str, expected: int) -> None:
-    assert turns(text) == expected
+    assert max_repetitions(text) == expected
 
 
 def test_a_system_that_copies_has_no_faults() -> None:
-    kinds = {outcome.probe: only(outcome) for outcome in probe(copying)}
+    kinds = {outcome.probe: only(outcome) for outcome in run_probes(copying)}
     assert kinds == {
         "repetition": "repeats",
         "copying": "copied",
@@ -103,7 +103,7 @@ def test_refused_inputs_are_counted_and_the_others_still_asked() -> None:
         return list(texts)
 
     found = one(short_only, "length")
-    assert found.counts[REFUSED] == 3
+    assert found.counts[REJECTED] == 3
     assert found.counts["in proportion"] == found.cases - 3
     assert any("the run does not take such an input" in line for line in probe_lines([found]))
 
@@ -111,16 +111,16 @@ def test_refused_inputs_are_counted_and_the_others_still_asked() -> None:
         raise DataError("no weights")
 
     with pytest.raises(DataError, match="no weights"):
-        probe(broken)
+        run_probes(broken)
 
 
 def test_examples_are_as_many_as_asked_for() -> None:
     assert [len(cases) for cases in one(copying, "gender", examples=3).examples.values()] == [3]
     assert one(copying, "gender", examples=0).examples == {}
     with pytest.raises(DataError, match=r"probe: found 'genders', which is no probe. Did you mean 'gender'\?"):
-        probe(copying, ["genders"])
+        run_probes(copying, ["genders"])
     with pytest.raises(DataError, match="found no sentence"):
-        probe(copying, sentences=[" "])
+        run_probes(copying, sentences=[" "])
 
 
 def test_the_command(inside: Workshop) -> None:

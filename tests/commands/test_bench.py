@@ -13,7 +13,7 @@ from tests.conftest import Workshop, call
 def test_a_run_is_measured_and_stays_as_it_is(inside: Workshop) -> None:
     weights = (Path(inside.run) / "weights.safetensors").read_bytes()
     found = json.loads(call("bench", inside.run, "--pairs", "6", "--rounds", "1", "--json").out)
-    names = [one["what"] for one in found["speeds"]]
+    names = [one["name"] for one in found["speeds"]]
     assert names[:3] == ["training", "greedy, torch float32", "beam 5, torch float32"]
     assert all(one["tokens"] > 0 and one["sentences"] > 0 for one in found["speeds"])
     assert found["pairs"] == 6

@@ -189,7 +189,7 @@ def real_model(decoder: str, seed: int = 0) -> EncoderDecoder:
 @pytest.mark.parametrize("decoder", ["transformer", "lstm"])
 def test_coverage_is_counted_from_the_attention_of_the_whole_output(decoder: str) -> None:
     """Wu et al. 2016, eq. 14, from one teacher-forced reading of each output."""
-    from dragoman.analysis.attention import watch
+    from dragoman.analysis.attention import record_attention
 
     sources, beta = [[5, 6, 7, 8], [9], [10, 4, 6]], 0.7
     changed = 0
@@ -205,7 +205,7 @@ def test_coverage_is_counted_from_the_attention_of_the_whole_output(decoder: str
             assert [one.normalised for one in row] == sorted((one.normalised for one in row), reverse=True)
             for one in row:
                 kinds = dict(model.named_modules())
-                with watch(model) as seen:
+                with record_attention(model) as seen:
                     model.score(batch_of([source], [list(one.tokens[:-1])]))
                 reading = [parts for name, parts in seen.items() if getattr(kinds[name], "reads_memory", False)]
                 weights = torch.cat(reading[-1], 2)[0].mean(0)  # (T, S)

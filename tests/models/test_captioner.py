@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.analysis.attention import memory_attention
+from dragoman.analysis.attention import cross_attention_weights
 from dragoman.data.batching import Batch, padded
 from dragoman.data.tokenizers.tokenizer import PAD, SOS
 from dragoman.decoding.config import SearchConfig
@@ -26,7 +26,7 @@ from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig
-from dragoman.reports.image_plots import draw_attention_over_picture, looked, over_grid
+from dragoman.reports.image_plots import as_grid, draw_attention_over_image, mean_over_heads
 from tests.models.torchvision_stand_in import stand_in
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
@@ -227,10 +227,10 @@ def test_it_learns_which_corner_is_bright_and_looks_there(tmp_path: Path) -> Non
     found = search(model, test, SearchConfig(beam=2, max_length=4), 1.0)
     right = sum(one[0].tokens == tuple(row.tolist()) for one, row in zip(found, test.target, strict=True))
     assert right >= 38
-    weights = looked(memory_attention(model, test), 0)
+    weights = mean_over_heads(cross_attention_weights(model, test), 0)
     assert weights.shape == (3, 2, 2)
     torch.testing.assert_close(weights.sum((1, 2)), torch.ones(3))
-    path = draw_attention_over_picture(
+    path = draw_attention_over_image(
         test.source[0].view(SIZE, SIZE, 3).clamp(0, 1).numpy(), ["top", "left", "."], weights, tmp_path / "look.png"
     )
     assert path.stat().st_size > 5000
@@ -238,7 +238,7 @@ def test_it_learns_which_corner_is_bright_and_looks_there(tmp_path: Path) -> Non
 
 def test_weights_over_a_grid_stand_in_reading_order() -> None:
     weights = torch.arange(8.0).view(2, 4)
-    assert over_grid(weights)[1].tolist() == [[4.0, 5.0], [6.0, 7.0]]
+    assert as_grid(weights)[1].tolist() == [[4.0, 5.0], [6.0, 7.0]]
 
 
 def test_the_drawing_shows_where_each_word_looks(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_the_drawing_shows_where_each_word_looks(tmp_path: Path) -> None:
     image = pytest.importorskip("matplotlib.image")
     weights = torch.zeros(2, 4, 4)
     weights[0, 0, 0] = weights[1, 3, 3] = 1.0
-    path = draw_attention_over_picture(torch.full((40, 40, 3), 0.5), ["one", "two"], weights, tmp_path / "a.png")
+    path = draw_attention_over_image(torch.full((40, 40, 3), 0.5), ["one", "two"], weights, tmp_path / "a.png")
     drawn = image.imread(path)[:, :, :3].sum(-1)
     drawn = drawn[: drawn.shape[0] * 2 // 3]  # below stands the scale of colours
     height, width = drawn.shape

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import dragoman
-from dragoman.analysis.attention import cross_attention
+from dragoman.analysis.attention import attention_map
 from dragoman.config import settings
 from dragoman.data.batching import batch_of
 from dragoman.data.tokenizers.tokenizer import EOS, PAD, CharactersConfig, SubwordsConfig, WordsConfig, learn
@@ -223,7 +223,7 @@ def test_characters_in_words_out(cached: Path, tmp_path: Path) -> None:
     assert all(word in {*NOUNS.values(), *COLOURS.values(), ""} for text in texts for word in text.split(" "))
     assert [one.text for one in dragoman.load(tmp_path / "run", "cpu").predict(unseen)] == texts
     assert texts == [one.text for text in unseen for one in predictor.predict([text])]
-    seen = cross_attention(predictor, "red  cats")
+    seen = attention_map(predictor, "red  cats")
     assert seen.source == ("red", "cats", "<eos>")
     assert seen.mean().shape == (len(seen.target), 3)
     assert call("info", tmp_path / "run").code == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.analysis.attention import watch
+from dragoman.analysis.attention import record_attention
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.config import settings
 from dragoman.data.batching import batch_of
@@ -202,7 +202,7 @@ def test_every_layer_attends_and_can_be_watched() -> None:
     model = whole(5, 5)
     batch = batch_of(SOURCES, TARGETS)
     plain = model.logits(batch)
-    with watch(model) as seen:
+    with record_attention(model) as seen:
         torch.testing.assert_close(model.logits(batch), plain, **CLOSE)
     assert list(seen) == ["decoder.layers.0.attention", "decoder.layers.1.attention"]
     for (weights,) in seen.values():

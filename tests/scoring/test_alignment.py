@@ -10,30 +10,30 @@ import pytest
 
 from dragoman.errors import DataError
 from dragoman.scoring.alignment import (
-    COMBINATIONS,
-    Gold,
+    SYMMETRIZATIONS,
+    GoldAlignment,
     Links,
     alignment_score,
-    grown,
+    grow_diag,
     links_text,
-    parsed,
+    parse_alignment,
     read_alignments,
-    swapped,
+    swap_direction,
 )
 from tests.conftest import call
 
 
 def test_scores_made_by_hand() -> None:
     """A = {00, 11, 12, 30}, S = {00, 11, 22}, P = S ∪ {12}: |A∩S| = 2, |A∩P| = 3, |A| = 4, |S| = 3."""
-    score = alignment_score([parsed("0-0 1-1 1-2 3-0").sure], [parsed("0-0 1-1 2-2 1p2")])
+    score = alignment_score([parse_alignment("0-0 1-1 1-2 3-0").sure], [parse_alignment("0-0 1-1 2-2 1p2")])
     assert score.precision == pytest.approx(3 / 4)
     assert score.recall == pytest.approx(2 / 3)
     assert score.error_rate == pytest.approx(1 - 5 / 7)
 
 
 def test_scores_of_a_corpus_come_from_its_counts_not_from_means() -> None:
-    gold = [parsed("0-0"), parsed("0-0 1-1 2-2 3p3")]
-    score = alignment_score([parsed("0-1").sure, parsed("0-0 1-1 3-3").sure], gold)
+    gold = [parse_alignment("0-0"), parse_alignment("0-0 1-1 2-2 3p3")]
+    score = alignment_score([parse_alignment("0-1").sure, parse_alignment("0-0 1-1 3-3").sure], gold)
     assert score.segments[1] == (3, 3, 2, 3)
     assert score.error_rate == pytest.approx(1 - (2 + 3) / (4 + 4))
     assert score.as_dict() == {
@@ -45,34 +45,34 @@ def test_scores_of_a_corpus_come_from_its_counts_not_from_means() -> None:
     ("found", "gold", "rate"), [("", "", 0.0), ("", "0-0", 1.0), ("0-0", "", 1.0), ("0-0", "0p0", 0.0)]
 )
 def test_scores_of_nothing(found: str, gold: str, rate: float) -> None:
-    assert alignment_score([parsed(found).sure], [parsed(gold)]).error_rate == rate
+    assert alignment_score([parse_alignment(found).sure], [parse_alignment(gold)]).error_rate == rate
 
 
 def test_without_possible_links_the_rate_is_one_minus_f1() -> None:
-    found, gold = parsed("0-0 1-1 4-4").sure, parsed("0-0 1-2 3-3 4-4 5-5")
+    found, gold = parse_alignment("0-0 1-1 4-4").sure, parse_alignment("0-0 1-2 3-3 4-4 5-5")
     score = alignment_score([found], [gold])
     f1 = 2 * score.precision * score.recall / (score.precision + score.recall)
     assert score.error_rate == pytest.approx(1 - f1)
 
 
 def test_formats() -> None:
-    expected = Gold(frozenset({(0, 0), (2, 1)}), frozenset({(0, 0), (2, 1), (1, 4)}))
+    expected = GoldAlignment(frozenset({(0, 0), (2, 1)}), frozenset({(0, 0), (2, 1), (1, 4)}))
     for line, first in (("0-0 1p4 2-1", 0), ("1-1 2p5 3-2", 1), (" 2-1:0.5\t0-0/1e-3  1?4 ", 0)):
-        assert parsed(line, first=first) == expected
+        assert parse_alignment(line, first=first) == expected
     assert links_text(expected.sure) == "0-0 2-1"
-    assert parsed(links_text(expected.possible)).sure == expected.possible
-    assert swapped(expected.sure) == {(0, 0), (1, 2)}
+    assert parse_alignment(links_text(expected.possible)).sure == expected.possible
+    assert swap_direction(expected.sure) == {(0, 0), (1, 2)}
 
 
 def test_one_link_a_line_counts_from_one() -> None:
     lines = ["0001 1 1 S", "0001 3 2", "0001 2 5 P", "0003 1 2 S 0.9", "0003 0 1 S"]
     both = frozenset({(0, 0), (2, 1)})
     assert read_alignments(lines) == [
-        Gold(both, both | {(1, 4)}),
-        Gold(frozenset(), frozenset()),
-        Gold(frozenset({(0, 1)}), frozenset({(0, 1)})),
+        GoldAlignment(both, both | {(1, 4)}),
+        GoldAlignment(frozenset(), frozenset()),
+        GoldAlignment(frozenset({(0, 1)}), frozenset({(0, 1)})),
     ]
-    assert read_alignments(["", "0-0"]) == [Gold(frozenset(), frozenset()), parsed("0-0")]
+    assert read_alignments(["", "0-0"]) == [GoldAlignment(frozenset(), frozenset()), parse_alignment("0-0")]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_two_directions_made_one() -> None:
         forward, backward = (
             frozenset((draw.randrange(5), draw.randrange(6)) for _ in range(draw.randint(1, 9))) for _ in range(2)
         )
-        between = grown(forward, backward)
+        between = grow_diag(forward, backward)
         assert between == plain_grow(forward, backward, 5, 6)
-        final = COMBINATIONS["grow-diag-final-and"](forward, backward)
+        final = SYMMETRIZATIONS["grow-diag-final-and"](forward, backward)
         assert forward & backward <= between <= final <= forward | backward
         for link in final - between:
             assert all(link[0] != other[0] and link[1] != other[1] for other in final - {link})

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from dragoman.scoring.calibration import Bin, Scale, fit_scale, held_out, reliability
+from dragoman.scoring.calibration import PlattScale, ReliabilityBin, cross_fitted, fit_platt_scale, reliability
 
 
 def test_groups_made_by_hand() -> None:
@@ -28,7 +28,7 @@ def test_ends_belong_to_the_first_and_last_group() -> None:
 
 def test_nothing_has_no_error() -> None:
     assert reliability([], []).error == 0.0
-    assert reliability([], [], bins=2).bins == (Bin(0, 0.0, 0.0),) * 2
+    assert reliability([], [], bins=2).bins == (ReliabilityBin(0, 0.0, 0.0),) * 2
 
 
 def test_honest_confidences_have_a_small_error_and_boasts_a_large_one() -> None:
@@ -46,13 +46,13 @@ def test_the_scale_of_the_truth_is_found() -> None:
     """Outputs whose product says p are right with σ(0.4 · log-odds − 0.5): the fit gives that back, and p is no lie."""
     draw = np.random.default_rng(2)
     chances = draw.uniform(0.01, 0.99, 20_000)
-    truth = Scale(0.4, -0.5)
+    truth = PlattScale(0.4, -0.5)
     honest = np.array([truth(math.log(one)) for one in chances])
     right = draw.uniform(0, 1, 20_000) < honest
-    found = fit_scale(np.log(chances), right)
+    found = fit_platt_scale(np.log(chances), right)
     assert found == pytest.approx(truth, abs=0.05)
     assert reliability(chances, right).error > 0.1
-    assert reliability(held_out(np.log(chances), right), right).error < 0.02
+    assert reliability(cross_fitted(np.log(chances), right), right).error < 0.02
 
 
 def test_the_scale_is_the_best_of_a_fine_grid() -> None:
@@ -64,17 +64,17 @@ def test_the_scale_is_the_best_of_a_fine_grid() -> None:
     heights = slopes[..., None] * odds + offsets[..., None]
     losses = (np.logaddexp(0, heights) - right * heights).sum(-1) + ((slopes - 1) ** 2 + offsets**2) / 2
     place = np.unravel_index(losses.argmin(), losses.shape)
-    assert fit_scale(np.log(chances), right) == pytest.approx((slopes[place], offsets[place]), abs=0.011)
+    assert fit_platt_scale(np.log(chances), right) == pytest.approx((slopes[place], offsets[place]), abs=0.011)
 
 
 def test_scales_stay_sane_at_the_ends() -> None:
-    assert Scale()(math.log(0.3)) == pytest.approx(0.3)
-    assert Scale()(0.0) == pytest.approx(1.0)
-    assert Scale()(-2000.0) == pytest.approx(0.0, abs=1e-300)
+    assert PlattScale()(math.log(0.3)) == pytest.approx(0.3)
+    assert PlattScale()(0.0) == pytest.approx(1.0)
+    assert PlattScale()(-2000.0) == pytest.approx(0.0, abs=1e-300)
     for right in (True, False):  # nothing runs away where all is right, or all is wrong
-        found = fit_scale([-0.1, -3.0, -50.0, -900.0], [right] * 4)
+        found = fit_platt_scale([-0.1, -3.0, -50.0, -900.0], [right] * 4)
         assert all(math.isfinite(part) for part in found)
-    turned = fit_scale(np.log([0.9] * 50 + [0.1] * 50), [False] * 50 + [True] * 50)
+    turned = fit_platt_scale(np.log([0.9] * 50 + [0.1] * 50), [False] * 50 + [True] * 50)
     assert turned.slope == 0.0  # what was likelier is never made less likely
     assert turned(math.log(0.9)) == pytest.approx(0.5, abs=0.01)
-    assert fit_scale([], []) == (1.0, 0.0)
+    assert fit_platt_scale([], []) == (1.0, 0.0)

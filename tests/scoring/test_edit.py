@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
-from dragoman.scoring import Alignment, Operation, align, edit_distance
+from dragoman.scoring import EditAlignment, EditOperation, align_edits, edit_distance
 
 ALPHABETS = ("ab", "abcdefgh", "aäßñ語🦊\u0301 \n")
 texts = st.text(alphabet="abcé語", max_size=90)
@@ -68,7 +68,7 @@ def cheapest(left: Sequence[str], right: Sequence[str], substitution: int, inser
     ],
 )
 def test_worked_cases(left: str, right: str, substitution: int, cost: int) -> None:
-    alignment = align(left, right, substitution=substitution)
+    alignment = align_edits(left, right, substitution=substitution)
     assert alignment.cost == alignment.table[-1][-1] == cost
     if substitution == 1:
         assert edit_distance(left, right) == cost
@@ -120,7 +120,7 @@ def test_distance_keeps_the_triangle_inequality(left: str, middle: str, right: s
 def test_alignment_is_cheapest_and_true(
     left: str, right: str, substitution: int, insertion: int, deletion: int
 ) -> None:
-    alignment = align(left, right, substitution=substitution, insertion=insertion, deletion=deletion)
+    alignment = align_edits(left, right, substitution=substitution, insertion=insertion, deletion=deletion)
     assert alignment.cost == cheapest(left, right, substitution, insertion, deletion)
     for i, row in enumerate(alignment.table):
         for j, cost in enumerate(row):
@@ -144,50 +144,50 @@ def test_alignment_is_cheapest_and_true(
 
 def test_alignment_cost_equals_distance() -> None:
     for left, right in random_pairs(200, 70):
-        assert align(left, right).cost == edit_distance(left, right)
+        assert align_edits(left, right).cost == edit_distance(left, right)
 
 
 def test_direction_and_counts() -> None:
-    added = align(["a", "b"], ["a", "x", "b"])
+    added = align_edits(["a", "b"], ["a", "x", "b"])
     assert (added.matches, added.substitutions, added.insertions, added.deletions) == (2, 0, 1, 0)
-    assert added.operations[1] == Operation("insert", None, "x")
-    removed = align(["a", "x", "b"], ["a", "b"])
+    assert added.operations[1] == EditOperation("insert", None, "x")
+    removed = align_edits(["a", "x", "b"], ["a", "b"])
     assert (removed.matches, removed.substitutions, removed.insertions, removed.deletions) == (2, 0, 0, 1)
-    assert removed.operations[1] == Operation("delete", "x", None)
+    assert removed.operations[1] == EditOperation("delete", "x", None)
 
 
 def test_costs_of_insertion_and_deletion_are_not_exchanged() -> None:
-    assert align("", "abc", insertion=3, deletion=5).cost == 9
-    assert align("abc", "", insertion=3, deletion=5).cost == 15
+    assert align_edits("", "abc", insertion=3, deletion=5).cost == 9
+    assert align_edits("abc", "", insertion=3, deletion=5).cost == 15
 
 
 def test_ties_prefer_pairs_then_deletions_from_the_end() -> None:
-    assert [step.kind for step in align("a", "b", substitution=2).operations] == ["substitute"]
-    assert [step.kind for step in align("ab", "ca", substitution=3).operations] == [
+    assert [step.kind for step in align_edits("a", "b", substitution=2).operations] == ["substitute"]
+    assert [step.kind for step in align_edits("ab", "ca", substitution=3).operations] == [
         "insert",
         "equal",
         "delete",
     ]
     # One 'a' too many: the pairs are read from the end, so the surplus one is the first.
-    assert [step.kind for step in align("aa", "a").operations] == ["delete", "equal"]
+    assert [step.kind for step in align_edits("aa", "a").operations] == ["delete", "equal"]
     # Deletion and insertion cost the same here; read from the end the deletion goes first.
-    assert [step.kind for step in align("a", "b", substitution=9).operations] == ["insert", "delete"]
+    assert [step.kind for step in align_edits("a", "b", substitution=9).operations] == ["insert", "delete"]
 
 
 def test_render_sets_the_rows_under_each_other() -> None:
-    assert align("monkey", "money").render() == "m o n k e y\nm o n * e y\n      D"
-    assert align(["the", "cat", "sat"], ["a", "cat", "sat", "down"]).render() == (
+    assert align_edits("monkey", "money").render() == "m o n k e y\nm o n * e y\n      D"
+    assert align_edits(["the", "cat", "sat"], ["a", "cat", "sat", "down"]).render() == (
         "the cat sat *\na   cat sat down\nS           I"
     )
 
 
 def test_render_keeps_columns_with_wide_and_invisible_characters() -> None:
-    assert align(["語", "b"], ["a", "c"]).render() == "語 b\na  c\nS  S"
-    assert align(["Ａ", "b"], ["a", "c"]).render() == "Ａ b\na  c\nS  S"
-    assert align(["e\u0301", "b"], ["e", "c"]).render() == "e\u0301 b\ne c\nS S"
-    assert align(["\n", " "], ["\n", "\t"]).render() == "\\n ␣\n\\n \\t\n   S"
+    assert align_edits(["語", "b"], ["a", "c"]).render() == "語 b\na  c\nS  S"
+    assert align_edits(["Ａ", "b"], ["a", "c"]).render() == "Ａ b\na  c\nS  S"
+    assert align_edits(["e\u0301", "b"], ["e", "c"]).render() == "e\u0301 b\ne c\nS S"
+    assert align_edits(["\n", " "], ["\n", "\t"]).render() == "\\n ␣\n\\n \\t\n   S"
 
 
 def test_alignment_of_nothing() -> None:
-    assert align([], []) == Alignment([[0]], (), 0)
-    assert align([], []).render() == "\n\n"
+    assert align_edits([], []) == EditAlignment([[0]], (), 0)
+    assert align_edits([], []).render() == "\n\n"

@@ -14,8 +14,8 @@ from rapidfuzz.distance import Indel, Levenshtein
 from dragoman.errors import DataError
 from dragoman.reports.score_plots import draw_edit_table
 from dragoman.reports.text_tables import alignment_lines
-from dragoman.scoring.edit import align
-from dragoman.scoring.error_rates import alignments
+from dragoman.scoring.edit import align_edits
+from dragoman.scoring.error_rates import edit_alignments
 
 WORDS = st.text("abc ", max_size=12)
 
@@ -31,13 +31,13 @@ WORDS = st.text("abc ", max_size=12)
     ],
 )
 def test_worked_cases(left: str, right: str, substitution: int, cost: int) -> None:
-    found = align(left, right, substitution=substitution)
+    found = align_edits(left, right, substitution=substitution)
     assert found.cost == cost == found.table[-1][-1]
     assert f"[{cost}]" == found.render_table().split()[-1]
 
 
 def test_the_table_is_printed_with_its_path() -> None:
-    assert align("flaw", "lawn").render_table() == "\n".join(
+    assert align_edits("flaw", "lawn").render_table() == "\n".join(
         [
             "       l   a   w   n",
             "  [0]  1   2   3   4",
@@ -47,13 +47,13 @@ def test_the_table_is_printed_with_its_path() -> None:
             "w  4   3   2  [1] [2]",
         ]
     )
-    wide = align(["語"], ["x y", "語"]).render_table().split("\n")
+    wide = align_edits(["語"], ["x y", "語"]).render_table().split("\n")
     assert wide == ["       x␣y  語", "   [0]  [1]  2", "語  1    1  [1]"]
 
 
 @given(WORDS, WORDS, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
 def test_the_path_pays_the_cost(left: str, right: str, substitution: int, insertion: int, deletion: int) -> None:
-    found = align(left, right, substitution=substitution, insertion=insertion, deletion=deletion)
+    found = align_edits(left, right, substitution=substitution, insertion=insertion, deletion=deletion)
     assert ("".join(map(str, found.left)), "".join(map(str, found.right))) == (left, right)
     assert found.path[0] == (0, 0)
     assert found.path[-1] == (len(left), len(right))
@@ -69,7 +69,7 @@ def test_costs_equal_rapidfuzz_on_ten_thousand_pairs() -> None:
     for _ in range(10_000):
         left, right = ("".join(draw.choices("abcd", k=draw.randint(0, 7))) for _ in range(2))
         weights = draw.choice([(1, 1, 1), (1, 1, 2), (2, 3, 4), (1, 2, 1)])
-        found = align(left, right, insertion=weights[0], deletion=weights[1], substitution=weights[2])
+        found = align_edits(left, right, insertion=weights[0], deletion=weights[1], substitution=weights[2])
         assert found.cost == Levenshtein.distance(left, right, weights=weights)
         if weights == (1, 1, 2):
             assert found.cost == Indel.distance(left, right)
@@ -81,7 +81,7 @@ def test_errors_by_kind_equal_jiwer(units: str) -> None:
     hypotheses, references = (
         [" ".join(draw.choices(["a", "b", "cc"], k=draw.randint(1, 6))) for _ in range(2000)] for _ in range(2)
     )
-    found = alignments(hypotheses, [[text] for text in references], units=units)  # type: ignore[arg-type]
+    found = edit_alignments(hypotheses, [[text] for text in references], units=units)  # type: ignore[arg-type]
     process = jiwer.process_words if units == "words" else jiwer.process_characters
     for one, hypothesis, reference in zip(found, hypotheses, references, strict=True):
         oracle = process(reference, hypothesis)
@@ -91,7 +91,7 @@ def test_errors_by_kind_equal_jiwer(units: str) -> None:
 
 
 def test_the_closest_reference_is_aligned() -> None:
-    one = alignments(["a b c"], [["x y", "a c"]])[0]
+    one = edit_alignments(["a b c"], [["x y", "a c"]])[0]
     assert (one.left, one.right) == (("a", "c"), ("a", "b", "c"))
     assert (one.substitutions, one.insertions, one.deletions) == (0, 1, 0)
     lines = list(alignment_lines([one], "words", table=False))
@@ -100,9 +100,9 @@ def test_the_closest_reference_is_aligned() -> None:
 
 
 def test_the_table_is_drawn(tmp_path: Path) -> None:
-    path = draw_edit_table(align("INTENTION", "EXECUTION", substitution=2), tmp_path / "table.png", "title")
+    path = draw_edit_table(align_edits("INTENTION", "EXECUTION", substitution=2), tmp_path / "table.png", "title")
     assert path.stat().st_size > 10_000
-    assert draw_edit_table(align("", ""), tmp_path / "nothing.png").stat().st_size > 1_000
-    assert draw_edit_table(align("a$b$", "語"), tmp_path / "odd.svg").stat().st_size > 1_000
+    assert draw_edit_table(align_edits("", ""), tmp_path / "nothing.png").stat().st_size > 1_000
+    assert draw_edit_table(align_edits("a$b$", "語"), tmp_path / "odd.svg").stat().st_size > 1_000
     with pytest.raises(DataError, match="cannot draw a table of 81 × 1 symbols: expected at most 80 a side"):
-        draw_edit_table(align("a" * 81, "a"), tmp_path / "long.png")
+        draw_edit_table(align_edits("a" * 81, "a"), tmp_path / "long.png")

@@ -24,12 +24,12 @@ def test_groups_are_scored_as_sacrebleu_scores_them() -> None:
     sources, outputs, references = sentences(lengths, 8)
     found = bleu_by_length(sources, outputs, references, groups=4)
     assert sum(group.segments for group in found) == len(lengths)
-    assert found[0].shortest == 4
-    assert found[-1].longest == 30
+    assert found[0].min_length == 4
+    assert found[-1].max_length == 30
     for left, right in pairwise(found):
-        assert left.longest < right.shortest  # a length is in one group only
+        assert left.max_length < right.min_length  # a length is in one group only
     for group in found:
-        rows = [row for row, length in enumerate(lengths) if group.shortest <= length <= group.longest]
+        rows = [row for row, length in enumerate(lengths) if group.min_length <= length <= group.max_length]
         assert len(rows) == group.segments
         expected = sacrebleu.corpus_bleu([outputs[row] for row in rows], [[sources[row] for row in rows]])
         assert group.bleu == pytest.approx(expected.score, abs=1e-9)

@@ -13,20 +13,20 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
 from dragoman.errors import DataError
-from dragoman.reports.score_plots import draw_comparison, draw_cut
+from dragoman.reports.score_plots import draw_buckets, draw_comparison
 from dragoman.reports.text_tables import comparison_lines
 from dragoman.scoring import significance
-from dragoman.scoring.cuts import Group, by_frequency, by_length, by_tag, cut
+from dragoman.scoring.buckets import Bucket, by_frequency, by_length, by_tag, score_buckets
 from dragoman.scoring.metric import Statistics
 from dragoman.scoring.registry import metrics_for, select_metrics
 from dragoman.scoring.significance import (
     approximate_randomisation,
     bootstrap,
+    bootstrap_sums,
     compare,
-    exchanged,
+    exchange_sums,
     interval,
     paired_bootstrap,
-    resampled,
 )
 from tests.scoring.test_metrics import corpus, corrupted
 
@@ -44,7 +44,7 @@ def systems(segments: int = 150) -> tuple[dict[str, list[str]], list[list[str]]]
 def test_identical_systems_do_not_differ_and_clear_ones_do() -> None:
     outputs, references = systems()
     metrics = select_metrics(["all"])
-    for standing in compare(outputs, references, metrics, times=200):
+    for standing in compare(outputs, references, metrics, draws=200):
         metric = metrics[standing.metric]
         assert standing.score == metric.score(metric.statistics(outputs[standing.system], references))
         assert standing.interval.low <= standing.score <= standing.interval.high
@@ -65,7 +65,7 @@ def test_identical_systems_do_not_differ_and_clear_ones_do() -> None:
 def test_comparing_many_metrics_at_once_is_comparing_each_alone() -> None:
     outputs, references = systems(40)
     metrics = select_metrics(["bleu", "wer", "chrf"])
-    found = {(one.metric, one.system): one for one in compare(outputs, references, metrics, times=64, seed=5)}
+    found = {(one.metric, one.system): one for one in compare(outputs, references, metrics, draws=64, seed=5)}
     for name, metric in metrics.items():
         base, other = (metric.statistics(outputs[system], references) for system in ("base", "worse"))
         drawn = [bootstrap(metric, counts, 64, 5) for counts in (other, base)]
@@ -119,20 +119,20 @@ def test_bootstrapped_bleu_equals_sacrebleu_on_the_drawn_corpora() -> None:
 
 def test_blocks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = np.random.default_rng(1).random((7, 3))
-    whole = resampled(rows, 20, 4)
-    assert (resampled(rows, 20, 4) == whole).all()
-    assert (resampled(rows, 20, 5) != whole).any()
-    assert exchanged(rows, 50, 4).min() >= 0
-    assert exchanged(rows, 50, 4).max(axis=0) == pytest.approx(rows.sum(axis=0), rel=0.5)
+    whole = bootstrap_sums(rows, 20, 4)
+    assert (bootstrap_sums(rows, 20, 4) == whole).all()
+    assert (bootstrap_sums(rows, 20, 5) != whole).any()
+    assert exchange_sums(rows, 50, 4).min() >= 0
+    assert exchange_sums(rows, 50, 4).max(axis=0) == pytest.approx(rows.sum(axis=0), rel=0.5)
     monkeypatch.setattr(significance, "BLOCK", 21)
-    assert resampled(rows, 20, 4) == pytest.approx(whole, abs=1e-12)
-    assert exchanged(rows, 20, 4).shape == (20, 3)
+    assert bootstrap_sums(rows, 20, 4) == pytest.approx(whole, abs=1e-12)
+    assert exchange_sums(rows, 20, 4).shape == (20, 3)
 
 
 def test_the_comparison_is_told_and_drawn(tmp_path: Path) -> None:
     outputs, references = systems(30)
     metrics = select_metrics(["bleu", "wer"])
-    standings = compare(outputs, references, metrics, times=50)
+    standings = compare(outputs, references, metrics, draws=50)
     lines = list(comparison_lines(standings, metrics))
     assert lines[0].startswith("BLEU: higher is better   nrefs:1|")
     assert sum(line.startswith("  same ") and "1.000    1.000" in line for line in lines) == 2
@@ -154,7 +154,7 @@ def test_cuts_hold_every_segment_once_and_score_it_as_it_is() -> None:
     ):
         assert sorted(place for group in groups for place in group.places) == list(range(90))
         assert len(groups) > 1
-        for group, part in zip(groups, cut(metric, counts, groups, times=20), strict=True):
+        for group, part in zip(groups, score_buckets(metric, counts, groups, draws=20), strict=True):
             alone = metric.statistics([outputs["base"][p] for p in group.places], [references[p] for p in group.places])
             assert part.score == pytest.approx(metric.score(alone), abs=1e-9)
             assert (part.label, part.segments) == (group.label, len(group.places))
@@ -165,14 +165,14 @@ def test_frequency_is_that_of_the_rarest_word() -> None:
     training = ["a " * 1000, "b " * 100, "c " * 99, "d d", "e"]
     sources = ["a", "a b", "b c", "d", "a e", "a x", "", "c"]
     assert by_frequency(sources, training) == [
-        Group("unseen", [5]),
-        Group("once", [4]),
-        Group("2–9", [3]),
-        Group("10–99", [2, 7]),
-        Group("100–999", [1]),
-        Group("1000+", [0]),
+        Bucket("unseen", [5]),
+        Bucket("once", [4]),
+        Bucket("2–9", [3]),
+        Bucket("10–99", [2, 7]),
+        Bucket("100–999", [1]),
+        Bucket("1000+", [0]),
     ]
-    assert by_tag(["de", "fr", "de"]) == [Group("de", [0, 2]), Group("fr", [1])]
+    assert by_tag(["de", "fr", "de"]) == [Bucket("de", [0, 2]), Bucket("fr", [1])]
     assert [group.label for group in by_length(["a", "a b", "a b c", "a b c d"], 2)] == ["1–2", "3–4"]
 
 
@@ -180,10 +180,10 @@ def test_the_cut_is_drawn(tmp_path: Path) -> None:
     outputs, references = systems(60)
     metric, groups = METRICS["wer"], by_length([texts[0] for texts in references], 3)
     counts = {name: metric.statistics(texts, references) for name, texts in outputs.items()}
-    parts = {name: cut(metric, counted, groups, times=20) for name, counted in counts.items()}
-    assert draw_cut(parts, metric, tmp_path / "cut.svg", "words", "title").stat().st_size > 5_000
+    parts = {name: score_buckets(metric, counted, groups, draws=20) for name, counted in counts.items()}
+    assert draw_buckets(parts, metric, tmp_path / "cut.svg", "words", "title").stat().st_size > 5_000
     with pytest.raises(DataError, match="group 'x': found segment 61, expected at most 60"):
-        cut(metric, metric.statistics(outputs["base"], references), [Group("x", [60])])
+        score_buckets(metric, metric.statistics(outputs["base"], references), [Bucket("x", [60])])
 
 
 @pytest.mark.parametrize("kind", ["bs", "ar"])
@@ -196,7 +196,7 @@ def test_p_values_are_near_those_of_sacrebleu(kind: str) -> None:
     streams = [[texts[0] for texts in references]]
     test = PairedTest([("base", base), ("mended", mended)], {"BLEU": BLEU(force=True)}, streams, kind, n_samples=2000)
     expected = test()[1]["BLEU"][1].p_value
-    versus = compare({"base": base, "mended": mended}, references, select_metrics(["bleu"]), times=4000)[1].versus
+    versus = compare({"base": base, "mended": mended}, references, select_metrics(["bleu"]), draws=4000)[1].versus
     assert versus is not None
     assert 0.02 < expected < 0.9
     if kind == "ar":
@@ -225,7 +225,7 @@ def test_several_systems_and_metrics_stand_as_sacrebleu_has_them() -> None:
     named = [("base", base), *others.items()]
     theirs = {kind: PairedTest(named, metrics, streams, kind, n_samples=2000)()[1] for kind in ("bs", "ar")}
     seen = []
-    for standing in compare({"base": base, **others}, references, select_metrics(["bleu", "chrf"]), times=4000):
+    for standing in compare({"base": base, **others}, references, select_metrics(["bleu", "chrf"]), draws=4000):
         if standing.versus is None:
             continue
         place = 1 + list(others).index(standing.system)

@@ -16,8 +16,8 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from dragoman.errors import DataError
-from dragoman.scoring.edit import align
-from dragoman.scoring.error_rates import alignments
+from dragoman.scoring.edit import align_edits
+from dragoman.scoring.error_rates import edit_alignments
 from dragoman.scoring.meteor import match, stem, stemmed_words
 from dragoman.scoring.registry import SCORE_DEFAULTS, metrics_for, select_metrics, text_statistics
 from dragoman.scoring.rouge import common_subsequence
@@ -145,7 +145,7 @@ def test_errors_equal_jiwer_on_ten_thousand_pairs(name: str) -> None:
     process = jiwer.process_characters if characters else jiwer.process_words
     measured = process(texts[1], texts[0])
     assert rows[:, 0].sum() / rows[:, 1].sum() == pytest.approx(getattr(measured, name), abs=1e-12)
-    aligned = alignments(texts[0], [[text] for text in texts[1]], units="characters" if characters else "words")
+    aligned = edit_alignments(texts[0], [[text] for text in texts[1]], units="characters" if characters else "words")
     sure = 0
     for row, mine, chunks, left, right in zip(rows, aligned, measured.alignments, texts[1], texts[0], strict=True):
         kinds = dict.fromkeys(("substitute", "insert", "delete"), 0)
@@ -239,7 +239,7 @@ def test_stems_leave_other_words_alone() -> None:
 @given(LETTERS, LETTERS)
 def test_common_subsequence_equals_dynamic_programming(left: str, right: str) -> None:
     # Without substitutions the cheapest way keeps the longest common subsequence: cost = m + n − 2·LCS.
-    cost = align(left, right, substitution=2).cost
+    cost = align_edits(left, right, substitution=2).cost
     assert common_subsequence(left, right) == (len(left) + len(right) - cost) // 2
 
 

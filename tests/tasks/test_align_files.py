@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.analysis.ctc_alignment import Opened, open_files, placed
+from dragoman.analysis.ctc_alignment import MediaFeatures, force_align, read_media
 from dragoman.inference.load import load_predictor
 from tests.conftest import call
 from tests.tasks.test_media_end_to_end import RATE, manifest, recording, trained
@@ -74,8 +74,10 @@ def test_letters_are_placed_in_pixels_of_the_image_as_it_is(folder: Path, tmp_pa
     larger = larger.resize((3 * larger.width + 1, 3 * larger.height))  # whose columns are no whole pixels
     larger.save(tmp_path / "large.png")
     predictor = load_predictor(folder / "lines")
-    files = open_files(predictor, [str(folder / "writing" / name), str(tmp_path / "large.png")])
-    one, three = placed(predictor, [file for file in files if isinstance(file, Opened)], [text, f" {text} "])
+    files = read_media(predictor, [str(folder / "writing" / name), str(tmp_path / "large.png")])
+    one, three = force_align(
+        predictor, [file for file in files if isinstance(file, MediaFeatures)], [text, f" {text} "]
+    )
     assert [piece for piece, _ in one.tokens] == list(text)
     for number, (_, place) in enumerate(one.tokens):
         assert place is not None

@@ -763,7 +763,7 @@ def test_a_long_caption_is_drawn_whole(tmp_path: Path, monkeypatch: Any) -> None
     drawn: list[Any] = []
     monkeypatch.setattr(pictures, "save", lambda drawing, path: drawn.append(drawing) or path)
     words = ["a", "dog", "that", "costs", "$5", "or", "$6", "runs"] * 6
-    pictures.draw_attention_over_picture(
+    pictures.draw_attention_over_image(
         np.zeros((8, 8, 3), np.uint8), words, torch.rand(len(words), 2, 2), tmp_path / "x.png", " ".join(words)
     )
     drawn[0].draw_without_rendering()
