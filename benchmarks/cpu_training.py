@@ -37,9 +37,10 @@ sys.path.insert(0, str(ROOT))
 
 from recurrence import LoopModel  # noqa: E402
 
-from dragoman.data.batching import Batch, BatchPlan, gather  # noqa: E402
-from dragoman.data.corpus import Corpus, prepare  # noqa: E402
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS  # noqa: E402
+from dragoman.data.batch import Batch  # noqa: E402
+from dragoman.data.batching import BatchPlan, read_batch  # noqa: E402
+from dragoman.data.corpus import Corpus, prepare_corpus  # noqa: E402
+from dragoman.data.tokenizers.base import EOS, PAD, SOS  # noqa: E402
 from dragoman.layers.positions import sinusoids  # noqa: E402
 from dragoman.tasks import config as configuration  # noqa: E402
 from dragoman.tasks.table import model_for  # noqa: E402
@@ -82,7 +83,7 @@ def settings(data: Path, model: dict[str, Any]) -> Any:
     files = {side: str(data / f"train.{ending}.gz") for side, ending in (("source", "en"), ("target", "de"))}
     table = {
         "data": {"train": files},
-        "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+        "tokenizer": {"source": {"kind": "subwords", "vocab_size": 8000}},
         "model": {"kind": "encoder-decoder", "label_smoothing": SMOOTHING, **model},
         "train": {
             "batch_tokens": BUDGET,
@@ -268,7 +269,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     inside = arguments.rate if arguments.dropout == "everywhere" else 0.0
     make, others, operations_of = MODELS[arguments.model]
     config = settings(arguments.data, make(arguments.rate, inside))
-    corpus = prepare(config.data, config.tokenizer)
+    corpus = prepare_corpus(config.data, config.tokenizer)
     vocabulary = len(corpus.target_tokenizer)
     plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed)
     epoch = plan.epoch(0)
@@ -279,7 +280,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     clock = CLOCKS[arguments.clock]
     for number in range(arguments.rounds + 1):  # the first one warms up
         first = number * arguments.batches
-        batches = [gather(corpus.train, epoch[place], plan) for place in range(first, first + arguments.batches)]
+        batches = [read_batch(corpus.train, epoch[place], plan) for place in range(first, first + arguments.batches)]
         real = sum(int((batch.target != PAD).sum()) for batch in batches)
         tokens, places = tokens + real, places + sum(batch.target.numel() for batch in batches)
         needed.append(sum(operations_of(batch, vocabulary) for batch in batches) / real)

@@ -20,7 +20,7 @@ LIMIT = 1.5e9  # bytes beyond what the same program needs for a thousand pairs
 TOKENIZERS = {
     "characters": {"kind": "characters"},
     "words": {"kind": "words", "split": "spaces", "vocabulary": 2000},
-    "subwords": {"kind": "subwords", "vocabulary": 2000},
+    "subwords": {"kind": "subwords", "vocab_size": 2000},
 }
 
 

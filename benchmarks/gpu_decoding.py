@@ -19,7 +19,7 @@ from typing import Any
 import gpu_training as training
 import torch
 
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.tokenizers.base import EOS
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENS = 32

@@ -29,7 +29,7 @@ Step = Callable[[], None]
 
 
 def batch(rows: int) -> Any:
-    from dragoman.data.batching import Batch
+    from dragoman.data.batch import Batch
 
     draw = torch.Generator().manual_seed(1)
     source, target = (torch.randint(4, VOCABULARY, (rows, LENGTH), generator=draw) for _ in range(2))

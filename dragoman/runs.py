@@ -14,11 +14,13 @@ import torch
 from torch import nn
 
 from dragoman.config import settings
-from dragoman.data.batching import PAIRS
+from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.data.corpus import Corpus
-from dragoman.data.media.codec import Features
-from dragoman.data.tokenizers.labels import Labels, Numbers, load_codec
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.labels import LabelVocabulary
+from dragoman.data.tokenizers.load import load_tokenizer
+from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.errors import ConfigError, RunError, nearest
 from dragoman.files import keep_compiled, remove_folder, write_text
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder, trunk_of
@@ -85,7 +87,7 @@ class Run:
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Source and target tokenizer."""
         folder = self.folder / "tokenizer"
-        return load_codec(folder, "source"), load_codec(folder, "target")
+        return load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
 
     def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
         """The trained model, ready to predict."""
@@ -374,17 +376,17 @@ def check_same_data(folder: Path, corpus: Corpus) -> None:
 
 def units_of(codec: Tokenizer) -> str:
     """How many units there are to read or write: features and numbers are no vocabulary."""
-    if isinstance(codec, Numbers):
+    if isinstance(codec, NumberScaler):
         return "numbers"
-    if isinstance(codec, Features):
+    if isinstance(codec, FeatureExtractor):
         return f"{len(codec):,} features"
-    return f"{len(codec):,} labels" if isinstance(codec, Labels) else f"vocabulary {len(codec):,}"
+    return f"{len(codec):,} labels" if isinstance(codec, LabelVocabulary) else f"vocabulary {len(codec):,}"
 
 
 def sides(corpus: Corpus) -> str:
     """What is read and what is written, in a few words."""
     source, target = units_of(corpus.source_tokenizer), units_of(corpus.target_tokenizer)
-    if corpus.form.terms is not None:  # what is told stands in the sources
+    if corpus.collator.loss_terms is not None:  # what is told stands in the sources
         return source
     both = source.startswith("vocabulary") and target.startswith("vocabulary")
     return f"{source} → {target.removeprefix('vocabulary ') if both else target}"
@@ -394,7 +396,7 @@ def tell_data(display: Display, corpus: Corpus, task: Task) -> None:
     """What came of the files."""
     report = corpus.report
     train_part, valid_part = report["train"], report["valid"]
-    what = "pairs" if corpus.form == PAIRS else "examples"
+    what = "pairs" if corpus.collator == PAIR_COLLATOR else "examples"
     if task.running:
         display.info(
             f"data: {train_part['target_tokens']:,} tokens in {train_part['pairs']:,} lines to learn from, "
@@ -404,7 +406,7 @@ def tell_data(display: Display, corpus: Corpus, task: Task) -> None:
         display.info(
             f"data: {train_part['pairs']:,} {what} to learn from, {valid_part['pairs']:,} to validate; {sides(corpus)}"
         )
-    if isinstance(corpus.target_tokenizer, Labels):
+    if isinstance(corpus.target_tokenizer, LabelVocabulary):
         names = corpus.target_tokenizer.names
         display.info(f"labels: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}")
     if report.get("tags"):

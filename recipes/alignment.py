@@ -33,7 +33,7 @@ source = "{source}"
 target = "{target}"
 [tokenizer.source]
 kind = "subwords"
-vocabulary = 8000
+vocab_size = 8000
 [train]
 steps = {steps}
 batch_tokens = 8192

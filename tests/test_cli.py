@@ -93,7 +93,7 @@ def test_new_check_train(inside: Workshop, tmp_path: Path) -> None:
     made = call("new", "translate")
     assert made.code == 0
     inside.write("my.toml", made.out)
-    small = [*SMALL, "tokenizer.source.vocabulary=300"]
+    small = [*SMALL, "tokenizer.source.vocab_size=300"]
     before = tree(inside.folder)
     checked = call("check", "my.toml", *small)
     assert checked.code == 0, checked.err

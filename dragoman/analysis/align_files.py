@@ -16,9 +16,10 @@ from dragoman.analysis.alignment import (
     symmetrize,
     views_by_error_rate,
 )
-from dragoman.data.corpus import faults_told, read_all
 from dragoman.data.examples import Fault, Pairs
+from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.readers.lines import read_lines
+from dragoman.data.split import read_examples
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.scoring.alignment import GoldAlignment
@@ -29,13 +30,13 @@ COMPARED = 1000  # pairs by which two directions choose their layers
 def read_parallel(predictor: Predictor, files: str | Pairs) -> list[Pair]:
     """The pairs of a file, none left out: links must stand on the line of their pair."""
     pairs, faults = list[Pair](), list[Fault]()
-    for item in read_all(predictor.config.data, files):
+    for item in read_examples(predictor.config.data, files):
         if isinstance(item, Fault):
             faults.append(item)
         else:
-            pairs.append((item.tagged, item.references[0]))
+            pairs.append((item.model_input, item.references[0]))
     if faults:
-        raise DataError(faults_told(faults, len(faults)))
+        raise DataError(summarize_faults(faults, len(faults)))
     return pairs
 
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.attention import cross_attention_weights
-from dragoman.data.batching import Batch, batch_of
-from dragoman.data.tokenizers.language_tags import untagged
-from dragoman.data.tokenizers.tokenizer import Span
+from dragoman.data.batch import Batch, batch_of
+from dragoman.data.tokenizers.base import Span
+from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.errors import ConfigError, DataError, hint
 from dragoman.inference.predictor import WINDOW, Predictor
 from dragoman.scoring.alignment import (
@@ -62,7 +62,7 @@ class WordAlignment:
 
 def word_spans(text: str, tags: Sequence[str] = ()) -> list[Span]:
     """Where the words of a text stand, split at whitespace; a tag in front is none."""
-    front = len(text) - len(untagged(text, tags)[1])
+    front = len(text) - len(split_tag(text, tags)[1])
     return [match.span() for match in re.compile(r"\S+").finditer(text, front)]
 
 
@@ -301,7 +301,7 @@ def align_pairs(
 
 def without_links(source: str, target: str, tags: Sequence[str]) -> WordAlignment:
     """A pair that cannot have links."""
-    left, right = untagged(source, tags)[1].split(), target.split()
+    left, right = split_tag(source, tags)[1].split(), target.split()
     return WordAlignment(tuple(left), tuple(right), frozenset(), torch.zeros(len(right), len(left)))
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import EOS
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.attention import observing
@@ -73,7 +73,7 @@ def attention_map(predictor: Predictor, text: str, output: str | None = None) ->
     if output is None:
         output = predictor.predict([text])[0].text
     target = predictor.target_tokenizer.encode(output)
-    batch = predictor.form.batch([source], [target]).to(predictor.device)
+    batch = predictor.collator.collate([source], [target]).to(predictor.device)
     layers = {name: weights[0] for name, weights in cross_attention_weights(predictor.model, batch).items()}
     tokens = predictor.source_tokenizer.pieces([*source, EOS])
     entries = next((weights.shape[2] for weights in layers.values()), len(tokens))

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.align_files import read_parallel
-from dragoman.data.batching import batch_of
-from dragoman.data.corpus import prepare
+from dragoman.data.batch import batch_of
+from dragoman.data.corpus import prepare_corpus
 from dragoman.data.examples import Pairs
-from dragoman.data.tokenizers.tokenizer import PAD, UNK
+from dragoman.data.tokenizers.base import PAD, UNK
 from dragoman.decoding.confidence import CALIBRATION, log_probability, token_confidences
 from dragoman.decoding.search import search_all
 from dragoman.errors import DataError
@@ -168,7 +168,7 @@ def teacher_forced(predictor: Predictor, rows: Rows, batch_size: int) -> TokenBa
 def validation_rows(predictor: Predictor) -> Rows:
     """The pairs that training set aside, as tokens; the data must be where and what it was."""
     config = predictor.config
-    corpus = prepare(config.data, config.tokenizer)
+    corpus = prepare_corpus(config.data, config.tokenizer)
     check_same_data(predictor.run.folder, corpus)
     everything = range(len(corpus.valid))
     sources, targets = corpus.valid.source.rows(everything), corpus.valid.target.rows(everything)

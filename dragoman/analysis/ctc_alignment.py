@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.alignment import token_word_shares, word_spans
-from dragoman.data.batching import padded
+from dragoman.data.batch import pad_tokens
 from dragoman.data.examples import Fault
 from dragoman.data.media.audio import AudioConfig
-from dragoman.data.media.codec import Features
+from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import LineImageConfig
-from dragoman.data.tokenizers.tokenizer import PAD, UNK, Tokenizer
+from dragoman.data.tokenizers.base import PAD, UNK, Tokenizer
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.ctc import best_places
@@ -74,17 +74,17 @@ def require_transcriber(predictor: Predictor) -> Transcriber:
     return predictor.model
 
 
-def media_codec(predictor: Predictor) -> tuple[Features, AudioConfig | LineImageConfig]:
+def media_codec(predictor: Predictor) -> tuple[FeatureExtractor, AudioConfig | LineImageConfig]:
     """How a run that transcribes reads files."""
     codec = predictor.source_tokenizer
-    assert isinstance(codec, Features)
+    assert isinstance(codec, FeatureExtractor)
     assert isinstance(codec.config, AudioConfig | LineImageConfig)
     return codec, codec.config
 
 
 def read_media(predictor: Predictor, places: Sequence[str]) -> list[MediaFeatures | Fault]:
     """What stands at locations, or what is wrong there; an archive is read once for all."""
-    found = media_codec(predictor)[0].measured(places)
+    found = media_codec(predictor)[0].encode_with_steps(places)
     return [one if isinstance(one, Fault) else MediaFeatures(*one) for one in found]
 
 
@@ -93,17 +93,17 @@ def transcribe(
 ) -> list[str]:
     """What the run writes for files that are open, each on one line; none is read again."""
     codec = media_codec(predictor)[0]
-    codec.hold({place: file.features for place, file in zip(places, files, strict=True)})
+    codec.preload({place: file.features for place, file in zip(places, files, strict=True)})
     try:
         return [" ".join(one.text.splitlines()) for one in predictor.predict(places, batch_size=batch_size)]
     finally:
-        codec.hold({})
+        codec.preload({})
 
 
 @torch.no_grad()
 def ctc_emissions(predictor: Predictor, files: Sequence[MediaFeatures]) -> CTCEmissions:
     """What CTC says at every position."""
-    batch = predictor.form.batch([one.features for one in files]).to(predictor.device)
+    batch = predictor.collator.collate([one.features for one in files]).to(predictor.device)
     return require_transcriber(predictor).emissions(batch, batch.source_mask.sum(1), 1)
 
 
@@ -125,7 +125,7 @@ def align_emissions(
     rows = [tokenizer.encode(text) for text in texts]
     known = [[token for token in row if token != UNK] for row in rows]
     sizes = torch.tensor([len(row) for row in known])
-    target = padded(known)[:, :-1] if max(sizes.tolist(), default=0) else torch.full((len(rows), 1), PAD)
+    target = pad_tokens(known)[:, :-1] if max(sizes.tolist(), default=0) else torch.full((len(rows), 1), PAD)
     inside = torch.arange(target.shape[1]) < sizes[:, None]
     target, sizes = (part.to(predictor.device) for part in (target.where(inside, PAD), sizes))
     ends = best_places(emissions.log_probabilities, emissions.lengths, target, sizes, PAD)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batching import Batch
+from dragoman.data.batch import Batch
 
 
 class LayerRow(NamedTuple):

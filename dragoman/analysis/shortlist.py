@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dragoman.data.corpus import Corpus, prepare
+from dragoman.data.corpus import Corpus, prepare_corpus
 from dragoman.data.ibm1 import learn_lexicon
 from dragoman.data.store import TokenStore
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, Tokenizer
+from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
 from dragoman.decoding.shortlist import SPECIAL, Shortlist
 from dragoman.errors import RunError
 from dragoman.runs import Run, check_same_data
@@ -50,7 +50,7 @@ def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Sho
     """Learn from the run's training pairs, at most so many of them."""
     if run.config.task != "translate":
         raise RunError(f'{run.folder}: found task = "{run.config.task}", expected "translate": lists are made of pairs')
-    corpus = prepare(run.config.data, run.config.tokenizer)
+    corpus = prepare_corpus(run.config.data, run.config.tokenizer)
     check_same_data(run.folder, corpus)
     assert isinstance(corpus.train, TokenStore)
     source, target = run.tokenizers()

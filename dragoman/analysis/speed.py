@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from dragoman.analysis.cost import timed
-from dragoman.data.batching import Batch, batch_of
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.batch import Batch, batch_of
+from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor

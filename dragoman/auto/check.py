@@ -14,29 +14,20 @@ import numpy as np
 import torch
 
 from dragoman.auto.memory import BatchShape, Say, check_memory
-from dragoman.data.batching import BatchPlan, gather
-from dragoman.data.bptt import RunningPlan, RunningText
-from dragoman.data.corpus import (
-    CHUNK,
-    FAULTS_KEPT,
-    Corpus,
-    Files,
-    Note,
-    columns_advice,
-    file_list,
-    gathered,
-    paths_of,
-    read_all,
-    tag_of,
-    tags_of,
-)
+from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.bptt import BpttPlan, TokenStream
+from dragoman.data.config import Files, file_list, paths_of, tag_of, tags_of
+from dragoman.data.corpus import CHUNK, Corpus, extract_features
 from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.fault_messages import MAX_FAULTS, columns_advice
 from dragoman.data.media.archives import MediaError
 from dragoman.data.media.audio import AudioConfig
-from dragoman.data.media.codec import Features
+from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import LineImageConfig, PictureConfig
-from dragoman.data.store import SIDES
-from dragoman.data.tokenizers.labels import Labels, Numbers
+from dragoman.data.split import Progress, read_examples
+from dragoman.data.store import COLUMNS
+from dragoman.data.tokenizers.labels import LabelVocabulary
+from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.load import load_completer, load_run
@@ -62,7 +53,7 @@ TRIAL_EXAMPLES = 48
 EXAMINED_BATCHES = 200  # random batches whose target lengths are checked
 
 
-def check(config: Config, say: Say, show: int = 1000, doing: Note = lambda what, count: None) -> None:
+def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda what, count: None) -> None:
     """Report findings by `say` and progress by `doing`; raise a DragomanError if the run cannot start."""
     say("configuration: every setting is known and in range")
     device = resolve_device(config.train.device)
@@ -98,7 +89,7 @@ def check(config: Config, say: Say, show: int = 1000, doing: Note = lambda what,
 
 
 def check_lines(
-    config: Config, files: Files, several: bool, say: Say, show: int, doing: Note = lambda what, count: None
+    config: Config, files: Files, several: bool, say: Say, show: int, doing: Progress = lambda what, count: None
 ) -> int:
     """Report every faulty line; returns their number."""
     counts: Counter[str] = Counter()
@@ -107,14 +98,14 @@ def check_lines(
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:  # recordings and images are decoded into it
         alone = replace(config.data, train=files, valid=None)
         shape = task_of(config).shape_of(config)
-        shape = gathered(Path(folder), alone, config.tokenizer, doing, shape)
-        items = read_all(config.data, files, several_references=several, shape=shape)
+        shape = extract_features(Path(folder), alone, config.tokenizer, doing, shape)
+        items = read_examples(config.data, files, several_references=several, example_format=shape)
         for number, item in enumerate(items):
             if number % CHUNK == 0:
                 doing("checking lines", number)
             if isinstance(item, Fault):
                 counts[item.kind] += 1
-                if len(first) < FAULTS_KEPT:
+                if len(first) < MAX_FAULTS:
                     first.append(item)
                 if sum(counts.values()) <= show:
                     say(str(item))
@@ -137,28 +128,28 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
         codec = corpus.source_tokenizer if side == "source" else corpus.target_tokenizer
         if not lengths.any():
             continue  # a text is its own target
-        if side == "target" and isinstance(codec, Labels | Numbers):
+        if side == "target" and isinstance(codec, LabelVocabulary | NumberScaler):
             say(f"target: {units_of(codec)}")
             continue
         middle, high = np.quantile(lengths, [0.5, 0.95])
-        what = codec.config.unit if isinstance(codec, Features) else "tokens"
+        what = codec.config.unit if isinstance(codec, FeatureExtractor) else "tokens"
         spread = f"median {middle:.0f}, 95 % up to {high:.0f}, longest {lengths.max()}"
-        if isinstance(codec, Numbers):
+        if isinstance(codec, NumberScaler):
             say(f"lengths: {side} {spread} numbers")
         else:
             say(f"lengths: {side} {spread} {what}; {units_of(codec)}")
     too_long = corpus.report["train"]["too_long"]
     if too_long:
         say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")
-    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, form=corpus.form)
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, collator=corpus.collator)
     epoch = plan.epoch(0)
     batches = [epoch[number] for number in range(len(epoch))]
     shapes = [(len(rows), plan.width("source", rows), plan.width("target", rows)) for rows in batches]
-    if corpus.form.terms is None:
+    if corpus.collator.loss_terms is None:
         cells, full, side = sum(rows * target for rows, _, target in shapes), plan.target_tokens.sum(), "target"
     else:  # masked tokens are in the sources
         cells = sum(rows * source for rows, source, _ in shapes)
-        full, side = corpus.form.source.cells(corpus.train.source.lengths()).sum(), "source"
+        full, side = corpus.collator.source.padded_lengths(corpus.train.source.lengths()).sum(), "source"
     say(
         f"batches: {len(epoch):,} an epoch, {1 - full / cells:.1%} of the {side} cells are "
         f"padding; train.steps = {config.train.steps:,} is "
@@ -177,7 +168,7 @@ def check_text(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
         f"vocabulary {len(corpus.target_tokenizer):,}"
     )
     groups = config.train.accumulate
-    steps = len(RunningPlan(RunningText(corpus.train.target), lanes * groups, segment, config.train.seed))
+    steps = len(BpttPlan(TokenStream(corpus.train.target), lanes * groups, segment, config.train.seed))
     say(
         f"segments: {steps:,} steps an epoch, each of {lanes * groups} lanes of {segment} tokens; train.steps = "
         f"{config.train.steps:,} is {config.train.steps / steps:.1f} epochs"
@@ -190,12 +181,12 @@ def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).eval()
     if not isinstance(model, NonAutoregressiveModel):
         return
-    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, form=corpus.form)
+    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, collator=corpus.collator)
     epoch = plan.epoch(0)
     batches = [epoch[number] for number in range(min(EXAMINED_BATCHES, len(epoch)))]
     count = sum(len(rows) for rows in batches)
     with torch.no_grad():
-        reached = sum(int(model.reachable(gather(corpus.train, rows, plan)).sum()) for rows in batches)
+        reached = sum(int(model.reachable(read_batch(corpus.train, rows, plan)).sum()) for rows in batches)
     left_out = count - reached
     say(f"room: {left_out:,} of {count:,} targets ({left_out / count:.1%}) are too long to be written at all")
     if not reached:
@@ -214,7 +205,7 @@ def trial_examples(config: Config) -> dict[str, list[Example]]:
     wanted = 20 * TRIAL_EXAMPLES if task_of(config).running else wanted
     found: dict[str, list[Example]] = {}
     for entry in file_list(config.data.train):
-        items = read_all(config.data, entry, shape=task_of(config).shape_of(config))
+        items = read_examples(config.data, entry, example_format=task_of(config).shape_of(config))
         usable = (item for item in items if isinstance(item, Example) and can_be_read(config, item))
         same = found.setdefault(tag_of(entry) or "", [])
         same += islice(usable, wanted - len(same))
@@ -227,7 +218,7 @@ def can_be_read(config: Config, example: Example) -> bool:
     if not isinstance(reader, AudioConfig | LineImageConfig | PictureConfig):
         return True
     try:
-        reader.features_of(example.tagged)
+        reader.read(example.model_input)
     except MediaError:
         return False
     return True
@@ -235,7 +226,7 @@ def can_be_read(config: Config, example: Example) -> bool:
 
 def without_minimum_count(units: Any) -> Any:
     """The tokenizer settings without a minimum count."""
-    return replace(units, minimum_count=1) if hasattr(units, "minimum_count") else units
+    return replace(units, min_count=1) if hasattr(units, "min_count") else units
 
 
 def check_cycle(config: Config, say: Say) -> None:
@@ -247,7 +238,7 @@ def check_cycle(config: Config, say: Say) -> None:
         parts: list[Pairs] = []
         for tag, chosen in examples.items():
             path = Path(folder) / f"slice{len(parts)}.{'txt' if task.running else 'jsonl'}"
-            rows = [shape.record(example) for example in chosen]
+            rows = [shape.to_record(example) for example in chosen]
             columns = tuple(rows[0]) if rows and not task.running else ()
             lines = (row["text"] if task.running else json.dumps(row) for row in rows)
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
@@ -263,7 +254,7 @@ def check_cycle(config: Config, say: Say) -> None:
         run = Path(folder) / "run"
         # Hardly a word is frequent in so few examples.
         units = replace(
-            config.tokenizer, **{side: without_minimum_count(getattr(config.tokenizer, side)) for side in SIDES}
+            config.tokenizer, **{side: without_minimum_count(getattr(config.tokenizer, side)) for side in COLUMNS}
         )
         train(replace(config, data=data, tokenizer=units, train=training), run, Display(quiet=True))
         if task.running:
@@ -276,9 +267,9 @@ def check_cycle(config: Config, say: Say) -> None:
         codec = predictor.source_tokenizer
         short = (  # recordings and images have limits of their own
             [
-                one.tagged
+                one.model_input
                 for one in chosen
-                if isinstance(codec, Features) or len(codec.encode(one.tagged)) <= data.max_length
+                if isinstance(codec, FeatureExtractor) or len(codec.encode(one.model_input)) <= data.max_length
             ]
             for chosen in examples.values()
         )

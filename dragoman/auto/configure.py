@@ -12,7 +12,7 @@ from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.profile import profile_pairs
 from dragoman.config import settings
 from dragoman.config.settings import merge, override
-from dragoman.data.corpus import DataConfig, Files
+from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Pairs
 from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text
 from dragoman.tasks.media import MediaTask

@@ -12,10 +12,12 @@ from typing import Any
 
 from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, up_to
 from dragoman.config.settings import merge, override, read_toml
-from dragoman.data.corpus import DataConfig, Files, fault_message, paths_of, read_all
+from dragoman.data.config import DataConfig, Files, paths_of
 from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.formats.formats import not_numbers
-from dragoman.data.readers.lines import form_of
+from dragoman.data.fault_messages import fault_message
+from dragoman.data.readers.lines import file_format
+from dragoman.data.split import read_examples
+from dragoman.data.tokenizers.numbers import number_error
 from dragoman.errors import ConfigError, DataError
 from dragoman.models.elmo import BiLMConfig, ElmoEncoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
@@ -77,7 +79,7 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
         assert profile.first is not None
         label = profile.first.references[0]
         reasons.append(
-            f"is {profile.first.place} a header? No other line has its label '{label}'. If so, set data.header=true"
+            f"is {profile.first.location} a header? No other line has its label '{label}'. If so, set data.header=true"
         )
     return build(override(table, list(overrides))), reasons
 
@@ -86,13 +88,13 @@ def profile_labels(task: Task, config: Config, files: Files) -> LabelProfile:
     """Read all examples once; faulty lines are an error here if training would stop at them."""
     profile = LabelProfile()
     faults: list[Fault] = []
-    for item in read_all(config.data, files, shape=task.shape_of(config)):
+    for item in read_examples(config.data, files, example_format=task.shape_of(config)):
         if isinstance(item, Fault):
             faults.append(item)
             continue
         profile.count += 1
         profile.characters += len(item.source)
-        profile.series = profile.series and not not_numbers(item.source)
+        profile.series = profile.series and not number_error(item.source)
         if isinstance(task, Classify):
             profile.labels[item.references[0]] += 1
             profile.first = profile.first or item
@@ -114,7 +116,7 @@ def looks_like_header(profile: LabelProfile, files: Files) -> bool:
     if first is None or (isinstance(files, Pairs) and files.file is None):
         return False
     alone = len(profile.labels) > 2 and profile.labels[first.references[0]] == 1
-    return alone and first.line == 1 and form_of(Path(first.path))[0] == "columns"
+    return alone and first.line == 1 and file_format(Path(first.path))[0] == "columns"
 
 
 def first_valid(tables: Sequence[Mapping[str, Any]]) -> Config:

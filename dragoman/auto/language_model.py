@@ -8,8 +8,10 @@ from typing import Any
 
 from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, up_to
 from dragoman.config.settings import merge, override
-from dragoman.data.corpus import Files, fault_message, paths_of, read_all
+from dragoman.data.config import Files, paths_of
 from dragoman.data.examples import Fault
+from dragoman.data.fault_messages import fault_message
+from dragoman.data.split import read_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, build
@@ -29,7 +31,7 @@ def configure_language_model(
     default: dict[str, Any] = {} if recurrent else {"model": {"stack": {"kind": "transformer", "positions": "rotary"}}}
     characters = count_characters(task, build(override(merge(table, default), list(overrides))), files)
     few = characters < FEW_CHARACTERS
-    units = {"kind": "characters"} if few else {"kind": "subwords", "vocabulary": 8000 if characters < 5e7 else 32_000}
+    units = {"kind": "characters"} if few else {"kind": "subwords", "vocab_size": 8000 if characters < 5e7 else 32_000}
     tokens = characters if few else characters / CHARACTERS_PER_TOKEN["subwords"]
     layers, width, segment = (4, 256, 128) if tokens < LARGE else (8, 512, 256)
     batch_tokens = max(up_to(BATCHES, tokens), 4 * segment) if tokens > 8 * segment else segment
@@ -63,7 +65,7 @@ def count_characters(task: Task, config: Config, files: Files) -> int:
     """The characters of the text, line ends included."""
     characters = 0
     faults: list[Fault] = []
-    for item in read_all(config.data, files, shape=task.shape_of(config)):
+    for item in read_examples(config.data, files, example_format=task.shape_of(config)):
         if isinstance(item, Fault):
             faults.append(item)
         else:

@@ -9,11 +9,12 @@ from typing import Any
 from dragoman.auto.budget import cosine_schedule
 from dragoman.auto.labels import check_profile
 from dragoman.config.settings import merge, override
-from dragoman.data.corpus import DataConfig, Files, read_all
+from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Example, Fault
-from dragoman.data.formats.media import SOUNDS
 from dragoman.data.media.archives import MediaError, read_bytes
-from dragoman.data.media.audio import decoded
+from dragoman.data.media.audio import read_sample_rate
+from dragoman.data.media.files import AUDIO_SUFFIXES
+from dragoman.data.split import read_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, build
@@ -21,7 +22,7 @@ from dragoman.tasks.media import MediaTask
 from dragoman.tasks.transcribe import Transcribe
 
 # Narrow-band audio: with few samples a second, a window resolves few frequencies.
-WIDE_BAND, NARROW_BAND_FEATURES = 16_000, {"features": 23}
+WIDE_BAND, NARROW_BAND_FEATURES = 16_000, {"num_mels": 23}
 MODELS: dict[str, dict[str, Any]] = {
     "audio": {"augment": {"kind": "masking"}, "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}}},
     "line-image": {"augment": {"kind": "line"}, "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}}},
@@ -63,7 +64,7 @@ def configure_media(task: MediaTask, entry: Any, files: Files, overrides: Sequen
 
 def usable_examples(task: Task, config: Config, files: Files) -> list[Example]:
     """The examples of the manifest; faulty lines are an error here if training would stop at them."""
-    items = list(read_all(config.data, files, shape=task.shape_of(config)))
+    items = list(read_examples(config.data, files, example_format=task.shape_of(config)))
     examples = [item for item in items if isinstance(item, Example)]
     check_profile(config.data, files, [item for item in items if isinstance(item, Fault)], len(examples))
     return examples
@@ -74,22 +75,21 @@ def choose_features(
 ) -> tuple[dict[str, Any], str]:
     """The settings of the features, from the overrides and the first readable file; and the reason."""
     for example in examples:
-        name = example.tagged
-        line_image = usual == "audio" and not name.lower().endswith(SOUNDS)
+        name = example.model_input
+        line_image = usual == "audio" and not name.lower().endswith(AUDIO_SUFFIXES)
         kind = wanted.get("kind") or ("line-image" if line_image else usual)
         try:
             content = read_bytes(name)
             if kind != "audio":
                 return {"kind": kind}, f"source: {kind}, as in {name}"
-            if "rate" in wanted:
-                features = {} if wanted["rate"] >= WIDE_BAND else NARROW_BAND_FEATURES
-                return {"kind": kind, **features}, f"source: audio of {wanted['rate']:,} samples a second, as asked"
-            rate = decoded(content, name)[1]
-            features = {} if rate >= WIDE_BAND else NARROW_BAND_FEATURES
-            return {"kind": kind, "rate": rate, **features}, f"source: audio of {rate:,} samples a second, as in {name}"
+            rate = wanted.get("sample_rate") or read_sample_rate(content, name)
+            features = {"kind": kind, **({} if rate >= WIDE_BAND else NARROW_BAND_FEATURES)}
+            if "sample_rate" in wanted:
+                return features, f"source: audio of {rate:,} samples a second, as asked"
+            return {**features, "sample_rate": rate}, f"source: audio of {rate:,} samples a second, as in {name}"
         except MediaError as error:
             if data.faults == "stop":
-                raise DataError(f"{example.place}: {error}{media_hint(error, data)}") from None
+                raise DataError(f"{example.location}: {error}{media_hint(error, data)}") from None
             last = error
     raise DataError(f"none of {len(examples):,} files can be read; the last: {last}{media_hint(last, data)}")
 
@@ -106,7 +106,7 @@ def typical_rows(features: Any, examples: Sequence[Example]) -> int:
     """The number of feature rows of the first readable file."""
     for example in examples:
         try:
-            return len(features.features_of(example.tagged))
+            return len(features.read(example.model_input))
         except MediaError:
             continue
     return 1

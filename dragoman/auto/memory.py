@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dragoman.data.batching import PAIRS, Form
+from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError
 from dragoman.models.contracts import NonAutoregressiveModel
@@ -40,7 +40,9 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device
         lambda shape: shape[0] * (shape[1] ** 2 + shape[2] ** 2),
     ]
     candidates = {max(sorted(shapes), key=measure) for measure in measures}
-    activations, (rows, source, target) = max((batch_memory(model, shape, corpus.form), shape) for shape in candidates)
+    activations, (rows, source, target) = max(
+        (batch_memory(model, shape, corpus.collator), shape) for shape in candidates
+    )
     outputs = model.positions(source, target) if isinstance(model, NonAutoregressiveModel) else target
     vocabulary = sizes[1]
     softmax = getattr(config.model, "softmax", None)
@@ -64,17 +66,17 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device
         )
 
 
-def batch_memory(model: nn.Module, shape: BatchShape, form: Form = PAIRS) -> int:
+def batch_memory(model: nn.Module, shape: BatchShape, collator: Collator = PAIR_COLLATOR) -> int:
     """Bytes of the activations that a batch of this shape keeps for the backward pass.
 
     Measured on batches of one and two rows: activations grow linearly with rows.
     """
     rows, source, target = shape
-    one, two = (saved_memory(model, (count, source, target), form) for count in (1, 2))
+    one, two = (saved_memory(model, (count, source, target), collator) for count in (1, 2))
     return one + (two - one) * (rows - 1)
 
 
-def saved_memory(model: nn.Module, shape: BatchShape, form: Form = PAIRS) -> int:
+def saved_memory(model: nn.Module, shape: BatchShape, collator: Collator = PAIR_COLLATOR) -> int:
     """Bytes that the forward pass keeps for the backward pass."""
     rows, source, target = shape
     saved: dict[int, int] = {}
@@ -85,7 +87,7 @@ def saved_memory(model: nn.Module, shape: BatchShape, form: Form = PAIRS) -> int
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = model(form.example(rows, source, target)).total
+        loss = model(collator.dummy(rows, source, target)).total
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     del loss
     return sum(size for pointer, size in saved.items() if pointer not in own)

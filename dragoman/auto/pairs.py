@@ -50,7 +50,7 @@ def choose_pairs(profile: PairProfile, preset: str | None = None) -> tuple[dict[
 
 def choose_tokenizers(profile: PairProfile) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Source and target tokenizer, with the reasons."""
-    subwords = {"kind": "subwords", "vocabulary": up_to(VOCABULARIES, profile.pairs)}
+    subwords = {"kind": "subwords", "vocab_size": up_to(VOCABULARIES, profile.pairs)}
     source = {"kind": "characters"} if profile.source_short else subwords
     source_reason = tokenizer_reason(source, profile.source_characters, profile.source_spaces, profile)
     if profile.recurring:

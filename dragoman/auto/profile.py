@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from dragoman.data.corpus import FAULTS_KEPT, DataConfig, Files, fault_message, paths_of, read_all
+from dragoman.data.config import DataConfig, Files, paths_of
 from dragoman.data.examples import Fault
+from dragoman.data.fault_messages import MAX_FAULTS, fault_message
+from dragoman.data.split import read_examples
 from dragoman.errors import DataError
 
 FEW = 2000  # sentences: too few to learn sub-words from
@@ -59,10 +61,10 @@ def profile_pairs(files: Files, data: DataConfig | None = None) -> PairProfile:
     symbols: Counter[str] = Counter()
     faults: list[Fault] = []
     fault_count = 0
-    for item in read_all(data, files):
+    for item in read_examples(data, files):
         if isinstance(item, Fault):
             fault_count += 1
-            if len(faults) < FAULTS_KEPT:
+            if len(faults) < MAX_FAULTS:
                 faults.append(item)
             continue
         pairs += 1

@@ -73,14 +73,14 @@ class Input(NamedTuple):
 
 def manifest(run: Any, file: str | None, media: str | None) -> list[Input]:
     """The files of a manifest and their texts."""
-    from dragoman.data.formats.media import is_media
+    from dragoman.data.media.files import is_media
 
     if file is None or is_media(file):
         found = "nothing" if file is None else file
         raise DataError(f"found {found}, expected a manifest of files and texts; or add --predict")
     reading = reading_of(run.config.data, file, media=media)
     examples = all_examples(reading, file, run.task.shape_of(run.config), "pair", True, "align")
-    return [Input(one.source, one.place, one.tagged, one.references[0]) for one in examples]
+    return [Input(one.source, one.location, one.model_input, one.references[0]) for one in examples]
 
 
 def named_places(run: Any, file: str | None, media: str | None) -> list[Input]:

@@ -63,7 +63,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     Of a run that captions or transcribes, TEXT is where a file is; several make pictures seen-1.png, seen-2.png, …
     """
     from dragoman.analysis.attention import attention_map
-    from dragoman.data.media.codec import Features
+    from dragoman.data.media.feature_extractor import FeatureExtractor
     from dragoman.inference.load import load_predictor
     from dragoman.reports.plots import check_plot_path, draw_attention
 
@@ -73,7 +73,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     usable = [text for text in texts if text.strip()]
     if not usable:
         raise DataError("found only empty text, expected something to look at")
-    if isinstance(predictor.source_tokenizer, Features):
+    if isinstance(predictor.source_tokenizer, FeatureExtractor):
         from dragoman.models.transcriber import Transcriber
         from dragoman.reports.caption_plot import draw_caption_attention
         from dragoman.reports.ctc_plot import draw_ctc_alignments

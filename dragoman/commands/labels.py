@@ -56,10 +56,10 @@ def text_of_object(line: str, place: str) -> str:
 
 def texts_of(file: str | None) -> Iterator[str]:
     """The texts of a file or of standard input, one a line; the lines of a .jsonl file are objects."""
-    from dragoman.data.readers.lines import holds_objects, read_lines
+    from dragoman.data.readers.lines import is_jsonl, read_lines
 
     lines = read_lines(file)
-    if not holds_objects(file):
+    if not is_jsonl(file):
         return lines
     return (text_of_object(line, f"{file}:{number}") if line.strip() else line for number, line in enumerate(lines, 1))
 
@@ -91,12 +91,14 @@ def all_examples(
     config: Any, files: Any, shape: Any, what: str, several_references: bool = False, doing: str = "evaluate"
 ) -> list[Any]:
     """The examples to score, every one: scores of a part would be compared with scores of the whole."""
-    from dragoman.data.corpus import faults_told, paths_of, read_all
+    from dragoman.data.config import paths_of
     from dragoman.data.examples import Fault
+    from dragoman.data.fault_messages import summarize_faults
+    from dragoman.data.split import read_examples
 
-    items = list(read_all(config, files, several_references=several_references, shape=shape))
+    items = list(read_examples(config, files, several_references=several_references, example_format=shape))
     if faults := [item for item in items if isinstance(item, Fault)]:
-        raise DataError(faults_told(faults, len(faults)))
+        raise DataError(summarize_faults(faults, len(faults)))
     if not items:
         raise DataError(f"{', '.join(paths_of(files))}: nothing to {doing}: no {what} was read")
     return items

@@ -11,7 +11,7 @@ import click
 from dragoman.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dragoman.data.corpus import DataConfig
+    from dragoman.data.config import DataConfig
     from dragoman.data.examples import Pairs
 
 columns_option = click.option(

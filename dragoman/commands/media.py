@@ -14,9 +14,9 @@ from dragoman.errors import ConfigError, DataError
 
 def reads_files(run: Any) -> bool:
     """Whether the inputs of a run are files."""
-    from dragoman.data.formats.media import MediaShape
+    from dragoman.data.formats.media import MediaFormat
 
-    return isinstance(run.task.shape_of(run.config), MediaShape)
+    return isinstance(run.task.shape_of(run.config), MediaFormat)
 
 
 def files_only(run: Any, skip_unreadable: bool, media: str | None) -> None:
@@ -25,9 +25,9 @@ def files_only(run: Any, skip_unreadable: bool, media: str | None) -> None:
         if given and not reads_files(run):
             raise ConfigError(f'{name} is for recordings and pictures; {run.folder} has task = "{run.task.name}"')
     if media is not None:
-        from dragoman.data.formats.media import check_media
+        from dragoman.data.media.files import check_media_folder
 
-        check_media(media, "--media")
+        check_media_folder(media, "--media")
 
 
 def texts_only(command: str, run: str) -> None:
@@ -47,7 +47,7 @@ def locations(run: Any, file: str | None, media: str | None) -> Iterable[str] | 
 
 def named_locations(run: Any, file: str | None, media: str | None) -> Iterable[tuple[str, str]] | None:
     """The same with their names, which in a manifest are as it has them."""
-    from dragoman.data.formats.media import PICTURES, SOUNDS, inputs_of, is_media, kind_of
+    from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES, is_media, list_media, media_kind
 
     if file is None or file == "-":
         if media is not None:
@@ -56,14 +56,14 @@ def named_locations(run: Any, file: str | None, media: str | None) -> Iterable[t
     if is_media(file):
         if media is not None:
             raise ConfigError(f"--media is for manifests, found {file}")
-        endings = SOUNDS if run.config.tokenizer.source.kind == "audio" else PICTURES
-        found = inputs_of(file, endings)
-        if found.passed:
-            total = f"{found.passed + len(found.places):,}"
+        endings = AUDIO_SUFFIXES if run.config.tokenizer.source.kind == "audio" else IMAGE_SUFFIXES
+        found = list_media(file, endings)
+        if found.skipped:
+            total = f"{found.skipped + len(found.paths):,}"
             click.echo(
-                f"{file}: {found.passed:,} of {total} files passed over, no {kind_of(endings)} by name", err=True
+                f"{file}: {found.skipped:,} of {total} files passed over, no {media_kind(endings)} by name", err=True
             )
-        return ((place, place) for place in found.places)
+        return ((place, place) for place in found.paths)
     kind = manifest_kind(file)
     if kind not in (".tsv", ".jsonl"):
         if media is not None:
@@ -74,7 +74,7 @@ def named_locations(run: Any, file: str | None, media: str | None) -> Iterable[t
 
 def caller(run: Any, file: str) -> Callable[[int], str]:
     """Where the input with a number stands: in a line of a manifest or list, or by its own name alone."""
-    from dragoman.data.formats.media import is_media
+    from dragoman.data.media.files import is_media
 
     if is_media(file):
         return "input {}".format
@@ -84,16 +84,16 @@ def caller(run: Any, file: str) -> Callable[[int], str]:
 
 def manifest_kind(file: str) -> str:
     """The ending of a file's name without that of its compression; ".jsonl" for JSON lines of either name."""
-    from dragoman.data.readers.lines import holds_objects
+    from dragoman.data.readers.lines import is_jsonl
 
-    return ".jsonl" if holds_objects(file) else Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
+    return ".jsonl" if is_jsonl(file) else Path(file.lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
 
 def _named(config: Any, file: str, kind: str, media: str | None) -> Iterator[tuple[str, str]]:
     """The names in the first of a manifest's columns and their locations; texts after it are not looked at."""
     import json
 
-    from dragoman.data.formats.media import check_media, is_relative, located
+    from dragoman.data.media.files import check_media_folder, is_relative, resolve_path
     from dragoman.data.readers.lines import read_lines
 
     column = config.columns[0] if config.columns else "source" if kind == ".jsonl" else "1"
@@ -118,9 +118,9 @@ def _named(config: Any, file: str, kind: str, media: str | None) -> Iterator[tup
                 raise DataError(f"{file}:{place}: found {len(cells)} columns, expected at least {number + 1}")
             name = cells[number] if line.strip() else ""
         if name and not looked_at and is_relative(name):
-            check_media(config.media, "data.media of the run (--media names another)")
+            check_media_folder(config.media, "data.media of the run (--media names another)")
             looked_at = True
-        yield name, located(base, name) if name else ""
+        yield name, resolve_path(base, name) if name else ""
 
 
 def noted(lines: Iterable[str], beside: deque[str]) -> Iterator[str]:

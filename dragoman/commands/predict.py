@@ -115,7 +115,7 @@ def predict(
         return
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
-    from dragoman.data.readers.lines import holds_objects, read_lines
+    from dragoman.data.readers.lines import is_jsonl, read_lines
     from dragoman.decoding.constraints.spec import ConstrainedInput, input_from_json, parse_constraints
     from dragoman.inference.companions import asked_how
     from dragoman.inference.predictor import WINDOW
@@ -137,8 +137,8 @@ def predict(
         predictor.called = caller(opened, file)
     left_out: dict[str, Any] = {}  # by place
     if skip_unreadable:
-        predictor.unreadable = lambda fault: left_out.update({fault.place: fault})
-    objects = named is None and holds_objects(file)
+        predictor.unreadable = lambda fault: left_out.update({fault.location: fault})
+    objects = named is None and is_jsonl(file)
     sources: deque[str] = deque()  # of files, as far as they are read and not yet answered
     if as_json and reads_files(opened):
         lines = noted(lines, sources)

@@ -12,7 +12,7 @@ import click
 from dragoman.errors import DataError
 
 if TYPE_CHECKING:
-    from dragoman.data.corpus import Files
+    from dragoman.data.config import Files
     from dragoman.tasks.config import Config
     from dragoman.training.display import Display
 

@@ -1,9 +1,9 @@
-"""Running text (FIELD A5): one long row of tokens, cut into lanes that are read side by side, segment by segment.
+"""Truncated back-propagation through time: one long token stream, read as parallel streams, segment by segment.
 
-Every row of a store is a line of the text, and <eos> stands for the end of a line: with characters it is the line
-break itself, with words what the literature writes <eos>. Lane b goes on in segment n+1 where it stopped in segment n,
-so a model may carry its state over. What a segment holds follows from (text, lanes, segment, seed, epoch, number)
-alone: exact resume needs nothing more of the data than the number.
+Every row of a store is a line of the text, and <eos> ends a line: for characters it is the line break itself, for words
+what the literature writes <eos>. Stream b continues in segment n+1 where it stopped in segment n, so a model may carry
+its state over. The content of a segment follows from (text, streams, segment, seed, epoch, number) alone: exact resume
+needs nothing of the data but the number.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data.batching import Form
+from dragoman.data.collate import Collator
 from dragoman.data.store import Column
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SPECIALS
+from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
 from dragoman.errors import DataError
 
-MARKED = 64  # lines from one that is known in memory to the next
-HELD = 1 << 24  # tokens of a text that is held in memory, where reading costs nothing: 64 MB
+INDEXED_LINES = 64  # the start of every 64th line is kept in memory
+MAX_IN_MEMORY = 1 << 24  # tokens: a shorter text (64 MB) is kept in memory
 ALL = slice(None)
 
 
 class Segment(NamedTuple):
-    """A piece of running text for every lane; `carried` is what the model remembers of the pieces before.
+    """The next `segment` tokens of every stream, and the state that the model carries over from the last segment.
 
-    The trainer owns `carried` (made by the model's `carry`) and the model changes it in place, so that a captured step
-    can be repeated. A fresh segment begins anew and reads none of it.
+    The trainer owns `carried`, which the model's `carry` allocates. The model updates it in place, so that a CUDA graph
+    of the step can be replayed.
     """
 
-    source: Tensor  # (B, T) what is read
-    target: Tensor  # (B, T) what follows each of them; <pad>: nothing, at the end of the last segment
-    carried: Any = None  # nest of tensors, one row a lane; None: nothing is carried
-    fresh: bool = True
+    source: Tensor  # (B, T) input tokens
+    target: Tensor  # (B, T) the token after each of them; <pad> beyond the end of the text
+    carried: Any = None  # nested tuple of tensors, one row per stream; None: the model carries nothing
+    fresh: bool = True  # the first segment of an epoch, which ignores `carried`
 
     @property
     def source_mask(self) -> Tensor:
@@ -44,82 +44,86 @@ class Segment(NamedTuple):
         return self.source != PAD
 
     def to(self, device: torch.device) -> Segment:
-        """The same segment on a device; what is carried stays where it is."""
-        source, target = (part.to(device, non_blocking=True) for part in self[:2])
+        """The same segment on a device; `carried` stays where it is."""
+        source, target = (tensor.to(device, non_blocking=True) for tensor in self[:2])
         return self._replace(source=source, target=target)
 
     def pin(self) -> Segment:
-        """The same segment in page-locked memory, so that copying it to a GPU does not wait."""
+        """The same segment in page-locked memory, from which copies to a GPU are asynchronous."""
         return self._replace(source=self.source.pin_memory(), target=self.target.pin_memory())
 
     @property
-    def likeness(self) -> tuple[Any, ...]:
-        """What segments have in common that one captured step can read."""
+    def graph_key(self) -> tuple[Any, ...]:
+        """What segments must have in common for one CUDA graph of a training step to serve them all."""
         return self.source.shape, self.target.shape, self.fresh
 
-    def read_from(self, source: Tensor, target: Tensor) -> Segment:
-        """The same segment as a captured step reads it; what is carried stays in its place, so it goes on."""
+    def with_buffers(self, source: Tensor, target: Tensor) -> Segment:
+        """The same segment in the static input buffers of a CUDA graph; `carried` is updated in place anyway."""
         return self._replace(source=source, target=target)
 
 
-class RunningForm(Form):
+class SegmentCollator(Collator):
     """Segments in place of batches."""
 
-    def example(self, rows: int, source: int, target: int) -> Any:
-        """A segment of `source` tokens, for measuring."""
+    def dummy(self, rows: int, source: int, target: int) -> Any:
+        """A segment of `source` tokens, for measuring memory and speed."""
         tokens = torch.full((rows, source), len(SPECIALS))
         return Segment(tokens, tokens)
 
 
-class RunningText:
-    """A column of a store as one row of tokens, each line followed by <eos>; before the first line stands one too.
+class TokenStream:
+    """A column of a store as one sequence of tokens: <eos>, then every line followed by <eos>.
 
-    Token 0 is that <eos>, so that the first word is predicted too. A text that is not too long is held in memory once
-    something of it was read; of the lines of others only every 64th is known, the rest is found in the file of offsets.
+    The first <eos> is there so that the first word is predicted too. A text of at most MAX_IN_MEMORY tokens is kept in
+    memory after the first read. For longer ones only the start of every 64th line is known; the file of offsets has the
+    others.
     """
 
     def __init__(self, column: Column) -> None:
         self.column = column
         self.lines = len(column)
         self.length = column.offset(self.lines) + self.lines + 1
-        self._marks = np.array([self._begin(line) for line in range(0, self.lines + 1, MARKED)], np.int64)
-        self._whole: NDArray[np.int32] | None = None
+        starts = [self._line_start(line) for line in range(0, self.lines + 1, INDEXED_LINES)]
+        self._indexed_starts = np.array(starts, np.int64)
+        self._tokens: NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return self.length
 
-    def _begin(self, line: int) -> int:
-        """The place of a line's first token; just before it stands the <eos> of the line before."""
+    def _line_start(self, line: int) -> int:
+        """The position of a line's first token; the <eos> of the previous line is just before it."""
         return self.column.offset(line) + line + 1
 
     def span(self, start: int, end: int) -> NDArray[np.int64]:
-        """The tokens at start … end−1."""
+        """The tokens at positions start … end−1."""
         assert 0 <= start <= end <= self.length
-        if self.length > HELD:
+        if self.length > MAX_IN_MEMORY:
             return self.read(start, end)
-        if self._whole is None:
-            self._whole = self.read(0, self.length).astype(np.int32)
-        return self._whole[start:end].astype(np.int64)
+        if self._tokens is None:
+            self._tokens = self.read(0, self.length).astype(np.int32)
+        return self._tokens[start:end].astype(np.int64)
 
     def read(self, start: int, end: int) -> NDArray[np.int64]:
-        """The same from the files."""
+        """The tokens at positions start … end−1, always from disk."""
         out = np.full(end - start, EOS, np.int64)
         if start == end:
             return out
-        line = max(0, int(np.searchsorted(self._marks, start, "right")) - 1) * MARKED  # begins before, or is the first
-        offsets = self.column.offsets(line, min(self.lines, line + MARKED + end - start))  # no more lines than tokens
-        begins = offsets + np.arange(line + 1, line + 1 + len(offsets))
-        first = max(0, int(np.searchsorted(begins, start, "right")) - 1)
-        ends = begins[first:] - 1  # of the lines before: there stands <eos>
-        text = np.ones(end - start, np.bool_)
-        text[ends[(ends >= start) & (ends < end)] - start] = False
-        low = int(offsets[first]) + max(0, start - int(begins[first]))
-        out[text] = self.column.tokens(low, low + int(text.sum()))
+        # The last indexed line that starts at or before `start`, or the first line.
+        line = max(0, int(np.searchsorted(self._indexed_starts, start, "right")) - 1) * INDEXED_LINES
+        # There are no more lines than tokens.
+        offsets = self.column.offsets(line, min(self.lines, line + INDEXED_LINES + end - start))
+        starts = offsets + np.arange(line + 1, line + 1 + len(offsets))
+        first = max(0, int(np.searchsorted(starts, start, "right")) - 1)
+        eos_positions = starts[first:] - 1
+        is_text = np.ones(end - start, np.bool_)
+        is_text[eos_positions[(eos_positions >= start) & (eos_positions < end)] - start] = False
+        low = int(offsets[first]) + max(0, start - int(starts[first]))
+        out[is_text] = self.column.tokens(low, low + int(is_text.sum()))
         return out
 
 
-class HeldText:
-    """Running text that is in memory as a whole, the first <eos> included."""
+class InMemoryStream:
+    """A token stream that is an array, the first <eos> included."""
 
     def __init__(self, tokens: NDArray[np.int32]) -> None:
         self.tokens = tokens
@@ -128,102 +132,108 @@ class HeldText:
         return len(self.tokens)
 
     def span(self, start: int, end: int) -> NDArray[np.int64]:
-        """The tokens at start … end−1."""
+        """The tokens at positions start … end−1."""
         return self.tokens[start:end].astype(np.int64)
 
 
-class RunningPlan:
-    """Cuts running text into lanes and segments; `shuffled` moves the cuts from epoch to epoch.
+class BpttPlan:
+    """Cuts a token stream into parallel streams and segments; `shuffled` moves the cuts from epoch to epoch.
 
-    Validation goes without: then every token but the first is predicted exactly once. A shuffled epoch leaves out some
-    tokens at the front and others at the end: as many as a segment has, and what would make a last segment that is not
-    full, unless that is more than a twentieth of the text.
+    Without `shuffled` (validation) every token but the first is predicted exactly once. A shuffled epoch skips some
+    tokens at the start and others at the end: as many as a segment has, and those of a last segment that is not full,
+    unless they are more than a twentieth of the text.
     """
 
     def __init__(
-        self, text: RunningText | HeldText, lanes: int, segment: int, seed: int = 0, *, shuffled: bool = True
+        self, text: TokenStream | InMemoryStream, streams: int, segment: int, seed: int = 0, *, shuffled: bool = True
     ) -> None:
-        self.text, self.lanes, self.segment, self.seed = text, lanes, segment, seed
+        self.text, self.streams, self.segment, self.seed = text, streams, segment, seed
         count = len(text) - 1
-        if count < lanes:
+        if count < streams:
             raise DataError(
-                f"running text of {count} tokens, expected at least one for each of {lanes} lanes; "
-                "give more text or take fewer lanes"
+                f"the text has {count} tokens, expected at least one for each of {streams} streams; "
+                "give more text or use fewer streams"
             )
-        self.spare = segment if shuffled and count - segment >= lanes else 0
-        rest = (count - self.spare) % (lanes * segment)
-        if self.spare and rest <= count // 20:
-            self.spare += rest
-        self.count = count - self.spare  # predictions of an epoch
+        self.skipped = segment if shuffled and count - segment >= streams else 0
+        rest = (count - self.skipped) % (streams * segment)
+        if self.skipped and rest <= count // 20:
+            self.skipped += rest
+        self.count = count - self.skipped  # predictions per epoch
 
     def __len__(self) -> int:
-        """Segments of an epoch, the same in every one."""
-        longest = -(-self.count // self.lanes)
+        """Segments per epoch, the same in every epoch."""
+        longest = -(-self.count // self.streams)
         return -(-longest // self.segment)
 
     def shift(self, epoch: int) -> int:
-        """Tokens at the front that an epoch leaves out."""
-        return int(np.random.default_rng([self.seed, epoch]).integers(self.spare + 1)) if self.spare else 0
+        """How many tokens an epoch skips at the start."""
+        return int(np.random.default_rng([self.seed, epoch]).integers(self.skipped + 1)) if self.skipped else 0
 
-    def places(self, epoch: int, number: int) -> NDArray[np.int64]:
-        """Where every lane's piece begins and ends: (B, 2); predicted is what stands one place later."""
-        # Lanes differ by one token at most, so that nothing at the end of the text is left out.
-        bounds = self.shift(epoch) + np.arange(self.lanes + 1, dtype=np.int64) * self.count // self.lanes
-        begin = np.minimum(bounds[:-1] + number * self.segment, bounds[1:])
-        end = np.minimum(begin + self.segment, bounds[1:])
-        return np.stack([begin, end], 1)
+    def spans(self, epoch: int, number: int) -> NDArray[np.int64]:
+        """Start and end of every stream's input in segment `number`: (B, 2). Targets are one position later."""
+        # Streams differ by one token at most, so that no token at the end of the text is left out.
+        bounds = self.shift(epoch) + np.arange(self.streams + 1, dtype=np.int64) * self.count // self.streams
+        start = np.minimum(bounds[:-1] + number * self.segment, bounds[1:])
+        end = np.minimum(start + self.segment, bounds[1:])
+        return np.stack([start, end], 1)
 
-    def tokens(self, epoch: int, number: int, lanes: slice = ALL) -> int:
-        """Predictions in a segment, of all lanes or some."""
-        places = self.places(epoch, number)[lanes]
-        return int((places[:, 1] - places[:, 0]).sum())
+    def tokens(self, epoch: int, number: int, streams: slice = ALL) -> int:
+        """How many predictions a segment of these streams has."""
+        spans = self.spans(epoch, number)[streams]
+        return int((spans[:, 1] - spans[:, 0]).sum())
 
-    def read(self, epoch: int, number: int, lanes: slice = ALL) -> Segment:
-        """One segment of all lanes or some; the last one of an epoch is padded to the same shape."""
-        places = self.places(epoch, number)[lanes]
-        source = np.full((len(places), self.segment), PAD, np.int64)
+    def read(self, epoch: int, number: int, streams: slice = ALL) -> Segment:
+        """One segment of these streams; the last segment of an epoch is padded to the same shape."""
+        spans = self.spans(epoch, number)[streams]
+        source = np.full((len(spans), self.segment), PAD, np.int64)
         target = source.copy()
-        for lane, (begin, end) in enumerate(places):
-            row = self.text.span(int(begin), int(end) + 1)
-            source[lane, : end - begin] = row[:-1]
-            target[lane, : end - begin] = row[1:]
+        for stream, (start, end) in enumerate(spans):
+            row = self.text.span(int(start), int(end) + 1)
+            source[stream, : end - start] = row[:-1]
+            target[stream, : end - start] = row[1:]
         return Segment(torch.from_numpy(source), torch.from_numpy(target), fresh=number == 0)
 
-    def epoch(self, epoch: int, lanes: slice = ALL) -> Iterator[Segment]:
-        """The segments of an epoch."""
+    def epoch(self, epoch: int, streams: slice = ALL) -> Iterator[Segment]:
+        """All segments of an epoch."""
         for number in range(len(self)):
-            yield self.read(epoch, number, lanes)
+            yield self.read(epoch, number, streams)
 
 
-class OverlappingPlan(RunningPlan):
-    """Cuts running text for measuring: every token is predicted once, and never without much text before it.
+class OverlappingBpttPlan(BpttPlan):
+    """Cuts a token stream for evaluation: every token is predicted once, with at least `context` tokens before it.
 
-    How many lanes there are follows from the text alone, so that a score does not depend on how many are read at once.
-    Each lane but the first begins `before` tokens earlier: what it predicts there counts in the lane before.
+    The number of streams follows from the text alone, so a score does not depend on how many streams are read at once.
+    Each stream but the first starts `context` tokens early; those predictions count in the stream before.
     """
 
     def __init__(
-        self, text: RunningText | HeldText, segment: int, *, before: int = 512, least: int = 2048, most: int = 64
+        self,
+        text: TokenStream | InMemoryStream,
+        segment: int,
+        *,
+        context: int = 512,
+        min_tokens: int = 2048,
+        max_streams: int = 64,
     ) -> None:
-        super().__init__(text, max(1, min(most, (len(text) - 1) // least)), segment, shuffled=False)
-        self.before = before if self.lanes > 1 else 0
-        self.reach = -(-(self.count + self.before * (self.lanes - 1)) // self.lanes)  # tokens a lane reads
+        super().__init__(text, max(1, min(max_streams, (len(text) - 1) // min_tokens)), segment, shuffled=False)
+        self.context = context if self.streams > 1 else 0
+        self.stream_tokens = -(-(self.count + self.context * (self.streams - 1)) // self.streams)
 
     def __len__(self) -> int:
         """Segments."""
-        return -(-self.reach // self.segment)
+        return -(-self.stream_tokens // self.segment)
 
-    def places(self, epoch: int, number: int) -> NDArray[np.int64]:
-        """Where every lane's piece begins and ends: (B, 2)."""
-        first = np.arange(self.lanes, dtype=np.int64) * (self.reach - self.before)
-        last = np.minimum(first + self.reach, self.count)
-        begin = np.minimum(first + number * self.segment, last)
-        return np.stack([begin, np.minimum(begin + self.segment, last)], 1)
+    def spans(self, epoch: int, number: int) -> NDArray[np.int64]:
+        """Start and end of every stream's input in segment `number`: (B, 2)."""
+        first = np.arange(self.streams, dtype=np.int64) * (self.stream_tokens - self.context)
+        last = np.minimum(first + self.stream_tokens, self.count)
+        start = np.minimum(first + number * self.segment, last)
+        return np.stack([start, np.minimum(start + self.segment, last)], 1)
 
-    def read(self, epoch: int, number: int, lanes: slice = ALL) -> Segment:
-        """One segment, with <pad> for targets that count in the lane before."""
-        found = super().read(epoch, number, lanes)
-        known = max(0, min(self.segment, self.before - number * self.segment))
-        later = np.arange(self.lanes)[lanes] > 0
-        found.target[torch.from_numpy(later), :known] = PAD
-        return found
+    def read(self, epoch: int, number: int, streams: slice = ALL) -> Segment:
+        """One segment, with <pad> for targets that count in the stream before."""
+        segment = super().read(epoch, number, streams)
+        context = max(0, min(self.segment, self.context - number * self.segment))
+        has_context = np.arange(self.streams)[streams] > 0
+        segment.target[torch.from_numpy(has_context), :context] = PAD
+        return segment

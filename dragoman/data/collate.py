@@ -1,172 +1,208 @@
-"""The sides of batches that are no rows of tokens: labels, numbers, tags, two texts apart, series, frames."""
+"""Collators: rows of a store → a batch. Each column (source, target) has a collator for its kind of rows."""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data.batching import Rows, TokenRows, padded, rounded
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.batch import Batch, Rows, pad_tokens, round_up_lengths, source_mask
+from dragoman.data.tokenizers.base import EOS, SPECIALS
 
 NO_TAG = -1  # pads rows of tags
+Lengths = NDArray[np.int32]
+LossTerms = Callable[[Lengths, Lengths], NDArray[Any]]
 
 
-class Scalars:
-    """One label or number a row: (B, 1)."""
+class ColumnCollator(ABC):
+    """How the rows of one column of a store become a tensor."""
+
+    def padded_lengths(self, lengths: Lengths) -> Lengths:
+        """The width in a batch of rows of these stored lengths."""
+        return lengths
+
+    def loss_terms(self, lengths: Lengths) -> Lengths:
+        """How many terms a target row of each stored length contributes to the loss."""
+        return self.padded_lengths(lengths)
+
+    @abstractmethod
+    def pad(self, rows: Rows, width: int | None = None) -> Tensor:
+        """The rows as one tensor, padded to `width`, or to the longest row."""
+
+    @abstractmethod
+    def dummy(self, rows: int, width: int) -> Tensor:
+        """A tensor such as `pad` makes, for measuring memory and speed."""
+
+
+class TokenCollator(ColumnCollator):
+    """Token rows with <eos> appended: (B, S)."""
+
+    def padded_lengths(self, lengths: Lengths) -> Lengths:
+        """One more, for <eos>."""
+        return lengths + 1
+
+    def pad(self, rows: Rows, width: int | None = None) -> Tensor:
+        """(B, S), padded with <pad>."""
+        return pad_tokens(rows, width)
+
+    def dummy(self, rows: int, width: int) -> Tensor:
+        """The first token of the vocabulary, repeated."""
+        return pad_tokens([[len(SPECIALS)] * (width - 1)] * rows)
+
+
+class ScalarCollator(ColumnCollator):
+    """One label or number per row: (B, 1)."""
 
     def __init__(self, dtype: torch.dtype = torch.int64) -> None:
         self.dtype = dtype
-
-    def cells(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-        """One, as stored."""
-        return lengths
-
-    terms = cells
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
         """(B, 1)."""
         return torch.tensor([[row[0]] for row in rows], dtype=self.dtype)
 
-    def example(self, rows: int, width: int) -> Tensor:
+    def dummy(self, rows: int, width: int) -> Tensor:
         """Zeros."""
         return torch.zeros(rows, 1, dtype=self.dtype)
 
 
-class Tags:
-    """Tags, then the place of each word's first token: rows of 2n numbers become (B, 2, W).
+class TagCollator(ColumnCollator):
+    """Rows of n tags and n positions of each word's first token: (B, 2, W).
 
-    Tags are padded with −1, places with 0. Without targets the tags of real words are 0 and mean nothing.
+    Tags are padded with −1, positions with 0. For prediction the tags of real words are 0 and have no meaning.
     """
 
-    def cells(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
+    def padded_lengths(self, lengths: Lengths) -> Lengths:
         """Words."""
         return lengths // 2
 
-    terms = cells
-
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, 2, W)."""
+        """(B, 2, W): tags, then positions."""
         width = width or max(len(row) // 2 for row in rows)
         out = np.zeros((len(rows), 2, width), dtype=np.int64)
         out[:, 0] = NO_TAG
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             words = len(row) // 2
-            out[place, 0, :words] = row[:words]
-            out[place, 1, :words] = row[words:]
+            out[index, 0, :words] = row[:words]
+            out[index, 1, :words] = row[words:]
         return torch.from_numpy(out)
 
-    def example(self, rows: int, width: int) -> Tensor:
-        """Words that all begin at the first token."""
+    def dummy(self, rows: int, width: int) -> Tensor:
+        """Words whose first token is at position 0."""
         return torch.zeros(rows, 2, width, dtype=torch.int64)
 
 
-class TextsApart(TokenRows):
-    """Two texts stored with a separator between them, side by side in a batch: (B, 2, S), each ending in <eos>."""
+class SeparateTextsCollator(TokenCollator):
+    """Two texts, stored as one row with <sep> between, for an encoder that reads each alone: (B, 2, S)."""
 
     def __init__(self, separator: int) -> None:
         self.separator = separator
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, 2, S); S follows from the longer text, which the stored length does not tell."""
-        parts: list[Any] = []
+        """(B, 2, S), both texts with <eos>; S follows from the longest text, so it may be less than `width`."""
+        texts: list[Any] = []
         for row in rows:
-            whole = np.asarray(row, dtype=np.int64)
-            cut = int(np.flatnonzero(whole == self.separator)[0])
-            parts += [whole[:cut], whole[cut + 1 :]]
+            tokens = np.asarray(row, dtype=np.int64)
+            cut = int(np.flatnonzero(tokens == self.separator)[0])
+            texts += [tokens[:cut], tokens[cut + 1 :]]
         if width is not None:
-            longest = np.array([max(len(part) for part in parts) + 1])
-            width = min(int(rounded(longest)[0]), width)
-        return padded(parts, width).view(len(rows), 2, -1)
+            longest = np.array([max(len(text) for text in texts) + 1])
+            width = min(int(round_up_lengths(longest)[0]), width)
+        return pad_tokens(texts, width).view(len(rows), 2, -1)
 
-    def example(self, rows: int, width: int) -> Tensor:
-        """The larger of two texts may be nearly all."""
-        return super().example(2 * rows, width).view(rows, 2, -1)
+    def dummy(self, rows: int, width: int) -> Tensor:
+        """Both texts of the full width, since the longer text may be nearly the whole row."""
+        return super().dummy(2 * rows, width).view(rows, 2, -1)
 
 
-class TextsEnded(TokenRows):
-    """Two texts stored with a separator between them, as one row in which <eos> ends each of them."""
+class ConcatenatedTextsCollator(TokenCollator):
+    """Two texts, stored as one row with <sep> between, for an encoder that reads <eos> in its place: (B, S)."""
 
     def __init__(self, separator: int) -> None:
         self.separator = separator
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, S)."""
-        out = padded(rows, width)
+        """(B, S), with <eos> after both texts."""
+        out = pad_tokens(rows, width)
         return out.masked_fill(out == self.separator, EOS)
 
 
-class Series:
-    """Numbers: (B, S), padded with NaN."""
-
-    def cells(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-        """As many as stored: a series has no <eos>."""
-        return lengths
-
-    terms = cells
+class SeriesCollator(ColumnCollator):
+    """Series of numbers: (B, S), padded with NaN."""
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, S)."""
+        """(B, S), float32."""
         out = np.full((len(rows), width or max(len(row) for row in rows)), np.nan, dtype=np.float32)
-        for place, row in enumerate(rows):
-            out[place, : len(row)] = row
+        for index, row in enumerate(rows):
+            out[index, : len(row)] = row
         return torch.from_numpy(out)
 
-    def example(self, rows: int, width: int) -> Tensor:
+    def dummy(self, rows: int, width: int) -> Tensor:
         """Zeros."""
         return torch.zeros(rows, width)
 
 
-class Frames:
-    """Rows of features as they are stored: (B, T, F).
+class FrameCollator(ColumnCollator):
+    """Feature frames as they are stored: (B, T, F).
 
-    What is beyond the end of a row is NaN, or −1 where features are bytes, which then are 16 bits wide. The model makes
-    floats of them, so that little is copied to it.
+    Padding is NaN for float32. For uint8 it is −1, so the tensor is int16. The model converts it to float, which keeps
+    the copy to the GPU small.
     """
 
     def __init__(self, features: int, dtype: str) -> None:
         self.features, self.dtype = features, dtype
 
-    def cells(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-        """As many as stored: frames have no <eos>."""
-        return lengths
-
-    terms = cells
-
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, T, F)."""
+        """(B, T, F), float32 or int16."""
         shape = (len(rows), width or max(len(row) for row in rows), self.features)
         out: NDArray[Any] = (
             np.full(shape, -1, np.int16) if self.dtype == "uint8" else np.full(shape, np.nan, np.float32)
         )
-        for place, row in enumerate(rows):
-            out[place, : len(row)] = row
+        for index, row in enumerate(rows):
+            out[index, : len(row)] = row
         return torch.from_numpy(out)
 
-    def example(self, rows: int, width: int) -> Tensor:
+    def dummy(self, rows: int, width: int) -> Tensor:
         """Zeros."""
         return torch.zeros(rows, width, self.features, dtype=torch.int16 if self.dtype == "uint8" else torch.float32)
 
 
-class Pictures:
-    """Rows of pixels of pictures that are all of one size, as bytes: (B, H, W·3)."""
+class PictureCollator(ColumnCollator):
+    """Pictures of one size as bytes: (B, H, W·3)."""
 
     def __init__(self, height: int, features: int) -> None:
         self.height, self.features = height, features
 
-    def cells(self, lengths: NDArray[np.int32]) -> NDArray[np.int32]:
-        """All the same."""
-        return lengths
-
-    terms = cells
-
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, H, W·3); nothing is to be padded, whatever the grid says."""
+        """(B, H, W·3), never padded, whatever `width` says."""
         return torch.from_numpy(np.stack([np.asarray(row) for row in rows]))
 
-    def example(self, rows: int, width: int) -> Tensor:
+    def dummy(self, rows: int, width: int) -> Tensor:
         """Black pictures."""
         return torch.zeros(rows, self.height, self.features, dtype=torch.uint8)
+
+
+class Collator(NamedTuple):
+    """How rows of a store become a batch."""
+
+    source: ColumnCollator = TokenCollator()
+    target: ColumnCollator = TokenCollator()
+    loss_terms: LossTerms | None = None  # from the stored source and target lengths; None: as the target column says
+
+    def collate(self, sources: Rows, targets: Rows | None = None) -> Batch:
+        """A batch of rows; without targets for prediction."""
+        source = self.source.pad(sources)
+        target = torch.empty(len(sources), 0, dtype=torch.int64) if targets is None else self.target.pad(targets)
+        return Batch(source, source_mask(source), target)
+
+    def dummy(self, rows: int, source: int, target: int) -> Any:
+        """A batch with rows of these widths, for measuring memory and speed."""
+        sources = self.source.dummy(rows, source)
+        return Batch(sources, source_mask(sources), self.target.dummy(rows, target))
+
+
+PAIR_COLLATOR = Collator()

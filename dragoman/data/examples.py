@@ -1,4 +1,4 @@
-"""What files are read as: examples, faults that name their places, and the checks that part them."""
+"""Examples, faults (lines that cannot be used), and the checks that tell them apart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from dragoman.config.settings import setting
-from dragoman.data.tokenizers import language_tags as tags
+from dragoman.data.tokenizers.language_tags import TAG_NAME, add_tag
 
 FaultKind = Literal[
     "bad-utf8",
@@ -29,20 +29,20 @@ FaultKind = Literal[
     "wrong-tags",
 ]
 FAULTS: tuple[str, ...] = get_args(FaultKind)
-# Lone surrogates stand with the controls: JSON can write them ("\ud800"), UTF-8 and every tokenizer cannot.
-UNWANTED = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-UNWANTED_BUT_TAB = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
+# Lone surrogates count as control characters: JSON can write them ("\ud800"), UTF-8 and tokenizers cannot.
+CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+CONTROLS_EXCEPT_TAB = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Fault(NamedTuple):
-    """A line that cannot be used, and why."""
+    """Why a line or a media file cannot be used."""
 
-    place: str
+    location: str  # "path:line", or the path of a media file
     kind: FaultKind
     detail: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.detail}"
+        return f"{self.location}: {self.detail}"
 
 
 class Example(NamedTuple):
@@ -52,44 +52,44 @@ class Example(NamedTuple):
     references: tuple[str, ...]
     path: str
     line: int
-    tag: str = ""  # what the target is, where one model learns several
-    at: str = ""  # where a recording or picture is read from; the source is then its name in the manifest
-    word_lines: tuple[int, ...] = ()  # of every word, where each stands on a line of its own
+    tag: str = ""  # the target language in a multilingual corpus
+    media_path: str = ""  # of a media file, whose source is its name in the manifest
+    word_lines: tuple[int, ...] = ()  # the line of every word, in files with one word per line
 
     @property
-    def tagged(self) -> str:
-        """The source as a model reads it, its tag in front; of a recording or picture where it is read from."""
-        if self.at:
-            return self.at
-        return tags.tagged(self.source, self.tag) if self.tag else self.source
+    def model_input(self) -> str:
+        """What the source tokenizer encodes: the source with its language tag, or the path of the media file."""
+        if self.media_path:
+            return self.media_path
+        return add_tag(self.source, self.tag) if self.tag else self.source
 
     @property
-    def place(self) -> str:
-        """Where the example stands, as "path:line"; made on demand, since most are never asked for."""
+    def location(self) -> str:
+        """ "path:line" for error messages."""
         return f"{self.path}:{self.line}"
 
-    def place_of_word(self, word: int) -> str:
-        """Where a word of a sentence stands, counted from 0; that of the example where all are on one line."""
-        return f"{self.path}:{self.word_lines[word]}" if self.word_lines else self.place
+    def word_location(self, word: int) -> str:
+        """ "path:line" of a word, counted from 0."""
+        return f"{self.path}:{self.word_lines[word]}" if self.word_lines else self.location
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Where some pairs stand: two files in which line i of one answers line i of the other, or one file of both."""
+    """Two parallel files, line i of one the translation of line i of the other, or one file of pairs."""
 
     source: str | None = setting(None, help="a file of source lines")
     target: str | None = setting(None, help="a file of target lines, one for each source line")
-    file: str | None = setting(None, help="in place of both: one file of pairs")
-    tag: str | None = setting(None, help='what the targets are, such as "de", where one model learns several languages')
+    file: str | None = setting(None, help="instead of both: one file of pairs")
+    tag: str | None = setting(None, help='target language in a multilingual corpus, such as "de"')
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         named = [name for name in ("source", "target", "file") if getattr(self, name) is not None]
         if named in (["source"], ["target"]):
             yield f"{'target' if named == ['source'] else 'source'}: missing; expected text"
         elif named not in (["source", "target"], ["file"]):
             yield f"found {', '.join(named) or 'no file'}, expected source and target, or file"
-        if self.tag is not None and not tags.NAME.fullmatch(self.tag):
+        if self.tag is not None and not TAG_NAME.fullmatch(self.tag):
             yield f"tag: found {self.tag!r}, expected letters, digits, '.', '_' or '-', such as \"de\""
 
     @property
@@ -98,8 +98,8 @@ class Pairs:
         return tuple(path for path in (self.source, self.target, self.file) if path is not None)
 
 
-class FaultyError(Exception):
-    """Carries a fault out of a nested check; the caller knows the place."""
+class FaultError(Exception):
+    """A fault without its location, which the caller knows."""
 
     def __init__(self, kind: FaultKind, detail: str) -> None:
         super().__init__(detail)
@@ -107,26 +107,26 @@ class FaultyError(Exception):
         self.detail = detail
 
 
-def check_side(text: str, side: str, max_characters: int, unwanted: re.Pattern[str] = UNWANTED) -> None:
-    """That a text can be one side of an example; raises a FaultyError."""
+def check_text(text: str, name: str, max_characters: int, controls: re.Pattern[str] = CONTROLS) -> None:
+    """Raise FaultError unless a text can be the source or target of an example; `name` is for the message."""
     # No control character is printable, and isprintable is several times faster than the search.
-    if not text.isprintable() and (found := unwanted.search(text)):
-        code, where = ord(found[0]), f"at offset {found.start()} of the {side}"
+    if not text.isprintable() and (match := controls.search(text)):
+        code, where = ord(match[0]), f"at offset {match.start()} of the {name}"
         if code >= 0xD800:
-            raise FaultyError("bad-utf8", f"found the lone surrogate U+{code:04X} {where}, expected whole characters")
-        raise FaultyError("control-characters", f"found U+{code:04X} {where}, expected no control characters")
+            raise FaultError("bad-utf8", f"found the lone surrogate U+{code:04X} {where}, expected complete characters")
+        raise FaultError("control-characters", f"found U+{code:04X} {where}, expected no control characters")
     if not text or text.isspace():
-        raise FaultyError("empty-side", f"the {side} is empty, expected text")
+        raise FaultError("empty-side", f"the {name} is empty, expected text")
     if len(text) > max_characters:
-        raise FaultyError("over-long", f"the {side} has {len(text)} characters, expected at most {max_characters}")
+        raise FaultError("over-long", f"the {name} has {len(text)} characters, expected at most {max_characters}")
 
 
-def checked_example(source: str, references: Sequence[str], name: str, number: int, max_characters: int) -> Example:
-    """An example whose sides were all looked at; empty references but the first are left out."""
-    check_side(source, "source", max_characters)
-    check_side(references[0] if references else "", "target", max_characters)
+def make_example(source: str, references: Sequence[str], path: str, line: int, max_characters: int) -> Example:
+    """An example of checked texts; raises FaultError. Empty references after the first are dropped."""
+    check_text(source, "source", max_characters)
+    check_text(references[0] if references else "", "target", max_characters)
     if len(references) > 1:
         references = [references[0], *(text for text in references[1:] if text and not text.isspace())]
         for index, text in enumerate(references[1:], 2):
-            check_side(text, f"reference {index}", max_characters)
-    return Example(source, tuple(references), name, number)
+            check_text(text, f"reference {index}", max_characters)
+    return Example(source, tuple(references), path, line)

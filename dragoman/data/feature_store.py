@@ -1,7 +1,7 @@
-"""A store of feature rows on disk: recordings, text lines and pictures alike are rows (T, F).
+"""A store of feature rows on disk: recordings, text lines and pictures are all rows (T, F).
 
-Files are decoded once, when the store is written; training reads rows from the store one by one, so memory stays
-flat. What is a token budget for text is a budget of frames here.
+The media files are decoded once, when the store is written. Training reads the rows one by one, so its memory does not
+grow with the corpus. A batch has a budget of frames instead of tokens.
 """
 
 from __future__ import annotations
@@ -22,123 +22,123 @@ from dragoman.data.examples import Fault
 from dragoman.data.media.archives import MediaError, read_many
 from dragoman.data.store import TokenStore, read_at
 
-_ABOUT, _NUMBERS, _SPANS, _PLACES = "features.json", "features.numbers", "features.spans", "features.places"
+_INFO, _VALUES, _SPANS, _PATHS = "features.json", "features.values", "features.spans", "features.paths"
 
 
-class Decoder(Protocol):
-    """What makes features of a file's bytes: AudioConfig, LineImageConfig or PictureConfig."""
+class MediaDecoder(Protocol):
+    """Makes features of a file's content: AudioConfig, LineImageConfig or PictureConfig."""
 
     dtype: ClassVar[str]
     step: ClassVar[float]
 
     @property
     def features(self) -> int:
-        """Numbers a frame."""
+        """Numbers per frame."""
 
-    def decode(self, data: bytes, place: str) -> NDArray[Any]:
-        """The features (T, F), or a MediaError that names the place."""
+    def decode(self, data: bytes, path: str) -> NDArray[Any]:
+        """The features (T, F); raises MediaError with the path."""
 
 
 def write_features(
-    folder: Path, places: Sequence[str], decoder: Decoder, note: Callable[[int], None] = lambda done: None
+    folder: Path, paths: Sequence[str], decoder: MediaDecoder, progress: Callable[[int], None] = lambda done: None
 ) -> list[Fault]:
-    """Decode what stands at these locations into a store, row i for location i; what cannot be used is returned.
+    """Decode media files into a store, row i for path i. Returns the faults of files that cannot be used.
 
-    A row with a fault is there but empty, so that no other moves: leave it out of the batches. Archives are read
-    once, front to back, and one file is in memory at a time. `note` hears how many files are done.
+    The row of a file with a fault is empty and must not come into a batch. Each archive is read once, from front to
+    back, and one file is in memory at a time. `progress` is called with the number of files that are done.
     """
     folder.mkdir(parents=True)
     faults: dict[int, Fault] = {}
-    spans = np.zeros((len(places), 2), np.int64)  # where rows begin and end, counted in frames
+    spans = np.zeros((len(paths), 2), np.int64)  # start and end of every row, counted in frames
     end = 0
-    with (folder / _NUMBERS).open("wb") as file:
-        for done, (number, found) in enumerate(read_many(places), 1):
+    with (folder / _VALUES).open("wb") as file:
+        for done, (index, data) in enumerate(read_many(paths), 1):
             try:
-                if isinstance(found, Fault):
-                    faults[number] = found
+                if isinstance(data, Fault):
+                    faults[index] = data
                 else:
-                    rows = decoder.decode(found, places[number])
-                    file.write(np.ascontiguousarray(rows, decoder.dtype).tobytes())
-                    spans[number] = end, end + len(rows)
-                    end += len(rows)
+                    frames = decoder.decode(data, paths[index])
+                    file.write(np.ascontiguousarray(frames, decoder.dtype).tobytes())
+                    spans[index] = end, end + len(frames)
+                    end += len(frames)
             except MediaError as error:
-                faults[number] = error.fault
-            note(done)
+                faults[index] = error.fault
+            progress(done)
     (folder / _SPANS).write_bytes(spans.tobytes())
-    (folder / _PLACES).write_text("".join(json.dumps(place) + "\n" for place in places), encoding="utf-8")
-    about = {"dtype": decoder.dtype, "features": decoder.features, "step": decoder.step}
-    (folder / _ABOUT).write_text(json.dumps(about), encoding="utf-8")  # last: without it there is no store
-    return [faults[number] for number in sorted(faults)]
+    (folder / _PATHS).write_text("".join(json.dumps(path) + "\n" for path in paths), encoding="utf-8")
+    info = {"dtype": decoder.dtype, "features": decoder.features, "step": decoder.step}
+    (folder / _INFO).write_text(json.dumps(info), encoding="utf-8")  # last: without it there is no store
+    return [faults[index] for index in sorted(faults)]
 
 
 class FeatureColumn:
-    """Feature rows on disk, opened for reading; what a `Column` is for tokens."""
+    """Feature rows on disk, opened for reading."""
 
     def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
-        self.features: int = about["features"]
-        self.step: float = about["step"]
-        self.dtype = np.dtype(about["dtype"])
+        info = json.loads((folder / _INFO).read_text(encoding="utf-8"))
+        self.features: int = info["features"]
+        self.step: float = info["step"]
+        self.dtype = np.dtype(info["dtype"])
         self._spans = np.fromfile(folder / _SPANS, np.int64).reshape(-1, 2)
-        self._places = folder / _PLACES
-        self._numbers = os.open(folder / _NUMBERS, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        weakref.finalize(self, os.close, self._numbers)
+        self._paths = folder / _PATHS
+        self._values = os.open(folder / _VALUES, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        weakref.finalize(self, os.close, self._values)
 
     def __len__(self) -> int:
         return len(self._spans)
 
-    def places(self) -> list[str]:
-        """The location that every row was read from."""
-        return [json.loads(line) for line in self._places.read_text(encoding="utf-8").splitlines()]
+    def paths(self) -> list[str]:
+        """The path that every row was read from."""
+        return [json.loads(line) for line in self._paths.read_text(encoding="utf-8").splitlines()]
 
     def lengths(self) -> NDArray[np.int32]:
-        """Frames in every row; 0: the row had a fault."""
+        """Frames of every row; 0 for a file with a fault."""
         return (self._spans[:, 1] - self._spans[:, 0]).astype(np.int32)
 
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
-        """The rows asked for, (T, F) each, as they were stored."""
+        """These rows as they are stored, (T, F) each."""
         width, out = self.dtype.itemsize * self.features, []
         for index in indices:
             start, end = self._spans[int(index)].tolist()
-            data = read_at(self._numbers, (end - start) * width, start * width)
+            data = read_at(self._values, (end - start) * width, start * width)
             out.append(np.frombuffer(data, self.dtype).reshape(-1, self.features))
         return out
 
 
-def feature_statistics(column: FeatureColumn, numbers: Iterable[int] | None = None) -> tuple[Tensor, Tensor]:
-    """Mean and deviation (F,) of every feature over all frames, or those of some rows; one row in memory at a time."""
+def feature_statistics(column: FeatureColumn, rows: Iterable[int] | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation (F,) over the frames of all or some rows; one row is in memory at a time."""
     count, total, squares = 0, np.zeros(column.features), np.zeros(column.features)
-    for number in range(len(column)) if numbers is None else numbers:
-        row = column.rows([number])[0].astype(np.float64) * column.step
-        count, total, squares = count + len(row), total + row.sum(0), squares + (row**2).sum(0)
+    for row in range(len(column)) if rows is None else rows:
+        frames = column.rows([row])[0].astype(np.float64) * column.step
+        count, total, squares = count + len(frames), total + frames.sum(0), squares + (frames**2).sum(0)
     mean = total / max(count, 1)
     deviation = np.sqrt(np.maximum(squares / max(count, 1) - mean**2, 0.0))
     return torch.from_numpy(mean).float(), torch.from_numpy(deviation).float()
 
 
 class FeatureRows:
-    """Rows of a store that are rows of features, some perhaps several times: a picture has several captions."""
+    """A source column of feature rows. A row may occur several times: a picture has several captions."""
 
     def __init__(self, column: FeatureColumn, numbers: NDArray[np.int64]) -> None:
-        """`numbers` says which row of features each is."""
+        """`numbers[i]` is the feature row of row i."""
         self.column, self.numbers = column, numbers
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def lengths(self) -> NDArray[np.int32]:
-        """Frames in every row."""
+        """Frames of every row."""
         return self.column.lengths()[self.numbers]
 
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
-        """The rows asked for, (T, F) each, as they were stored."""
+        """These rows as they are stored, (T, F) each."""
         return self.column.rows(self.numbers[np.asarray(indices, np.int64)])
 
 
 class MediaStore:
-    """Feature rows and the token rows that answer them; what a `TokenStore` is for text.
+    """Feature rows as sources and token rows as targets.
 
-    On disk it is a store of tokens whose sources are the numbers of feature rows, which stand beside it.
+    On disk it is a token store whose sources are row numbers of the feature store beside it.
     """
 
     def __init__(self, folder: Path, column: FeatureColumn) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-SIDES = ("source", "target")
+COLUMNS = ("source", "target")
 LENGTHS_AT_ONCE = 1 << 20
 
 
@@ -132,17 +132,17 @@ class StoreWriter:
         self.folder = folder
         self.dtypes = {
             side: "uint16" if size <= 1 << 16 else "uint32"
-            for side, size in zip(SIDES, (source_vocabulary, target_vocabulary), strict=True)
+            for side, size in zip(COLUMNS, (source_vocabulary, target_vocabulary), strict=True)
         } | dict(dtypes or {})
-        self.tokens = {side: (folder / f"{side}.tokens").open("wb") for side in SIDES}
-        self.offsets = {side: (folder / f"{side}.offsets").open("wb") for side in SIDES}
-        self.ends = dict.fromkeys(SIDES, 0)
+        self.tokens = {side: (folder / f"{side}.tokens").open("wb") for side in COLUMNS}
+        self.offsets = {side: (folder / f"{side}.offsets").open("wb") for side in COLUMNS}
+        self.ends = dict.fromkeys(COLUMNS, 0)
         for file in self.offsets.values():
             file.write(np.zeros(1, np.int64).tobytes())
 
     def add(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
         """Append as many rows to both sides."""
-        for side, rows in zip(SIDES, (sources, targets), strict=True):
+        for side, rows in zip(COLUMNS, (sources, targets), strict=True):
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
             flat = np.fromiter(chain.from_iterable(rows), self.dtypes[side], int(lengths.sum()))
             ends = self.ends[side] + np.cumsum(lengths)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.tracker import ConstraintTracker
 from dragoman.decoding.coverage import Coverage, without_repeats

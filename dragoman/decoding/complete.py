@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import EOS, PAD
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.greedy import Choose, follow, most_probable
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import ROWS, Sampling, key_of, roulette

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dragoman.data.batching import batch_of
+from dragoman.data.batch import batch_of
 from dragoman.errors import RunError
 from dragoman.files import digest
 from dragoman.models.heads.softmax import full_precision

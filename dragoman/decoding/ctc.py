@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenizers.tokenizer import EOS, PAD
+from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
 from dragoman.layers.ctc import NOTHING, collapsed, text_log_probability

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.beam import NOTHING, Live, Nexts, begin, each_of, hypotheses, next_tokens, plain_choice, settle
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.cuda_graph_step import (

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batching import Batch, rounded
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.batch import Batch, round_up_lengths
+from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.layers.self_attention import SelfAttention, Shared
 from dragoman.models.contracts import State, map_tensors
@@ -33,7 +33,7 @@ SHARE = 0.25  # of the GPU's memory, for all buffers together
 
 def on_grid(number: int, step: int = 1) -> int:
     """The number rounded up to the grid of shapes, and to a multiple of `step`."""
-    whole = int(rounded(np.array([number]))[0])
+    whole = int(round_up_lengths(np.array([number]))[0])
     return -(-whole // step) * step
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from dragoman.data.batching import Batch
+from dragoman.data.batch import Batch
 from dragoman.errors import DragomanError
 from dragoman.models.contracts import ClassifierModel, ClassifierOutput
 from dragoman.scoring.label_metrics import classification_report
@@ -95,12 +95,12 @@ class NumberReadout:
 
     def read(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[Answer]:
         """Numbers."""
-        values = [codec.value(scaled) for scaled in answers(model, batch).values[:, 0].double().tolist()]
+        values = [codec.unscale(scaled) for scaled in answers(model, batch).values[:, 0].double().tolist()]
         return [Answer(f"{value:.7g}", value, {"value": value}) for value in values]
 
     def truths(self, batch: Batch, codec: Any) -> list[Any]:
         """Numbers."""
-        return [codec.value(scaled) for scaled in batch.target[:, 0].tolist()]
+        return [codec.unscale(scaled) for scaled in batch.target[:, 0].tolist()]
 
     def truth(self, text: str) -> Any:
         """The number."""

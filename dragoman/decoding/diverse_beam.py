@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.errors import ConfigError
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import PAD, SOS
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.errors import ConfigError, hint
 from dragoman.models.contracts import Model, NonAutoregressiveModel, TokenScores
 

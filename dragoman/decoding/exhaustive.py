@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dragoman.config.settings import Range, setting
-from dragoman.data.tokenizers.tokenizer import EOS, SOS
+from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, Step, divisor
 from dragoman.decoding.methods import Request
 from dragoman.errors import ConfigError

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from dragoman.data.batching import Batch
-from dragoman.data.formats.single_text import HIDDEN
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SPECIALS
+from dragoman.data.batch import Batch
+from dragoman.data.formats.masked_text import MASK_ID
+from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
 from dragoman.decoding.direct import Answer
 from dragoman.errors import ConfigError, DragomanError
 from dragoman.scoring.metric import OutputKind
@@ -31,7 +31,7 @@ class FillReadout:
             raise ConfigError(
                 f'predict fills [MASK] by model.kind = "masked-lm"; this run has "{kind}", which fills none'
             )
-        hidden = (batch.source == HIDDEN) & batch.source_mask
+        hidden = (batch.source == MASK_ID) & batch.source_mask
         scores = model.fill(batch.source, batch.source_mask, hidden)
         if not bool(scores[hidden].isfinite().all()):
             raise DragomanError("found no answer: the model's outputs are NaN or infinite; its weights are broken")
@@ -41,7 +41,7 @@ class FillReadout:
         for row, source in enumerate(batch.source.tolist()):
             masks = []
             for place, token in enumerate(source):
-                if token != HIDDEN:
+                if token != MASK_ID:
                     continue
                 tokens = likeliest.indices[row, place].tolist()
                 sure = likeliest.values[row, place].exp().tolist()

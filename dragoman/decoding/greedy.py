@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenizers.tokenizer import EOS, SOS
+from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.hypothesis import Hypothesis, Step, allowed, divisor
 from dragoman.kernels.topk import first_best
 

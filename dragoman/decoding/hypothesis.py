@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from torch import Tensor
 
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS, UNK
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 
 NEVER_WRITTEN = (PAD, UNK, SOS)  # a model may give these probability, but they are no text
 assert sorted(NEVER_WRITTEN) == list(range(len(NEVER_WRITTEN)))  # the first columns: `allowed` cuts them as a block

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import padded
-from dragoman.data.tokenizers.tokenizer import EOS, SOS
+from dragoman.data.batch import pad_tokens
+from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding import ctc
 from dragoman.decoding.beam import beam
 from dragoman.decoding.ctc import BLANK, Fusion
@@ -122,7 +122,7 @@ class Joint:
     ) -> list[tuple[float, ...]]:
         """Log-probability of every token of texts of one source, CTC's spread evenly over a text."""
         device = written.lengths.device
-        target = padded(texts).to(device)  # (k, L) with <eos>
+        target = pad_tokens(texts).to(device)  # (k, L) with <eos>
         sizes = torch.tensor([len(text) for text in texts], device=device)
         inputs = torch.cat([target.new_full((len(texts), 1), SOS), target[:, :-1]], 1)
         following, _ = model.read(inputs, state.expand(len(texts)))

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
-from dragoman.data.batching import batch_of
-from dragoman.data.bptt import RunningPlan
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.batch import batch_of
+from dragoman.data.bptt import BpttPlan
+from dragoman.data.tokenizers.base import PAD
 from dragoman.scoring.perplexity import TextLikelihood, TextSize
 
 
 @torch.no_grad()
 def text_likelihood(
     model: Any,  # a LanguageModel that does not train
-    plan: RunningPlan,  # not shuffled, so that every token is predicted once
+    plan: BpttPlan,  # not shuffled, so that every token is predicted once
     size: TextSize,
     device: torch.device,
     interrupted: Callable[[], bool] = lambda: False,
@@ -28,11 +28,11 @@ def text_likelihood(
 
     None if interrupted. `rows` lanes are read at once, which changes nothing but the time and memory it takes.
     """
-    assert plan.spare == 0, "a shuffled plan leaves tokens out"
+    assert plan.skipped == 0, "a shuffled plan leaves tokens out"
     nats = torch.zeros((), dtype=torch.float64, device=device)
     correct = torch.zeros((), dtype=torch.long, device=device)
-    for first in range(0, plan.lanes, rows):
-        lanes = slice(first, min(first + rows, plan.lanes))
+    for first in range(0, plan.streams, rows):
+        lanes = slice(first, min(first + rows, plan.streams))
         carried = model.carry(lanes.stop - first)
         for segment in plan.epoch(0, lanes):
             if interrupted():

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import NEVER_WRITTEN
 from dragoman.errors import DataError
 from dragoman.models.contracts import State, join_tensors

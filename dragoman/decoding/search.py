@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import PAIRS, Batch, Form
+from dragoman.data.batch import Batch
+from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.decoding import ctc
 from dragoman.decoding import cuda_graph_beam as repeated
 from dragoman.decoding import cuda_graph_step as captured
@@ -184,7 +185,7 @@ def search_all(
     text: Callable[[Sequence[int]], str] = str,
     rules: Sequence[ConstraintAutomaton | None] | None = None,
     traces: list[Trace | None] | None = None,
-    form: Form = PAIRS,
+    collator: Collator = PAIR_COLLATOR,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """(place, hypotheses) for many sources, batched by length; each place comes once, in the order of lengths.
 
@@ -194,7 +195,7 @@ def search_all(
     order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
     for first in range(0, len(order), rows):
         places = order[first : first + rows]
-        batch = form.batch([sources[place] for place in places]).to(device)
+        batch = collator.collate([sources[place] for place in places]).to(device)
         own = None if rules is None else [rules[place] for place in places]
         trace = None if traces is None else Trace(len(places))
         found = search(model, batch, config, ratio, n_best, method=method, text=text, rules=own, trace=trace)

@@ -16,8 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import EOS, Tokenizer
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request
 from dragoman.decoding.search import in_steps

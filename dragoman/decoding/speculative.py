@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import Hypothesis, allowed, divisor
 from dragoman.decoding.methods import Request, Writer
 from dragoman.errors import ConfigError

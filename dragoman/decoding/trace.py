@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.tokenizers.base import EOS
 
 NOTHING = float("-inf")
 KEPT, COMPLETE = "kept", "complete"

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.methods import Method
 from dragoman.decoding.shortlist import Shortlist

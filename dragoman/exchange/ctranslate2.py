@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.data.tokenizers.tokenizer import EOS, SOS, UNK, Tokenizer
+from dragoman.data.tokenizers.base import EOS, SOS, UNK, Tokenizer
 from dragoman.decoding.hypothesis import NEVER_WRITTEN
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.files import digest, remove_folder

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import torch
 
-from dragoman.data.tokenizers.tokenizer import EOS, Tokenizer
+from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
 from dragoman.decoding.search import limits_of

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 
 from dragoman.config import settings
-from dragoman.data.batching import batch_of
-from dragoman.data.media.codec import Features
+from dragoman.data.batch import batch_of
+from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.readers.lines import read_lines
-from dragoman.data.tokenizers.language_tags import asked, check_tag
+from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
 from dragoman.decoding.ctc import Fusion
 from dragoman.decoding.ensemble import Average, Ensemble
 from dragoman.decoding.exhaustive import Exhaustive
@@ -113,7 +113,7 @@ class Reranker:
                 )
             run = Completer(folder, device) if folder.task.running else Predictor(folder, device)
         self.run = run
-        if isinstance(run, Predictor) and isinstance(run.source_tokenizer, Features):
+        if isinstance(run, Predictor) and isinstance(run.source_tokenizer, FeatureExtractor):
             raise ConfigError(
                 f'--rerank needs a reverse run or a language model; {run.run.folder} has task = "{run.config.task}", '
                 "which reads files"
@@ -174,7 +174,7 @@ class Rerankers:
 @torch.no_grad()
 def backwards(reverse: Predictor, pairs: Sequence[tuple[str, str]], tag: str | None, rows: int = 64) -> list[float]:
     """For (output, source) the mean log-probability a token of the source, 0 where the run has no room for it."""
-    outputs = [asked(output, tag, reverse.tags, f"output {place}") for place, (output, _) in enumerate(pairs, 1)]
+    outputs = [ensure_tag(output, tag, reverse.tags, f"output {place}") for place, (output, _) in enumerate(pairs, 1)]
     read = reverse.source_tokenizer.encode_batch(outputs)
     written = reverse.target_tokenizer.encode_batch([source for _, source in pairs])
     room = reverse.model.max_positions
@@ -270,7 +270,7 @@ def asked_how(
     reranker = None
     if "rerank" in given:
         reranker = rerankers(given["rerank"], given.get("rerank_weight", ()), given.get("rerank_tag"), device)
-        if isinstance(predictor.source_tokenizer, Features):
+        if isinstance(predictor.source_tokenizer, FeatureExtractor):
             reranker.texts_alone(run)
     return predictor, {"method": method, "rerank": reranker}
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dragoman.config import settings
-from dragoman.data.bptt import HeldText, OverlappingPlan
-from dragoman.data.tokenizers.tokenizer import EOS, UNK
+from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
+from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.complete import complete
 from dragoman.decoding.likelihood import mean_log_probabilities, text_likelihood
 from dragoman.decoding.sampling import Sampling
@@ -165,10 +165,10 @@ class Completer:
             if len(together) == LINES:
                 take()
         take()
-        text = HeldText(np.concatenate(parts))
+        text = InMemoryStream(np.concatenate(parts))
         if not count:
             raise DataError("nothing to evaluate: no line was read")
-        plan = OverlappingPlan(text, self.config.model.segment)
+        plan = OverlappingBpttPlan(text, self.config.model.segment)
         found = text_likelihood(
             self.model, plan, size, self.device, rows=batch_size, progress=progress or (lambda tokens: None)
         )

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from dragoman.data.batching import Form, Rows
+from dragoman.data.batch import Rows
+from dragoman.data.collate import Collator
 from dragoman.data.examples import Example, Fault
 from dragoman.data.feature_store import FeatureColumn, write_features
-from dragoman.data.media.codec import Features
+from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import select_metrics
 from dragoman.tasks.base import Task
@@ -55,16 +56,18 @@ def metric_names(asked: str | Sequence[str], task: Task, units: Units) -> tuple[
     return names
 
 
-def read_files(codec: Features, examples: Sequence[Example], owner: object) -> tuple[list[Example], list[Fault]]:
+def read_files(
+    codec: FeatureExtractor, examples: Sequence[Example], owner: object
+) -> tuple[list[Example], list[Fault]]:
     """Recordings or pictures read once, into a folder that goes with its owner; and what cannot be read."""
-    places = list(dict.fromkeys(example.tagged for example in examples))
+    places = list(dict.fromkeys(example.model_input for example in examples))
     beside = tempfile.mkdtemp(prefix="dragoman-features-")
     weakref.finalize(owner, shutil.rmtree, beside, ignore_errors=True)
     folder = Path(beside) / "features"
-    wrong = {fault.place: fault for fault in write_features(folder, places, codec.config)}
-    codec.remember(FeatureColumn(folder))
-    named = [(one, wrong.get(one.tagged)) for one in examples]
-    faults = [Fault(one.place, fault.kind, str(fault)) for one, fault in named if fault is not None]
+    wrong = {fault.location: fault for fault in write_features(folder, places, codec.config)}
+    codec.use_store(FeatureColumn(folder))
+    named = [(one, wrong.get(one.model_input)) for one in examples]
+    faults = [Fault(one.location, fault.kind, str(fault)) for one, fault in named if fault is not None]
     return [one for one, fault in named if fault is None], faults
 
 
@@ -78,14 +81,14 @@ class ReferenceLoss(NamedTuple):
 
 @torch.no_grad()
 def reference_loss(
-    model: Any, sources: Rows, targets: Rows, form: Form, device: torch.device, batch_size: int
+    model: Any, sources: Rows, targets: Rows, collator: Collator, device: torch.device, batch_size: int
 ) -> ReferenceLoss:
     """How probable targets are; those that the model cannot write at all are left out and counted."""
     order = sorted(range(len(targets)), key=lambda place: len(targets[place]))
     total, correct, count, too_long = 0.0, 0, 0, 0
     for first in range(0, len(order), batch_size):
         places = order[first : first + batch_size]
-        batch = form.batch([sources[p] for p in places], [targets[p] for p in places]).to(device)
+        batch = collator.collate([sources[p] for p in places], [targets[p] for p in places]).to(device)
         scores = model.score(batch)
         total -= float(scores.log_probabilities.sum(dtype=torch.float64))
         correct += int(scores.correct.sum())

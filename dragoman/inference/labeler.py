@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from dragoman.data.examples import Example, Fault
-from dragoman.data.formats.formats import Row
-from dragoman.data.formats.single_text import MASK
-from dragoman.data.tokenizers.labels import Labels
-from dragoman.data.tokenizers.tokenizer import UNKNOWN_SURFACE
+from dragoman.data.formats.base import Row
+from dragoman.data.formats.masked_text import MASK
+from dragoman.data.tokenizers.base import UNKNOWN_SURFACE
+from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.decoding.direct import Answer
 from dragoman.decoding.fill_mask import FillReadout, hidden_scores
 from dragoman.errors import ConfigError, DataError
@@ -39,9 +39,9 @@ class Labeler:
         self.run, self.config, self.readout = run, run.config, readout
         self.device = resolve_device(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
-        self.labels = self.target_tokenizer.names if isinstance(self.target_tokenizer, Labels) else ()
+        self.labels = self.target_tokenizer.names if isinstance(self.target_tokenizer, LabelVocabulary) else ()
         self.shape = run.task.shape_of(run.config)
-        self.form = run.task.form_of(run.config, self.source_tokenizer)
+        self.collator = run.task.form_of(run.config, self.source_tokenizer)
         self.model: Any = run.model(self.device)
 
     def predict(self, texts: Sequence[str], *, batch_size: int = 64) -> list[Answer]:
@@ -84,7 +84,7 @@ class Labeler:
         sources: list[list[Any]] = []
         targets: list[list[Any]] | None = None
         for place in places:  # one by one, so that a mistake names its input
-            left, right = self.shape.inputs([texts[place]], self.source_tokenizer, first + place)
+            left, right = self.shape.encode_inputs([texts[place]], self.source_tokenizer, first + place)
             self._check_length(left[0], f"input {first + place}")
             sources += left
             if right is not None:
@@ -93,7 +93,7 @@ class Labeler:
         for start in range(0, len(order), rows):
             chosen = order[start : start + rows]
             some = None if targets is None else [targets[index] for index in chosen]
-            batch = self.form.batch([sources[index] for index in chosen], some).to(self.device)
+            batch = self.collator.collate([sources[index] for index in chosen], some).to(self.device)
             answers = self.readout.read(self.model, batch, self.target_tokenizer)
             for index, answer in zip(chosen, answers, strict=True):
                 out[places[index]] = answer
@@ -106,7 +106,7 @@ class Labeler:
         bounds = [(f"model.encoder.{bound}", most)]
         steps = getattr(getattr(self.config.model, "pooling", None), "steps", 0)
         bounds.append(("model.pooling.steps", steps or None))
-        count = int(self.form.source.cells(np.array([len(row)], np.int32))[0])
+        count = int(self.collator.source.padded_lengths(np.array([len(row)], np.int32))[0])
         for place, limit in bounds:
             if limit is not None and count > limit:
                 raise DataError(f"{where}: found a length of {count}, expected at most the {limit} of {place}")
@@ -116,12 +116,12 @@ class Labeler:
         kept: list[Example] = []
         tokens: list[Row] = []
         wrong = []
-        rows = self.shape.rows(examples, self.source_tokenizer, self.target_tokenizer)
+        rows = self.shape.encode(examples, self.source_tokenizer, self.target_tokenizer)
         for example, row in zip(examples, rows, strict=True):
             if isinstance(row, Fault):
                 wrong.append(str(row))
             else:
-                self._check_length(row[0], example.place)
+                self._check_length(row[0], example.location)
                 kept.append(example)
                 tokens.append(row)
         return kept, tokens, wrong
@@ -148,7 +148,7 @@ class Labeler:
         kept = sorted(rows, key=lambda row: len(row[0]))
         for start in range(0, len(kept), batch_size):
             some = kept[start : start + batch_size]
-            loss = self.model(self.form.batch([one[0] for one in some], [one[1] for one in some]).to(self.device))
+            loss = self.model(self.collator.collate([one[0] for one in some], [one[1] for one in some]).to(self.device))
             total, count = total + float(loss.total), count + int(loss.count)
         return total / count
 
@@ -223,13 +223,13 @@ class MaskFiller(Labeler):
         return {"segments": len(examples), **{name: found[name] for name in found if name in wanted}}, []
 
     def _batches(self, examples: Sequence[Example], count: int, done: Callable[[int], None]) -> Iterator[Any]:
-        rows = self.shape.rows(examples, self.source_tokenizer, self.target_tokenizer)
+        rows = self.shape.encode(examples, self.source_tokenizer, self.target_tokenizer)
         kept = sorted((row for row in rows if len(row) == 2 and row[0]), key=lambda row: len(row[0]) + len(row[1]))
         if not kept:
             raise DataError(f"nothing to evaluate: no text among {len(examples)} is long enough")
         for start in range(0, len(kept), count):
             some = kept[start : start + count]
-            yield self.form.batch([one[0] for one in some], [one[1] for one in some]).to(self.device)
+            yield self.collator.collate([one[0] for one in some], [one[1] for one in some]).to(self.device)
             done(len(examples) * min(len(kept), start + count) // len(kept) - len(examples) * start // len(kept))
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from dragoman.config import settings
 from dragoman.data.examples import Example, Fault
-from dragoman.data.media.codec import Features
-from dragoman.data.tokenizers.language_tags import asked, check_tag, untagged
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag, split_tag
 from dragoman.decoding.confidence import calibrated, token_confidences
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
@@ -68,7 +68,7 @@ class Predictor:
         self.called: Callable[[int], str] = "input {}".format  # where the input with a number stands, for errors
         self.unreadable: Callable[[Fault], None] | None = None  # hears of files left out; None: they are errors
         self.tells_scores = True  # False: who asks wants text alone, and the engine need not work out scores
-        self.form = run.task.form_of(run.config, self.source_tokenizer)
+        self.collator = run.task.form_of(run.config, self.source_tokenizer)
         self.model: Any = run.model(self.device)
         if precision == "bfloat16":
             self.model.bfloat16()
@@ -182,7 +182,7 @@ class Predictor:
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
-        if isinstance(self.source_tokenizer, Features):
+        if isinstance(self.source_tokenizer, FeatureExtractor):
             window = min(window, MEDIA_WINDOW)
         options = {"beam": beam, "length_penalty": length_penalty}
         given = {**(search or {}), **{key: value for key, value in options.items() if value is not None}}
@@ -196,7 +196,7 @@ class Predictor:
             raise ConfigError(
                 f"diversity_penalty: found {config.diversity_penalty}, expected beam_groups above 1 with it"
             )
-        if (terminology is not None or placeholders) and isinstance(self.source_tokenizer, Features):
+        if (terminology is not None or placeholders) and isinstance(self.source_tokenizer, FeatureExtractor):
             asked = "terminology" if terminology is not None else "placeholders"
             raise ConfigError(f"{asked}: looks at the text of a source; {self.run.folder} reads files")
         if n_best > config.beam and method is None:
@@ -217,7 +217,7 @@ class Predictor:
         items = (one if isinstance(one, ConstrainedInput) else ConstrainedInput(one) for one in texts)
         return (
             ConstrainedInput(
-                text, add_source_constraints(one.constraints, untagged(text, self.tags)[1], terms, placeholders)
+                text, add_source_constraints(one.constraints, split_tag(text, self.tags)[1], terms, placeholders)
             )
             for number, one in enumerate(items, 1)
             for text in self._read_as([one.text], tag, number)
@@ -233,7 +233,7 @@ class Predictor:
         for number, text in enumerate(texts, first):
             if not isinstance(text, str):
                 raise TypeError(f"found {text!r} among the texts, expected strings")
-            yield asked(text, tag, self.tags, f"input {number}") if text.strip() else text
+            yield ensure_tag(text, tag, self.tags, f"input {number}") if text.strip() else text
 
     def _stream(
         self,
@@ -255,7 +255,7 @@ class Predictor:
             predictions = self._window(together, config, rows, kept, first, traces, method, scores, done)
             first += len(together)
             if rerank is not None:
-                sources = [untagged(one.text, self.tags)[1] for one in together]
+                sources = [split_tag(one.text, self.tags)[1] for one in together]
                 predictions = list(rerank.ranked(sources, predictions, n_best))
             for place, prediction in enumerate(predictions):
                 if tell is not None and traces is not None:
@@ -277,7 +277,7 @@ class Predictor:
         done: Callable[[int], None],
     ) -> list[Prediction]:
         out = [NOTHING] * len(asked_for)
-        places = [place for place, one in enumerate(asked_for) if untagged(one.text, self.tags)[1].strip()]
+        places = [place for place, one in enumerate(asked_for) if split_tag(one.text, self.tags)[1].strip()]
         done(len(asked_for) - len(places))
         sources, places = self._encoded([asked_for[place].text for place in places], places, first, done)
         bound, most_read = length_limit(encoder_of(self.config))
@@ -308,7 +308,7 @@ class Predictor:
             n_best=n_best,
             method=method,
             text=self.target_tokenizer.decode,
-            form=self.form,
+            collator=self.collator,
         )
         if engine is None:
             answers = own(sources, rules=rules, traces=seen)
@@ -326,7 +326,7 @@ class Predictor:
             if sure:
                 predictions = [confident(one, next(sure), self.scale) for one in predictions]
             if constraints.placeholders:
-                text = untagged(source, self.tags)[1]
+                text = split_tag(source, self.tags)[1]
                 predictions = [
                     replace(one, text=restore_placeholders(one.text, text, constraints.placeholders))
                     for one in predictions
@@ -340,7 +340,7 @@ class Predictor:
         self, texts: Sequence[str], places: list[int], first: int, done: Callable[[int], None]
     ) -> tuple[list[Any], list[int]]:
         """What the model reads of the texts, and which places have it; a file that cannot be read has none."""
-        if not isinstance(self.source_tokenizer, Features):
+        if not isinstance(self.source_tokenizer, FeatureExtractor):
             return self.source_tokenizer.encode_batch(texts), places
         kept: list[tuple[Any, int]] = []
         for found, place in zip(self.source_tokenizer.encode_or_fault(texts), places, strict=True):
@@ -380,17 +380,17 @@ class Predictor:
         """The sources as the model reads them; an example's own tag goes before `tag`."""
         for one in {tag, *(example.tag or None for example in examples)} - {None}:
             check_tag(str(one), self.tags)
-        return [asked(example.tagged, tag, self.tags, example.place) for example in examples]
+        return [ensure_tag(example.model_input, tag, self.tags, example.location) for example in examples]
 
     def loss(self, examples: Sequence[Example], batch_size: int = 64, *, tag: str | None = None) -> ReferenceLoss:
         """How probable first references are; those that the model cannot write at all are left out and counted."""
         sources = self.source_tokenizer.encode_batch(self._sources(examples, tag))
         targets = self.target_tokenizer.encode_batch([example.references[0] for example in examples])
-        return reference_loss(self.model, sources, targets, self.form, self.device, batch_size)
+        return reference_loss(self.model, sources, targets, self.collator, self.device, batch_size)
 
     def _readable(self, examples: list[Example], skip: bool) -> tuple[list[Example], list[Fault]]:
         """The examples whose files can be read, which are read once; the others are errors, or left out and told."""
-        if not isinstance(self.source_tokenizer, Features):
+        if not isinstance(self.source_tokenizer, FeatureExtractor):
             return examples, []
         kept, faults = read_files(self.source_tokenizer, examples, self)
         if faults and not skip:
@@ -480,6 +480,6 @@ class Predictor:
             scores["errors"] = {unit: count_edit_kinds(texts, truths, unit) for unit in ("words", "characters")}
         if faults:  # an empty output for each, so that every line keeps its place
             scores["unreadable"] = len(faults)
-            left_out, found = {fault.place for fault in faults}, iter(predictions)
-            predictions = [NOTHING if one.place in left_out else next(found) for one in every]
+            left_out, found = {fault.location for fault in faults}, iter(predictions)
+            predictions = [NOTHING if one.location in left_out else next(found) for one in every]
         return scores, predictions

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, setting
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.attention import observing
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAugmentationConfig
 from dragoman.models.contracts import Encoder, Loss, Memory, State, TokenScores

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Share, SizeOrNone, setting
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import UNK
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import UNK
 from dragoman.layers.blocks import drop_words, glorot
 from dragoman.layers.pooling import POOLINGS, MeanConfig, PoolingConfig
 from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import Batch
+from dragoman.data.batch import Batch
 
 
 class Memory(NamedTuple):

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Share, Size, SizeOrNone, setting
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import PAD, SOS
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.layers.blocks import Embedding, TokenEmbedding
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.rnn import Unidirectional, last_real

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, setting
-from dragoman.data.batching import Batch, Candidates
-from dragoman.data.tokenizers.tokenizer import PAD, SOS, UNK
+from dragoman.data.batch import Batch, RiskCandidates
+from dragoman.data.tokenizers.base import PAD, SOS, UNK
 from dragoman.layers.blocks import Embedding, FirstRows, TokenEmbedding, build_embedding, drop_words
 from dragoman.models.contracts import Decoder, Encoder, Loss, Memory, State, TokenScores
 from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
@@ -295,15 +295,15 @@ class EncoderDecoder(nn.Module):
             total = summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.costs)
         return Loss(total, (target != PAD).sum())
 
-    def _expected_risk(self, batch: Batch, candidates: Candidates, state: State) -> Loss:
+    def _expected_risk(self, batch: Batch, candidates: RiskCandidates, state: State) -> Loss:
         """Σ_y Q(y) Δ(y) over the candidates of each source, Q ∝ p(y)^α (FIELD G6; Shen et al. 2016 eq. 8)."""
-        sources, count = candidates.risks.shape
+        sources, count = candidates.costs.shape
         hidden = self._hidden(self._truth(batch.target), state.expand(count))
         losses = LOSSES[FullSoftmaxConfig](FullSoftmaxConfig(), hidden, batch.target, self.output, 0.0)
-        none = candidates.risks.isinf()
-        scores = -losses.sum(1).view(sources, count) * candidates.sharpness
+        none = candidates.costs.isinf()
+        scores = -losses.sum(1).view(sources, count) * candidates.alpha
         shares = scores.masked_fill(none, -torch.inf).softmax(1)
-        return Loss((shares * candidates.risks.masked_fill(none, 0.0)).sum(), (batch.target != PAD).sum())
+        return Loss((shares * candidates.costs.masked_fill(none, 0.0)).sum(), (batch.target != PAD).sum())
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Read the sources and stand before the first target token."""

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, Size, SizeOrNone, setting
-from dragoman.data.batching import Batch
+from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment
-from dragoman.data.tokenizers.tokenizer import PAD, SOS
+from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.errors import DataError
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.rnn import VariationalDropout

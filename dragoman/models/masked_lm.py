@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Range, Share, setting
-from dragoman.data.batching import Batch
+from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SPECIALS
+from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
 from dragoman.layers.blocks import ACTIVATIONS, FirstRows, TokenEmbedding, glorot
 from dragoman.layers.linear import Linear
 from dragoman.models.contracts import Loss, Memory, TokenScores

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Share, Size, setting
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS, UNK
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 from dragoman.layers.blocks import (
     FeedForward,
     FirstRows,

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Share, setting
-from dragoman.data.batching import Batch
+from dragoman.data.batch import Batch
 from dragoman.data.collate import NO_TAG
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, UNK
+from dragoman.data.tokenizers.base import EOS, PAD, UNK
 from dragoman.layers.blocks import drop_words, glorot
 from dragoman.layers.crf import LinearChain
 from dragoman.models.classifier import waits

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, Size, setting
-from dragoman.data.batching import Batch
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAugmentationConfig
 from dragoman.models.contracts import CTCEmissions, Loss, Memory, State, TokenScores
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig

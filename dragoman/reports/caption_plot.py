@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.analysis.attention import cross_attention_weights
-from dragoman.data.media.codec import Features
+from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import COLOURS, PictureConfig
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
@@ -17,7 +17,7 @@ from dragoman.reports.image_plots import draw_attention_over_image, mean_over_he
 def draw_caption_attention(predictor: Predictor, places: Sequence[str], path: str) -> list[Path]:
     """One drawing a picture: the caption that is predicted, and the attention of each of its tokens."""
     codec, model = predictor.source_tokenizer, predictor.config.model
-    assert isinstance(codec, Features)
+    assert isinstance(codec, FeatureExtractor)
     if not (isinstance(model, CaptionerConfig) and isinstance(model.encoder, ImageEncoderConfig)):
         raise ConfigError(
             f'attention over pictures needs a run of task = "caption"; {predictor.run.folder} has '
@@ -30,7 +30,7 @@ def draw_caption_attention(predictor: Predictor, places: Sequence[str], path: st
     for number, (place, prediction) in enumerate(zip(places, predictions, strict=True), 1):
         rows = codec.encode(place)
         target = tokenizer.encode(prediction.text)
-        batch = predictor.form.batch([rows], [target]).to(predictor.device)
+        batch = predictor.collator.collate([rows], [target]).to(predictor.device)
         weights = mean_over_heads(cross_attention_weights(predictor.model, batch), 0)[: len(target)]  # not of <eos>
         own = numbered_path(path, number, len(places))
         image = rows.reshape(side, side, COLOURS)

@@ -23,7 +23,7 @@ from dragoman.analysis.ctc_alignment import (
 )
 from dragoman.data.examples import Fault
 from dragoman.data.media.images import LineImageConfig
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.reports.image_plots import numbered_path

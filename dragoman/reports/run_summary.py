@@ -10,10 +10,11 @@ import torch
 
 from dragoman.analysis.layer_table import layer_table, parameter_count
 from dragoman.config import settings
-from dragoman.data.batching import Batch
-from dragoman.data.media.codec import Features
-from dragoman.data.tokenizers.labels import Labels, Numbers
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.batch import Batch
+from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.labels import LabelVocabulary
+from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.runs import Run
 from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.training.display import duration
@@ -29,7 +30,7 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
     model = run.task.model(run.config, source, target)
     steps = getattr(getattr(run.config.model, "pooling", None), "steps", 0)
     size = min(8, length_limit(encoder_of(run.config))[1] or 8, steps or 8)  # a small window reads no more
-    batch = run.task.form_of(run.config, source).example(2, size, 7)
+    batch = run.task.form_of(run.config, source).dummy(2, size, 7)
     layers = layer_table(model, batch, depth)
     metrics = run.metrics()
     trained = [row for row in metrics if "loss" in row]
@@ -44,9 +45,9 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "data": run.data,
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
         "about": {"source": describe_side(source, "source"), "target": describe_side(target, "target")},
-        "source_unit": source.config.unit if isinstance(source, Features) else "",
+        "source_unit": source.config.unit if isinstance(source, FeatureExtractor) else "",
         "tags": list(source.tags),
-        "labels": list(target.names) if isinstance(target, Labels) else [],
+        "labels": list(target.names) if isinstance(target, LabelVocabulary) else [],
         "steps": [trained[-1]["step"] if trained else 0, run.config.train.steps],
         "seconds": trained[-1]["seconds"] if trained else 0.0,
         "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
@@ -79,9 +80,9 @@ def has_nonzero(table: Mapping[str, Any], key: str) -> bool:
 
 def describe_side(codec: Tokenizer, side: str) -> str:
     """What a side of the run is: features and numbers are no vocabulary."""
-    if isinstance(codec, Features):
-        return f"{side}: {codec.config.about}"
-    if isinstance(codec, Numbers):
+    if isinstance(codec, FeatureExtractor):
+        return f"{side}: {codec.config.summary}"
+    if isinstance(codec, NumberScaler):
         return f'{side}: numbers (scale = "{codec.config.scale}")'
     return f"{side} vocabulary: {len(codec):,} {codec.kind}"
 
@@ -89,7 +90,7 @@ def describe_side(codec: Tokenizer, side: str) -> str:
 def describe_example(source: Tokenizer, batch: Batch, size: int) -> str:
     """What the output shapes are for; a picture has all its rows, whatever the size."""
     targets = f"2 targets of {batch.target.shape[-1]}"
-    if isinstance(source, Features):
+    if isinstance(source, FeatureExtractor):
         return f"2 sources of {batch.source.shape[1]} {source.config.unit}, {targets} tokens"
     return f"2 sources of {size} tokens, {targets}"
 

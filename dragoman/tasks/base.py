@@ -10,13 +10,16 @@ import torch
 from torch import nn
 
 from dragoman.config.settings import setting
-from dragoman.data.batching import Form
-from dragoman.data.corpus import Corpus, DataConfig, Note, TokenizersConfig, prepare, tags_of
-from dragoman.data.formats.formats import Shape
+from dragoman.data.collate import Collator
+from dragoman.data.config import DataConfig, TokenizersConfig, tags_of
+from dragoman.data.corpus import Corpus, prepare_corpus
+from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.images import LineImageConfig, PictureConfig
-from dragoman.data.tokenizers.labels import RunTokenizerConfig
-from dragoman.data.tokenizers.tokenizer import CharactersConfig, Tokenizer
+from dragoman.data.split import Progress
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.direct import Readout
 from dragoman.errors import nearest
@@ -72,7 +75,7 @@ class Config:
         if tags_of(self.data.train) and not self.uses_tags:
             yield f'data.train: found a tag, which only task = "translate" uses; found {self.task_setting}'
         encoder, source = encoder_of(self), self.tokenizer.source
-        units = source.units if isinstance(source, RunTokenizerConfig) else source.kind
+        units = source.tokenizer_kind if isinstance(source, RunTokenizerConfig) else source.kind
         if isinstance(encoder, CharacterWordsConfig) and units not in (CharactersConfig.kind, ""):
             yield (
                 f"model.encoder: {encoder.kind!r} reads characters, found tokenizer.source = {units!r}; "
@@ -145,11 +148,11 @@ class Task:
         """The value of the setting `task`."""
         return str(self.config.task)
 
-    def shape_of(self, config: Any) -> Shape:
+    def shape_of(self, config: Any) -> ExampleFormat:
         """How files become examples, and examples stored rows."""
         raise NotImplementedError
 
-    def form_of(self, config: Any, source: Tokenizer) -> Form:
+    def form_of(self, config: Any, source: Tokenizer) -> Collator:
         """How stored rows become batches."""
         raise NotImplementedError
 
@@ -161,10 +164,10 @@ class Task:
         """The object that measures the model during training."""
         raise NotImplementedError
 
-    def prepare(self, config: Any, note: Note = lambda doing, count: None) -> Corpus:
+    def prepare(self, config: Any, note: Progress = lambda doing, count: None) -> Corpus:
         """The tokenised data of a run; cached from earlier runs where possible."""
-        corpus = prepare(config.data, config.tokenizer, note, self.shape_of(config))
-        return replace(corpus, form=self.form_of(config, corpus.source_tokenizer))
+        corpus = prepare_corpus(config.data, config.tokenizer, note, self.shape_of(config))
+        return replace(corpus, collator=self.form_of(config, corpus.source_tokenizer))
 
     def loader(self, config: Any, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
         """The training batches."""

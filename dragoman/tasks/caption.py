@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dragoman.config.settings import setting
-from dragoman.data.formats.formats import Shape
+from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.media import CAPTIONS
 from dragoman.models.captioner import Captioner, CaptionerConfig
 from dragoman.tasks.base import Starter, too_long
@@ -38,7 +38,7 @@ class Caption(MediaTask):
         {
             "task": "caption",
             "data": {"train": "pictures.tsv", "media": ""},
-            "tokenizer": {"source": {"kind": "picture"}, "target": {"kind": "words", "minimum_count": 5}},
+            "tokenizer": {"source": {"kind": "picture"}, "target": {"kind": "words", "min_count": 5}},
             "model": {
                 "kind": CaptionerConfig.kind,
                 "augment": {"kind": "picture"},
@@ -49,6 +49,6 @@ class Caption(MediaTask):
         },
     )
 
-    def shape_of(self, config: Any) -> Shape:
+    def shape_of(self, config: Any) -> ExampleFormat:
         """Rows of pixels with token rows, one for each caption."""
         return CAPTIONS

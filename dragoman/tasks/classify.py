@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dragoman.config.settings import setting
-from dragoman.data.batching import Form
-from dragoman.data.collate import Scalars
-from dragoman.data.formats.formats import LabelledShape, Shape
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.collate import Collator, ScalarCollator
+from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.formats.labels import LabelFormat
+from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.direct import LabelReadout
 from dragoman.layers.pooling import TimeAttentionConfig
 from dragoman.models.classifier import Classifier, ClassifierConfig
 from dragoman.tasks.base import Automatic, Starter
 from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_form
 
-_FORMAT = LabelledShape()
+_FORMAT = LabelFormat()
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class Classify(LabelTask):
         "model: a bidirectional LSTM of 256 over words with attention pooling, because few words decide a label",
     )
 
-    def shape_of(self, config: Any) -> Shape:
+    def shape_of(self, config: Any) -> ExampleFormat:
         """Token rows with the id of a label."""
         return _FORMAT
 
-    def form_of(self, config: Any, source: Tokenizer) -> Form:
+    def form_of(self, config: Any, source: Tokenizer) -> Collator:
         """Padded sources with one label id each."""
-        return Form(source_form(config, source), Scalars())
+        return Collator(source_form(config, source), ScalarCollator())

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import settings
-from dragoman.data.corpus import Files
+from dragoman.data.config import Files
 from dragoman.data.examples import Pairs
-from dragoman.data.tokenizers.labels import NumbersConfig, RunTokenizerConfig
+from dragoman.data.tokenizers.load import RunTokenizerConfig
+from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.errors import ConfigError, hint
 from dragoman.tasks.base import Config
 from dragoman.tasks.table import TASKS

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.data.batching import TokenRows
-from dragoman.data.collate import Series, TextsApart, TextsEnded
+from dragoman.data.collate import ConcatenatedTextsCollator, SeparateTextsCollator, SeriesCollator, TokenCollator
 from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.labels import NumbersConfig
-from dragoman.data.tokenizers.text_pair import Joined
-from dragoman.data.tokenizers.tokenizer import PAD, Tokenizer
+from dragoman.data.tokenizers.base import PAD, Tokenizer
+from dragoman.data.tokenizers.numbers import NumbersConfig
+from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.layers.blocks import build_embedding
 from dragoman.models.classifier import ClassifierConfig, SeriesInput
@@ -65,19 +64,19 @@ class NoSearchConfig(Config):
 def read_tokenizer(config: Config, source: Tokenizer) -> Tokenizer:
     """The tokenizer of the model's input: a pre-trained encoder separates two texts by <eos>, not by a separator."""
     pretrained = isinstance(encoder_of(config), BertEncoderConfig | ElmoEncoderConfig)
-    return source.inner if isinstance(source, Joined) and pretrained else source
+    return source.inner if isinstance(source, TextPairTokenizer) and pretrained else source
 
 
 def source_form(config: Config, source: Tokenizer) -> Any:
     """How sources are collated."""
     if isinstance(config.tokenizer.source, NumbersConfig):
-        return Series()
+        return SeriesCollator()
     if isinstance(config.model, ClassifierConfig) and config.model.texts == "apart":
-        assert isinstance(source, Joined)
-        return TextsApart(source.separator)
-    if isinstance(source, Joined) and read_tokenizer(config, source) is not source:
-        return TextsEnded(source.separator)
-    return TokenRows()
+        assert isinstance(source, TextPairTokenizer)
+        return SeparateTextsCollator(source.separator)
+    if isinstance(source, TextPairTokenizer) and read_tokenizer(config, source) is not source:
+        return ConcatenatedTextsCollator(source.separator)
+    return TokenCollator()
 
 
 class LabelTask(Task):
@@ -93,7 +92,7 @@ class LabelTask(Task):
             embedding = SeriesInput(width)
         else:
             embedding = build_embedding(len(read_tokenizer(config, source)), width, PAD, source.space)
-        words = source.separator if isinstance(source, Joined) else len(source)
+        words = source.separator if isinstance(source, TextPairTokenizer) else len(source)
         model: nn.Module = self.model_class(config.model, embedding, len(target), keep_from=words)
         return set_lower_case(model, read_tokenizer(config, source))
 

@@ -10,12 +10,15 @@ import torch
 from torch import nn
 
 from dragoman.config.settings import setting
-from dragoman.data.batching import Form
-from dragoman.data.bptt import RunningForm
-from dragoman.data.corpus import Corpus, DataConfig, Note
-from dragoman.data.formats.formats import RunningShape, Shape
-from dragoman.data.tokenizers.labels import NumbersConfig
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.bptt import SegmentCollator
+from dragoman.data.collate import Collator
+from dragoman.data.config import DataConfig
+from dragoman.data.corpus import Corpus
+from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.formats.language_model import LanguageModelFormat
+from dragoman.data.split import Progress
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.config import SearchConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.tasks.base import Config, Starter, Task
@@ -25,7 +28,7 @@ from dragoman.training.loaders import BatchLoader, BpttLoader, check_lanes
 from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.validation.lm import LanguageModelValidator
 
-_FORMAT = RunningShape()
+_FORMAT = LanguageModelFormat()
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class LanguageModelTask(Task):
         {
             "task": "language-model",
             "data": {"train": "text.txt"},
-            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "tokenizer": {"source": {"kind": "subwords", "vocab_size": 8000}},
             "model": {
                 "kind": LanguageModelConfig.kind,
                 "segment": 128,
@@ -94,15 +97,15 @@ class LanguageModelTask(Task):
         },
     )
 
-    def shape_of(self, config: Any) -> Shape:
+    def shape_of(self, config: Any) -> ExampleFormat:
         """One long row of tokens."""
         return _FORMAT
 
-    def form_of(self, config: Any, source: Tokenizer) -> Form:
+    def form_of(self, config: Any, source: Tokenizer) -> Collator:
         """Segments of parallel streams, for truncated back-propagation through time."""
-        return RunningForm()
+        return SegmentCollator()
 
-    def prepare(self, config: Any, note: Note = lambda doing, count: None) -> Corpus:
+    def prepare(self, config: Any, note: Progress = lambda doing, count: None) -> Corpus:
         """The tokenised text; an error if it is too short for the batch size."""
         corpus = super().prepare(config, note)
         check_lanes(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)

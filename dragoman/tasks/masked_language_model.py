@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from dragoman.config.settings import setting
-from dragoman.data.batching import Form, Terms
+from dragoman.data.collate import Collator, LossTerms
 from dragoman.data.corpus import Corpus
-from dragoman.data.formats.formats import Shape
-from dragoman.data.formats.single_text import TextShape
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.formats.masked_text import MaskedTextFormat
+from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.fill_mask import FillReadout
 from dragoman.models.elmo import BiLM, BiLMConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked
@@ -34,7 +34,7 @@ class MaskedLanguageModelTaskConfig(NoSearchConfig):
     output = "masked tokens"
 
 
-def predicted_tokens(config: Any) -> Terms:
+def predicted_tokens(config: Any) -> LossTerms:
     """How many tokens of rows with these lengths the model predicts."""
     model = config.model
     if isinstance(model, MaskedLMConfig):
@@ -56,7 +56,7 @@ class MaskedLanguageModelTask(Task):
         {
             "task": "masked-language-model",
             "data": {"train": "texts.txt", "max_length": 126},
-            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "tokenizer": {"source": {"kind": "subwords", "vocab_size": 8000}},
             "model": {
                 "kind": MaskedLMConfig.kind,
                 "encoder": {
@@ -75,7 +75,7 @@ class MaskedLanguageModelTask(Task):
     automatic = Automatic(
         {
             "data": {"max_length": 125},  # two texts need one token more than one text
-            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "tokenizer": {"source": {"kind": "subwords", "vocab_size": 8000}},
             "model": {
                 "encoder": {
                     "layers": 4, "width": 256, "heads": 4, "feedforward": 1024, "attention_dropout": 0.0,
@@ -86,13 +86,13 @@ class MaskedLanguageModelTask(Task):
         "model: a small BERT of 4 layers of 256 over 8,000 sub-words, for classify or tag to start from",
     )  # fmt: skip
 
-    def shape_of(self, config: Any) -> Shape:
+    def shape_of(self, config: Any) -> ExampleFormat:
         """Token rows of one or two texts."""
-        return TextShape(config.data.max_length, getattr(config.model, "pairs", False))
+        return MaskedTextFormat(config.data.max_length, getattr(config.model, "pairs", False))
 
-    def form_of(self, config: Any, source: Tokenizer) -> Form:
+    def form_of(self, config: Any, source: Tokenizer) -> Collator:
         """Padded token rows; batches are sized by the tokens that are predicted."""
-        return Form(terms=predicted_tokens(config))
+        return Collator(loss_terms=predicted_tokens(config))
 
     def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """A BERT or ELMo pre-training model."""

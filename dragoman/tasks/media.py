@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.data.batching import Form
-from dragoman.data.collate import Frames, Pictures
+from dragoman.data.collate import Collator, FrameCollator, PictureCollator
 from dragoman.data.corpus import Corpus
 from dragoman.data.media.audio import AudioConfig
-from dragoman.data.media.codec import Features
+from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import LineImageConfig, PictureConfig
-from dragoman.data.tokenizers.labels import NumbersConfig
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.layers.augmentation import LineChangesConfig, MaskingConfig, NoAugmentationConfig, PictureChangesConfig
 from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
@@ -81,17 +80,17 @@ class MediaTask(Task):
 
     model_class: Any
 
-    def form_of(self, config: Any, source: Any) -> Form:
+    def form_of(self, config: Any, source: Any) -> Collator:
         """Padded features with padded token rows."""
-        assert isinstance(source, Features)
+        assert isinstance(source, FeatureExtractor)
         features = source.config
         if isinstance(features, PictureConfig):
-            return Form(Pictures(features.size, features.features))
-        return Form(Frames(features.features, features.dtype))
+            return Collator(PictureCollator(features.size, features.features))
+        return Collator(FrameCollator(features.features, features.dtype))
 
     def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """A model that standardises features by the mean and deviation of the training data."""
-        assert isinstance(source, Features)
+        assert isinstance(source, FeatureExtractor)
         model: Any = self.model_class(config.model, len(source), len(target))
         model.standard.learn(*source.scale)
         return model  # type: ignore[no-any-return]

@@ -9,18 +9,18 @@ from typing import Any, Literal
 import torch
 
 from dragoman.config.settings import setting
-from dragoman.data.batching import Form
-from dragoman.data.collate import Scalars
-from dragoman.data.formats.formats import NumberedShape, SeriesShape, Shape
-from dragoman.data.tokenizers.labels import NumbersConfig
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.collate import Collator, ScalarCollator
+from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.formats.numbers import NumberFormat, SeriesFormat
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.direct import NumberReadout
 from dragoman.models.classifier import ClassifierConfig, Regressor
 from dragoman.tasks.base import Automatic, Starter
 from dragoman.tasks.classify import PooledTaskConfig
 from dragoman.tasks.labels import LabelTask, source_form
 
-_TEXT, _SERIES = NumberedShape(), SeriesShape()
+_TEXT, _SERIES = NumberFormat(), SeriesFormat()
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,10 @@ class Regress(LabelTask):
         "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
     )
 
-    def shape_of(self, config: Any) -> Shape:
+    def shape_of(self, config: Any) -> ExampleFormat:
         """Token rows or rows of numbers, with a number."""
         return _SERIES if isinstance(config.tokenizer.source, NumbersConfig) else _TEXT
 
-    def form_of(self, config: Any, source: Tokenizer) -> Form:
+    def form_of(self, config: Any, source: Tokenizer) -> Collator:
         """Padded sources with one number each."""
-        return Form(source_form(config, source), Scalars(torch.float32))
+        return Collator(source_form(config, source), ScalarCollator(torch.float32))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.tasks.base import Config, Task
 from dragoman.tasks.caption import Caption
 from dragoman.tasks.classify import Classify

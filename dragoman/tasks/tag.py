@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dragoman.config.settings import setting
-from dragoman.data.batching import Form
-from dragoman.data.collate import Tags
-from dragoman.data.formats.formats import Shape, TaggedShape
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.collate import Collator, TagCollator
+from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.formats.tags import TagFormat
+from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.direct import TagReadout
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.tasks.base import Automatic, Starter
 from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_form
 
-_FORMAT = TaggedShape()
+_FORMAT = TagFormat()
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Tag(LabelTask):
         "words",
     )  # fmt: skip
 
-    def shape_of(self, config: Any) -> Shape:
+    def shape_of(self, config: Any) -> ExampleFormat:
         """Token rows with the first token of every word, and tags."""
         return _FORMAT
 
-    def form_of(self, config: Any, source: Tokenizer) -> Form:
+    def form_of(self, config: Any, source: Tokenizer) -> Collator:
         """Padded sources with a tag for every word."""
-        return Form(source_form(config, source), Tags())
+        return Collator(source_form(config, source), TagCollator())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from dragoman.config.settings import setting
-from dragoman.data.formats.formats import Shape
+from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.media import TRANSCRIPTS
 from dragoman.decoding.config import SearchConfig
 from dragoman.models.transcriber import JointAttentionConfig, Transcriber, TranscriberConfig
@@ -53,6 +53,6 @@ class Transcribe(MediaTask):
         },
     )
 
-    def shape_of(self, config: Any) -> Shape:
+    def shape_of(self, config: Any) -> ExampleFormat:
         """Rows of features with token rows."""
         return TRANSCRIPTS

@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from dragoman.config.settings import setting
-from dragoman.data.batching import PAIRS, Form
+from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
-from dragoman.data.formats.formats import PAIRS_SHAPE, Shape
-from dragoman.data.tokenizers.labels import NumbersConfig
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.formats.pairs import PAIR_FORMAT
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsEncoder
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
@@ -103,18 +104,18 @@ class Translate(Task):
         {
             "preset": "transformer-small",
             "data": {"train": "pairs.tsv"},
-            "tokenizer": {"source": {"kind": "subwords", "vocabulary": 8000}},
+            "tokenizer": {"source": {"kind": "subwords", "vocab_size": 8000}},
             "train": {"steps": 10_000},
         },
     )
 
-    def shape_of(self, config: TranslateConfig) -> Shape:
+    def shape_of(self, config: TranslateConfig) -> ExampleFormat:
         """Pairs of token rows."""
-        return PAIRS_SHAPE
+        return PAIR_FORMAT
 
-    def form_of(self, config: TranslateConfig, source: Tokenizer) -> Form:
+    def form_of(self, config: TranslateConfig, source: Tokenizer) -> Collator:
         """Padded token rows on both sides."""
-        return PAIRS
+        return PAIR_COLLATOR
 
     def model(self, config: TranslateConfig, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """An encoder-decoder or a non-autoregressive model."""

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import Batch, BatchPlan, gather
-from dragoman.data.bptt import RunningPlan, RunningText, Segment
+from dragoman.data.batch import Batch
+from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.bptt import BpttPlan, Segment, TokenStream
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DataError, RunError
 from dragoman.models.language_model import carried_tensors, restore_carried
@@ -48,7 +49,7 @@ class ExampleLoader:
 
     def __init__(self, corpus: Corpus, config: TrainConfig) -> None:
         self.store = corpus.train
-        self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed, form=corpus.form)
+        self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed, collator=corpus.collator)
 
     def epoch(self, epoch: int) -> Any:
         """The rows of each batch."""
@@ -60,7 +61,7 @@ class ExampleLoader:
 
     def load(self, chosen: Any) -> Batch:
         """Padded to the plan's grid."""
-        return gather(self.store, chosen, self.plan)
+        return read_batch(self.store, chosen, self.plan)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Nothing."""
@@ -90,7 +91,7 @@ class BpttLoader:
         self.lanes = config.batch_tokens // segment
         self.groups, self.processes = config.accumulate * processes.world_size, processes
         check_lanes(corpus, self.lanes * self.groups, config)
-        self.plan = RunningPlan(RunningText(corpus.train.target), self.lanes * self.groups, segment, config.seed)
+        self.plan = BpttPlan(TokenStream(corpus.train.target), self.lanes * self.groups, segment, config.seed)
         self.memory = [model.carry(self.lanes) for _ in range(self.groups)]
 
     def epoch(self, epoch: int) -> Sequence[tuple[int, int, int]]:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from dragoman.config.settings import Range, setting
-from dragoman.data.batching import Batch, Candidates, padded
+from dragoman.data.batch import Batch, RiskCandidates, pad_tokens
 from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.tokenizer import EOS, PAD
+from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.greedy import follow
 from dragoman.decoding.search import limits_for
@@ -96,8 +96,8 @@ class MinimumRisk:
                     risks[place, rank] = torch.inf
                 seen.add(row)
         device = batch.target.device
-        candidates_of_batch = Candidates(risks.to(device), self.config.sharpness)
-        return Batch(batch.source, batch.source_mask, padded(rows).to(device), candidates_of_batch)
+        candidates_of_batch = RiskCandidates(risks.to(device), self.config.sharpness)
+        return Batch(batch.source, batch.source_mask, pad_tokens(rows).to(device), candidates_of_batch)
 
     def _draw(self, model: Any, batch: Batch) -> list[list[int]]:
         was_training = model.training

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from dragoman.data.tokenizers.labels import Labels, Numbers
-from dragoman.data.tokenizers.tokenizer import Tokenizer
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.labels import LabelVocabulary
+from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.errors import RunError
 from dragoman.training.optimizer import load_weights
 from dragoman.training.transfer import (
@@ -61,7 +62,7 @@ def load_parts(
     unfit: list[str] = []
     for there, here in sorted(tables(model, weights, start.parts)):
         old, new = theirs[there], ours[here]
-        if isinstance(old, Labels | Numbers) or isinstance(new, Labels | Numbers):
+        if isinstance(old, LabelVocabulary | NumberScaler) or isinstance(new, LabelVocabulary | NumberScaler):
             if old.fingerprint() != new.fingerprint():  # what answers with other labels must learn anew
                 unfit = [name for name in weights if name.partition(".")[0] in ANSWERING]
             continue
@@ -102,7 +103,7 @@ def setting_of(side: str, ours: Codecs) -> str:
 
 def other_vocabulary(run: str, here: str, there: str, theirs: Tokenizer, otherwise: str = "") -> RunError:
     """What to do where a run speaks other tokens: those of its side `there` are needed `here`."""
-    if isinstance(theirs, Labels):
+    if isinstance(theirs, LabelVocabulary):
         labels = ", ".join(theirs.names[:12])
         return RunError(
             f"train.start_from: {run} has other labels ({labels}) than these data; take what does not know labels: "

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batching import Batch
+from dragoman.data.batch import Batch
 from dragoman.errors import DragomanError
 from dragoman.files import keep_compiled
 from dragoman.kernels.compile import CompiledBlocks
@@ -164,7 +164,7 @@ class CapturedStep(Step):
         if self.inputs.moved():
             self.graphs.clear()
             self.inputs = GraphInputs(self.model)
-        shape = batch.likeness
+        shape = batch.graph_key
         captured = self.graphs.get(shape)
         if captured is None and shape in self.graphs and self.capturing and len(self.graphs) <= MOST_GRAPHS:
             captured = self.graphs[shape] = self._capture(batch)
@@ -183,7 +183,7 @@ class CapturedStep(Step):
         try:
             graph.capture_begin(self.pool, capture_error_mode="thread_local")
             try:
-                self.learn(batch.read_from(source, target))
+                self.learn(batch.with_buffers(source, target))
                 self.update()
             finally:
                 graph.capture_end()

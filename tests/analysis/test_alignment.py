@@ -28,16 +28,13 @@ from dragoman.analysis.alignment import (
     word_spans,
 )
 from dragoman.analysis.attention import attention_map
-from dragoman.data import batching as batches
-from dragoman.data.tokenizers.language_tags import Tagged
-from dragoman.data.tokenizers.tokenizer import (
-    CharactersConfig,
-    SubwordsConfig,
-    Tokenizer,
-    TokenizerConfig,
-    WordsConfig,
-    learn,
-)
+from dragoman.data.collate import PAIR_COLLATOR
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
+from dragoman.data.tokenizers.load import TokenizerConfig, train_tokenizer
+from dragoman.data.tokenizers.subwords import SubwordsConfig
+from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.cells import GRUConfig
@@ -74,13 +71,13 @@ MODELS: dict[str, tuple[EncoderConfig, DecoderConfig]] = {
 TOKENIZERS: dict[str, TokenizerConfig] = {
     "words": WordsConfig(),
     "characters": CharactersConfig(),
-    "subwords": SubwordsConfig(vocabulary=290),
+    "subwords": SubwordsConfig(vocab_size=290),
 }
 
 
 def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Tokenizer, tags: Any = ()) -> Any:
     torch.manual_seed(5)
-    source = Tagged(tokenizer, tags) if tags else tokenizer
+    source = LanguageTagTokenizer(tokenizer, tags) if tags else tokenizer
     config = EncoderDecoderConfig(tie="none", encoder=encoder, decoder=decoder)
     model = EncoderDecoder(config, len(source), len(tokenizer), tags=len(tags), space=source.space).eval()
     with torch.no_grad():
@@ -89,7 +86,7 @@ def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Toke
     told: Any = SimpleNamespace(
         model=model,
         device=torch.device("cpu"),
-        form=batches.PAIRS,
+        collator=PAIR_COLLATOR,
         source_tokenizer=source,
         target_tokenizer=tokenizer,
         tags=tuple(tags),
@@ -124,7 +121,7 @@ def slow_words(predictor: Any, source: str, target: str, view: AttentionView) ->
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_over_words_are_those_of_their_tokens(name: str, units: str) -> None:
     """Batched and padded as one by one, for every architecture that attends."""
-    predictor = predictor_of(*MODELS[name], learn(TOKENIZERS[units], TEXTS))
+    predictor = predictor_of(*MODELS[name], train_tokenizer(TOKENIZERS[units], TEXTS))
     for view in (select_view(predictor), *all_views(predictor, heads=True)[-2:]):
         found = list(align_pairs(predictor, PAIRS, view=view, batch_size=3))
         assert [one.source for one in found] == [tuple(source.split()) for source, _ in PAIRS]
@@ -140,7 +137,7 @@ def test_weights_over_words_are_those_of_their_tokens(name: str, units: str) -> 
 
 
 def test_bytes_and_pieces_belong_to_their_words() -> None:
-    predictor = predictor_of(*MODELS["luong"], learn(TOKENIZERS["subwords"], TEXTS))
+    predictor = predictor_of(*MODELS["luong"], train_tokenizer(TOKENIZERS["subwords"], TEXTS))
     source = "cat's 💥x"
     assert any(
         piece.startswith("<0x")
@@ -161,7 +158,7 @@ def test_bytes_and_pieces_belong_to_their_words() -> None:
 
 def test_characters_read_into_words_are_aligned_by_word() -> None:
     encoder = CharacterWordsConfig(embedding=4, kernels=(1, 2), filters=(4, 4), inner=RECURRENT)
-    predictor = predictor_of(encoder, MODELS["recurrent"][1], learn(CharactersConfig(), TEXTS))
+    predictor = predictor_of(encoder, MODELS["recurrent"][1], train_tokenizer(CharactersConfig(), TEXTS))
     source, target = "the old  cat's", "a b"
     (found, _) = align_pairs(predictor, [(source, target), ("hat hat hat hat hat", "a")])
     weights = attention_map(predictor, source, target).mean()  # (a, space, b, <eos>) × (the, old, cat's, <eos>)
@@ -169,7 +166,7 @@ def test_characters_read_into_words_are_aligned_by_word() -> None:
 
 
 def test_a_tag_is_no_word() -> None:
-    predictor = predictor_of(*MODELS["recurrent"], learn(WordsConfig(), TEXTS), tags=("de", "fr"))
+    predictor = predictor_of(*MODELS["recurrent"], train_tokenizer(WordsConfig(), TEXTS), tags=("de", "fr"))
     (found,) = align_pairs(predictor, [("old hat", "ein Hut")], tag="fr")
     (other,) = align_pairs(predictor, [("<2fr> old hat", "ein Hut")])
     assert found.source == other.source == ("old", "hat")
@@ -179,7 +176,7 @@ def test_a_tag_is_no_word() -> None:
 
 
 def test_views_are_named_and_mistakes_told() -> None:
-    predictor = predictor_of(*MODELS["transformer"], learn(WordsConfig(), TEXTS))
+    predictor = predictor_of(*MODELS["transformer"], train_tokenizer(WordsConfig(), TEXTS))
     assert select_view(predictor) == AttentionView("decoder.blocks.1.cross")
     assert select_view(predictor, "3", 2, True) == AttentionView("decoder.blocks.2.cross", 1, True)
     assert select_view(predictor, "decoder.blocks.0.cross").layer == "decoder.blocks.0.cross"
@@ -195,7 +192,7 @@ def test_views_are_named_and_mistakes_told() -> None:
     blind = predictor_of(
         RECURRENT,
         FixedContextDecoderConfig(cell=GRUConfig(), layers=1, embedding=8, width=6),
-        learn(WordsConfig(), TEXTS),
+        train_tokenizer(WordsConfig(), TEXTS),
     )
     with pytest.raises(DataError, match="does not look at its source"):
         list(align_pairs(blind, PAIRS))

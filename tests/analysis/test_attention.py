@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from dragoman.analysis.attention import attention_map, record_attention
 from dragoman.analysis.layer_table import layer_table, parameter_count
-from dragoman.data.batching import PAIRS, Batch, batch_of
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.data.batch import Batch, batch_of
+from dragoman.data.collate import PAIR_COLLATOR
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.beam import beam
 from dragoman.errors import DataError
 from dragoman.layers.attention import CrossAttention
@@ -253,7 +254,7 @@ def predictor_of(model: EncoderDecoder, written: str) -> Any:
     return SimpleNamespace(
         model=model,
         device=torch.device("cpu"),
-        form=PAIRS,
+        collator=PAIR_COLLATOR,
         source_tokenizer=Numbers(),
         target_tokenizer=Numbers(),
         predict=lambda texts: [SimpleNamespace(text=written) for _ in texts],

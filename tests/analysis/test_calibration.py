@@ -21,8 +21,8 @@ from dragoman.analysis.calibration import (
     save_calibration,
     validation_rows,
 )
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS
 from dragoman.errors import DataError, RunError
 from dragoman.inference.predictor import Predictor
 from dragoman.scoring.calibration import reliability

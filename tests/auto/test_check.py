@@ -13,8 +13,8 @@ import torch
 
 from dragoman.auto import check as checking
 from dragoman.auto import memory
-from dragoman.data.batching import BatchPlan, gather
-from dragoman.data.corpus import prepare
+from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.corpus import prepare_corpus
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.runs import train
 from dragoman.tasks import config
@@ -98,7 +98,7 @@ def test_every_fault_is_named_by_file_and_line(here: Path) -> None:
 def test_the_trial_cycle_takes_words_however_rare_they_are(here: Path) -> None:
     rows = [(f"w{number % 60} w{number % 59}", f"v{number % 60}") for number in range(3000)]
     write_rows(here / "pairs.tsv", rows)
-    words = '{kind = "words", minimum_count = 40}'
+    words = '{kind = "words", min_count=40}'
     said = check("pairs.tsv", f"tokenizer.source={words}", f"tokenizer.target={words}")
     assert said.code == 0, said.err
     assert said.lines[-1] == "all is well"
@@ -152,7 +152,7 @@ def test_lengths_and_epochs_are_counted(here: Path) -> None:
     write_rows(here / "pairs.tsv", [("a" * size, "b" * size) for size in range(1, 101)])
     said, error = checked_lines(built("pairs.tsv", "data.max_length=80", "train.batch_tokens=300", "train.steps=70"))
     assert error is None
-    store = prepare(built("pairs.tsv", "data.max_length=80").data, built().tokenizer).train
+    store = prepare_corpus(built("pairs.tsv", "data.max_length=80").data, built().tokenizer).train
     longest = int(store.source.lengths().max())
     assert 70 < longest <= 80
     assert any(f"longest {longest} tokens; vocabulary 6" in line for line in said)
@@ -166,10 +166,10 @@ def test_the_batches_looked_at_are_no_wider_than_those_of_training(here: Path) -
     """A row as long as a model reads at most is no longer when its length is rounded up."""
     write_rows(here / "pairs.tsv", [("a" * size, "b" * size) for size in range(1, 67)])
     chosen = built("pairs.tsv", "train.batch_tokens=300")
-    corpus = prepare(chosen.data, chosen.tokenizer)
+    corpus = prepare_corpus(chosen.data, chosen.tokenizer)
     plan = BatchPlan(corpus.train, 300, chosen.train.seed)
     epoch = plan.epoch(0)
-    batches = [gather(corpus.train, epoch[number], plan) for number in range(len(epoch))]
+    batches = [read_batch(corpus.train, epoch[number], plan) for number in range(len(epoch))]
     widths = {(len(batch.source), batch.source.shape[1], batch.target.shape[1]) for batch in batches}
     assert checking.check_lengths(chosen, corpus, lambda line: None) == widths
     write_rows(here / "same.tsv", [("a" * 60 + letter, letter) for letter in "abcdefghij" * 4])
@@ -202,7 +202,7 @@ TRANSFORMER = {
 
 def measured(config: Config) -> int:
     """Bytes the largest real batch of the corpus keeps for its backward pass."""
-    corpus = prepare(config.data, config.tokenizer)
+    corpus = prepare_corpus(config.data, config.tokenizer)
     torch.manual_seed(0)
     model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).train()
     own = {part.untyped_storage().data_ptr() for part in (*model.parameters(), *model.buffers())}
@@ -219,7 +219,7 @@ def measured(config: Config) -> int:
                 return tensor
 
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-                loss = model(gather(corpus.train, epoch[number], plan))
+                loss = model(read_batch(corpus.train, epoch[number], plan))
             largest = max(largest, sum(kept.values()))
             del loss
     return largest
@@ -240,7 +240,7 @@ def measured(config: Config) -> int:
 def test_memory_is_what_the_largest_batch_takes(here: Path, rows: list[tuple[str, ...]], model: dict[str, Any]) -> None:
     write_rows(here / "pairs.tsv", rows)
     chosen = built("pairs.tsv", "train.batch_tokens=900", **model)
-    corpus = prepare(chosen.data, chosen.tokenizer)
+    corpus = prepare_corpus(chosen.data, chosen.tokenizer)
     said: list[str] = []
     shapes = checking.check_lengths(chosen, corpus, said.append)
     sizes = len(corpus.source_tokenizer), len(corpus.target_tokenizer)
@@ -257,7 +257,7 @@ def test_memory_counts_weights_gradients_moments_and_average(here: Path) -> None
     wide = {"kind": "transformer", "layers": 1, "width": 512, "heads": 1, "feedforward": 2048}
     for average, copies in (("none", 4), ("ema", 5)):
         chosen = built("pairs.tsv", f"train.average.kind={average}", encoder=wide, decoder=wide)
-        corpus = prepare(chosen.data, chosen.tokenizer)
+        corpus = prepare_corpus(chosen.data, chosen.tokenizer)
         said: list[str] = []
         shapes = checking.check_lengths(chosen, corpus, said.append)
         memory.check_memory(chosen, corpus, shapes, torch.device("cpu"), said.append)

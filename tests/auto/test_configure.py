@@ -123,7 +123,7 @@ def test_surplus_columns_are_to_be_chosen_from(tmp_path: Path, task: str) -> Non
     check_lines(table, str(path), False, said.append, 3)
     assert any("with data.columns" in line for line in said)
     path.write_text("a\tb\tc\n" + "lonely\n" * 5)  # few of the faults: choosing would not help
-    with pytest.raises(DataError, match=r"\. Mend the lines, or leave"):
+    with pytest.raises(DataError, match=r"\. Correct the lines, or skip"):
         configure(str(path), asked)
 
 
@@ -195,7 +195,7 @@ def test_a_few_sentences_get_characters_and_a_few_more_get_subwords() -> None:
     assert few.tokenizer.source.kind == "characters"
     assert "800 pairs are too few to learn sub-words from" in reasons
     table, more, reasons = chosen(replace(SENTENCES, pairs=8000))
-    assert table["tokenizer"] == {"source": {"kind": "subwords", "vocabulary": 4000}}
+    assert table["tokenizer"] == {"source": {"kind": "subwords", "vocab_size": 4000}}
     assert more.model.tie == "all"  # one vocabulary for both sides
     assert "source and target: 4,000 BPE shared sub-words, because these are 8,000 sentences" in reasons
     assert "dropout: 0.3" in reasons
@@ -217,7 +217,7 @@ def test_the_model_grows_with_the_corpus() -> None:
         "transformer-tiny", "transformer-tiny", "transformer-small", "transformer-small", "transformer-base",
         "transformer-base",
     ]  # fmt: skip
-    vocabularies = [built.tokenizer.source.vocabulary for _, built, _ in found]
+    vocabularies = [built.tokenizer.source.vocab_size for _, built, _ in found]
     assert vocabularies == sorted(vocabularies)
     assert (vocabularies[0], vocabularies[-1]) == (4000, 32_000)
     batches = [built.train.batch_tokens for _, built, _ in found]

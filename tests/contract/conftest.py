@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 import torch
 
-from dragoman.data.batching import Batch, batch_of
+from dragoman.data.batch import Batch, batch_of
 from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, PlainConfig
 from dragoman.layers.memory_attention import (
     AdditiveConfig,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import SOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import SOS
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES, SOURCES, TARGETS, build
 
 FIRST = next(iter(ENCODER_CASES)), next(iter(DECODER_CASES))

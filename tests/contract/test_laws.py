@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import Batch, batch_of
-from dragoman.data.tokenizers.tokenizer import PAD, SOS
+from dragoman.data.batch import Batch, batch_of
+from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.decoding.beam import beam
 from dragoman.decoding.greedy import follow
 from dragoman.kernels.graph_inputs import GraphInputs

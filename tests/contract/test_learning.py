@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from dragoman.data.batching import batch_of
+from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.layers.cells import GRUConfig, LSTMConfig, PeepholeLSTMConfig

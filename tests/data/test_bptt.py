@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.data.bptt import OverlappingPlan, RunningPlan, RunningText
+from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan, TokenStream
 from dragoman.data.store import StoreWriter, TokenStore
-from dragoman.data.tokenizers.tokenizer import EOS, PAD
+from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.errors import DataError
 
 
-def stored(folder: Path, lines: list[list[int]]) -> RunningText:
+def stored(folder: Path, lines: list[list[int]]) -> TokenStream:
     with StoreWriter(folder, 1, 1000) as writer:
         for start in range(0, len(lines), 3):
             part = lines[start : start + 3]
             writer.add([[]] * len(part), part)
-    return RunningText(TokenStore(folder).target)
+    return TokenStream(TokenStore(folder).target)
 
 
 def some_lines(seed: int, count: int) -> list[list[int]]:
@@ -45,16 +45,16 @@ def test_spans_are_slices_of_the_whole_text(tmp_path: Path, lines: list[list[int
                 assert text.read(start, end).tolist() == text.span(start, end).tolist() == whole[start:end]
 
 
-def lanes_of(plan: RunningPlan, epoch: int) -> tuple[list[list[int]], list[list[int]]]:
+def lanes_of(plan: BpttPlan, epoch: int) -> tuple[list[list[int]], list[list[int]]]:
     """What every lane reads and predicts over an epoch."""
-    read: list[list[int]] = [[] for _ in range(plan.lanes)]
-    predicted: list[list[int]] = [[] for _ in range(plan.lanes)]
+    read: list[list[int]] = [[] for _ in range(plan.streams)]
+    predicted: list[list[int]] = [[] for _ in range(plan.streams)]
     for number, segment in enumerate(plan.epoch(epoch)):
-        assert segment.source.shape == segment.target.shape == (plan.lanes, plan.segment)
+        assert segment.source.shape == segment.target.shape == (plan.streams, plan.segment)
         assert segment.fresh == (number == 0)
         assert ((segment.target != PAD) == segment.source_mask).all()
         assert int(segment.source_mask.sum()) == plan.tokens(epoch, number)
-        for lane in range(plan.lanes):
+        for lane in range(plan.streams):
             real = segment.source_mask[lane]
             read[lane] += segment.source[lane][real].tolist()
             predicted[lane] += segment.target[lane][real].tolist()
@@ -65,7 +65,7 @@ def lanes_of(plan: RunningPlan, epoch: int) -> tuple[list[list[int]], list[list[
 def test_validation_predicts_every_token_once_and_lanes_go_on(tmp_path: Path, lanes: int, length: int) -> None:
     text = stored(tmp_path / "store", some_lines(2, 30))
     whole = text.span(0, len(text)).tolist()
-    plan = RunningPlan(text, lanes, length, shuffled=False)
+    plan = BpttPlan(text, lanes, length, shuffled=False)
     read, predicted = lanes_of(plan, 3)
     assert [*chain(*predicted)] == whole[1:]
     assert [*chain(*read)] == whole[:-1]
@@ -76,30 +76,30 @@ def test_validation_predicts_every_token_once_and_lanes_go_on(tmp_path: Path, la
 def test_epochs_move_the_cuts_of_all_lanes_alike(tmp_path: Path) -> None:
     text = stored(tmp_path / "store", some_lines(4, 60))
     whole = text.span(0, len(text)).tolist()
-    plan, again = RunningPlan(text, 3, 6, seed=5), RunningPlan(text, 3, 6, seed=5)
+    plan, again = BpttPlan(text, 3, 6, seed=5), BpttPlan(text, 3, 6, seed=5)
     shifts = set()
     for epoch in range(20):
         shift = plan.shift(epoch)
         shifts.add(shift)
-        assert 0 <= shift <= plan.spare
-        assert [*chain(*lanes_of(plan, epoch)[1])] == whole[1 + shift : len(whole) - plan.spare + shift]
-        places = plan.places(epoch, 2)
-        assert (places == again.places(epoch, 2)).all()  # a pure function: a new plan gives the same
-        assert (places - shift == plan.places(0, 2) - plan.shift(0)).all()
-    assert 6 <= plan.spare < 6 + 3 * 6
+        assert 0 <= shift <= plan.skipped
+        assert [*chain(*lanes_of(plan, epoch)[1])] == whole[1 + shift : len(whole) - plan.skipped + shift]
+        places = plan.spans(epoch, 2)
+        assert (places == again.spans(epoch, 2)).all()  # a pure function: a new plan gives the same
+        assert (places - shift == plan.spans(0, 2) - plan.shift(0)).all()
+    assert 6 <= plan.skipped < 6 + 3 * 6
     assert plan.count % (3 * 6) == 0  # every segment is full
     assert len(shifts) > 7
-    assert [RunningPlan(text, 3, 6, seed=6).shift(epoch) for epoch in range(9)] != [plan.shift(e) for e in range(9)]
+    assert [BpttPlan(text, 3, 6, seed=6).shift(epoch) for epoch in range(9)] != [plan.shift(e) for e in range(9)]
 
 
 def test_too_little_text_for_the_lanes_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"2 tokens, expected at least one for each of 3 lanes"):
-        RunningPlan(stored(tmp_path / "store", [[5]]), 3, 4)
+    with pytest.raises(DataError, match=r"2 tokens, expected at least one for each of 3 streams"):
+        BpttPlan(stored(tmp_path / "store", [[5]]), 3, 4)
 
 
 def test_what_does_not_fill_a_segment_is_kept_where_it_is_much(tmp_path: Path) -> None:
-    plan = RunningPlan(stored(tmp_path / "store", some_lines(4, 60)), 3, 50, seed=5)
-    assert plan.spare == 50
+    plan = BpttPlan(stored(tmp_path / "store", some_lines(4, 60)), 3, 50, seed=5)
+    assert plan.skipped == 50
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_measuring_predicts_every_token_once_after_others(
 ) -> None:
     text = stored(tmp_path / "store", some_lines(2, 30))
     whole = text.span(0, len(text)).tolist()
-    plan = OverlappingPlan(text, segment, before=before, least=least, most=5)
-    assert plan.lanes == max(1, min(5, (len(whole) - 1) // least))
-    predicted: list[list[int]] = [[] for _ in range(plan.lanes)]
-    read: list[list[int]] = [[] for _ in range(plan.lanes)]
-    for lane in range(plan.lanes):  # one at a time, or together: the same
+    plan = OverlappingBpttPlan(text, segment, context=before, min_tokens=least, max_streams=5)
+    assert plan.streams == max(1, min(5, (len(whole) - 1) // least))
+    predicted: list[list[int]] = [[] for _ in range(plan.streams)]
+    read: list[list[int]] = [[] for _ in range(plan.streams)]
+    for lane in range(plan.streams):  # one at a time, or together: the same
         for number, part in enumerate(plan.epoch(0, slice(lane, lane + 1))):
             together = plan.read(0, number)
             assert (together.source[lane] == part.source[0]).all()

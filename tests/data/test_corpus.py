@@ -20,11 +20,16 @@ from hypothesis import strategies as st
 
 import dragoman
 from dragoman.data import corpus as corpora
-from dragoman.data.corpus import Corpus, DataConfig, Selection, TokenizersConfig, fingerprint, prepare, source_hash
+from dragoman.data.cache import build_folder, cache_folder
+from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.data.corpus import Corpus, fingerprint, prepare_corpus
 from dragoman.data.examples import Example, Pairs
-from dragoman.data.formats import formats as shapes
+from dragoman.data.formats import pairs as pair_format
 from dragoman.data.readers import lines as line_reader
-from dragoman.data.tokenizers.tokenizer import CharactersConfig, SubwordsConfig, WordsConfig
+from dragoman.data.split import TrainValidSplit, source_hash
+from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.subwords import SubwordsConfig
+from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import DataError
 from dragoman.runs import unknown_token_report
 
@@ -58,7 +63,7 @@ def texts(corpus: Corpus, part: str) -> list[tuple[str, str]]:
 
 def split(path: Path, **named: Any) -> tuple[set[str], set[str]]:
     """The sources to learn from and those to validate on."""
-    selection = Selection(DataConfig(train=str(path), **named), lambda doing, count: None)
+    selection = TrainValidSplit(DataConfig(train=str(path), **named), lambda doing, count: None)
     return {one.source for one in selection.train("")}, {one.source for one in selection.valid("")}
 
 
@@ -67,7 +72,7 @@ def split(path: Path, **named: Any) -> tuple[set[str], set[str]]:
 
 def test_a_corpus_holds_every_pair_once(tmp_path: Path) -> None:
     pairs = numbers(500)
-    corpus = prepare(DataConfig(train=str(write(tmp_path / "a.tsv", pairs))), CHARACTERS)
+    corpus = prepare_corpus(DataConfig(train=str(write(tmp_path / "a.tsv", pairs))), CHARACTERS)
     assert sorted(texts(corpus, "train") + texts(corpus, "valid")) == sorted(pairs)
     report = corpus.report
     assert report["examples"] == 500
@@ -86,9 +91,9 @@ def test_several_files_and_parallel_files_give_the_same_pairs(tmp_path: Path) ->
     (tmp_path / "s.txt").write_text("".join(f"{source}\n" for source, _ in pairs))
     (tmp_path / "t.txt").write_text("".join(f"{target}\n" for _, target in pairs))
     parallel = Pairs(str(tmp_path / "s.txt"), str(tmp_path / "t.txt"))
-    whole = prepare(DataConfig(train=str(write(tmp_path / "c.tsv", pairs))), CHARACTERS)
+    whole = prepare_corpus(DataConfig(train=str(write(tmp_path / "c.tsv", pairs))), CHARACTERS)
     for files in (parts, parallel):
-        corpus = prepare(DataConfig(train=files), CHARACTERS)
+        corpus = prepare_corpus(DataConfig(train=files), CHARACTERS)
         assert texts(corpus, "train") == texts(whole, "train")
         assert texts(corpus, "valid") == texts(whole, "valid")
 
@@ -96,7 +101,7 @@ def test_several_files_and_parallel_files_give_the_same_pairs(tmp_path: Path) ->
 def test_the_vocabulary_is_learned_from_the_training_part_alone(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", numbers(200))
     train, valid = split(path)
-    corpus = prepare(DataConfig(train=str(path)), SPACES)
+    corpus = prepare_corpus(DataConfig(train=str(path)), SPACES)
     known = set(corpus.source_tokenizer.pieces(range(4, len(corpus.source_tokenizer))))
     assert known == train
     assert not known & valid
@@ -104,22 +109,22 @@ def test_the_vocabulary_is_learned_from_the_training_part_alone(tmp_path: Path) 
 
 def test_one_vocabulary_serves_both_sides_unless_two_are_asked_for(tmp_path: Path) -> None:
     data = DataConfig(train=str(write(tmp_path / "a.tsv", numbers(50))))
-    joint = prepare(data, CHARACTERS)
+    joint = prepare_corpus(data, CHARACTERS)
     assert joint.source_tokenizer.fingerprint() == joint.target_tokenizer.fingerprint()
-    apart = prepare(data, replace(CHARACTERS, target=CharactersConfig()))
+    apart = prepare_corpus(data, replace(CHARACTERS, target=CharactersConfig()))
     assert apart.source_tokenizer.fingerprint() != apart.target_tokenizer.fingerprint()
 
 
 def test_long_pairs_are_left_out_and_counted(tmp_path: Path) -> None:
     pairs = [*numbers(50), ("x" * 30, "y"), ("x", "y" * 30)]
-    corpus = prepare(DataConfig(train=str(write(tmp_path / "a.tsv", pairs)), max_length=10), CHARACTERS)
+    corpus = prepare_corpus(DataConfig(train=str(write(tmp_path / "a.tsv", pairs)), max_length=10), CHARACTERS)
     assert corpus.report["train"]["too_long"] + corpus.report["valid"]["too_long"] == 2
     assert len(corpus.train) + len(corpus.valid) == 50
 
 
 def test_decoding_is_bounded_by_the_longest_answers_seen(tmp_path: Path) -> None:
     pairs = [(f"s{number % 10}", "t" * (8 if number % 2 else 2)) for number in range(100)]
-    corpus = prepare(DataConfig(train=str(write(tmp_path / "a.tsv", pairs))), CHARACTERS)
+    corpus = prepare_corpus(DataConfig(train=str(write(tmp_path / "a.tsv", pairs))), CHARACTERS)
     assert corpus.report["length_ratio"] == pytest.approx(1.2 * 9 / 3)
 
 
@@ -128,7 +133,7 @@ def test_decoding_is_bounded_by_the_longest_answers_seen(tmp_path: Path) -> None
 
 def test_all_pairs_of_a_source_are_on_the_same_side(tmp_path: Path) -> None:
     pairs = [(f"s{number % 97}", f"t{number}") for number in range(1000)]
-    corpus = prepare(DataConfig(train=str(write(tmp_path / "a.tsv", pairs))), CHARACTERS)
+    corpus = prepare_corpus(DataConfig(train=str(write(tmp_path / "a.tsv", pairs))), CHARACTERS)
     train, valid = ({source for source, _ in texts(corpus, part)} for part in ("train", "valid"))
     assert valid
     assert not train & valid
@@ -178,22 +183,24 @@ def test_however_small_a_corpus_both_sides_have_a_source(
 
 def test_two_pairs_are_enough_even_if_both_hash_low(tmp_path: Path) -> None:
     low = [f"s{number}" for number in range(200) if source_hash(Example(f"s{number}", (), "", 0)) < 0.1 * 2**64]
-    corpus = prepare(DataConfig(train=str(write(tmp_path / "a.tsv", [(low[0], "x"), (low[1], "y")]))), CHARACTERS)
+    corpus = prepare_corpus(
+        DataConfig(train=str(write(tmp_path / "a.tsv", [(low[0], "x"), (low[1], "y")]))), CHARACTERS
+    )
     assert len(corpus.train) == len(corpus.valid) == 1
 
 
 def test_one_source_is_not_enough_without_a_validation_file(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", [("s", "t"), ("s", "u")])
     with pytest.raises(DataError, match=r"a\.tsv: found one source only, expected two or more.*data\.valid"):
-        prepare(DataConfig(train=str(path)), CHARACTERS)
-    corpus = prepare(DataConfig(train=str(path), valid=str(path)), CHARACTERS)
+        prepare_corpus(DataConfig(train=str(path)), CHARACTERS)
+    corpus = prepare_corpus(DataConfig(train=str(path), valid=str(path)), CHARACTERS)
     assert len(corpus.train) == len(corpus.valid) == 2
 
 
 def test_a_validation_file_keeps_all_of_train_and_may_hold_several_references(tmp_path: Path) -> None:
     train = write(tmp_path / "train.tsv", numbers(100))
     valid = write(tmp_path / "valid.tsv", [("a", "b", "c", "d"), ("e", "f")])
-    corpus = prepare(DataConfig(train=str(train), valid=str(valid)), CHARACTERS)
+    corpus = prepare_corpus(DataConfig(train=str(train), valid=str(valid)), CHARACTERS)
     assert len(corpus.train) == 100
     rows = [json.loads(line) for line in corpus.valid_texts.read_text().splitlines()]
     assert rows == [{"source": "a", "references": ["b", "c", "d"]}, {"source": "e", "references": ["f"]}]
@@ -209,7 +216,7 @@ BAD = [*numbers(30), ("alone",), (" ", "t"), ("bad\x01", "t"), *numbers(30, 30),
 def test_faults_stop_with_their_lines_and_leave_nothing(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.tsv", BAD)
     with pytest.raises(DataError) as stopped:
-        prepare(DataConfig(train=str(path)), CHARACTERS)
+        prepare_corpus(DataConfig(train=str(path)), CHARACTERS)
     told = str(stopped.value)
     for line in (31, 32, 33):
         assert f"a.tsv:{line}: " in told
@@ -220,10 +227,10 @@ def test_faults_stop_with_their_lines_and_leave_nothing(tmp_path: Path, cache: P
 
 def test_faults_can_be_skipped_and_are_counted_once(tmp_path: Path) -> None:
     train, valid = write(tmp_path / "a.tsv", BAD), write(tmp_path / "v.tsv", [("a", "b"), ("alone",), ("", "x")])
-    corpus = prepare(DataConfig(train=str(train), faults="skip"), CHARACTERS)
+    corpus = prepare_corpus(DataConfig(train=str(train), faults="skip"), CHARACTERS)
     assert len(corpus.train) + len(corpus.valid) == 60
     assert corpus.report["faults"] == {"wrong-columns": 2, "empty-side": 1, "control-characters": 1}
-    corpus = prepare(DataConfig(train=str(train), valid=str(valid), faults="skip"), CHARACTERS)
+    corpus = prepare_corpus(DataConfig(train=str(train), valid=str(valid), faults="skip"), CHARACTERS)
     assert corpus.report["faults"] == {"wrong-columns": 3, "empty-side": 2, "control-characters": 1}
 
 
@@ -240,7 +247,7 @@ def test_a_corpus_without_pairs_is_an_error(
 ) -> None:
     (tmp_path / "a.tsv").write_text(content)
     with pytest.raises(DataError, match=expected):
-        prepare(DataConfig(train=str(tmp_path / "a.tsv"), **named), CHARACTERS)
+        prepare_corpus(DataConfig(train=str(tmp_path / "a.tsv"), **named), CHARACTERS)
     assert list(cache.iterdir()) == []
 
 
@@ -248,21 +255,21 @@ def test_an_empty_validation_file_is_named_itself(tmp_path: Path) -> None:
     write(tmp_path / "pairs.tsv", numbers(3))
     (tmp_path / "none.tsv").write_text("")
     with pytest.raises(DataError, match=r"none\.tsv: no pair is left for the valid part \(0 longer") as found:
-        prepare(DataConfig(train=str(tmp_path / "pairs.tsv"), valid=str(tmp_path / "none.tsv")), CHARACTERS)
+        prepare_corpus(DataConfig(train=str(tmp_path / "pairs.tsv"), valid=str(tmp_path / "none.tsv")), CHARACTERS)
     assert "pairs.tsv" not in str(found.value)
 
 
 def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
     write(tmp_path / "pairs.tsv", numbers(3))
     with pytest.raises(DataError, match=r"pears\.tsv: no such file\. Did you mean 'pairs\.tsv'"):
-        prepare(DataConfig(train=str(tmp_path / "pears.tsv")), CHARACTERS)
+        prepare_corpus(DataConfig(train=str(tmp_path / "pears.tsv")), CHARACTERS)
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     data = DataConfig(train=str(write(tmp_path / "a.tsv", numbers(3))), cache=str(tmp_path / "file"))
     with pytest.raises(DataError, match=r"file: cannot write the token store here"):
-        prepare(data, CHARACTERS)
+        prepare_corpus(data, CHARACTERS)
 
 
 # ---------------------------------------------------------------------- the cache
@@ -270,22 +277,24 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
 
 def test_what_was_prepared_is_used_again(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = DataConfig(train=str(write(tmp_path / "a.tsv", numbers(100))))
-    first = prepare(data, CHARACTERS)
+    first = prepare_corpus(data, CHARACTERS)
 
     def never(*rest: Any, **named: Any) -> Any:
         raise AssertionError("the text was read again")
 
-    monkeypatch.setattr(shapes, "learn", never)
-    monkeypatch.setattr(shapes, "read_pairs", never)
-    again = prepare(data, CHARACTERS)
+    monkeypatch.setattr(pair_format, "train_tokenizer", never)
+    monkeypatch.setattr(pair_format, "read_pairs", never)
+    again = prepare_corpus(data, CHARACTERS)
     assert texts(again, "train") == texts(first, "train")
     assert again.report == first.report
     write(tmp_path / "elsewhere.tsv", numbers(100))
-    assert len(prepare(replace(data, train=str(tmp_path / "elsewhere.tsv")), CHARACTERS).train) == len(first.train)
+    assert len(prepare_corpus(replace(data, train=str(tmp_path / "elsewhere.tsv")), CHARACTERS).train) == len(
+        first.train
+    )
     assert len(list(cache.iterdir())) == 1
     write(tmp_path / "a.tsv", numbers(101))
     with pytest.raises(AssertionError, match="read again"):
-        prepare(data, CHARACTERS)
+        prepare_corpus(data, CHARACTERS)
 
 
 def test_the_key_changes_with_whatever_changes_tokens(tmp_path: Path) -> None:
@@ -308,7 +317,7 @@ def test_the_key_changes_with_whatever_changes_tokens(tmp_path: Path) -> None:
             (data, TokenizersConfig(source=WordsConfig())),
             (data, TokenizersConfig(source=WordsConfig(split="spaces"))),
             (data, TokenizersConfig(source=SubwordsConfig())),
-            (data, TokenizersConfig(source=SubwordsConfig(vocabulary=300))),
+            (data, TokenizersConfig(source=SubwordsConfig(vocab_size=300))),
         ]
     ]
     assert len(set(keys)) == len(keys)
@@ -318,16 +327,16 @@ def test_the_key_changes_with_whatever_changes_tokens(tmp_path: Path) -> None:
 
 def test_the_cache_folder_can_be_chosen(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = DataConfig(train="a.tsv")
-    assert corpora.cache_folder(data) == cache
-    assert corpora.cache_folder(replace(data, cache="mine")) == Path("mine")
+    assert cache_folder(data) == cache
+    assert cache_folder(replace(data, cache="mine")) == Path("mine")
     monkeypatch.delenv("DRAGOMAN_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert corpora.cache_folder(data) == Path("/xdg/dragoman")
+    assert cache_folder(data) == Path("/xdg/dragoman")
 
 
 def _prepare_when_told(path: str, start: float, results: Any) -> None:
     time.sleep(max(0.0, start - time.time()))
-    corpus = prepare(DataConfig(train=path), CHARACTERS)
+    corpus = prepare_corpus(DataConfig(train=path), CHARACTERS)
     results.put((len(corpus.train), len(corpus.valid)))
 
 
@@ -347,14 +356,14 @@ def test_several_processes_may_prepare_the_same_text_at_once(tmp_path: Path, cac
     assert [worker.exitcode for worker in workers] == [0] * 4
     assert len(found) == 1
     assert len(list(cache.iterdir())) == 1
-    corpus = prepare(DataConfig(train=str(path)), CHARACTERS)
+    corpus = prepare_corpus(DataConfig(train=str(path)), CHARACTERS)
     assert sorted(texts(corpus, "train") + texts(corpus, "valid")) == sorted(numbers(20_000))
 
 
 def test_a_folder_in_use_is_not_taken_for_abandoned(cache: Path) -> None:
     key = "0" * 32
-    with corpora.workplace(cache, key) as first:
-        with corpora.workplace(cache, key) as second:
+    with build_folder(cache, key) as first:
+        with build_folder(cache, key) as second:
             assert first != second
             assert first.exists()
         assert not second.exists()
@@ -365,9 +374,9 @@ def test_a_folder_in_use_is_not_taken_for_abandoned(cache: Path) -> None:
 def test_what_a_killed_process_left_is_removed(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.tsv", numbers(300_000))
     script = (
-        "import sys; from dragoman.data.corpus import *;"
-        "from dragoman.data.tokenizers.tokenizer import CharactersConfig;"
-        "prepare(DataConfig(train=sys.argv[1]), TokenizersConfig(source=CharactersConfig()))"
+        "import sys; from dragoman.data.corpus import *; from dragoman.data.config import *;"
+        "from dragoman.data.tokenizers.characters import CharactersConfig;"
+        "prepare_corpus(DataConfig(train=sys.argv[1]), TokenizersConfig(source=CharactersConfig()))"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(dragoman.__file__).parents[1])}
     process = subprocess.Popen([sys.executable, "-c", script, str(path)], env=environment)
@@ -378,7 +387,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, cache: Path) -> N
     process.wait()
     assert len(list(cache.iterdir())) == 1
     write(path, numbers(50))  # other text: the remains go all the same
-    prepare(DataConfig(train=str(path)), CHARACTERS)
+    prepare_corpus(DataConfig(train=str(path)), CHARACTERS)
     assert [entry.name for entry in cache.iterdir()] == [fingerprint(DataConfig(train=str(path)), CHARACTERS)]
 
 
@@ -390,13 +399,12 @@ def test_memory_stays_flat_while_text_is_tokenised(
     import tracemalloc
 
     monkeypatch.setattr(corpora, "CHUNK", 200)
-    monkeypatch.setattr(corpora.chunks, "__defaults__", (200,))
     monkeypatch.setattr(line_reader, "_BLOCK_BYTES", 2048)
     peaks = []
     for count in (100, 1500, 15_000):  # the first loads what is loaded late
         path = write(tmp_path / f"{count}.tsv", [(f"a{number % 7} b", f"c d{number % 5}") for number in range(count)])
         tracemalloc.start()
-        prepare(DataConfig(train=str(path)), tokenizers)
+        prepare_corpus(DataConfig(train=str(path)), tokenizers)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     # What length_ratio sorts at the end takes some tens of bytes a pair.
@@ -405,9 +413,9 @@ def test_memory_stays_flat_while_text_is_tokenised(
 
 def test_shares_of_unknown_tokens_are_counted(tmp_path: Path) -> None:
     pairs = [(f"same s{number}", "same same other") for number in range(100)]
-    rare = TokenizersConfig(source=WordsConfig(split="spaces", minimum_count=2), target=WordsConfig(split="spaces"))
+    rare = TokenizersConfig(source=WordsConfig(split="spaces", min_count=2), target=WordsConfig(split="spaces"))
     valid = write(tmp_path / "valid.tsv", [("same same", "same new other new")])
-    corpus = prepare(DataConfig(train=str(write(tmp_path / "a.tsv", pairs)), valid=str(valid)), rare)
+    corpus = prepare_corpus(DataConfig(train=str(write(tmp_path / "a.tsv", pairs)), valid=str(valid)), rare)
     assert corpus.report["train"]["unknown"] == {"source": 0.5, "target": 0.0}
     assert corpus.report["valid"]["unknown"] == {"source": 0.0, "target": 0.5}
     told = "50.0% of the source tokens to learn from, 0.0% of those to validate"
@@ -420,7 +428,7 @@ def test_shares_of_unknown_tokens_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_text_of_which_nothing_is_known_is_refused(tmp_path: Path, side: str) -> None:
     path = write(tmp_path / "a.tsv", numbers(20))
-    rare = replace(SPACES, **{side: WordsConfig(split="spaces", minimum_count=2)})
-    message = rf"a\.tsv: every token of the {side} is unknown to its vocabulary.*tokenizer\.{side} \(minimum_count"
+    rare = replace(SPACES, **{side: WordsConfig(split="spaces", min_count=2)})
+    message = rf"a\.tsv: every token of the {side} is unknown to its vocabulary.*tokenizer\.{side} \(min_count"
     with pytest.raises(DataError, match=message):
-        prepare(DataConfig(train=str(path)), rare)
+        prepare_corpus(DataConfig(train=str(path)), rare)

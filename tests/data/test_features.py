@@ -12,12 +12,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from dragoman.data.batching import BatchPlan, Form, gather
-from dragoman.data.collate import Frames, Pictures
+from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.collate import Collator, FrameCollator, PictureCollator
 from dragoman.data.feature_store import FeatureColumn, MediaStore, feature_statistics, write_features
 from dragoman.data.media.archives import MediaError
 from dragoman.data.store import StoreWriter
-from dragoman.data.tokenizers.tokenizer import EOS, PAD
+from dragoman.data.tokenizers.base import EOS, PAD
 
 
 class Raw:
@@ -53,7 +53,7 @@ def store(tmp_path: Path, lengths: list[int]) -> MediaStore:
     places = [f"{tmp_path}/all.tar.gz::{number}.raw" for number in range(len(lengths))]
     places[11] = str(tmp_path / "gone.raw")
     faults = write_features(tmp_path / "features", places, Raw())
-    assert [fault.place for fault in faults] == [places[7], places[9], places[11]]
+    assert [fault.location for fault in faults] == [places[7], places[9], places[11]]
     assert [fault.kind for fault in faults] == ["unreadable-file", "unreadable-file", "missing-file"]
     with StoreWriter(tmp_path / "tokens", 10, 10) as writer:
         usable = [number for number in range(len(lengths)) if number not in (7, 9, 11)]
@@ -62,26 +62,26 @@ def store(tmp_path: Path, lengths: list[int]) -> MediaStore:
     return MediaStore(tmp_path / "tokens", FeatureColumn(tmp_path / "features"))
 
 
-FORM = Form(Frames(3, "uint8"))
+COLLATOR = Collator(FrameCollator(3, "uint8"))
 
 
 def test_rows_come_back_as_they_were(store: MediaStore, lengths: list[int]) -> None:
     column = store.source.column
     found = column.lengths().tolist()
     assert [found[number] for number in (7, 9, 11)] == [0, 0, 0]
-    assert [place.rpartition("::")[2] for place in column.places()[:3]] == ["0.raw", "1.raw", "2.raw"]
+    assert [place.rpartition("::")[2] for place in column.paths()[:3]] == ["0.raw", "1.raw", "2.raw"]
     for number, row in enumerate(column.rows(range(len(column)))):
         if number not in (7, 9, 11):
             assert row.tobytes() == content(number, lengths[number])
 
 
 def test_batches_are_padded_and_masked(store: MediaStore, lengths: list[int]) -> None:
-    plan = BatchPlan(store, budget=200, seed=1, form=FORM)
+    plan = BatchPlan(store, budget=200, seed=1, collator=COLLATOR)
     seen: list[int] = []
     epoch = plan.epoch(0)
     for number in range(len(epoch)):
         rows = epoch[number]
-        batch = gather(store, rows, plan)
+        batch = read_batch(store, rows, plan)
         assert batch.source.shape[0] * batch.source.shape[1] <= 200
         assert batch.source.dtype == torch.int16
         for place, row in enumerate(store.source.numbers[rows].tolist()):
@@ -99,14 +99,14 @@ def test_batches_are_padded_and_masked(store: MediaStore, lengths: list[int]) ->
 
 def test_floats_are_padded_with_nan() -> None:
     rows = [np.ones((2, 3), np.float32), np.zeros((4, 3), np.float32)]
-    batch = Form(Frames(3, "float32")).batch(rows, [[5], [6]])
+    batch = Collator(FrameCollator(3, "float32")).collate(rows, [[5], [6]])
     assert batch.source_mask.tolist() == [[True, True, False, False], [True] * 4]
     assert batch.source[0, 2:].isnan().all()
 
 
 def test_pictures_are_bytes_and_never_padded() -> None:
     rows = [np.full((4, 12), number, np.uint8) for number in (0, 255)]
-    batch = Form(Pictures(4, 12)).batch(rows, [[5], [6]])
+    batch = Collator(PictureCollator(4, 12)).collate(rows, [[5], [6]])
     assert batch.source.dtype == torch.uint8
     assert batch.source.shape == (2, 4, 12)
     assert batch.source_mask.all()
@@ -123,11 +123,11 @@ def test_statistics_are_those_of_all_frames(store: MediaStore) -> None:
 
 
 def test_a_batch_from_memory() -> None:
-    rows, form = [np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)], Form(Frames(3, "float32"))
-    batch = form.batch(rows, [[5, 6], [7]])
+    rows, collator = [np.ones((2, 3), np.float32), np.ones((4, 3), np.float32)], Collator(FrameCollator(3, "float32"))
+    batch = collator.collate(rows, [[5, 6], [7]])
     assert batch.source.shape == (2, 4, 3)
     assert batch.source[0, :2].eq(1).all()
     assert batch.source_mask.sum(1).tolist() == [2, 4]
     assert batch.target.tolist() == [[5, 6, EOS], [7, EOS, PAD]]
-    assert form.batch(rows).target.shape == (2, 0)
+    assert collator.collate(rows).target.shape == (2, 0)
     assert batch.to(torch.device("cpu")).source.shape == (2, 4, 3)

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 
-from dragoman.data.corpus import DataConfig
+from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
-from dragoman.data.formats.formats import LabelledShape, NumberedShape, SeriesShape, TaggedShape, word_places
-from dragoman.data.readers.conll import read_sentences
-from dragoman.data.tokenizers.labels import Labels, Numbers, NumbersConfig, UnknownLabelError, load_codec
-from dragoman.data.tokenizers.text_pair import Joined
-from dragoman.data.tokenizers.tokenizer import CharactersConfig, SubwordsConfig, WordsConfig, learn, load_tokenizer
+from dragoman.data.formats.labels import LabelFormat
+from dragoman.data.formats.numbers import NumberFormat, SeriesFormat
+from dragoman.data.formats.tags import TagFormat, word_positions
+from dragoman.data.readers.conll import read_conll
+from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
+from dragoman.data.tokenizers.load import load_tokenizer, train_tokenizer
+from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
+from dragoman.data.tokenizers.subwords import SubwordsConfig
+from dragoman.data.tokenizers.text_pair import TextPairTokenizer
+from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, DataError, RunError
 
 
@@ -32,7 +38,7 @@ def told(items: list[Example | Fault]) -> list[str]:
 
 
 def test_one_or_two_texts_and_a_label(tmp_path: Path) -> None:
-    shape = LabelledShape()
+    shape = LabelFormat()
     assert told(read(shape, tmp_path / "a.tsv", "good film\t1\nbad\t0 \n")) == ["good film|1", "bad|0"]
     three = "7\tone\ttwo\n8\tthree\tfour\n"
     assert told(read(shape, tmp_path / "a.tsv", three, columns=("2", "3", "1"))) == ["one\ttwo|7", "three\tfour|8"]
@@ -44,24 +50,24 @@ def test_a_header_names_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     text = "label\tsentence\n1\tgood film\n0\tbad\n"
     named = {"header": True, "columns": ("sentence", "label")}
-    assert told(read(LabelledShape(), path, text, **named)) == ["good film|1", "bad|0"]
+    assert told(read(LabelFormat(), path, text, **named)) == ["good film|1", "bad|0"]
     with pytest.raises(ConfigError, match=r"names label, sentence. Did you mean 'sentence'"):
-        read(LabelledShape(), path, text, header=True, columns=("sentense", "label"))
+        read(LabelFormat(), path, text, header=True, columns=("sentense", "label"))
     with pytest.raises(ConfigError, match="header: found true"):
-        read(LabelledShape(), tmp_path / "a.jsonl", "{}\n", header=True)
+        read(LabelFormat(), tmp_path / "a.jsonl", "{}\n", header=True)
 
 
 @pytest.mark.parametrize(
     ("shape", "text", "settings", "expected"),
     [
-        (LabelledShape(), "lonely\nx\t1\n", {}, "a.tsv:1: found 1 column, expected 2"),
-        (LabelledShape(), "x\t1\nx\t\n", {}, "a.tsv:2: the target is empty"),
-        (LabelledShape(), "x\ty\t \n", {"columns": ("1", "2", "3")}, "a.tsv:1: the label is empty"),
-        (LabelledShape(), "x\t \t1\n", {"columns": ("1", "2", "3")}, "a.tsv:1: the target is empty"),
-        (NumberedShape(), "x\t1.5\nx\tmany\n", {}, "a.tsv:2: found 'many', expected a number as the target"),
-        (NumberedShape(), "x\tnan\n", {}, "a.tsv:1: found 'nan', expected a number"),
-        (NumberedShape(), "x\t1 2\n", {}, "a.tsv:1: found '1 2', expected one number"),
-        (SeriesShape(), "1 2 x\t3\n", {}, "a.tsv:1: found 'x', expected a number in the series"),
+        (LabelFormat(), "lonely\nx\t1\n", {}, "a.tsv:1: found 1 column, expected 2"),
+        (LabelFormat(), "x\t1\nx\t\n", {}, "a.tsv:2: the target is empty"),
+        (LabelFormat(), "x\ty\t \n", {"columns": ("1", "2", "3")}, "a.tsv:1: the label is empty"),
+        (LabelFormat(), "x\t \t1\n", {"columns": ("1", "2", "3")}, "a.tsv:1: the target is empty"),
+        (NumberFormat(), "x\t1.5\nx\tmany\n", {}, "a.tsv:2: found 'many', expected a number as the target"),
+        (NumberFormat(), "x\tnan\n", {}, "a.tsv:1: found 'nan', expected a number"),
+        (NumberFormat(), "x\t1 2\n", {}, "a.tsv:1: found '1 2', expected one number"),
+        (SeriesFormat(), "1 2 x\t3\n", {}, "a.tsv:1: found 'x', expected a number in the series"),
     ],
 )  # fmt: skip
 def test_every_faulty_line_is_named(
@@ -73,26 +79,26 @@ def test_every_faulty_line_is_named(
 
 
 def test_labels_keep_their_order_and_refuse_others(tmp_path: Path) -> None:
-    labels = Labels.learn(["pos", "neg", "pos", "so so"])
+    labels = LabelVocabulary.train(["pos", "neg", "pos", "so so"])
     assert labels.names == ("neg", "pos", "so so")
     labels.save(tmp_path, "target")
-    again = load_codec(tmp_path, "target")
-    assert isinstance(again, Labels)
+    again = load_tokenizer(tmp_path, "target")
+    assert isinstance(again, LabelVocabulary)
     assert again.names == labels.names
     assert json.loads((tmp_path / "target.json").read_text())["labels"] == ["neg", "pos", "so so"]
     with pytest.raises(UnknownLabelError, match=r"found the label 'poz', .*neg, pos, so so.*Did you mean 'pos'"):
-        again.number("poz")
+        again.label_id("poz")
     text = (tmp_path / "target.json").read_text()
     (tmp_path / "target.json").write_text(text.replace("neg", "bad"))
     with pytest.raises(RunError, match=r"target.json: damaged"):
-        load_codec(tmp_path, "target")
+        load_tokenizer(tmp_path, "target")
     with pytest.raises(DataError, match="at least two"):
-        Labels.learn(["a", "a"])
+        LabelVocabulary.train(["a", "a"])
 
 
 @pytest.mark.parametrize("scale", ["standard", "range", "none"])
 def test_numbers_come_back_from_their_scale(scale: Any, tmp_path: Path) -> None:
-    numbers = Numbers.learn(NumbersConfig(scale=scale), ["1 2", "-3.5 4e2"])
+    numbers = NumberScaler.train(NumbersConfig(scale=scale), ["1 2", "-3.5 4e2"])
     found = numbers.encode("1 2 -3.5 4e2")
     if scale == "range":
         assert (min(found), max(found)) == (0.0, 1.0)
@@ -101,22 +107,22 @@ def test_numbers_come_back_from_their_scale(scale: Any, tmp_path: Path) -> None:
         assert sum(one * one for one in found) == pytest.approx(4.0)
     assert numbers.decode(found) == "1 2 -3.5 400"
     numbers.save(tmp_path, "source")
-    assert load_codec(tmp_path, "source").encode("7") == numbers.encode("7")
+    assert load_tokenizer(tmp_path, "source").encode("7") == numbers.encode("7")
 
 
 def test_two_texts_have_a_separator_of_their_own(tmp_path: Path) -> None:
-    inner = learn(CharactersConfig(), ["ab", "c"])
-    joined = Joined(inner)
+    inner = train_tokenizer(CharactersConfig(), ["ab", "c"])
+    joined = TextPairTokenizer(inner)
     row = joined.encode("ab\tc")
     assert row == [*inner.encode("ab"), len(inner), *inner.encode("c")]
     assert joined.decode(row) == "ab\tc"
     assert joined.spans("ab\tc") == [(0, 1), (1, 2), (2, 3), (3, 4)]
     joined.save(tmp_path, "source")
     again = load_tokenizer(tmp_path, "source")
-    assert isinstance(again, Joined)
+    assert isinstance(again, TextPairTokenizer)
     assert again.encode("c\ta") == joined.encode("c\ta")
     with pytest.raises(DataError, match="input 4: found 1 text, expected two texts"):
-        LabelledShape().inputs(["abc"], joined, 4)
+        LabelFormat().encode_inputs(["abc"], joined, 4)
 
 
 # ---------------------------------------------------------------------- sentences
@@ -136,19 +142,19 @@ CONLLU = """# text = I don't
 def test_conllu_and_two_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.conllu"
     path.write_text(CONLLU, encoding="utf-8")
-    assert told(list(read_sentences(str(path)))) == ["I do n't|PRON AUX PART", "1\u00a0000|NUM"]
-    assert told(list(read_sentences(str(path), columns=("form", "xpos"))))[0] == "I do n't|PRP VBP RB"
+    assert told(list(read_conll(str(path)))) == ["I do n't|PRON AUX PART", "1\u00a0000|NUM"]
+    assert told(list(read_conll(str(path), columns=("form", "xpos"))))[0] == "I do n't|PRP VBP RB"
     with pytest.raises(ConfigError, match="Did you mean 'xpos'"):
-        list(read_sentences(str(path), columns=("form", "xposs")))
+        list(read_conll(str(path), columns=("form", "xposs")))
     packed = tmp_path / "b.tsv.gz"
     packed.write_bytes(gzip.compress(b"\nThe\tDET\tDT\ndog\tNOUN\tNN\n\n\nruns\tVERB\tVBZ"))
-    items = list(read_sentences(str(packed), columns=("1", "2")))
+    items = list(read_conll(str(packed), columns=("1", "2")))
     assert told(items) == ["The dog|DET NOUN", "runs|VERB"]
-    assert [item.place for item in items] == [f"{packed}:2", f"{packed}:6"]
+    assert [item.location for item in items] == [f"{packed}:2", f"{packed}:6"]
     assert [item.word_lines for item in items] == [(2, 3), (6,)]  # type: ignore[union-attr]
-    first = next(read_sentences(str(path)))
+    first = next(read_conll(str(path)))
     assert isinstance(first, Example)
-    assert [first.place_of_word(word) for word in range(3)] == [f"{path}:{line}" for line in (2, 4, 5)]
+    assert [first.word_location(word) for word in range(3)] == [f"{path}:{line}" for line in (2, 4, 5)]
 
 
 @pytest.mark.parametrize(
@@ -163,14 +169,14 @@ def test_conllu_and_two_columns(tmp_path: Path) -> None:
     ],
 )
 def test_a_sentence_with_a_faulty_line_is_named_and_left_out(tmp_path: Path, text: str, expected: str) -> None:
-    found = told(read(TaggedShape(), tmp_path / "a.tsv", text))
+    found = told(read(TagFormat(), tmp_path / "a.tsv", text))
     assert expected in found[0]
     assert found[1:] == ["b|Y"]
 
 
 def test_lines_of_words_and_tags_must_match(tmp_path: Path) -> None:
     rows = '{"source": "a b", "target": "X Y"}\n{"source": "a b", "target": "X"}\n'
-    found = told(read(TaggedShape(), tmp_path / "a.jsonl", rows))
+    found = told(read(TagFormat(), tmp_path / "a.jsonl", rows))
     assert found[0] == "a b|X Y"
     assert "a.jsonl:2: found 2 words and 1 tags" in found[1]
 
@@ -181,16 +187,16 @@ def test_lines_of_words_and_tags_must_match(tmp_path: Path) -> None:
         CharactersConfig(),
         WordsConfig(split="spaces"),
         WordsConfig(),
-        SubwordsConfig(vocabulary=300),
-        SubwordsConfig(vocabulary=300, algorithm="unigram"),
+        SubwordsConfig(vocab_size=300),
+        SubwordsConfig(vocab_size=300, algorithm="unigram"),
     ],
     ids=lambda config: f"{config.kind}-{getattr(config, 'split', '')}{getattr(config, 'algorithm', '')}",
 )
 def test_every_word_begins_at_a_token_of_its_own(config: Any) -> None:
     texts = ["the quick brown fox don't jump , over ( it ) .", "a bb ccc dddd", "Zürich ￭ 日本 \u2581x o'clock"]
-    tokenizer = learn(config, texts[:2])
+    tokenizer = train_tokenizer(config, texts[:2])
     for text in texts:
-        places = word_places(text, tokenizer)
+        places = word_positions(text, tokenizer)
         words = text.split(" ")
         assert len(places) == len(words)
         assert places == sorted(set(places))

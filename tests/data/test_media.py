@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dragoman.config import settings
 from dragoman.data.examples import Fault
-from dragoman.data.media.archives import MediaError, location, read_bytes, read_many
+from dragoman.data.media.archives import MediaError, join_path, read_bytes, read_many
 from dragoman.data.media.audio import (
     AudioConfig,
     hertz_to_mel,
@@ -25,8 +25,8 @@ from dragoman.data.media.audio import (
     mel_filters,
     mel_to_hertz,
     read_samples,
-    resampled,
-    standardised,
+    resample_audio,
+    standardise,
 )
 from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.errors import ConfigError, DataError, MissingExtraError
@@ -34,7 +34,7 @@ from dragoman.errors import ConfigError, DataError, MissingExtraError
 soundfile = pytest.importorskip("soundfile")
 Image = pytest.importorskip("PIL.Image")
 
-SMALL = AudioConfig(rate=8000, features=20, window=0.032, hop=0.01, lowest=60.0, highest=3800.0, normalise="none")
+SMALL = AudioConfig(sample_rate=8000, num_mels=20, window=0.032, hop=0.01, fmin=60.0, fmax=3800.0, normalise="none")
 
 
 def recording(samples: NDArray[Any], rate: int = 8000, form: str = "WAV") -> bytes:
@@ -58,14 +58,14 @@ def plain_mel(hertz: float, scale: str) -> float:
 
 def plain_log_mel(samples: NDArray[Any], config: AudioConfig) -> NDArray[np.float64]:
     """One loop a step of the definition: corners found by halving, Fourier sums written out."""
-    window, hop, size = config.window_samples, config.hop_samples, config.transform
-    low, high = plain_mel(config.lowest, config.scale), plain_mel(config.top, config.scale)
+    window, hop, size = config.window_samples, config.hop_samples, config.fft_size
+    low, high = plain_mel(config.fmin, config.mel_scale), plain_mel(config.top, config.mel_scale)
     corners = []
-    for number in range(config.features + 2):
-        wanted, below, above = low + (high - low) * number / (config.features + 1), 0.0, 20_000.0
+    for number in range(config.num_mels + 2):
+        wanted, below, above = low + (high - low) * number / (config.num_mels + 1), 0.0, 20_000.0
         for _ in range(80):
             middle = (below + above) / 2
-            below, above = (middle, above) if plain_mel(middle, config.scale) < wanted else (below, middle)
+            below, above = (middle, above) if plain_mel(middle, config.mel_scale) < wanted else (below, middle)
         corners.append(below)
     places = np.arange(window)
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * places / window)
@@ -78,9 +78,9 @@ def plain_log_mel(samples: NDArray[Any], config: AudioConfig) -> NDArray[np.floa
         for left, peak, right in zip(corners, corners[1:], corners[2:], strict=False):
             energy = 0.0
             for number, amount in enumerate(power):
-                hertz = number * config.rate / size
+                hertz = number * config.sample_rate / size
                 height = min((hertz - left) / (peak - left), (right - hertz) / (right - peak))
-                area = 2 / (right - left) if config.scale == "slaney" else 1.0
+                area = 2 / (right - left) if config.mel_scale == "slaney" else 1.0
                 energy += max(0.0, height) * area * amount
             row.append(math.log(max(energy, 1e-10)))
         rows.append(row)
@@ -89,7 +89,9 @@ def plain_log_mel(samples: NDArray[Any], config: AudioConfig) -> NDArray[np.floa
 
 @pytest.mark.parametrize("scale", ["htk", "slaney"])
 def test_log_mel_is_the_definition(scale: str) -> None:
-    config = AudioConfig(rate=8000, features=20, window=0.03, hop=0.01, lowest=60.0, scale=scale, normalise="none")  # type: ignore[arg-type]
+    config = AudioConfig(
+        sample_rate=8000, num_mels=20, window=0.03, hop=0.01, fmin=60.0, mel_scale=scale, normalise="none"
+    )  # type: ignore[arg-type]
     samples = noise(1000)
     found = log_mel(torch.from_numpy(samples), config)
     assert found.shape == (1 + (1000 - 240) // 80, 20)
@@ -100,9 +102,9 @@ def test_log_mel_is_the_definition(scale: str) -> None:
 def test_filters_are_those_of_hugging_face(scale: str) -> None:
     from transformers.audio_utils import mel_filter_bank
 
-    config = AudioConfig(rate=16_000, features=40, scale=scale)  # type: ignore[arg-type]
+    config = AudioConfig(sample_rate=16_000, num_mels=40, mel_scale=scale)  # type: ignore[arg-type]
     norm = "slaney" if scale == "slaney" else None
-    theirs = mel_filter_bank(config.transform // 2 + 1, 40, 20.0, 8000.0, 16_000, norm=norm, mel_scale=scale)
+    theirs = mel_filter_bank(config.fft_size // 2 + 1, 40, 20.0, 8000.0, 16_000, norm=norm, mel_scale=scale)
     np.testing.assert_allclose(mel_filters(config).numpy(), theirs, atol=1e-9)
     hertz = torch.tensor([0.0, 100.0, 999.0, 1000.0, 1001.0, 7000.0], dtype=torch.float64)
     torch.testing.assert_close(mel_to_hertz(hertz_to_mel(hertz, scale), scale), hertz)
@@ -110,27 +112,27 @@ def test_filters_are_those_of_hugging_face(scale: str) -> None:
 
 def test_a_tone_is_where_its_filter_is_and_silence_is_finite() -> None:
     time = torch.arange(8000) / 8000
-    centres = mel_filters(SMALL).argmax(0) * 8000 / SMALL.transform
+    centres = mel_filters(SMALL).argmax(0) * 8000 / SMALL.fft_size
     for number in (3, 10, 17):
         tone = torch.sin(2 * math.pi * float(centres[number]) * time)
         assert int(log_mel(tone, SMALL).mean(0).argmax()) == number
     silence = log_mel(torch.zeros(8000), SMALL)
     assert torch.equal(silence, torch.full_like(silence, math.log(1e-10)))
-    assert torch.equal(standardised(silence), torch.zeros_like(silence))
+    assert torch.equal(standardise(silence), torch.zeros_like(silence))
 
 
 def test_nothing_is_further_below_the_loudest_than_the_range() -> None:
     samples = torch.from_numpy(noise(8000))
     samples[:4000] *= 1e-3  # 60 dB fainter
-    whole, cut = log_mel(samples, SMALL), log_mel(samples, replace(SMALL, range=30.0))
+    whole, cut = log_mel(samples, SMALL), log_mel(samples, replace(SMALL, top_db=30.0))
     lowest = whole.max() - 3 * math.log(10)  # 30 dB are a factor of 1,000
     torch.testing.assert_close(cut, whole.clamp(min=float(lowest)))
     assert bool((whole < lowest).any())
-    torch.testing.assert_close(log_mel(samples, replace(SMALL, range=200.0)), whole)
+    torch.testing.assert_close(log_mel(samples, replace(SMALL, top_db=200.0)), whole)
 
 
 def test_normalised_features_have_mean_zero_and_variance_one() -> None:
-    config = AudioConfig(rate=8000, features=20)
+    config = AudioConfig(sample_rate=8000, num_mels=20)
     found = config.decode(recording(noise(8000)), "a.wav")
     assert found.dtype == np.float32
     np.testing.assert_allclose(found.mean(0), 0, atol=1e-5)
@@ -140,12 +142,12 @@ def test_normalised_features_have_mean_zero_and_variance_one() -> None:
 @pytest.mark.parametrize(("found", "rate"), [(16_000, 8000), (8000, 16_000), (44_100, 16_000)])
 def test_resampling_gives_the_same_tone_and_nothing_above_the_limit(found: int, rate: int) -> None:
     here, there = (torch.arange(one, dtype=torch.float64) / one for one in (found, rate))
-    tone = resampled(torch.sin(2 * math.pi * 700 * here), found, rate)
+    tone = resample_audio(torch.sin(2 * math.pi * 700 * here), found, rate)
     assert len(tone) == rate
     inside = slice(rate // 20, -rate // 20)
     torch.testing.assert_close(tone[inside], torch.sin(2 * math.pi * 700 * there)[inside], atol=2e-3, rtol=0)
     if rate < found:
-        high = resampled(torch.sin(2 * math.pi * 0.6 * rate * here), found, rate)
+        high = resample_audio(torch.sin(2 * math.pi * 0.6 * rate * here), found, rate)
         assert high[inside].abs().max() < 5e-3
 
 
@@ -175,14 +177,16 @@ def test_faults_of_recordings_name_the_file() -> None:
         SMALL.decode(recording(noise(100)), "x.wav")
     with pytest.raises(MediaError, match="the file is empty"):
         SMALL.decode(b"", "x.wav")
-    assert len(AudioConfig(rate=16_000, features=20, resample=True).decode(whole, "x")) == 1 + (16_000 - 400) // 160
+    assert (
+        len(AudioConfig(sample_rate=16_000, num_mels=20, resample=True).decode(whole, "x")) == 1 + (16_000 - 400) // 160
+    )
 
 
 def test_settings_that_cannot_be() -> None:
     assert list(SMALL.problems()) == []
-    assert any("half the rate" in text for text in AudioConfig(rate=8000, highest=5000.0).problems())
-    assert any("less than the highest" in text for text in AudioConfig(rate=8000, lowest=4000.0).problems())
-    assert any("some filters see none" in text for text in AudioConfig(rate=8000, features=200).problems())
+    assert any("half the sample rate" in text for text in AudioConfig(sample_rate=8000, fmax=5000.0).problems())
+    assert any("less than the highest" in text for text in AudioConfig(sample_rate=8000, fmin=4000.0).problems())
+    assert any("some filters are empty" in text for text in AudioConfig(sample_rate=8000, num_mels=200).problems())
 
 
 def picture(pixels: NDArray[Any], form: str = "PNG", mode: str | None = None) -> bytes:
@@ -198,7 +202,7 @@ def test_a_line_is_a_row_of_columns_with_ink_one() -> None:
     found = LineImageConfig(height=48).decode(picture(pixels), "line.png")
     assert found.shape == (7, 48)
     np.testing.assert_array_equal(found, 255 - pixels.T)
-    np.testing.assert_array_equal(LineImageConfig(height=48, paper="dark").decode(picture(pixels), ""), pixels.T)
+    np.testing.assert_array_equal(LineImageConfig(height=48, background="dark").decode(picture(pixels), ""), pixels.T)
     assert LineImageConfig(height=24).decode(picture(pixels), "").shape == (4, 24)
     clear = np.zeros((48, 7, 4), np.uint8)  # black, but wholly transparent: paper
     assert LineImageConfig(height=48).decode(picture(clear), "").max() == 0
@@ -248,19 +252,19 @@ def test_members_are_found_by_name_or_end(tmp_path: Path, name: str) -> None:
     path = archive(tmp_path / name, {"a/1.wav": b"one", "./b/2.wav": b"two", "c/1.wav": b"three", "2.wav": b"four"})
     assert read_bytes(f"{path}::a/1.wav") == b"one"
     assert read_bytes(f"{path}::b/2.wav") == b"two"
-    assert read_bytes(location(path, "2.wav")) == b"four"  # the whole name goes first
+    assert read_bytes(join_path(path, "2.wav")) == b"four"  # the whole name goes first
     with pytest.raises(MediaError, match="several members end so") as caught:
-        read_bytes(location(path, "1.wav"))
+        read_bytes(join_path(path, "1.wav"))
     assert str(caught.value).startswith(f"{path}::1.wav: ")
     with pytest.raises(MediaError, match=r"no such member.*Did you mean '2\.wav'"):
-        read_bytes(location(path, "22.wav"))
-    assert location(tmp_path, "1.wav") == str(tmp_path / "1.wav")
+        read_bytes(join_path(path, "22.wav"))
+    assert join_path(tmp_path, "1.wav") == str(tmp_path / "1.wav")
 
 
 def test_many_are_read_once_each_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = archive(tmp_path / "all.tar.gz", {f"x/{number}": bytes([number]) * 5 for number in range(6)})
     (tmp_path / "alone").write_bytes(b"alone")
-    places = [location(packed, name) for name in ("5", "0", "gone", "5", "3")]
+    places = [join_path(packed, name) for name in ("5", "0", "gone", "5", "3")]
     places += [str(tmp_path / "alone"), str(tmp_path / "missing"), str(tmp_path)]
     opened: list[str] = []
     usual = tarfile.open
@@ -273,7 +277,7 @@ def test_many_are_read_once_each_and_nothing_is_lost(tmp_path: Path, monkeypatch
     for number, kind in ((2, "missing-file"), (6, "missing-file"), (7, "unreadable-file")):
         fault = found[number]
         assert isinstance(fault, Fault)
-        assert (fault.kind, fault.place) == (kind, places[number])
+        assert (fault.kind, fault.location) == (kind, places[number])
     assert opened == [str(packed)] * 2  # one walk for the names, one for the bytes, however many members
 
 
@@ -287,16 +291,16 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("range_", "expected"), [(1e300, "at most 200"), (1e-6, "at least 1, or 0"), (-1.0, "at least 0")]
+    ("top_db", "expected"), [(1e300, "at most 200"), (1e-6, "at least 1, or 0"), (-1.0, "at least 0")]
 )
-def test_a_range_that_no_recording_has_is_refused(range_: float, expected: str) -> None:
-    with pytest.raises(ConfigError, match=f"range: found .*, expected .*{expected}"):
-        settings.build(AudioConfig, {"range": range_})
+def test_a_range_that_no_recording_has_is_refused(top_db: float, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"top_db: found .*, expected .*{expected}"):
+        settings.build(AudioConfig, {"top_db": top_db})
 
 
-@pytest.mark.parametrize("range_", [0.0, 1.0, 40, 200.0])
-def test_a_range_of_decibels_is_taken(range_: float) -> None:
-    assert settings.build(AudioConfig, {"range": range_}).range == range_
+@pytest.mark.parametrize("top_db", [0.0, 1.0, 40, 200.0])
+def test_a_range_of_decibels_is_taken(top_db: float) -> None:
+    assert settings.build(AudioConfig, {"top_db": top_db}).top_db == top_db
 
 
 def test_a_file_that_starts_another_program_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:

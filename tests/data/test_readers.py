@@ -110,7 +110,7 @@ def test_line_numbers_run_on_across_blocks(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(line_reader, "_BLOCK_BYTES", 16)
     path = written(tmp_path, b"".join(b"%d\t%s\n" % (n, b"\xff" if n % 7 == 0 else b"y") for n in range(1, 50)))
     for number, item in enumerate(read_pairs(path), 1):
-        assert item.place == f"{path}:{number}"
+        assert item.location == f"{path}:{number}"
         assert isinstance(item, Fault) == (number % 7 == 0)
 
 
@@ -340,7 +340,7 @@ def test_parallel(tmp_path: Path) -> None:
         "control-characters",
         "over-long",
     ]
-    places = [item.place for item in read_pairs(files, max_characters=3)]
+    places = [item.location for item in read_pairs(files, max_characters=3)]
     en, de = files.source, files.target
     assert places == [f"{en}:1", f"{en}:2", f"{en}:3", f"{de}:4", f"{de}:5", f"{de}:6"]
 
@@ -463,7 +463,7 @@ def test_parquet_rows_are_numbered_across_batches(tmp_path: Path) -> None:
     texts = [str(number) for number in range(1, 10_001)]
     path = table(tmp_path, source=pa.array(texts, pa.large_string()), target=pa.array(texts).dictionary_encode())
     items = list(read_pairs(path))
-    assert [item.place for item in items] == [f"{path}:{text}" for text in texts]
+    assert [item.location for item in items] == [f"{path}:{text}" for text in texts]
     assert items[9_999] == Example("10000", ("10000",), str(path), 10_000)
 
 

@@ -7,15 +7,12 @@ import random
 
 import pytest
 
-from dragoman.data.tokenizers.language_tags import Tagged
-from dragoman.data.tokenizers.tokenizer import (
-    CharactersConfig,
-    SubwordsConfig,
-    Tokenizer,
-    TokenizerConfig,
-    WordsConfig,
-    learn,
-)
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
+from dragoman.data.tokenizers.load import TokenizerConfig, train_tokenizer
+from dragoman.data.tokenizers.subwords import SubwordsConfig
+from dragoman.data.tokenizers.words import WordsConfig
 
 TEXTS = ["hello world, the cat's hat!", "the  dog ran\tfast.", " a b ", "grüße … 東京", "x"] * 5
 HARD = [
@@ -34,14 +31,14 @@ CONFIGS: dict[str, TokenizerConfig] = {
     "words": WordsConfig(),
     "spaces": WordsConfig(split="spaces"),
     "characters": CharactersConfig(),
-    "bpe": SubwordsConfig(vocabulary=320),
-    "unigram": SubwordsConfig(vocabulary=300, algorithm="unigram"),
+    "bpe": SubwordsConfig(vocab_size=320),
+    "unigram": SubwordsConfig(vocab_size=300, algorithm="unigram"),
 }
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return learn(CONFIGS[request.param], TEXTS)
+    return train_tokenizer(CONFIGS[request.param], TEXTS)
 
 
 def check(tokenizer: Tokenizer, text: str) -> None:
@@ -66,13 +63,13 @@ def test_spans_stand_for_any_text(tokenizer: Tokenizer) -> None:
 
 @pytest.mark.parametrize("kind", ["words", "characters", "bpe"])
 def test_known_tokens_stand_for_what_they_spell(kind: str) -> None:
-    tokenizer, text = learn(CONFIGS[kind], TEXTS), TEXTS[0]
+    tokenizer, text = train_tokenizer(CONFIGS[kind], TEXTS), TEXTS[0]
     for piece, (first, end) in zip(tokenizer.pieces(tokenizer.encode(text)), tokenizer.spans(text), strict=True):
         assert piece.replace("▁", " ").strip("￭ ") == text[first:end].strip()
 
 
 def test_a_tag_stands_for_itself(tokenizer: Tokenizer) -> None:
-    tagged = Tagged(tokenizer, ["de", "fr"])
+    tagged = LanguageTagTokenizer(tokenizer, ["de", "fr"])
     plain = tokenizer.spans("the cat")
     assert tagged.spans("<2fr> the cat") == [(0, 6), *((first + 6, end + 6) for first, end in plain)]
     assert tagged.spans("the cat") == plain

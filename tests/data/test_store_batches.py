@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dragoman.data import store as storage
-from dragoman.data.batching import BatchPlan, batch_of, gather, padded, rounded
+from dragoman.data.batch import batch_of, pad_tokens, round_up_lengths
+from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.store import StoreWriter, TokenStore
-from dragoman.data.tokenizers.tokenizer import EOS, PAD
+from dragoman.data.tokenizers.base import EOS, PAD
 
 Rows = list[list[int]]
 
@@ -132,23 +133,23 @@ def test_files_are_closed_with_their_store(tmp_path: Path) -> None:
 
 @given(st.integers(1, 100_000))
 def test_the_grid_has_four_steps_an_octave(length: int) -> None:
-    up = int(rounded(np.array([length]))[0])
+    up = int(round_up_lengths(np.array([length]))[0])
     assert length <= up
     assert up <= 1.25 * length
     grid = up
     while grid > 8:
         assert grid % 2 == 0
         grid //= 2
-    assert int(rounded(np.array([up]))[0]) == up
+    assert int(round_up_lengths(np.array([up]))[0]) == up
 
 
 def test_there_are_few_lengths() -> None:
-    assert len(np.unique(rounded(np.arange(1, 257)))) == 8 + 4 * 5
+    assert len(np.unique(round_up_lengths(np.arange(1, 257)))) == 8 + 4 * 5
 
 
 def test_rows_end_in_eos_and_padding() -> None:
-    assert padded([[4, 5], [], [6]]).tolist() == [[4, 5, EOS], [EOS, PAD, PAD], [6, EOS, PAD]]
-    assert padded([[4]], 4).tolist() == [[4, EOS, PAD, PAD]]
+    assert pad_tokens([[4, 5], [], [6]]).tolist() == [[4, 5, EOS], [EOS, PAD, PAD], [6, EOS, PAD]]
+    assert pad_tokens([[4]], 4).tolist() == [[4, EOS, PAD, PAD]]
     batch = batch_of([[4, 5], [6]], [[7], [8, 9]])
     assert batch.source_mask.tolist() == [[True, True, True], [True, True, False]]
     assert batch.target.tolist() == [[7, EOS, PAD], [8, 9, EOS]]
@@ -160,11 +161,11 @@ def test_a_gathered_batch_holds_its_rows_on_the_grid(natural: TokenStore) -> Non
     epoch = plan.epoch(0)
     for place in (0, len(epoch) // 2, len(epoch) - 1):
         chosen = epoch[place]
-        batch = gather(natural, chosen, plan)
-        assert batch.source.shape[1] == int(rounded(natural.source.lengths()[chosen] + 1).max())
+        batch = read_batch(natural, chosen, plan)
+        assert batch.source.shape[1] == int(round_up_lengths(natural.source.lengths()[chosen] + 1).max())
         assert (batch.source_mask.sum(1).numpy() == natural.source.lengths()[chosen] + 1).all()
         assert int((batch.target != PAD).sum()) == plan.tokens(chosen)
-        assert gather(natural, chosen).target.shape[1] == natural.target.lengths()[chosen].max() + 1
+        assert read_batch(natural, chosen).target.shape[1] == natural.target.lengths()[chosen].max() + 1
 
 
 # ---------------------------------------------------------------------- the plan
@@ -185,7 +186,7 @@ def test_every_row_comes_once_and_the_budget_is_kept(
     assert sorted(np.concatenate(chosen).tolist()) == list(range(len(pairs)))
     assert all(len(rows) for rows in chosen)
     for rows in chosen:
-        batch = gather(store, rows, plan)
+        batch = read_batch(store, rows, plan)
         longest = max(batch.source.shape[1], batch.target.shape[1])
         assert len(rows) == 1 or len(rows) * longest <= budget
     again = BatchPlan(store, budget, seed).epoch(epoch)

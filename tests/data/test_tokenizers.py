@@ -10,24 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.data.tokenizers import tokenizer as tokenizers
-from dragoman.data.tokenizers.tokenizer import (
-    EOS,
-    PAD,
-    SOS,
-    SPECIALS,
-    UNK,
-    Characters,
-    CharactersConfig,
-    SubwordsConfig,
-    Tokenizer,
-    TokenizerConfig,
-    Words,
-    WordsConfig,
-    _counted,
-    learn,
-    load_tokenizer,
-)
+from dragoman.data.tokenizers import words as word_tokenizer
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer, count_tokens
+from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
+from dragoman.data.tokenizers.load import TokenizerConfig, load_tokenizer, train_tokenizer
+from dragoman.data.tokenizers.subwords import SubwordsConfig, _sample
+from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from dragoman.errors import ConfigError, DataError, RunError
 
 CORPUS = [
@@ -42,8 +30,8 @@ CONFIGS: list[TokenizerConfig] = [
     WordsConfig(),
     WordsConfig(split="spaces"),
     CharactersConfig(),
-    SubwordsConfig(vocabulary=400),
-    SubwordsConfig(vocabulary=400, algorithm="unigram"),
+    SubwordsConfig(vocab_size=400),
+    SubwordsConfig(vocab_size=400, algorithm="unigram"),
 ]
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 SEAMS = st.text(st.sampled_from("ab  \t\u2028\u00a0￭&;.,(-joiner्क⁇▁"), max_size=15)
@@ -51,12 +39,12 @@ SEAMS = st.text(st.sampled_from("ab  \t\u2028\u00a0￭&;.,(-joiner्क⁇▁")
 
 @pytest.fixture(scope="module", params=CONFIGS, ids=lambda config: f"{config.kind}-{list(vars(config).values())[1:]}")
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
-    return learn(request.param, CORPUS)
+    return train_tokenizer(request.param, CORPUS)
 
 
 @pytest.fixture(scope="module")
 def subwords() -> dict[str, Tokenizer]:
-    return {name: learn(SubwordsConfig(400, name), CORPUS) for name in ("bpe", "unigram")}
+    return {name: train_tokenizer(SubwordsConfig(400, name), CORPUS) for name in ("bpe", "unigram")}
 
 
 # --- round trips
@@ -64,7 +52,7 @@ def subwords() -> dict[str, Tokenizer]:
 
 @given(ANY_TEXT | SEAMS)
 def test_words_come_back(text: str) -> None:
-    words = learn(WordsConfig(), [text, "x"])
+    words = train_tokenizer(WordsConfig(), [text, "x"])
     assert words.decode(words.encode(text)) == text
     assert UNK not in words.encode(text)
 
@@ -72,7 +60,7 @@ def test_words_come_back(text: str) -> None:
 @given(st.lists(st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"]), min_size=1), max_size=6))
 def test_spaced_tokens_come_back(tokens: list[str]) -> None:
     text = " ".join(tokens)
-    words = learn(WordsConfig(split="spaces"), [text, "x"])
+    words = train_tokenizer(WordsConfig(split="spaces"), [text, "x"])
     ids = words.encode(text)
     assert words.pieces(ids) == tokens
     assert words.decode(ids) == text
@@ -81,7 +69,7 @@ def test_spaced_tokens_come_back(tokens: list[str]) -> None:
 
 @given(ANY_TEXT)
 def test_characters_come_back(text: str) -> None:
-    characters = learn(CharactersConfig(), [text, "x"])
+    characters = train_tokenizer(CharactersConfig(), [text, "x"])
     ids = characters.encode(text)
     assert len(ids) == len(text)
     assert characters.decode(ids) == text
@@ -124,21 +112,21 @@ def test_batches_are_the_texts_one_by_one(tokenizer: Tokenizer) -> None:
     ],
 )
 def test_words_at_punctuation(text: str, pieces: list[str]) -> None:
-    words = learn(WordsConfig(), [text])
+    words = train_tokenizer(WordsConfig(), [text])
     assert words.pieces(words.encode(text)) == pieces
 
 
 def test_long_runs_are_not_kept_in_memory() -> None:
-    words = learn(WordsConfig(), ["a b", "y." * 50_000])
-    assert isinstance(words, Words)
+    words = train_tokenizer(WordsConfig(), ["a b", "y." * 50_000])
+    assert isinstance(words, WordTokenizer)
     assert words.decode(words.encode("y." * 50_000 + " a")) == "y." * 50_000 + " a"
     assert set(words._cache) == {"a"}
 
 
 def test_the_cache_has_a_limit_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizers, "_CACHED_CHUNKS", 2)
-    words = learn(WordsConfig(), CORPUS)
-    assert isinstance(words, Words)
+    monkeypatch.setattr(word_tokenizer, "_CACHED_CHUNKS", 2)
+    words = train_tokenizer(WordsConfig(), CORPUS)
+    assert isinstance(words, WordTokenizer)
     first = words.encode_batch(CORPUS)
     assert words.encode_batch(CORPUS) == first
     assert len(words._cache) == 2
@@ -159,19 +147,19 @@ def test_special_symbols_have_the_same_ids_everywhere(tokenizer: Tokenizer) -> N
 @pytest.mark.parametrize("config", CONFIGS)
 def test_a_text_cannot_spell_a_special_symbol(config: TokenizerConfig) -> None:
     text = "<pad> <unk> <sos> <eos> </s> <0x41>"
-    spelled = learn(config, [text])
+    spelled = train_tokenizer(config, [text])
     assert not {PAD, UNK, SOS, EOS} & set(spelled.encode(text))
     assert spelled.decode(spelled.encode(text)) == text
 
 
 def test_unknown_text() -> None:
-    words = learn(WordsConfig(), ["the cat , sat"])
+    words = train_tokenizer(WordsConfig(), ["the cat , sat"])
     assert words.encode("the dog sat") == [*words.encode("the"), UNK, *words.encode("sat")]
     assert words.decode(words.encode("the dog, sat")) == "the ⁇ ⁇ sat"  # ',' after a word is another token: '￭,'
-    characters = learn(CharactersConfig(), ["abc"])
+    characters = train_tokenizer(CharactersConfig(), ["abc"])
     assert characters.encode("axc") == [4, UNK, 6]
     assert characters.decode([4, UNK, 6]) == "a⁇c"
-    subwords = learn(SubwordsConfig(400), ["abc"])
+    subwords = train_tokenizer(SubwordsConfig(400), ["abc"])
     assert subwords.pieces(subwords.encode("ζ")) == ["▁", "<0xCE>", "<0xB6>"]
     assert subwords.decode([*subwords.encode("a"), UNK]) == "a⁇"
     assert subwords.decode(subwords.encode("ζ")[:-1]) == "\ufffd"
@@ -186,37 +174,37 @@ def test_lone_surrogates_do_not_break_encoding(tokenizer: Tokenizer) -> None:
 
 
 def test_vocabulary_is_ranked_by_count_then_code_point() -> None:
-    words = learn(WordsConfig(), ["d c a", "c b", "b"])
+    words = train_tokenizer(WordsConfig(), ["d c a", "c b", "b"])
     assert words.pieces(range(4, len(words))) == ["b", "c", "a", "d"]
-    assert len(learn(WordsConfig(vocabulary=6), ["b a c", "c b"])) == 6
-    assert learn(CharactersConfig(minimum_count=2), ["abb", "ca"]).pieces([4, 5]) == ["a", "b"]
-    assert len(learn(CharactersConfig(minimum_count=2), ["abb", "ca"])) == 6
+    assert len(train_tokenizer(WordsConfig(vocab_size=6), ["b a c", "c b"])) == 6
+    assert train_tokenizer(CharactersConfig(min_count=2), ["abb", "ca"]).pieces([4, 5]) == ["a", "b"]
+    assert len(train_tokenizer(CharactersConfig(min_count=2), ["abb", "ca"])) == 6
 
 
 def test_learning_gives_the_same_every_time(tokenizer: Tokenizer, request: pytest.FixtureRequest) -> None:
-    again = learn(request.node.callspec.params["tokenizer"], iter(CORPUS))
+    again = train_tokenizer(request.node.callspec.params["tokenizer"], iter(CORPUS))
     assert again.fingerprint() == tokenizer.fingerprint()
     assert again.encode_batch(CORPUS) == tokenizer.encode_batch(CORPUS)
 
 
 def test_fingerprints_tell_vocabularies_and_rules_apart() -> None:
     texts = ["a b c", "a b"]
-    made = [learn(config, texts) for config in CONFIGS]
-    made += [learn(WordsConfig(vocabulary=6), texts), learn(CharactersConfig(), ["a"])]
+    made = [train_tokenizer(config, texts) for config in CONFIGS]
+    made += [train_tokenizer(WordsConfig(vocab_size=6), texts), train_tokenizer(CharactersConfig(), ["a"])]
     assert len({one.fingerprint() for one in made}) == len(made)
-    assert learn(WordsConfig(vocabulary=99), texts).fingerprint() == made[0].fingerprint()
+    assert train_tokenizer(WordsConfig(vocab_size=99), texts).fingerprint() == made[0].fingerprint()
 
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("texts", [[], [""]])
 def test_no_text_to_learn_from(config: TokenizerConfig, texts: list[str]) -> None:
     with pytest.raises(DataError, match="no text to learn"):
-        learn(config, texts)
+        train_tokenizer(config, texts)
 
 
 @pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
 def test_subwords_from_little_text(algorithm: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    subwords = learn(SubwordsConfig(8000, algorithm), ["x"])
+    subwords = train_tokenizer(SubwordsConfig(8000, algorithm), ["x"])
     assert 261 <= len(subwords) < 270
     assert subwords.decode(subwords.encode("x y  z")) == "x y  z"
     assert capfd.readouterr() == ("", "")
@@ -225,23 +213,23 @@ def test_subwords_from_little_text(algorithm: Any, capfd: pytest.CaptureFixture[
 def test_subwords_reach_the_vocabulary_asked_for(subwords: dict[str, Tokenizer]) -> None:
     texts = [f"word{number} and number {number * 7}" for number in range(3000)]
     for algorithm in ("bpe", "unigram"):
-        assert len(learn(SubwordsConfig(500, algorithm), texts)) == 500
+        assert len(train_tokenizer(SubwordsConfig(500, algorithm), texts)) == 500
     assert "▁low" in [*map(str, subwords["bpe"].pieces(range(len(subwords["bpe"]))))]
 
 
 def test_too_many_characters_for_the_vocabulary() -> None:
     text = "".join(chr(0x4E00 + number) for number in range(200))
-    with pytest.raises(ConfigError, match=r"^vocabulary: found 300, expected 461 or more.*coverage"):
-        learn(SubwordsConfig(300), [text])
+    with pytest.raises(ConfigError, match=r"^vocab_size: found 300, expected 461 or more.*coverage"):
+        train_tokenizer(SubwordsConfig(300), [text])
     for algorithm in ("bpe", "unigram"):
         # The space is rarer here than the coverage asks for, and must have a piece all the same.
-        fewer = learn(SubwordsConfig(300, algorithm, coverage=0.98), [text, "a" * 20_000])
+        fewer = train_tokenizer(SubwordsConfig(300, algorithm, character_coverage=0.98), [text, "a" * 20_000])
         assert fewer.decode(fewer.encode(f"{text} {text}")) == f"{text} {text}"
 
 
 def test_subwords_from_very_long_lines() -> None:
     text = "ab" * 40_000 + "q"
-    subwords = learn(SubwordsConfig(300), [text])  # sentencepiece itself would abort the process here
+    subwords = train_tokenizer(SubwordsConfig(300), [text])  # sentencepiece itself would abort the process here
     assert len(subwords.encode(text)) < len(text) / 4
     assert subwords.pieces(subwords.encode(text)[-1:])[0].endswith("q")  # the end of the line was learned too
     assert subwords.decode(subwords.encode(text)) == text
@@ -249,13 +237,13 @@ def test_subwords_from_very_long_lines() -> None:
 
 def test_subwords_learn_from_a_sample() -> None:
     texts = [f"line {number}" for number in range(1000)]
-    kept = tokenizers._sampled(iter(["", *texts, ""]), 100)
+    kept = _sample(iter(["", *texts, ""]), 100)
     assert len(set(kept)) == 100
     assert set(kept) <= set(texts)
-    assert kept == tokenizers._sampled(iter(texts), 100)
+    assert kept == _sample(iter(texts), 100)
     assert 35 < sum(int(text.split()[1]) >= 500 for text in kept) < 65
-    assert tokenizers._sampled(texts, 1000) == texts
-    few, many = (learn(SubwordsConfig(sample=size), texts) for size in (5, 1000))
+    assert _sample(texts, 1000) == texts
+    few, many = (train_tokenizer(SubwordsConfig(sample=size), texts) for size in (5, 1000))
     assert few.fingerprint() != many.fingerprint()
 
 
@@ -286,7 +274,7 @@ def test_tokenizers_travel_to_other_processes(tokenizer: Tokenizer) -> None:
 
 def test_odd_tokens_survive_saving(tmp_path: Path) -> None:
     text = '\u2028\u2029\x85\x00\t\n\r"\\ é\u00a0\ud800😀\ufeff'
-    characters = learn(CharactersConfig(), [text])
+    characters = train_tokenizer(CharactersConfig(), [text])
     characters.save(tmp_path, "odd")
     assert load_tokenizer(tmp_path, "odd").decode(characters.encode(text)) == text
     lines = (tmp_path / "odd.vocabulary.jsonl").read_text(encoding="utf-8").split("\n")
@@ -304,7 +292,7 @@ def test_subword_pieces_can_be_read_from_the_file(subwords: dict[str, Tokenizer]
 
 
 def damaged(folder: Path, config: TokenizerConfig, suffix: str, content: bytes | None) -> str:
-    learn(config, CORPUS).save(folder, "t")
+    train_tokenizer(config, CORPUS).save(folder, "t")
     path = folder / f"t.{suffix}"
     if content is None:
         path.unlink()
@@ -330,7 +318,7 @@ SPECIAL_LINES = b'"<pad>"\n"<unk>"\n"<sos>"\n"<eos>"\n'
         (CharactersConfig(), "json", b"{}", "damaged"),
         (CharactersConfig(), "json", b"\xff", "damaged"),
         (CharactersConfig(), "json", b'{"kind": "word", "fingerprint": ""}', "Did you mean 'words'?"),
-        (CharactersConfig(), "json", b'{"kind": "words", "fingerprint": "", "vocabulary": 1}', "at least 5"),
+        (CharactersConfig(), "json", b'{"kind": "words", "fingerprint": "", "vocab_size": 1}', "at least 5"),
         (CharactersConfig(), "json", b'{"kind": "words", "fingerprint": "", "size": 1}', "no such setting"),
         (CharactersConfig(), "vocabulary.jsonl", None, "cannot be read (No such file"),
         (CharactersConfig(), "vocabulary.jsonl", b"", "damaged"),
@@ -354,14 +342,14 @@ def test_damaged_files_are_named(
 
 
 def test_a_model_of_another_run_is_noticed(tmp_path: Path) -> None:
-    learn(SubwordsConfig(300), ["another text"]).save(tmp_path, "other")
+    train_tokenizer(SubwordsConfig(300), ["another text"]).save(tmp_path, "other")
     other = (tmp_path / "other.model").read_bytes()
     assert "not the one that t.json was saved with" in damaged(tmp_path, SubwordsConfig(400), "model", other)
 
 
 def test_a_changed_special_line_is_noticed(tmp_path: Path) -> None:
-    characters = learn(CharactersConfig(), CORPUS)
-    assert isinstance(characters, Characters)
+    characters = train_tokenizer(CharactersConfig(), CORPUS)
+    assert isinstance(characters, CharacterTokenizer)
     characters.save(tmp_path, "t")
     path = tmp_path / "t.vocabulary.jsonl"
     lines: Sequence[str] = path.read_text(encoding="utf-8").split("\n")
@@ -370,7 +358,7 @@ def test_a_changed_special_line_is_noticed(tmp_path: Path) -> None:
 
 def test_counting_units_holds_a_bounded_number() -> None:
     texts = [["common", f"rare{number}"] for number in range(5000)] + [["late"] * 9]
-    counts = _counted(texts, most=100)
+    counts = count_tokens(texts, max_tokens=100)
     assert len(counts) <= 100
     assert counts["common"] == 5000
     assert counts["late"] == 9

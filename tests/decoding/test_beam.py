@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS, UNK
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 from dragoman.decoding.beam import beam
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.greedy import follow

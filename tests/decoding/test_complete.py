@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.bptt import RunningPlan, RunningText
+from dragoman.data.bptt import BpttPlan, TokenStream
 from dragoman.data.store import StoreWriter, TokenStore
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.complete import Completion, complete
 from dragoman.decoding.hypothesis import NEVER_WRITTEN
 from dragoman.decoding.likelihood import mean_log_probabilities, text_likelihood
@@ -128,9 +128,9 @@ def test_text_likelihood_is_the_sum_over_the_text(model: LanguageModel, tmp_path
     lines = [[5, 6], [], [7, 8, 9, 10, 4, 4, 5], [11], [12, 5, 6, 7]]
     with StoreWriter(tmp_path / "store", 1, WORDS) as writer:
         writer.add([[]] * len(lines), lines)
-    text = RunningText(TokenStore(tmp_path / "store").target)
+    text = TokenStream(TokenStore(tmp_path / "store").target)
     tokens = text.span(0, len(text)).tolist()
-    plan = RunningPlan(text, 1, 8, shuffled=False)
+    plan = BpttPlan(text, 1, 8, shuffled=False)
     result = text_likelihood(model, plan, TextSize(10, 20, 30), CPU)
     assert result is not None
     found, share = result

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS, UNK
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 from dragoman.decoding import ctc
 from dragoman.decoding import length_nat as slots
 from dragoman.decoding.config import SearchConfig

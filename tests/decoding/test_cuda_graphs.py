@@ -9,7 +9,7 @@ from threading import Thread
 import pytest
 import torch
 
-from dragoman.data.batching import Batch, batch_of
+from dragoman.data.batch import Batch, batch_of
 from dragoman.decoding import cuda_graph_beam as repeated
 from dragoman.decoding import cuda_graph_step as captured
 from dragoman.decoding.beam import beam

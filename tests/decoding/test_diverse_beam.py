@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.beam import beam
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import SOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ensemble import Average, Ensemble
 from dragoman.decoding.hypothesis import Hypothesis

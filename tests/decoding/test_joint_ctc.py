@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.data.batching import batch_of
+from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.exhaustive import Exhaustive
 from dragoman.decoding.hypothesis import divisor

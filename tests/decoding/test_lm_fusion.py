@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import ctc
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ctc import Fusion

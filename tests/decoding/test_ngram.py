@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS, SOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding import ngram
 from dragoman.decoding.ngram import Neural, NGram
 from dragoman.errors import DataError

@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import sampling
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.methods import Request

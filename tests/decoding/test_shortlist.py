@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from dragoman.data.batching import batch_of
+from dragoman.data.batch import batch_of
 from dragoman.data.ibm1 import learn_lexicon
 from dragoman.data.store import StoreWriter, TokenStore
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.methods import Request
 from dragoman.decoding.search import limits_for, search

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 import torch
 
-from dragoman.data.batching import batch_of
+from dragoman.data.batch import batch_of
 from dragoman.decoding import speculative
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ensemble import Ensemble

@@ -12,8 +12,8 @@ import torch
 
 import dragoman
 from dragoman import runs
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.search import search_all

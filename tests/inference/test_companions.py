@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.exhaustive import Exhaustive
 from dragoman.decoding.mbr import MinimumBayesRisk
 from dragoman.decoding.sampling import Sampling

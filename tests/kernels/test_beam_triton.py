@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import cuda_graph_step as captured
 from dragoman.decoding.beam import NOTHING, Nexts, beam, begin, each_of, hypotheses, next_tokens, plain_choice, settle
 from dragoman.decoding.config import SearchConfig

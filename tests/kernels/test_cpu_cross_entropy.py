@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels import cpu_cross_entropy as module
 from dragoman.models.heads.softmax import FullSoftmaxConfig, full_loss, summed_loss
 

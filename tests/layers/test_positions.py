@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.positions import (
     ADDED,

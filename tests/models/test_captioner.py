@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.analysis.attention import cross_attention_weights
-from dragoman.data.batching import Batch, padded
-from dragoman.data.tokenizers.tokenizer import PAD, SOS
+from dragoman.data.batch import Batch, pad_tokens
+from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.kernels.compile import CompiledBlocks
@@ -75,7 +75,7 @@ def pictures(count: int = 3) -> Tensor:
 
 
 def batch() -> Batch:
-    return Batch(pictures(), torch.ones(3, SIZE, dtype=torch.bool), padded(TARGETS))
+    return Batch(pictures(), torch.ones(3, SIZE, dtype=torch.bool), pad_tokens(TARGETS))
 
 
 def test_every_encoder_has_a_case() -> None:
@@ -102,7 +102,7 @@ def test_every_decoder_writes_over_every_memory(encoder: str, decoder: str) -> N
     found = search(model, whole, SearchConfig(beam=3, max_length=6), 1.0, 2)
     for row, hypotheses in enumerate(found):
         for one in hypotheses:
-            own = Batch(pictures()[row : row + 1], whole.source_mask[:1], padded([list(one.tokens[:-1])]))
+            own = Batch(pictures()[row : row + 1], whole.source_mask[:1], pad_tokens([list(one.tokens[:-1])]))
             assert float(model.score(own).log_probabilities.sum()) == pytest.approx(one.score, abs=1e-9)
 
 
@@ -205,7 +205,7 @@ def test_it_learns_which_corner_is_bright_and_looks_there(tmp_path: Path) -> Non
             down, across = int(torch.randint(2, ())), int(torch.randint(2, ()))
             source[row, 4 * down : 4 * down + 4, 4 * across : 4 * across + 4] += 0.7
             targets.append(corners[down, across])
-        return Batch(source.view(count, SIZE, -1), torch.ones(count, SIZE, dtype=torch.bool), padded(targets))
+        return Batch(source.view(count, SIZE, -1), torch.ones(count, SIZE, dtype=torch.bool), pad_tokens(targets))
 
     config = CaptionerConfig(
         label_smoothing=0.0, doubly_stochastic=0.1,

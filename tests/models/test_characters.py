@@ -13,8 +13,12 @@ from torch import nn
 import dragoman
 from dragoman.analysis.attention import attention_map
 from dragoman.config import settings
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, CharactersConfig, SubwordsConfig, WordsConfig, learn
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.data.tokenizers.subwords import SubwordsConfig
+from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError
 from dragoman.layers.blocks import TokenEmbedding, drop_words
 from dragoman.layers.cells import GRUConfig
@@ -176,12 +180,12 @@ def test_other_tokens_than_characters_are_refused(kind: str) -> None:
 
 def test_tokenizers_know_their_space() -> None:
     texts = ["a b a", "a"]
-    characters = learn(CharactersConfig(), texts)
+    characters = train_tokenizer(CharactersConfig(), texts)
     assert characters.space is not None
     assert characters.pieces([characters.space]) == [" "]
-    assert learn(CharactersConfig(), ["ab"]).space is None
-    assert learn(WordsConfig(), texts).space is None
-    assert learn(SubwordsConfig(vocabulary=270), texts).space is None
+    assert train_tokenizer(CharactersConfig(), ["ab"]).space is None
+    assert train_tokenizer(WordsConfig(), texts).space is None
+    assert train_tokenizer(SubwordsConfig(vocab_size=270), texts).space is None
 
 
 # --- the road ---------------------------------------------------------------------------------------------------------

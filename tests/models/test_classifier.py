@@ -12,9 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.layer_table import parameter_count
-from dragoman.data.batching import Batch, Form, TokenRows
-from dragoman.data.collate import Scalars, Series, Tags, TextsApart
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.batch import Batch
+from dragoman.data.collate import (
+    Collator,
+    ScalarCollator,
+    SeparateTextsCollator,
+    SeriesCollator,
+    TagCollator,
+    TokenCollator,
+)
+from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.blocks import build_embedding
 from dragoman.layers.cells import PlainConfig
 from dragoman.layers.pooling import (
@@ -42,7 +49,7 @@ PLACES = [[0, 3, 5], [0], [0, 2], [0]]
 TAGS = [[0, 2, 1], [1], [2, 0], [1]]
 LABELS = [[1], [0], [2], [2]]
 TAG_ROWS = [[*tags, *places] for tags, places in zip(TAGS, PLACES, strict=True)]
-LABELLED, TAGGED = Form(TokenRows(), Scalars()), Form(TokenRows(), Tags())
+LABELLED, TAGGED = Collator(TokenCollator(), ScalarCollator()), Collator(TokenCollator(), TagCollator())
 
 
 @pytest.fixture(autouse=True)
@@ -89,13 +96,13 @@ def rows_of(model: Any, batch: Batch, place: int) -> Tensor:
     return found.probabilities[place][found.mask[place]]
 
 
-def check_laws(model: Any, form: Form, targets: list[list[int]]) -> None:
-    batch = form.batch(SENTENCES, targets)
+def check_laws(model: Any, form: Collator, targets: list[list[int]]) -> None:
+    batch = form.collate(SENTENCES, targets)
     wide = padded_more(batch)
-    terms = sum(int(form.target.terms(np.array([len(row)], np.int32))[0]) for row in targets)
+    terms = sum(int(form.target.loss_terms(np.array([len(row)], np.int32))[0]) for row in targets)
     torch.testing.assert_close(model(wide).total, model(batch).total, **CLOSE)
     assert int(model(wide).count) == int(model(batch).count) == terms
-    alone = [form.batch(SENTENCES[place : place + 1], targets[place : place + 1]) for place in range(4)]
+    alone = [form.collate(SENTENCES[place : place + 1], targets[place : place + 1]) for place in range(4)]
     torch.testing.assert_close(sum(model(one).total for one in alone), model(batch).total, **CLOSE)
     for place in range(4):
         torch.testing.assert_close(rows_of(model, wide, place), rows_of(model, batch, place), **CLOSE)
@@ -171,7 +178,7 @@ def test_forms_of_a_word_are_hashed_too() -> None:
 
 
 def test_a_word_is_read_at_its_first_token_or_as_their_mean() -> None:
-    batch = TAGGED.batch(SENTENCES, TAG_ROWS)
+    batch = TAGGED.collate(SENTENCES, TAG_ROWS)
     for read in ("first", "mean"):
         model = tagger("gru", read=read)
         values = model.encoder(batch.source, batch.source_mask).values
@@ -184,9 +191,9 @@ def test_a_word_is_read_at_its_first_token_or_as_their_mean() -> None:
 
 def test_two_texts_apart_are_compared_by_four_vectors() -> None:
     model = classifier("lstm", texts="apart")
-    form = Form(TextsApart(separator=VOCABULARY + 1), Scalars())
+    form = Collator(SeparateTextsCollator(separator=VOCABULARY + 1), ScalarCollator())
     pairs = [([5, 6], [8]), ([9], [4, 10, 8, 5])]
-    batch = form.batch([[*one, VOCABULARY + 1, *other] for one, other in pairs], [[0], [1]])
+    batch = form.collate([[*one, VOCABULARY + 1, *other] for one, other in pairs], [[0], [1]])
     assert batch.source.shape == (2, 2, 5)
     for row, texts in enumerate(pairs):
         u, v = (model.pooled(*tokens_of(text)) for text in texts)
@@ -195,13 +202,13 @@ def test_two_texts_apart_are_compared_by_four_vectors() -> None:
 
 
 def tokens_of(text: list[int]) -> tuple[Tensor, Tensor]:
-    batch = LABELLED.batch([text])
+    batch = LABELLED.collate([text])
     return batch.source, batch.source_mask
 
 
 def test_labels_are_smoothed_while_training_only() -> None:
     model = classifier("gru", label_smoothing=0.3)
-    batch = LABELLED.batch(SENTENCES, LABELS)
+    batch = LABELLED.collate(SENTENCES, LABELS)
     truth = torch.tensor(LABELS)[:, 0]
     logs = model.outputs(batch).log_softmax(-1)
     plain = -logs.gather(1, truth[:, None]).sum()
@@ -214,10 +221,10 @@ def test_the_illustration_has_as_many_parameters_as_it_should(pooling: Any, coun
     encoder = RecurrentEncoderConfig(cell=PlainConfig(), embedding=1, width=2, direction="forward", dropout=0.0)
     model = shaken(Regressor(ClassifierConfig(pooling=pooling, encoder=encoder), SeriesInput(1), 1, keep_from=0))
     assert parameter_count(model) == count
-    form = Form(Series(), Scalars(torch.float64))
+    form = Collator(SeriesCollator(), ScalarCollator(torch.float64))
     series = [[0.5] * 20, [0.25, -1.0, 2.0]]
-    both = form.batch(series, [[1.0], [2.0]])
-    alone = sum(model(form.batch([one], [[target]])).total for one, target in zip(series, (1.0, 2.0), strict=True))
+    both = form.collate(series, [[1.0], [2.0]])
+    alone = sum(model(form.collate([one], [[target]])).total for one, target in zip(series, (1.0, 2.0), strict=True))
     torch.testing.assert_close(model(both).total, alone, **CLOSE)
     outputs = model.predict(both).values
     expected = (outputs - both.target).square().sum()

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from dragoman.analysis.attention import record_attention
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.config import settings
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.convolution import NormalisedConvolution

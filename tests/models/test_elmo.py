@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import settings
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS, SOS
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.models.elmo import BiLM, BiLMConfig, ElmoEncoderConfig
 
 WORDS = 19

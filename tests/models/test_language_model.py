@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from dragoman.config import settings
-from dragoman.data.batching import Batch, batch_of
+from dragoman.data.batch import Batch, batch_of
 from dragoman.data.bptt import Segment
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.beam import beam
 from dragoman.decoding.greedy import follow
 from dragoman.errors import ConfigError, DataError

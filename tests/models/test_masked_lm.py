@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining
 
 from dragoman.config import settings
-from dragoman.data.batching import Batch, batch_of
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.data.batch import Batch, batch_of
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, joined, num_masked

@@ -15,7 +15,7 @@ import torch
 import dragoman
 from dragoman.auto import check as checking
 from dragoman.auto import memory
-from dragoman.data.corpus import prepare
+from dragoman.data.corpus import prepare_corpus
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
 from dragoman.models.non_autoregressive import NonAutoregressive
@@ -152,7 +152,7 @@ def test_check_counts_what_has_no_room(tmp_path: Path, cached: Path) -> None:
     rows = [(word, word * (1 + (number % 4 == 0) * 4)) for number, word in enumerate(WORDS)]
     write_rows(tmp_path / "pairs.tsv", rows)
     whole = config.build(table(tmp_path, {"kind": "ctc", "upsample": 2}))
-    corpus = prepare(whole.data, whole.tokenizer)
+    corpus = prepare_corpus(whole.data, whole.tokenizer)
     source, target = corpus.train.source, corpus.train.target
     expected = 0
     for row in range(len(source.lengths())):
@@ -181,7 +181,7 @@ def test_check_refuses_a_model_that_can_write_nothing(tmp_path: Path, cached: Pa
 def test_memory_counts_every_position(here: Workshop) -> None:
     with quiet_machine(here.folder / "cache"):
         whole = config.load(here.folder / "ctc.toml")
-        corpus = prepare(whole.data, whole.tokenizer)
+        corpus = prepare_corpus(whole.data, whole.tokenizer)
     model = build_model(whole, len(corpus.source_tokenizer), len(corpus.target_tokenizer)).train()
     assert isinstance(model, NonAutoregressive)
     assert model.positions(10, 4) == 20

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import MarianConfig, MarianMTModel
 
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS, UNK
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 from dragoman.decoding.beam import beam
 from dragoman.decoding.greedy import follow
 from dragoman.layers.attention import (

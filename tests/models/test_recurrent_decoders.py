@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.batching import Batch, batch_of
-from dragoman.data.tokenizers.tokenizer import SOS
+from dragoman.data.batch import Batch, batch_of
+from dragoman.data.tokenizers.base import SOS
 from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PlainConfig
 from dragoman.layers.memory_attention import AdditiveConfig, DotConfig
 from dragoman.models.contracts import Memory

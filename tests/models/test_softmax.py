@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels import half_precision_rnn as half
 from dragoman.models.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig

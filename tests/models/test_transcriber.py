@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dragoman.data.batching import Batch, Form
-from dragoman.data.collate import Frames
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, SOS
+from dragoman.data.batch import Batch
+from dragoman.data.collate import Collator, FrameCollator
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ctc import Fusion
 from dragoman.decoding.joint_ctc import Attending, Fused, Joint
@@ -48,7 +48,7 @@ WRITERS = {
     ),
 }
 LENGTHS = [8, 3, 7, 10]
-FORM = Form(Frames(FEATURES, "float32"))
+COLLATOR = Collator(FrameCollator(FEATURES, "float32"))
 TARGETS = [[4, 5], [6], [4, 4], [5, 6, 4]]
 
 
@@ -75,7 +75,7 @@ def rows() -> list[np.ndarray]:
 
 
 def batch_of(data: list[np.ndarray], targets: list[list[int]] | None = None) -> Batch:
-    batch = FORM.batch(data, targets)
+    batch = COLLATOR.collate(data, targets)
     return batch._replace(source=batch.source.double())
 
 
@@ -266,14 +266,14 @@ def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(100 if writer == "none" else 160):
         data = [example() for _ in range(24)]
-        loss = model(FORM.batch([one for one, _ in data], [text for _, text in data]))
+        loss = model(COLLATOR.collate([one for one, _ in data], [text for _, text in data]))
         optimizer.zero_grad()
         (loss.total / loss.count).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     model.eval()
     data = [example() for _ in range(60)]
-    batch = FORM.batch([one for one, _ in data])
+    batch = COLLATOR.collate([one for one, _ in data])
     ways = [(1, None), (4, None)] + ([(4, Attending()), (4, Joint(0.5))] if writer != "none" else [])
     for beam, method in ways:
         found = search(model, batch, SearchConfig(beam=beam, max_length=8), 1.0, method=method)  # type: ignore[arg-type]
@@ -285,7 +285,7 @@ def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
 @pytest.mark.parametrize("writer", WRITERS)
 def test_recordings_are_read_in_half_precision(writer: str) -> None:
     """Features are stored in float32; with predict --precision bfloat16 all weights have half of it."""
-    model, batch = build(writer).float().eval(), FORM.batch(rows(), TARGETS)
+    model, batch = build(writer).float().eval(), COLLATOR.collate(rows(), TARGETS)
     assert batch.source.dtype == torch.float32
     with torch.no_grad():
         expected = model.score(batch).log_probabilities

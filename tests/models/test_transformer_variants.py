@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import LlamaConfig, LlamaModel, T5Config, T5Model
 
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import ConfigError
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.positions import NoPositionsConfig

@@ -15,7 +15,7 @@ import torch
 
 import dragoman
 from dragoman.config import settings
-from dragoman.data.batching import BatchPlan, gather
+from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.errors import ConfigError
 from dragoman.inference.companions import Reranker
 from dragoman.inference.labeler import Labeler
@@ -84,7 +84,7 @@ CASES: dict[str, dict[str, Any]] = {
     "joined": {
         "task": "classify",
         "data": {"columns": ["2", "3", "1"], "header": True},
-        "tokenizer": {"source": {"kind": "subwords", "vocabulary": 300}},
+        "tokenizer": {"source": {"kind": "subwords", "vocab_size": 300}},
         "model": {"encoder": {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "feedforward": 32}},
     },
     "regress": {"task": "regress", "tokenizer": WORDS, "model": {"encoder": SMALL}},
@@ -109,7 +109,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "chain": {
         "task": "tag",
-        "tokenizer": {"source": {"kind": "subwords", "vocabulary": 300}},
+        "tokenizer": {"source": {"kind": "subwords", "vocab_size": 300}},
         "model": {"encoder": SMALL, "crf": True, "read": "mean"},
     },
 }  # fmt: skip
@@ -274,12 +274,12 @@ def test_the_loss_counts_labels_numbers_or_words(folder: Path, name: str) -> Non
     config = build(table(name, folder))
     with quiet_machine(folder / "cache"):
         corpus = TASKS[config.task].prepare(config)
-    plan = BatchPlan(corpus.train, 256, 1, form=corpus.form)
+    plan = BatchPlan(corpus.train, 256, 1, collator=corpus.collator)
     model: Any = load_run(folder / name).model
     epoch = plan.epoch(0)
     for place in range(min(5, len(epoch))):
         with torch.no_grad():
-            assert int(model(gather(corpus.train, epoch[place], plan)).count) == plan.tokens(epoch[place])
+            assert int(model(read_batch(corpus.train, epoch[place], plan)).count) == plan.tokens(epoch[place])
 
 
 def test_objects_of_a_file_are_the_texts_they_hold(folder: Path) -> None:

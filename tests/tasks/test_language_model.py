@@ -19,7 +19,7 @@ import torch
 
 import dragoman
 from dragoman.config import settings
-from dragoman.data.tokenizers.tokenizer import EOS, UNK
+from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.completer import Completer
@@ -58,7 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
         },
     },
     "memory": {
-        "tokenizer": {"source": {"kind": "subwords", "vocabulary": 290}},
+        "tokenizer": {"source": {"kind": "subwords", "vocab_size": 290}},
         "model": {"segment": 16, "memory": 16, "stack": {"kind": "transformer", "positions": "rotary", **SMALL}},
     },
     "characters": {
@@ -455,7 +455,7 @@ def test_the_starter_trains(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     Path("my.toml").write_text(call("new", "language-model").out, encoding="utf-8")
     shutil.copy(folder / "text.txt", "text.txt")
     with quiet_machine(folder / "cache"):
-        small = ("train.steps=2", "train.batch_tokens=256", "tokenizer.source.vocabulary=290")
+        small = ("train.steps=2", "train.batch_tokens=256", "tokenizer.source.vocab_size=290")
         said = call("train", "my.toml", *small, "--run", "run", "-q")
     assert said.code == 0, said.err
 

@@ -16,9 +16,11 @@ import pytest
 import torch
 
 from dragoman.config import settings
-from dragoman.data.batching import BatchPlan, gather
-from dragoman.data.formats.single_text import TextShape, cut
-from dragoman.data.tokenizers.tokenizer import EOS, PAD, WordsConfig, learn
+from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.formats.masked_text import MaskedTextFormat, split_evenly
+from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import DataError
 from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.load import load_run
@@ -240,10 +242,10 @@ def test_the_plan_counts_what_the_model_tells(folder: Path) -> None:
         with quiet_machine(folder / "cache"):
             corpus = task_of(config).prepare(config)
         model = Run(folder / name).model(torch.device("cpu"))
-        plan = BatchPlan(corpus.train, 300, 1, form=corpus.form)
+        plan = BatchPlan(corpus.train, 300, 1, collator=corpus.collator)
         epoch = plan.epoch(0)
         for place in range(3):
-            batch = gather(corpus.train, epoch[place], plan)
+            batch = read_batch(corpus.train, epoch[place], plan)
             for training in (True, False):
                 assert int(model.train(training)(batch).count) == plan.tokens(epoch[place])
 
@@ -275,12 +277,12 @@ def test_fixed_masks_keep_their_shares_and_spare_ends_and_padding(folder: Path) 
 
 def test_long_texts_are_cut_and_nothing_is_lost() -> None:
     words = [f"w{number}" for number in range(53)]
-    tokenizer = learn(WordsConfig(), [" ".join(words)])
-    examples: Any = list(TextShape(10).read(settings_of("x.txt", " ".join(words)), "x.txt", False))
-    rows: Any = TextShape(10).rows(examples, tokenizer, tokenizer)
+    tokenizer = train_tokenizer(WordsConfig(), [" ".join(words)])
+    examples: Any = list(MaskedTextFormat(10).read(settings_of("x.txt", " ".join(words)), "x.txt", False))
+    rows: Any = MaskedTextFormat(10).encode(examples, tokenizer, tokenizer)
     assert [token for row, _ in rows for token in row] == tokenizer.encode(" ".join(words))
     assert {len(row) for row, _ in rows} == {8, 9}
-    assert cut(list(range(7)), 7) == [list(range(7))]
+    assert split_evenly(list(range(7)), 7) == [list(range(7))]
 
 
 def settings_of(name: str, text: str) -> Any:
@@ -298,10 +300,10 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_text_is_paired_with_the_next_until_a_blank_line() -> None:
     text = "a b\nc d e f g h i\nj\n\nk l m n\n \no p"
     data = settings_of("y.txt", text)
-    tokenizer = learn(WordsConfig(), [text])
-    shape = TextShape(8, pairs=True)  # four tokens of each
+    tokenizer = train_tokenizer(WordsConfig(), [text])
+    shape = MaskedTextFormat(8, pairs=True)  # four tokens of each
     examples: Any = list(shape.read(data, "y.txt", False))
-    rows: Any = shape.rows(examples, tokenizer, tokenizer)
+    rows: Any = shape.encode(examples, tokenizer, tokenizer)
     found = [(tokenizer.decode(first), tokenizer.decode(second)) for first, second in rows]
     assert found == [
         ("a b", "c d e f"), ("c d e", "f g h i"), ("f g h i", "j"), ("k l", "m n"), ("o", "p"),
@@ -350,12 +352,12 @@ def test_columns_hold_texts(tmp_path: Path) -> None:
     shape = task_of(config).shape_of(config)
     examples: Any = list(shape.read(config.data, "z.tsv", False))
     assert [one.source for one in examples] == ["A b", "c d", "e", "f g"]
-    assert examples[2].place == "z.tsv:3"
-    paired: Any = list(TextShape(20, pairs=True).read(config.data, "z.tsv", False))
+    assert examples[2].location == "z.tsv:3"
+    paired: Any = list(MaskedTextFormat(20, pairs=True).read(config.data, "z.tsv", False))
     assert [(one.source, one.references[0]) for one in paired if one.references[0]] == [("A b", "c d"), ("e", "f g")]
     Path("bad.txt").write_bytes(b"good\n\xff\nfine\x07\n")
     found: Any = list(
-        TextShape(20).read(
+        MaskedTextFormat(20).read(
             build({"task": "masked-language-model", "data": {"train": "bad.txt"}, "model": model}).data,
             "bad.txt",
             False,

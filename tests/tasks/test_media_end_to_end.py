@@ -21,8 +21,8 @@ import torch
 
 from dragoman.auto.configure import configure
 from dragoman.config import settings
-from dragoman.data.batching import BatchPlan, gather
-from dragoman.data.formats.media import MediaShape
+from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.formats.media import MediaFormat
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.load import load_predictor
 from dragoman.runs import Run, train
@@ -121,7 +121,7 @@ def write_data(folder: Path) -> None:
         (folder / "writing" / name).write_bytes(data)
 
 
-AUDIO = {"kind": "audio", "rate": RATE, "features": 12, "window": 0.02, "normalise": "corpus"}
+AUDIO = {"kind": "audio", "sample_rate": RATE, "num_mels": 12, "window": 0.02, "normalise": "corpus"}
 SMALL = {"kind": "convs2s", "layers": 2, "embedding": 24, "width": 24, "kernel": 3, "dropout": 0.0}
 ENCODER = {
     "subsampling": {"kind": "frame-stacking", "frames": 2},
@@ -213,7 +213,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_every_task_that_reads_files_is_tried() -> None:
     reading = {
-        name for name, task in TASKS.items() if isinstance(task.shape_of(build(STARTERS[name].table)), MediaShape)
+        name for name, task in TASKS.items() if isinstance(task.shape_of(build(STARTERS[name].table)), MediaFormat)
     }
     assert {case["task"] for case in CASES.values()} == reading
 
@@ -383,7 +383,7 @@ def test_batches_do_not_change_the_text(folder: Path, name: str) -> None:
     predictor = load_predictor(folder / name)
     shape = task_of(predictor.config).shape_of(predictor.config)
     examples = list(shape.read(predictor.config.data, str(manifest(folder, name, "test")), True))
-    places = [one.tagged for one in examples]  # type: ignore[union-attr]
+    places = [one.model_input for one in examples]  # type: ignore[union-attr]
     together = predictor.predict(places, batch_size=12)
     alone = predictor.predict(places, batch_size=1)
     assert [one.text for one in together] == [one.text for one in alone]
@@ -454,8 +454,8 @@ def test_augmentation_is_for_training_alone(folder: Path) -> None:
     config = build(table("captions", folder))
     corpus = task_of(config).prepare(config)
     model = task_of(config).model(config, corpus.source_tokenizer, corpus.target_tokenizer)
-    plan = BatchPlan(corpus.train, 1000, 1, form=corpus.form)
-    batch = gather(corpus.train, plan.epoch(0)[0], plan)
+    plan = BatchPlan(corpus.train, 1000, 1, collator=corpus.collator)
+    batch = read_batch(corpus.train, plan.epoch(0)[0], plan)
     assert batch.source.dtype == torch.uint8
     model.eval()
     assert model(batch).total == model(batch).total
@@ -637,7 +637,7 @@ def test_a_manifest_is_enough(folder: Path, tmp_path: Path) -> None:
         overrides += ['data.columns=["1", "2"]'] if name == "lines" else []
         config, reasons = configure(str(manifest(folder, name, "train")), overrides)
         assert (config.tokenizer.source.kind, len(reasons)) == (kind, 2)
-        assert kind != "audio" or config.tokenizer.source.rate == RATE  # type: ignore[union-attr]
+        assert kind != "audio" or config.tokenizer.source.sample_rate == RATE  # type: ignore[union-attr]
         for wrong, expected in (
             ("tokenizer.source.kind=audoi", "Did you mean 'audio'"),
             ("data.media=3", "expected text"),
@@ -649,7 +649,7 @@ def test_a_manifest_is_enough(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"all.tsv:1: .*gone.wav: found no such file"):
         configure(str(tmp_path / "all.tsv"), ["task=transcribe"])
     config, _ = configure(str(tmp_path / "all.tsv"), ["task=transcribe", "data.faults=skip"])
-    assert config.tokenizer.source.rate == RATE  # type: ignore[union-attr]
+    assert config.tokenizer.source.sample_rate == RATE  # type: ignore[union-attr]
 
 
 def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_path: Path) -> None:
@@ -681,7 +681,7 @@ def test_a_place_of_files_that_is_not_there_is_named_itself(folder: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("speech", ["tokenizer.source.rate=4000"]), ("lines", []), ("captions", [])]
+    ("name", "options"), [("speech", ["tokenizer.source.sample_rate=4000"]), ("lines", []), ("captions", [])]
 )
 def test_nothing_is_chosen_by_a_file_that_does_not_exist(
     folder: Path, tmp_path: Path, name: str, options: list[str]

@@ -191,7 +191,7 @@ def warm_up(content: dict[str, Any]) -> None:
     """Load whatever training loads late, so that every forked child has it; computes no gradient."""
     import torch
 
-    from dragoman.data.batching import batch_of
+    from dragoman.data.batch import batch_of
     from dragoman.scoring import score_text
     from dragoman.tasks import config
     from dragoman.tasks import table as tasks

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.bptt import RunningPlan, RunningText
+from dragoman.data.bptt import BpttPlan, TokenStream
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import SegmentsConfig
@@ -50,7 +50,7 @@ CONFIGS = {
 
 
 @pytest.fixture
-def plan(tmp_path: Path) -> RunningPlan:
+def plan(tmp_path: Path) -> BpttPlan:
     random = np.random.default_rng(0)
     lines = []
     for _ in range(60):  # every word is followed by the next one, more or less
@@ -58,20 +58,20 @@ def plan(tmp_path: Path) -> RunningPlan:
         lines.append([4 + (first - 4 + place) % (WORDS - 4) for place in range(random.integers(0, 14))])
     with StoreWriter(tmp_path / "store", 1, WORDS) as writer:
         writer.add([[]] * len(lines), lines)
-    return RunningPlan(RunningText(TokenStore(tmp_path / "store").target), 4, 8, seed=3)
+    return BpttPlan(TokenStream(TokenStore(tmp_path / "store").target), 4, 8, seed=3)
 
 
 class Training:
     """The least that trains: what a checkpoint must hold is what `saved` gives."""
 
-    def __init__(self, name: str, plan: RunningPlan) -> None:
+    def __init__(self, name: str, plan: BpttPlan) -> None:
         torch.manual_seed(1)
         self.plan, self.step = plan, 0
         self.model = LanguageModel(CONFIGS[name], WORDS)
         self.optimizer = build_optimizer(OptimizerConfig(), self.model)
         for group in self.optimizer.param_groups:
             group["lr"] = 1e-2
-        self.carried = self.model.carry(plan.lanes)
+        self.carried = self.model.carry(plan.streams)
 
     def run(self, steps: int) -> list[float]:
         losses = []
@@ -105,7 +105,7 @@ class Training:
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("stop", [3, 17])  # in the first epoch, in the second
-def test_a_stopped_run_goes_on_exactly(name: str, stop: int, plan: RunningPlan) -> None:
+def test_a_stopped_run_goes_on_exactly(name: str, stop: int, plan: BpttPlan) -> None:
     assert 3 < len(plan) < 17
     straight = Training(name, plan)
     expected = straight.run(20)
@@ -121,11 +121,11 @@ def test_a_stopped_run_goes_on_exactly(name: str, stop: int, plan: RunningPlan) 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="half precision is for GPUs")
 @pytest.mark.parametrize("name", CONFIGS)
-def test_half_precision_carries_its_state(name: str, plan: RunningPlan) -> None:
+def test_half_precision_carries_its_state(name: str, plan: BpttPlan) -> None:
     model = Training(name, plan).model.cuda().eval()
     found: dict[bool, list[Tensor]] = {}
     for half in (False, True):
-        carried = model.carry(plan.lanes)
+        carried = model.carry(plan.streams)
         found[half] = []
         for number in range(4):
             segment = plan.read(0, number).to(torch.device("cuda"))._replace(carried=carried)

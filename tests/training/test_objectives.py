@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.data.batching import Batch, Candidates, batch_of, padded
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.batch import Batch, RiskCandidates, batch_of, pad_tokens
+from dragoman.data.tokenizers.base import EOS
 from dragoman.errors import RunError
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -64,8 +64,8 @@ def test_the_loss_is_the_expected_cost_over_all_texts(sharpness: float) -> None:
         costs = [[abs(len(text) - 1.5) + 0.1 * place for place, text in enumerate(texts)] for _ in SOURCES]
         costs[1][3] = torch.inf  # not a candidate of the second source
         batch = batch_of(SOURCES)
-        rows = padded([text for _ in SOURCES for text in texts])
-        given = Batch(batch.source, batch.source_mask, rows, Candidates(torch.tensor(costs), sharpness))
+        rows = pad_tokens([text for _ in SOURCES for text in texts])
+        given = Batch(batch.source, batch.source_mask, rows, RiskCandidates(torch.tensor(costs), sharpness))
         found = model(given).total
         found.backward()
         gradients = {name: part.grad.clone() for name, part in model.named_parameters()}
@@ -96,20 +96,20 @@ def test_candidates_are_drawn_priced_and_counted_once(metric: Any, reference: bo
     assert model.training
     assert batch.candidates is not None
     assert batch.target.shape[0] == 3 * count
-    assert batch.candidates.risks.shape == (3, count)
+    assert batch.candidates.costs.shape == (3, count)
     for source, truth in enumerate(TARGETS):
         rows = batch.target[source * count : (source + 1) * count].tolist()
         texts = [Spelling().decode(row[: row.index(EOS)]) for row in rows]
         prices = segment_cost_metrics()[metric].costs(texts, [[Spelling().decode(truth)]] * count)
         seen = set()
-        for row, price, risk in zip(rows, prices, batch.candidates.risks[source].tolist(), strict=True):
+        for row, price, risk in zip(rows, prices, batch.candidates.costs[source].tolist(), strict=True):
             key = tuple(row[: row.index(EOS)])
             assert risk == (float("inf") if key in seen else pytest.approx(price * (len(truth) + 1), rel=1e-5))
             seen.add(key)
         if reference:
             assert rows[0][: rows[0].index(EOS)] == truth
             if metric not in NOT_ZERO_WHEN_EQUAL:
-                assert batch.candidates.risks[source, 0] == pytest.approx(0.0, abs=1e-6)
+                assert batch.candidates.costs[source, 0] == pytest.approx(0.0, abs=1e-6)
     total = model(batch).total
     assert total.isfinite()
     total.backward()

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.data.batching import BatchPlan, batch_of, gather
-from dragoman.data.corpus import prepare
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.batch import batch_of
+from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.corpus import prepare_corpus
+from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.runs import Run, train
@@ -37,7 +38,7 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 def trainer(config: Config, run: Path) -> Trainer:
     run.mkdir(exist_ok=True)
-    corpus = prepare(config.data, config.tokenizer)
+    corpus = prepare_corpus(config.data, config.tokenizer)
     torch.manual_seed(config.train.seed)
     model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer))
     device = torch.device("cpu")
@@ -118,7 +119,7 @@ def test_a_step_is_the_mean_over_all_tokens_of_its_batches(configure: Configure,
     )  # fmt: skip
     training = trainer(config, tmp_path / "run")
     plan = training.plan.epoch(0)
-    pieces = [gather(training.corpus.train, plan[place]) for place in (0, 1)]
+    pieces = [read_batch(training.corpus.train, plan[place]) for place in (0, 1)]
     rows = [
         [token for token in row if token != PAD][:-1]
         for side in ("source", "target")
@@ -257,7 +258,7 @@ def test_the_moving_average_is_what_is_validated_and_kept(
         expected = decay * expected + (1 - decay) * seen[step]["decoder.input.embedding.weight"]
     torch.testing.assert_close(kept["decoder.input.embedding.weight"], expected, rtol=1e-5, atol=1e-6)
     assert not torch.equal(kept["decoder.input.embedding.weight"], plain["decoder.input.embedding.weight"])
-    corpus = prepare(config.data, config.tokenizer)
+    corpus = prepare_corpus(config.data, config.tokenizer)
     measured = Seq2SeqValidator(corpus, SearchConfig(), 0, torch.device("cpu")).measure(
         Run(run).model(torch.device("cpu"))
     )
@@ -269,10 +270,10 @@ def test_the_validation_loss_is_the_mean_over_all_tokens(configure: Configure, t
     config = configure("train.steps=1")
     train(config, tmp_path / "run")
     model = Run(tmp_path / "run").model(torch.device("cpu"))
-    corpus = prepare(config.data, config.tokenizer)
+    corpus = prepare_corpus(config.data, config.tokenizer)
     total, count, correct = 0.0, 0, 0
     for row in range(len(corpus.valid)):
-        batch = gather(corpus.valid, BatchPlan(corpus.valid, 10**6, 0).epoch(0).rows[row : row + 1])
+        batch = read_batch(corpus.valid, BatchPlan(corpus.valid, 10**6, 0).epoch(0).rows[row : row + 1])
         with torch.no_grad():
             chosen = model.logits(batch).log_softmax(-1)[0]  # type: ignore[operator]
         target = batch.target[0]
@@ -311,7 +312,7 @@ def test_the_log_says_what_a_step_did(configure: Configure, tmp_path: Path) -> N
 
 def test_epochs_are_counted(configure: Configure, tmp_path: Path) -> None:
     config = configure("train.steps=30", "train.log_every=1", "train.decode=0")
-    corpus = prepare(config.data, config.tokenizer)
+    corpus = prepare_corpus(config.data, config.tokenizer)
     batches = len(BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed).epoch(0))
     progress = train(config, tmp_path / "run")
     epochs = [row["epoch"] for row in metrics(tmp_path / "run") if "epoch" in row]

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import settings
-from dragoman.data.batching import batch_of
-from dragoman.data.tokenizers.labels import Labels
-from dragoman.data.tokenizers.tokenizer import PAD, Characters, CharactersConfig, WordsConfig, learn
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import PAD
+from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
+from dragoman.data.tokenizers.labels import LabelVocabulary
+from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, RunError
 from dragoman.layers.blocks import build_embedding
 from dragoman.layers.relative_positions import RotaryConfig
@@ -276,7 +279,7 @@ def test_settings() -> None:
 
 def test_the_way_out_of_another_vocabulary_names_the_setting_that_there_is() -> None:
     """Where one vocabulary serves both sides there is no tokenizer.target to set."""
-    old, new = (Characters(CharactersConfig(), letters) for letters in ("abc", "abd"))
+    old, new = (CharacterTokenizer(CharactersConfig(), letters) for letters in ("abc", "abd"))
     model = seeded(LanguageModel, 1, LanguageModelConfig(stack=STACK), WORDS)
     start = StartFromConfig("runs/x")
     with pytest.raises(RunError, match=r'tokenizer.source = \{ kind = "run", run = "runs/x", side = "target" \}'):
@@ -300,11 +303,11 @@ def test_a_name_is_whole_between_dots(pattern: str, frozen: set[str]) -> None:
 
 
 def test_what_knows_other_labels_stays_and_is_told() -> None:
-    words = learn(WordsConfig(), ["a b c d e"])
+    words = train_tokenizer(WordsConfig(), ["a b c d e"])
     config = TaggerConfig(crf=True, encoder=RecurrentEncoderConfig(embedding=6, width=6))
     one, other = (Tagger(config, build_embedding(len(words), 6, PAD), 3, keep_from=len(words)) for _ in range(2))
     nn.init.normal_(one.chain.transitions)  # type: ignore[union-attr]
-    theirs, ours = (words, Labels(["A", "B", "C"])), (words, Labels(["X", "Y", "Z"]))
+    theirs, ours = (words, LabelVocabulary(["A", "B", "C"])), (words, LabelVocabulary(["X", "Y", "Z"]))
     found = load_parts(other, all_named_weights(one), theirs, ours, StartFromConfig("there"))
     knowing = {"output.weight", "output.bias", "chain.transitions", "chain.first", "chain.last"}
     assert set(found.unused) == {name for name, _ in found.left} == knowing

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dragoman import runs
 from dragoman.config.settings import merge
-from dragoman.data.tokenizers.labels import RunTokenizerConfig
+from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.errors import ConfigError, RunError
 from dragoman.runs import Run, train
 from dragoman.tasks.config import build

@@ -1,1 +1,1 @@
-"""A task's examples to stored rows and back."""
+"""Example formats: how a task's files become examples, and examples rows of a store."""

@@ -1,62 +1,42 @@
-"""Recordings, lines and pictures with the texts that answer them: one line of a manifest names a file and its text."""
+"""Transcripts and captions: a manifest whose lines name a media file and its text or texts."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
+from dragoman.data.config import DataConfig, TokenizersConfig
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.feature_store import FeatureColumn, feature_statistics, write_features
-from dragoman.data.formats.formats import Codecs, Examples, Row
-from dragoman.data.media.archives import ARCHIVES, PARTED, is_archive, location, members, parted
+from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples
+from dragoman.data.media.archives import ARCHIVE_SEPARATOR, split_path
 from dragoman.data.media.audio import AudioConfig
-from dragoman.data.media.codec import Features
+from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.media.files import check_media_folder, is_relative, resolve_path
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.data.tokenizers.tokenizer import Tokenizer, learn
-from dragoman.errors import DataError
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.files import digest
 
-if TYPE_CHECKING:
-    from dragoman.data.corpus import DataConfig, TokenizersConfig
 
+class MediaFormat(ExampleFormat):
+    """A media file and one or more texts; each text is a target of its own.
 
-def located(base: str | Path, name: str) -> str:
-    """Where a name from a manifest stands; one that says so itself stands there."""
-    return location(base, name) if is_relative(name) else name
-
-
-def is_relative(name: str) -> bool:
-    """Whether a name from a manifest needs the folder or archive that files are in."""
-    return PARTED not in name and not Path(name).is_absolute()
-
-
-def check_media(base: str, setting: str) -> None:
-    """Refuse what files cannot be in, before each of them is said to be missing; `setting` is where it was named."""
-    path = Path(base)
-    if path.is_dir() or (path.is_file() and is_archive(path)):
-        return
-    found = "which is neither" if path.exists() else "which does not exist"
-    raise DataError(f"{setting}: found '{base}', {found}; expected a folder or an archive ({', '.join(ARCHIVES)})")
-
-
-class MediaShape:
-    """A file and one or more texts; each text is a target of its own.
-
-    `known` comes from a store of features: the number of every location's row, or what is wrong with it, which is then
-    a fault of the line that names it.
+    `rows` comes from a feature store: for every path the number of its row, or the fault of the file. Such a fault
+    becomes the fault of the manifest line that names the file. Without `rows`, files are read when they are encoded.
     """
 
-    def __init__(self, name: str, several: bool, known: Mapping[str, int | Fault] | None = None) -> None:
+    def __init__(self, name: str, several: bool, rows: Mapping[str, int | Fault] | None = None) -> None:
         """`several`: without data.columns all columns after the first are texts."""
-        self.name, self.several, self.known = name, several, known
+        self.name, self.several, self.rows = name, several, rows
         self.column: FeatureColumn | None = None
 
-    def read(self, config: DataConfig, entry: str | Pairs, several: bool) -> Iterator[Example | Fault]:
-        """The lines of a manifest, each example with the location of its file."""
-        path = entry.paths[0] if isinstance(entry, Pairs) else entry
-        base = config.media or Path(path).parent
+    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
+        """The lines of a manifest, each example with the path of its file."""
+        manifest = entry.paths[0] if isinstance(entry, Pairs) else entry
+        base = config.media or Path(manifest).parent
         items = read_pairs(
             entry,
             columns=config.columns,
@@ -64,91 +44,85 @@ class MediaShape:
             max_characters=config.max_characters,
             header=config.header,
         )
-        looked_at = not config.media
+        checked = not config.media
         for item in items:
             if isinstance(item, Fault):
                 yield item
                 continue
-            if not looked_at and is_relative(item.source):
-                check_media(config.media, "data.media")
-                looked_at = True
-            yield self.checked(item._replace(at=located(base, item.source)))
+            if not checked and is_relative(item.source):
+                check_media_folder(config.media, "data.media")
+                checked = True
+            yield self.validate(item._replace(media_path=resolve_path(base, item.source)))
 
-    def checked(self, example: Example) -> Example | Fault:
-        """The example, or what is wrong with its file."""
-        found = (self.known or {}).get(example.at)
-        return Fault(example.place, found.kind, str(found)) if isinstance(found, Fault) else example
+    def validate(self, example: Example) -> Example | Fault:
+        """The example, or the fault of its file."""
+        fault = (self.rows or {}).get(example.media_path)
+        return Fault(example.location, fault.kind, str(fault)) if isinstance(fault, Fault) else example
 
-    def gathered(
-        self, folder: Path, examples: Iterable[Example], config: Any, note: Callable[[str, int], None]
-    ) -> MediaShape:
-        """The same shape after all files were read once, into a store in `folder`."""
-        places = list(dict.fromkeys(example.at for example in examples))
-        known: dict[str, int | Fault] = {place: number for number, place in enumerate(places)}
-        doing = f"reading {len(places):,} file{'' if len(places) == 1 else 's'}"
-        for fault in write_features(folder, places, config, lambda done: note(doing, done)):
-            known[fault.place] = fault
-        shape = MediaShape(self.name, self.several, known)
-        shape.column = FeatureColumn(folder)
-        return shape
+    def with_features(
+        self, folder: Path, examples: Iterable[Example], config: Any, progress: Callable[[str, int], None]
+    ) -> MediaFormat:
+        """The same format after writing the features of all files to a store in `folder`."""
+        paths = list(dict.fromkeys(example.media_path for example in examples))
+        rows: dict[str, int | Fault] = {path: row for row, path in enumerate(paths)}
+        doing = f"reading {len(paths):,} file{'' if len(paths) == 1 else 's'}"
+        for fault in write_features(folder, paths, config, lambda done: progress(doing, done)):
+            rows[fault.location] = fault
+        media_format = MediaFormat(self.name, self.several, rows)
+        media_format.column = FeatureColumn(folder)
+        return media_format
 
-    def learn(self, config: DataConfig, tokenizers: TokenizersConfig, examples: Examples) -> Codecs:
-        """The scale of the features, where it is that of the training data, and the vocabulary of all texts."""
-        reader: Any = tokenizers.source
+    def train_tokenizers(
+        self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
+    ) -> TokenizerPair:
+        """A feature extractor, with corpus statistics if the settings say so, and the vocabulary of all texts."""
+        media: Any = tokenizers.source
         assert tokenizers.target is not None, "checked with the configuration"
         mean = deviation = None
-        if isinstance(reader, AudioConfig) and reader.normalise == "corpus":
+        if isinstance(media, AudioConfig) and media.normalise == "corpus":
             assert self.column is not None
-            numbers = [self._number(example) for example in examples.train("measuring features")]
-            found = feature_statistics(self.column, numbers)
-            mean, deviation = found[0].tolist(), found[1].clamp(min=1e-5).tolist()
+            rows = [self._row(example) for example in examples.train("measuring features")]
+            statistics = feature_statistics(self.column, rows)
+            mean, deviation = statistics[0].tolist(), statistics[1].clamp(min=1e-5).tolist()
         texts = (text for example in examples.train("learning the vocabulary") for text in example.references)
-        target = learn(tokenizers.target, texts)  # type: ignore[arg-type]
-        source: Any = Features(reader, mean, deviation)
-        return source, target
+        return FeatureExtractor(media, mean, deviation), train_tokenizer(tokenizers.target, texts)
 
-    def _number(self, example: Example) -> int:
-        number = (self.known or {})[example.at]
-        assert isinstance(number, int), "what has a fault is no example"
-        return number
+    def _row(self, example: Example) -> int:
+        row = (self.rows or {})[example.media_path]
+        assert isinstance(row, int), "a file with a fault gives no example"
+        return row
 
-    def rows(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
-        """The number of the features, and the tokens of a text; as many rows as there are texts."""
-        if self.known is None:  # in memory: features themselves
-            left = source.encode_batch([example.tagged for example in examples])
+    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+        """The row number of the features (the features themselves without a store) and the tokens of each text."""
+        if self.rows is None:
+            source_rows = source.encode_batch([example.model_input for example in examples])
         else:
-            left = [[self._number(example)] for example in examples]
-        right = iter(target.encode_batch([text for example in examples for text in example.references]))
-        return [(row, next(right)) for row, example in zip(left, examples, strict=True) for _ in example.references]
+            source_rows = [[self._row(example)] for example in examples]
+        target_rows = iter(target.encode_batch([text for example in examples for text in example.references]))
+        return [
+            (row, next(target_rows))
+            for row, example in zip(source_rows, examples, strict=True)
+            for _ in example.references
+        ]
 
     def fits(self, row: Row, max_length: int) -> bool:
-        """The text alone counts; how long a recording may be says tokenizer.source."""
+        """The text alone counts; tokenizer.source limits the length of recordings."""
         return len(row[1]) <= max_length
 
-    def terms(self, row: Row) -> int:
-        """Tokens."""
-        return len(row[1])
-
-    def inputs(
-        self, texts: Sequence[str], source: Tokenizer, first: int = 1
-    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
-        """Features."""
-        return source.encode_batch(texts), None
-
-    def dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
-        """Sources are numbers of rows."""
+    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+        """Sources are row numbers."""
         return {"source": "uint32"}
 
-    def record(self, example: Example) -> dict[str, Any]:
-        """The location from anywhere, and the text or texts."""
-        archive, name = parted(example.at)
-        at = f"{Path(archive).absolute()}{PARTED}{name}" if archive else str(Path(name).absolute())
-        return {"source": at, "target": list(example.references) if self.several else example.references[0]}
+    def to_record(self, example: Example) -> dict[str, Any]:
+        """The absolute path, and the text or texts."""
+        archive, name = split_path(example.media_path)
+        path = f"{Path(archive).absolute()}{ARCHIVE_SEPARATOR}{name}" if archive else str(Path(name).absolute())
+        return {"source": path, "target": list(example.references) if self.several else example.references[0]}
 
     def digest(self, examples: Iterable[Example]) -> str:
-        """A hash of the bytes of all files that examples name; a file that is missing has none."""
+        """A hash of the bytes of all files that the examples name; a missing file counts as missing."""
         total = hashlib.blake2b(digest_size=16)
-        for path in dict.fromkeys(parted(example.at).archive or example.at for example in examples):
+        for path in dict.fromkeys(split_path(example.media_path).archive or example.media_path for example in examples):
             try:
                 total.update(digest(Path(path)).encode())
             except OSError:
@@ -156,59 +130,5 @@ class MediaShape:
         return total.hexdigest()
 
 
-SOUNDS = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".caf", ".sph", ".w64")
-PICTURES = (
-    *(".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"),
-    *(".pbm", ".pgm", ".ppm", ".pnm", ".jp2", ".avif"),
-)
-TRANSCRIPTS = MediaShape("transcripts", several=False)
-CAPTIONS = MediaShape("captions", several=True)
-
-
-class Listed(NamedTuple):
-    """The locations that a name stands for, and how many files beside them were passed over."""
-
-    places: list[str]
-    passed: int = 0
-
-
-def listed(path: str | Path, endings: tuple[str, ...]) -> Listed:
-    """The files of a folder or archive with one of these endings, sorted by name; manifests and the like are passed."""
-    path = Path(path)
-    if path.is_dir():
-        found = [str(one) for one in sorted(path.iterdir()) if one.is_file()]
-    else:
-        found = [f"{path}{PARTED}{name}" for name in sorted({name for name in members(str(path)).values() if name})]
-    kept = [
-        one for one in found if one.lower().endswith(endings) and not PurePath(parted(one).name).name.startswith(".")
-    ]
-    if not kept:
-        count = f"{len(found):,} file{'s' * (len(found) != 1)}"
-        expected = f"expected names in {', '.join(endings)}; files of other endings can be named in a list"
-        raise DataError(f"{path}: found {count} in it, none of them a {kind_of(endings)}; {expected}")
-    return Listed(kept, len(found) - len(kept))
-
-
-def kind_of(endings: tuple[str, ...]) -> str:
-    """What files with these endings are."""
-    return "recording" if endings is SOUNDS else "picture"
-
-
-def is_media(path: str | Path) -> bool:
-    """Whether a name is that of a recording, a picture, an archive or a folder, and not of a list of them."""
-    named = PARTED in str(path) or Path(path).is_dir() or is_archive(path)
-    return named or str(path).lower().endswith((*SOUNDS, *PICTURES)) or _is_no_text(Path(path))
-
-
-def _is_no_text(path: Path) -> bool:
-    """Whether a file, whatever its ending, begins with bytes that no list of names has."""
-    if not path.is_file() or path.suffix.lower() in (".gz", ".zst"):
-        return False
-    with path.open("rb") as file:
-        return b"\0" in file.read(1024)
-
-
-def inputs_of(path: str | Path, endings: tuple[str, ...]) -> Listed:
-    """The locations that a name of such a kind stands for; a file that is named itself may have any ending."""
-    alone = PARTED in str(path) or not (Path(path).is_dir() or is_archive(path))
-    return Listed([str(path)]) if alone else listed(path, endings)
+TRANSCRIPTS = MediaFormat("transcripts", several=False)
+CAPTIONS = MediaFormat("captions", several=True)

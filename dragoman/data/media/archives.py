@@ -1,4 +1,4 @@
-"""Where recordings and pictures stand: files of their own, or members of an archive, "pages.tar.gz::line-7.png"."""
+"""Paths of media files: plain files, or members of a tar archive, "pages.tar.gz::line-7.png"."""
 
 from __future__ import annotations
 
@@ -14,82 +14,82 @@ from dragoman.data.examples import Fault, FaultKind
 from dragoman.errors import DataError, nearest
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
-PARTED = "::"
+ARCHIVE_SEPARATOR = "::"
 _DAMAGE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile)
 
 
 class MediaError(DataError):
-    """A recording or picture that cannot be used: its place, the kind of fault, and what was found and expected."""
+    """A media file that cannot be used."""
 
-    def __init__(self, place: str, kind: FaultKind, detail: str) -> None:
-        super().__init__(f"{place}: {detail}")
-        self.place, self.kind, self.detail = place, kind, detail
+    def __init__(self, path: str, kind: FaultKind, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path, self.kind, self.detail = path, kind, detail
 
     @property
     def fault(self) -> Fault:
-        """The same as something to be counted."""
-        return Fault(self.place, self.kind, self.detail)
+        """The error as a fault."""
+        return Fault(self.path, self.kind, self.detail)
 
 
 def is_archive(path: str | Path) -> bool:
-    """Whether a path names an archive that can be read."""
+    """Whether a path has the suffix of an archive."""
     return str(path).lower().endswith(ARCHIVES)
 
 
-def location(base: str | Path, name: str) -> str:
-    """Where a name from a table stands: in the folder or archive `base`; "" is the current folder."""
+def join_path(base: str | Path, name: str) -> str:
+    """The path of a name inside the folder or archive `base`; "" is the current folder."""
     if is_archive(base):
-        return f"{base}{PARTED}{name}"
+        return f"{base}{ARCHIVE_SEPARATOR}{name}"
     return str(Path(base) / name)
 
 
-class Part(NamedTuple):
-    """A location taken apart."""
+class MediaPath(NamedTuple):
+    """The two parts of a path."""
 
-    archive: str  # "": the name is that of a file
+    archive: str  # "": `name` is a plain file
     name: str
 
 
-def parted(place: str) -> Part:
-    """The archive and the member that a location names."""
-    archive, mark, name = place.rpartition(PARTED)
-    return Part(archive, name) if mark else Part("", place)
+def split_path(path: str) -> MediaPath:
+    """Split a path into archive and member."""
+    archive, separator, name = path.rpartition(ARCHIVE_SEPARATOR)
+    return MediaPath(archive, name) if separator else MediaPath("", path)
 
 
 @lru_cache(maxsize=16)
-def _members(archive: str, stamp: tuple[int, int]) -> dict[str, str | None]:
-    """Every name, and every end of one, of the files in an archive → the whole name; None where several fit.
+def _members(archive: str, version: tuple[int, int]) -> dict[str, str | None]:
+    """The file of each name or end of a name ("7.png" for "pages/7.png"); None where several files have that end.
 
-    `stamp` is the file's size and time of change: an archive is walked through once as long as it stays as it is.
+    `version` is the size and modification time of the archive: a cached result is valid while they stay the same.
     """
-    found: dict[str, str | None] = {}
-    whole: dict[str, str | None] = {}
-    _check_sum(archive)
-    with _opened(archive) as tar:
+    by_end: dict[str, str | None] = {}
+    by_name: dict[str, str | None] = {}
+    _verify_gzip(archive)
+    with _open_tar(archive) as tar:
         for member in tar:
             if not member.isfile():
                 continue
             parts = PurePosixPath(member.name).parts
-            whole["/".join(parts)] = member.name
+            by_name["/".join(parts)] = member.name
             for start in range(1, len(parts)):
                 end = "/".join(parts[start:])
-                found[end] = None if found.get(end, member.name) != member.name else member.name
-    return found | whole  # a whole name goes before the end of another
+                by_end[end] = None if by_end.get(end, member.name) != member.name else member.name
+    return by_end | by_name  # a full name wins over the end of another
 
 
 def members(archive: str) -> dict[str, str | None]:
-    """See _members; every failure names the archive."""
+    """The file of each name or end of a name in an archive; errors name the archive."""
     try:
-        about = Path(archive).stat()
-        return _members(archive, (about.st_size, about.st_mtime_ns))
+        status = Path(archive).stat()
+        return _members(archive, (status.st_size, status.st_mtime_ns))
     except _DAMAGE as error:
         raise DataError(f"{archive}: the archive is damaged or cut short ({error})") from error
     except OSError as error:
         raise DataError(f"{archive}: cannot be read ({error.strerror or error})") from error
 
 
-def _check_sum(archive: str) -> None:
-    """Read a gzipped archive to its end, where its checksum stands; tarfile never looks at that."""
+def _verify_gzip(archive: str) -> None:
+    """Read a gzipped archive to its end, where its checksum is, because tarfile does not check it."""
     with Path(archive).open("rb") as file:
         if file.read(2) != b"\x1f\x8b":
             return
@@ -99,78 +99,78 @@ def _check_sum(archive: str) -> None:
                 pass
 
 
-def _opened(archive: str, stream: bool = True) -> tarfile.TarFile:
+def _open_tar(archive: str, stream: bool = True) -> tarfile.TarFile:
     return tarfile.open(archive, "r|*" if stream else "r:*")
 
 
-def member_of(part: Part) -> str:
-    """The whole name of the member that a location means; its folders inside the archive may be left out."""
-    known = members(part.archive)
-    place = f"{part.archive}{PARTED}{part.name}"
-    name = "/".join(PurePosixPath(part.name).parts)
-    if name not in known:
-        near = nearest(name, known)
-        advice = f". Did you mean '{near}'?" if near else ""
-        raise MediaError(place, "missing-file", f"found no such member among those of the archive{advice}")
-    member = known[name]
+def _member_name(path: MediaPath) -> str:
+    """The full name of a member; the path may leave out its folders."""
+    names = members(path.archive)
+    shown = f"{path.archive}{ARCHIVE_SEPARATOR}{path.name}"
+    name = "/".join(PurePosixPath(path.name).parts)
+    if name not in names:
+        match = nearest(name, names)
+        suggestion = f". Did you mean '{match}'?" if match else ""
+        raise MediaError(shown, "missing-file", f"found no such member among those of the archive{suggestion}")
+    member = names[name]
     if member is None:
-        raise MediaError(place, "missing-file", "several members end so, expected the folder too")
+        raise MediaError(shown, "missing-file", "several members end so, expected the folder too")
     return member
 
 
-def read_bytes(place: str) -> bytes:
-    """What stands at one location."""
-    part = parted(place)
-    if not part.archive:
-        return _file_bytes(place)
-    member = member_of(part)
+def read_bytes(path: str) -> bytes:
+    """The content of one media file."""
+    parts = split_path(path)
+    if not parts.archive:
+        return _read_file(path)
+    member = _member_name(parts)
     try:
-        with _opened(part.archive, stream=False) as tar:
+        with _open_tar(parts.archive, stream=False) as tar:
             file = tar.extractfile(member)
             assert file is not None  # only files are members
             return file.read()
     except (*_DAMAGE, OSError) as error:
-        raise DataError(f"{part.archive}: the archive is damaged or cut short ({error})") from error
+        raise DataError(f"{parts.archive}: the archive is damaged or cut short ({error})") from error
 
 
-def _file_bytes(place: str) -> bytes:
+def _read_file(path: str) -> bytes:
     try:
-        return Path(place).read_bytes()
+        return Path(path).read_bytes()
     except FileNotFoundError:
-        raise MediaError(place, "missing-file", "found no such file") from None
+        raise MediaError(path, "missing-file", "found no such file") from None
     except IsADirectoryError:
-        raise MediaError(place, "unreadable-file", "found a folder, expected a file") from None
+        raise MediaError(path, "unreadable-file", "found a folder, expected a file") from None
     except OSError as error:
-        raise MediaError(place, "unreadable-file", f"cannot be read ({error.strerror or error})") from None
+        raise MediaError(path, "unreadable-file", f"cannot be read ({error.strerror or error})") from None
 
 
-def read_many(places: Sequence[str]) -> Iterator[tuple[int, bytes | Fault]]:
-    """(number, bytes or fault) of every location once, not in their order: each archive is read once, front to back.
+def read_many(paths: Sequence[str]) -> Iterator[tuple[int, bytes | Fault]]:
+    """(index, content or fault) of every path, not in order: each archive is read once, from front to back.
 
-    One file is in memory at a time. A damaged archive raises; what is missing or unreadable is a fault of its own.
+    One file is in memory at a time. A damaged archive raises DataError; a missing or unreadable file is a fault.
     """
     wanted: dict[str, dict[str, list[int]]] = {}
-    for number, place in enumerate(places):
-        part = parted(place)
+    for index, path in enumerate(paths):
+        parts = split_path(path)
         try:
-            if part.archive:
-                wanted.setdefault(part.archive, {}).setdefault(member_of(part), []).append(number)
+            if parts.archive:
+                wanted.setdefault(parts.archive, {}).setdefault(_member_name(parts), []).append(index)
             else:
-                yield number, _file_bytes(place)
+                yield index, _read_file(path)
         except MediaError as error:
-            yield number, error.fault
-    for archive, numbers in wanted.items():
+            yield index, error.fault
+    for archive, indices in wanted.items():
         try:
-            with _opened(archive) as tar:
+            with _open_tar(archive) as tar:
                 for member in tar:
-                    found = numbers.pop(member.name, None) if member.isfile() else None
-                    if found is None:
+                    wanting = indices.pop(member.name, None) if member.isfile() else None
+                    if wanting is None:
                         continue
                     file = tar.extractfile(member)
                     assert file is not None
                     data = file.read()
-                    for number in found:
-                        yield number, data
+                    for index in wanting:
+                        yield index, data
         except _DAMAGE as error:
             raise DataError(f"{archive}: the archive is damaged or cut short ({error})") from error
-        assert not numbers, "the archive changed while it was read"
+        assert not indices, "the archive changed while it was read"

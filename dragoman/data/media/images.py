@@ -1,6 +1,6 @@
-"""Image → rows of numbers (FIELD A4, A7): lines of text as columns of grey, pictures as rows of colour (extra 'media').
+"""Images as features: text lines as columns of grey, pictures as rows of colour. Pillow (extra 'media') decodes them.
 
-Numbers are stored as bytes; `step` makes them numbers from 0 to 1.
+Pixels are stored as bytes; the model multiplies them by `step` to get numbers from 0 to 1.
 """
 
 from __future__ import annotations
@@ -18,17 +18,25 @@ from dragoman.data.media.archives import MediaError, read_bytes
 from dragoman.errors import MissingExtraError
 
 COLOURS = 3
-FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "PPM")  # pillow also knows some that start other programs (EPS)
+FORMATS = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+    "TIFF",
+    "GIF",
+    "BMP",
+    "PPM",
+)  # without those for which pillow starts other programs (EPS)
 
 
 @dataclass(frozen=True)
 class LineImageConfig:
-    """Images of text lines as a row of columns, in the direction of reading, each as high as the line; ink is 1."""
+    """Images of text lines as a sequence of pixel columns in reading direction; ink is 1."""
 
     kind: ClassVar[str] = "line-image"
-    height: Size = setting(48, help="pixels: every line is scaled to this height, its width with it")
-    paper: Literal["light", "dark"] = setting("light", help="which of the two is paper, and becomes 0")
-    widest: Size = setting(4000, help="pixels; a line that is wider at this height is a fault")
+    height: Size = setting(48, help="scale every line to this height in pixels, keeping its proportions")
+    background: Literal["light", "dark"] = setting("light", help="the colour of the background, which becomes 0")
+    max_width: Size = setting(4000, help="in pixels; a line that is wider at this height is a fault")
     measure: ClassVar[str] = "pixels"
     unit: ClassVar[str] = "columns"
     dtype: ClassVar[str] = "uint8"
@@ -36,87 +44,87 @@ class LineImageConfig:
 
     @property
     def features(self) -> int:
-        """Numbers a column."""
+        """Pixels per column."""
         return self.height
 
     @property
-    def about(self) -> str:
-        """What a model reads of a line."""
-        return f"{self.height} pixels a column of a line of text, 0 is paper and 1 ink"
+    def summary(self) -> str:
+        """What a model reads of a line, for people."""
+        return f"{self.height} pixels a column of a line of text, 0 is background and 1 ink"
 
-    def decode(self, data: bytes, place: str) -> NDArray[np.uint8]:
-        """The columns (W, H) of a file's bytes."""
-        return self.measured(data, place)[0]
+    def decode(self, data: bytes, path: str) -> NDArray[np.uint8]:
+        """The columns (W, H) of a file's content; `path` is for error messages."""
+        return self.decode_with_step(data, path)[0]
 
-    def measured(self, data: bytes, place: str) -> tuple[NDArray[np.uint8], float]:
-        """The same, and how many pixels of the image as it is a column stands for."""
-        image = opened(data, place, "L")
+    def decode_with_step(self, data: bytes, path: str) -> tuple[NDArray[np.uint8], float]:
+        """The columns (W, H) of a file's content, and how many pixels of the original image one column covers."""
+        image = open_image(data, path, "L")
         width = max(1, round(image.width * self.height / image.height))
-        if width > self.widest:
-            raise MediaError(place, "over-long", f"found a line of {width} pixels, expected at most {self.widest}")
+        if width > self.max_width:
+            raise MediaError(path, "over-long", f"found a line of {width} pixels, expected at most {self.max_width}")
         pixels = np.asarray(image.resize((width, self.height)) if image.height != self.height else image)
-        columns = pixels.T if self.paper == "dark" else 255 - pixels.T
+        columns = pixels.T if self.background == "dark" else 255 - pixels.T
         return np.ascontiguousarray(columns), image.width / width
 
-    def features_of(self, place: str) -> NDArray[np.uint8]:
-        """The columns of the image at a location."""
-        return self.decode(read_bytes(place), place)
+    def read(self, path: str) -> NDArray[np.uint8]:
+        """The columns (W, H) of the image at a path."""
+        return self.decode(read_bytes(path), path)
 
 
 @dataclass(frozen=True)
 class PictureConfig:
-    """Pictures as rows of pixels, red, green and blue, scaled to a square whatever their shape."""
+    """Pictures as rows of RGB pixels, scaled to a square whatever their proportions."""
 
     kind: ClassVar[str] = "picture"
-    size: Size = setting(80, help="pixels a side")
+    size: Size = setting(80, help="width and height in pixels")
     unit: ClassVar[str] = "rows"
     dtype: ClassVar[str] = "uint8"
     step: ClassVar[float] = 1 / 255
 
     @property
     def features(self) -> int:
-        """Numbers a row of pixels."""
+        """Numbers per row of pixels."""
         return COLOURS * self.size
 
     @property
-    def about(self) -> str:
-        """What a model reads of a picture."""
+    def summary(self) -> str:
+        """What a model reads of a picture, for people."""
         return f"pictures of {self.size} × {self.size} pixels, {self.features} numbers a row: red, green and blue"
 
-    def decode(self, data: bytes, place: str) -> NDArray[np.uint8]:
-        """The rows (H, W·3) of a file's bytes."""
-        image = opened(data, place, "RGB")
+    def decode(self, data: bytes, path: str) -> NDArray[np.uint8]:
+        """The rows (H, W·3) of a file's content; `path` is for error messages."""
+        image = open_image(data, path, "RGB")
         if image.size != (self.size, self.size):
             image = image.resize((self.size, self.size))
         return np.asarray(image).reshape(self.size, self.features)
 
-    def features_of(self, place: str) -> NDArray[np.uint8]:
-        """The rows of the picture at a location."""
-        return self.decode(read_bytes(place), place)
+    def read(self, path: str) -> NDArray[np.uint8]:
+        """The rows (H, W·3) of the picture at a path."""
+        return self.decode(read_bytes(path), path)
 
 
-def opened(data: bytes, place: str, mode: str) -> Any:
-    """A decoded image in a mode of pillow's, upright as its camera says, on white where it is transparent."""
+def open_image(data: bytes, path: str, mode: str) -> Any:
+    """A decoded image in a pillow mode ("L", "RGB"), rotated as its EXIF data say, on white where it is transparent."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError:
         raise MissingExtraError("reading images", "pillow", "media") from None
     if not data:
-        raise MediaError(place, "unreadable-file", "cannot be read as an image (the file is empty)")
+        raise MediaError(path, "unreadable-file", "cannot be read as an image (the file is empty)")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # of half of what it refuses
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # pillow refuses images of twice that size
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 upright = ImageOps.exif_transpose(image)
             if upright.has_transparency_data:
                 clear = upright.convert("RGBA")
                 upright = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
-            elif upright.mode == "F":  # of which nobody can say what is white
-                raise ValueError("found pixels that are fractions, expected whole numbers")
-            elif upright.mode.startswith("I"):  # 16 bits a pixel, which pillow would cut off at 255
+            elif upright.mode == "F":  # the value of white is unknown
+                raise ValueError("found floating-point pixels, expected whole numbers")
+            elif upright.mode.startswith("I"):  # 16 bits per pixel, which pillow would clip at 255
                 upright = Image.fromarray((np.asarray(upright, np.int64) >> 8).astype(np.uint8))
             return upright.convert(mode)
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         unknown = isinstance(error, UnidentifiedImageError)
         reason = f"expected {', '.join(FORMATS)}" if unknown else str(error).partition("\n")[0].rstrip(".")
-        raise MediaError(place, "unreadable-file", f"cannot be read as an image ({reason})") from None
+        raise MediaError(path, "unreadable-file", f"cannot be read as an image ({reason})") from None

@@ -9,16 +9,16 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.data.examples import UNWANTED_BUT_TAB, Example, Fault, FaultKind, Pairs
-from dragoman.data.readers.lines import check_file, form_of, opened, text_blocks
-from dragoman.data.readers.pairs import column_numbers, named_columns, read_pairs
+from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultKind, Pairs
+from dragoman.data.readers.lines import check_file, file_format, open_bytes, text_blocks
+from dragoman.data.readers.pairs import column_numbers, columns_from_header, read_pairs
 from dragoman.errors import ConfigError, hint
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 USUAL = {"conllu": (2, 4), "columns": (1, 2)}
 
 
-def read_sentences(
+def read_conll(
     entry: str | Pairs, *, columns: tuple[str, ...] = (), header: bool = False, max_characters: int = 10_000
 ) -> Iterator[Example | Fault]:
     """The sentences and faults of a file, in order; a sentence with a faulty line is left out as a whole.
@@ -39,11 +39,11 @@ def read_sentences(
             raise ConfigError(f"data.header: found true for {path}, expected false: CoNLL-U has none")
         numbers = tuple(_conllu_column(column) for column in columns)
     else:
-        numbers = named_columns(path, columns) if header else column_numbers(path, columns)
+        numbers = columns_from_header(path, columns) if header else column_numbers(path, columns)
     return _read(path, numbers, form, header, max_characters)
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """What stands between spaces or tabs; a no-break space is part of a word."""
     return [word for word in text.replace("\t", " ").split(" ") if word]
 
@@ -57,7 +57,7 @@ def sentence_form(path: Path) -> str:
     name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith((".conllu", ".conll")):
         return "conllu"
-    return "columns" if form_of(path)[0] == "columns" else "lines"
+    return "columns" if file_format(path)[0] == "columns" else "lines"
 
 
 def _conllu_column(column: str) -> int:
@@ -73,12 +73,12 @@ def _paired(items: Iterator[Example | Fault]) -> Iterator[Example | Fault]:
         if isinstance(item, Fault):
             yield item
             continue
-        words, tags = words_of(item.source), words_of(item.references[0])
+        words, tags = split_words(item.source), split_words(item.references[0])
         if len(words) == len(tags):
             yield item._replace(source=" ".join(words), references=(" ".join(tags),))
         else:
             detail = f"found {len(words)} words and {len(tags)} tags, expected as many of each"
-            yield Fault(item.place, "wrong-tags", detail)
+            yield Fault(item.location, "wrong-tags", detail)
 
 
 def _read(path: Path, numbers: tuple[int, ...], form: str, header: bool, limit: int) -> Iterator[Example | Fault]:
@@ -101,7 +101,7 @@ def _read(path: Path, numbers: tuple[int, ...], form: str, header: bool, limit: 
         lines.clear()
         faulty = False
 
-    with opened(path) as read:
+    with open_bytes(path) as read:
         for block in text_blocks(read, name):
             for number, line in enumerate(block.lines, block.first):
                 if header and number == 1:
@@ -137,7 +137,7 @@ def _word_and_tag(
         found = f"found {len(cells)} column{'s' if len(cells) > 1 else ''}, expected {expected} with tabs between them"
         return None, ("wrong-columns", found)
     word, tag = (cells[number - 1].strip() for number in chosen)
-    if control := UNWANTED_BUT_TAB.search(line):
+    if control := CONTROLS_EXCEPT_TAB.search(line):
         return None, ("control-characters", f"found U+{ord(control[0]):04X}, expected no control characters")
     if not word:
         return None, ("empty-side", "the word is empty, expected text")

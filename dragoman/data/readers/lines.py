@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, TypeVar
 
-from dragoman.data.examples import Fault, FaultyError
+from dragoman.data.examples import Fault, FaultError
 from dragoman.errors import DataError, MissingExtraError, nearest
 
 _BLOCK_BYTES = 1 << 18
@@ -32,14 +32,14 @@ def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
     """
     if isinstance(source, str | Path) and str(source) != "-":
         check_file(Path(source))
-        if form_of(Path(source))[0] == "parquet":
+        if file_format(Path(source))[0] == "parquet":
             raise DataError(f"{source}: found Parquet, expected lines of text")
     return _read_lines(source)
 
 
-def holds_objects(file: str | Path | None) -> bool:
+def is_jsonl(file: str | Path | None) -> bool:
     """Whether the lines of a file to predict are JSON, by its name."""
-    return file is not None and form_of(Path(file))[0] == "jsonl"
+    return file is not None and file_format(Path(file))[0] == "jsonl"
 
 
 def _read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
@@ -47,7 +47,7 @@ def _read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
         if source is None or str(source) == "-":
             yield from _plain_lines(_arriving(sys.stdin.buffer), "standard input")
         else:
-            with opened(Path(source), arriving=True) as read:
+            with open_bytes(Path(source), arriving=True) as read:
                 yield from _plain_lines(read, str(source))
     else:
         yield from _plain_lines(_arriving(source), str(getattr(source, "name", "stream")))
@@ -61,22 +61,22 @@ def _plain_lines(read: Read, name: str) -> Iterator[str]:
             yield line
 
 
-def each_line(path: Path, understood: Callable[[str, int], Item]) -> Iterator[Item | Fault]:
+def parse_lines(path: Path, parse: Callable[[str, int], Item]) -> Iterator[Item | Fault]:
     """What is understood of every line and its number, or what is wrong with it."""
     name = str(path)
-    with opened(path) as read:
+    with open_bytes(path) as read:
         for block in text_blocks(read, name):
             for number, line in enumerate(block.lines, block.first):
                 if number in block.faults:
                     yield block.faults[number]
                     continue
                 try:
-                    yield understood(line, number)
-                except FaultyError as fault:
+                    yield parse(line, number)
+                except FaultError as fault:
                     yield Fault(f"{name}:{number}", fault.kind, fault.detail)
 
 
-def form_of(path: Path) -> tuple[Literal["columns", "jsonl", "parquet"], str]:
+def file_format(path: Path) -> tuple[Literal["columns", "jsonl", "parquet"], str]:
     """The format and the outer compression (".gz", ".zst" or "") that a file's name promises."""
     name = path.name.lower()
     compression = next((suffix for suffix in (".gz", ".zst") if name.endswith(suffix)), "")
@@ -116,9 +116,9 @@ def _arriving(stream: Any) -> Read:
 
 
 @contextmanager
-def opened(path: Path, arriving: bool = False) -> Iterator[Read]:
+def open_bytes(path: Path, arriving: bool = False) -> Iterator[Read]:
     """A way to read a file's bytes, decompressed; every failure becomes one line with its path."""
-    compression = form_of(path)[1]
+    compression = file_format(path)[1]
     damage: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
     try:
         stream: Any

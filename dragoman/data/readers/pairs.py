@@ -7,16 +7,8 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-from dragoman.data.examples import (
-    UNWANTED_BUT_TAB,
-    Example,
-    Fault,
-    FaultyError,
-    Pairs,
-    check_side,
-    checked_example,
-)
-from dragoman.data.readers.lines import check_file, each_line, form_of, numbered_lines, opened, text_blocks
+from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, check_text, make_example
+from dragoman.data.readers.lines import check_file, file_format, numbered_lines, open_bytes, parse_lines, text_blocks
 from dragoman.data.readers.records import FIELDS, read_json, read_parquet
 from dragoman.errors import ConfigError, DataError, nearest
 
@@ -56,7 +48,7 @@ def read_pairs(
         wanted = "two or more" if several_references else "two"
         raise ConfigError(f"columns: found {columns}, expected {wanted} (source, target)")
     check_file(path)
-    form, compression = form_of(path)
+    form, compression = file_format(path)
     fields = columns or FIELDS
     if header and form != "columns":
         raise ConfigError(f"data.header: found true for {path}, expected false: only tab-separated files have one")
@@ -67,14 +59,14 @@ def read_pairs(
     if form == "jsonl":
         return read_json(path, fields, several_references, max_characters, numbers)
     if header:
-        named = named_columns(path, columns)
+        named = columns_from_header(path, columns)
         return _without_header(_read_columns(path, named, several_references, max_characters), path)
     return _read_columns(path, column_numbers(path, columns), several_references, max_characters)
 
 
-def named_columns(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
+def columns_from_header(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
     """The numbers of columns that the first line of a file names; numbers stay what they are."""
-    with opened(path) as read:
+    with open_bytes(path) as read:
         first = next(text_blocks(read, str(path)), None)
     names = first.lines[0].split("\t") if first is not None else []
     numbers = []
@@ -94,26 +86,26 @@ def named_columns(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
 def _without_header(items: Iterable[Example | Fault], path: Path) -> Iterator[Example | Fault]:
     first = f"{path}:1"
     for number, item in enumerate(items):
-        if number or item.place != first:
+        if number or item.location != first:
             yield item
 
 
-def read_running(path: str | Path, *, max_characters: int = 10_000) -> Iterator[Example | Fault]:
+def read_plain_text(path: str | Path, *, max_characters: int = 10_000) -> Iterator[Example | Fault]:
     """Every line of a text, empty ones too, as what follows an empty source; plain, .gz or .zst."""
     path = Path(path)
     check_file(path)
-    if form_of(path)[0] != "columns":
+    if file_format(path)[0] != "columns":
         raise DataError(f"{path}: found a file of fields, expected plain text for a language model")
-    return _read_running(path, max_characters)
+    return _read_plain_text(path, max_characters)
 
 
-def _read_running(path: Path, limit: int) -> Iterator[Example | Fault]:
+def _read_plain_text(path: Path, limit: int) -> Iterator[Example | Fault]:
     def checked(line: str, number: int) -> Example:
         if line and not line.isspace():
-            check_side(line, "line", limit, UNWANTED_BUT_TAB)
+            check_text(line, "line", limit, CONTROLS_EXCEPT_TAB)
         return Example("", (line,), str(path), number)
 
-    return each_line(path, checked)
+    return parse_lines(path, checked)
 
 
 def _with_tag(items: Iterable[Example | Fault], tag: str) -> Iterator[Example | Fault]:
@@ -131,7 +123,7 @@ def column_numbers(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
 
 def _read_columns(path: Path, numbers: tuple[int, ...], several: bool, limit: int) -> Iterator[Example | Fault]:
     name = str(path)
-    with opened(path) as read:
+    with open_bytes(path) as read:
         for block in text_blocks(read, name):
             plain = block.clean and not numbers and not several
             for number, line in enumerate(block.lines, block.first):
@@ -152,8 +144,8 @@ def _read_columns(path: Path, numbers: tuple[int, ...], several: bool, limit: in
                     continue
                 try:
                     cells = _cells(line, numbers, several)
-                    yield checked_example(cells[0], cells[1:], name, number, limit)
-                except FaultyError as fault:
+                    yield make_example(cells[0], cells[1:], name, number, limit)
+                except FaultError as fault:
                     yield Fault(f"{name}:{number}", fault.kind, fault.detail)
 
 
@@ -163,17 +155,17 @@ def _cells(line: str, numbers: tuple[int, ...], several: bool) -> list[str]:
     if len(cells) >= least and (numbers or several or len(cells) == 2):
         return [cells[number - 1] for number in numbers] if numbers else cells
     if not line or line.isspace():
-        raise FaultyError("wrong-columns", "blank line")
+        raise FaultError("wrong-columns", "blank line")
     found = f"{len(cells)} column" + ("s" if len(cells) > 1 else "")
     expected = f"at least {least}" if numbers else "2 or more" if several else "2"
     tabs = " with a tab between them" if len(cells) == 1 else ""  # commas or spaces, most likely
-    raise FaultyError("wrong-columns", f"found {found}, expected {expected}{tabs}")
+    raise FaultError("wrong-columns", f"found {found}, expected {expected}{tabs}")
 
 
 def _read_parallel(source: Path, target: Path, limit: int) -> Iterator[Example | Fault]:
     counts = [0, 0]
     unpaired = 0
-    with opened(source) as read_source, opened(target) as read_target:
+    with open_bytes(source) as read_source, open_bytes(target) as read_target:
         streams = (numbered_lines(read_source, str(source)), numbered_lines(read_target, str(target)))
         for number, (left, right) in enumerate(zip_longest(*streams), 1):
             if left is None or right is None:
@@ -189,11 +181,11 @@ def _read_parallel(source: Path, target: Path, limit: int) -> Iterator[Example |
             assert isinstance(right, str)
             name = str(source)
             try:
-                check_side(left, "source", limit, UNWANTED_BUT_TAB)
+                check_text(left, "source", limit, CONTROLS_EXCEPT_TAB)
                 name = str(target)
-                check_side(right, "target", limit, UNWANTED_BUT_TAB)
+                check_text(right, "target", limit, CONTROLS_EXCEPT_TAB)
                 yield Example(left, (right,), str(source), number)
-            except FaultyError as problem:
+            except FaultError as problem:
                 yield Fault(f"{name}:{number}", problem.kind, problem.detail)
     if unpaired:
         longer = source if counts[0] > counts[1] else target

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from dragoman.data.examples import Example, Fault, FaultyError, checked_example
-from dragoman.data.readers.lines import each_line
+from dragoman.data.examples import Example, Fault, FaultError, make_example
+from dragoman.data.readers.lines import parse_lines
 from dragoman.errors import DataError, MissingExtraError
 
 FIELDS = ("source", "target")  # of a record, unless others are named
@@ -26,7 +26,7 @@ def read_json(
             values = [_number_text(value) for value in values]
         return _from_values(values, fields, several, str(path), number, limit)
 
-    return each_line(path, example)
+    return parse_lines(path, example)
 
 
 def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:
@@ -34,13 +34,13 @@ def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
         blank = not line or line.isspace()
-        raise FaultyError("bad-json", "blank line" if blank else f"expected a JSON object: {error}") from None
+        raise FaultError("bad-json", "blank line" if blank else f"expected a JSON object: {error}") from None
     if not isinstance(record, dict):
-        raise FaultyError("bad-json", f"found {_kind(record)}, expected a JSON object")
+        raise FaultError("bad-json", f"found {_kind(record)}, expected a JSON object")
     try:
         return [record[field] for field in fields]
     except KeyError:
-        raise FaultyError("missing-field", f"found the fields {_lacking(record, fields)}") from None
+        raise FaultError("missing-field", f"found the fields {_lacking(record, fields)}") from None
 
 
 def _lacking(found: Iterable[str], fields: Sequence[str]) -> str:
@@ -69,14 +69,14 @@ def _from_values(
 ) -> Example:
     source, *targets = values
     if isinstance(source, str) and len(targets) == 1 and isinstance(targets[0], str):
-        return checked_example(source, targets, name, number, limit)
+        return make_example(source, targets, name, number, limit)
     references: list[str] = []
     for field, value in zip(fields[1:], targets, strict=True):
         if several and isinstance(value, list):
             references.extend(_text(item, f"an item of '{field}'") for item in value)
         else:
             references.append(_text(value, f"'{field}'", " or a list of texts" if several else ""))
-    return checked_example(_text(source, f"'{fields[0]}'"), references, name, number, limit)
+    return make_example(_text(source, f"'{fields[0]}'"), references, name, number, limit)
 
 
 def _text(value: Any, what: str, otherwise: str = "") -> str:
@@ -84,8 +84,8 @@ def _text(value: Any, what: str, otherwise: str = "") -> str:
         return value
     if isinstance(value, UnicodeDecodeError):
         found = f"byte 0x{value.object[value.start]:02x} at offset {value.start}"
-        raise FaultyError("bad-utf8", f"found {found} of {what}, expected UTF-8")
-    raise FaultyError("not-text", f"{what} is {_kind(value)}, expected text{otherwise}")
+        raise FaultError("bad-utf8", f"found {found} of {what}, expected UTF-8")
+    raise FaultError("not-text", f"{what} is {_kind(value)}, expected text{otherwise}")
 
 
 def read_parquet(path: Path, fields: tuple[str, ...], several: bool, limit: int) -> Iterator[Example | Fault]:
@@ -104,7 +104,7 @@ def read_parquet(path: Path, fields: tuple[str, ...], several: bool, limit: int)
                 for number, values in enumerate(zip(*columns, strict=True), rows + 1):
                     try:
                         yield _from_values(values, fields, several, name, number, limit)
-                    except FaultyError as fault:
+                    except FaultError as fault:
                         yield Fault(f"{name}:{number}", fault.kind, fault.detail)
                 rows += batch.num_rows
     except (OSError, arrow.ArrowException) as error:

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.constraints.constraint import AutomatonState, Constraint
 from dragoman.decoding.constraints.required import RequiredPhrases
 from dragoman.decoding.constraints.token_bytes import NO_TEXT

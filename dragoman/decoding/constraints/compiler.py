@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from dragoman.data.tokenizers.tokenizer import UNK, Tokenizer
+from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import Constraint
 from dragoman.decoding.constraints.forbidden import ForbiddenTexts

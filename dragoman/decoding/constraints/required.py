@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.constraints.aho_corasick import AhoCorasick
 from dragoman.decoding.constraints.constraint import AutomatonState, Constraint
 

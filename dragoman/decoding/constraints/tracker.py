@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dragoman.data.tokenizers.tokenizer import EOS
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import AutomatonState
 from dragoman.decoding.scorer import NEG_INF

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Share, Size, setting
-from dragoman.data.tokenizers.tokenizer import EOS, SOS
+from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.layers.blocks import TokenEmbedding, window
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.positions import NoPositionsConfig

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, Size, setting
-from dragoman.data.tokenizers.tokenizer import EOS, PAD
+from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.convolution import CharacterConvolution
 from dragoman.models.contracts import Encoder, Memory

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from dragoman.data.tokenizers.tokenizer import PAD, SOS
+from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.layers.blocks import build_embedding
 from dragoman.models.contracts import Decoder, Memory, State, TokenScores
 from dragoman.models.encoder_decoder import DECODERS, DecoderConfig

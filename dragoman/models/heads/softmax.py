@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Range, setting
-from dragoman.data.tokenizers.tokenizer import PAD
+from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels.cpu_cross_entropy import total_loss
 from dragoman.kernels.half_precision_rnn import spare
 

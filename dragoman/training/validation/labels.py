@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.data.batching import BatchPlan, gather
+from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.labels import Labels
+from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.decoding.direct import Readout
 from dragoman.errors import ConfigError
 from dragoman.scoring.label_metrics import applicable, score_labels
@@ -28,9 +28,9 @@ class LabelValidator:
 
     def __init__(self, corpus: Corpus, readout: Readout, metric: str, device: torch.device) -> None:
         self.corpus, self.readout, self.device = corpus, readout, device
-        self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, form=corpus.form)
+        self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, collator=corpus.collator)
         self.labels: tuple[str, ...] = ()
-        if isinstance(corpus.target_tokenizer, Labels):
+        if isinstance(corpus.target_tokenizer, LabelVocabulary):
             self.labels = corpus.target_tokenizer.names
         self._check(metric)
 
@@ -49,7 +49,9 @@ class LabelValidator:
         return [epoch[place] for place in range(len(epoch))]
 
     def _truths(self, rows: Any) -> list[Any]:
-        return self.readout.truths(gather(self.corpus.valid, rows, form=self.corpus.form), self.corpus.target_tokenizer)
+        return self.readout.truths(
+            read_batch(self.corpus.valid, rows, collator=self.corpus.collator), self.corpus.target_tokenizer
+        )
 
     @torch.no_grad()
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
@@ -62,7 +64,7 @@ class LabelValidator:
         for rows in self._batches():
             if interrupted():
                 return None
-            batch = gather(self.corpus.valid, rows, form=self.corpus.form)
+            batch = read_batch(self.corpus.valid, rows, collator=self.corpus.collator)
             expected += self.readout.truths(batch, codec)
             batch = batch.to(self.device)
             loss = model(batch)
@@ -73,7 +75,7 @@ class LabelValidator:
 
     def _sample(self, model: Any) -> tuple[str, str]:
         first = np.zeros(1, dtype=np.int64)
-        batch = gather(self.corpus.valid, first, form=self.corpus.form).to(self.device)
+        batch = read_batch(self.corpus.valid, first, collator=self.corpus.collator).to(self.device)
         return self._first_text, self.readout.read(model, batch, self.corpus.target_tokenizer)[0].text
 
     @cached_property

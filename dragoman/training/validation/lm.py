@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from dragoman.data.bptt import OverlappingPlan, RunningText
+from dragoman.data.bptt import OverlappingBpttPlan, TokenStream
 from dragoman.data.corpus import Corpus
 from dragoman.decoding.likelihood import text_likelihood
 from dragoman.scoring.perplexity import text_size
@@ -20,7 +20,7 @@ class LanguageModelValidator:
 
     def __init__(self, corpus: Corpus, segment: int, device: torch.device) -> None:
         self.device = device
-        self.plan = OverlappingPlan(RunningText(corpus.valid.target), segment)
+        self.plan = OverlappingBpttPlan(TokenStream(corpus.valid.target), segment)
         with corpus.valid_texts.open(encoding="utf-8") as file:
             self.size = text_size(json.loads(line)["references"][0] for line in file)
 

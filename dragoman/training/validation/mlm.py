@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dragoman.data.batching import BatchPlan, gather
+from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import Corpus
 from dragoman.decoding.fill_mask import hidden_scores
 from dragoman.training.validation.result import ValidationResult
@@ -18,13 +18,16 @@ class MaskedLMValidator:
 
     def __init__(self, corpus: Corpus, device: torch.device) -> None:
         self.corpus, self.device = corpus, device
-        self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, form=corpus.form)
+        self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, collator=corpus.collator)
 
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
         """All scores of a model; None if interrupted."""
         model.eval()
         epoch = self.plan.epoch(0)
         places = range(len(epoch))
-        batches = (gather(self.corpus.valid, epoch[place], form=self.corpus.form).to(self.device) for place in places)
+        batches = (
+            read_batch(self.corpus.valid, epoch[place], collator=self.corpus.collator).to(self.device)
+            for place in places
+        )
         found = hidden_scores(model, batches, interrupted)
         return None if found is None else ValidationResult(found)

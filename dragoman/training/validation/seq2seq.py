@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from dragoman.data.batching import PAIRS, BatchPlan, gather
+from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.data.corpus import Corpus
-from dragoman.data.tokenizers.language_tags import untagged
+from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search_all
 from dragoman.scoring.metric import Units
@@ -28,7 +29,7 @@ def decoded_rows(rows: Iterable[dict[str, Any]], tags: Sequence[str], most: int)
         return list(islice(rows, most))
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        same = found.setdefault(untagged(row["source"], tags)[0], [])
+        same = found.setdefault(split_tag(row["source"], tags)[0], [])
         if len(same) < most:
             same.append(row)
     in_turn = (row for turn in zip_longest(*found.values()) for row in turn if row is not None)
@@ -53,8 +54,8 @@ class Seq2SeqValidator:
         defaults = EVALUATION_DEFAULTS[self.units]
         self.names = (*defaults, *({metric} & metrics_for(self.units).keys() - {*defaults}))
         self.search = replace(search, beam=1)
-        frames = corpus.form != PAIRS  # of which there are many more than tokens
-        self.plan = BatchPlan(corpus.valid, budget=32768 if frames else 4096, seed=0, form=corpus.form)
+        frames = corpus.collator != PAIR_COLLATOR  # of which there are many more than tokens
+        self.plan = BatchPlan(corpus.valid, budget=32768 if frames else 4096, seed=0, collator=corpus.collator)
         self.rows = 64 if frames else 256
         with corpus.valid_texts.open(encoding="utf-8") as file:
             rows = decoded_rows(map(json.loads, file), corpus.source_tokenizer.tags, decode)
@@ -75,7 +76,9 @@ class Seq2SeqValidator:
         for place in range(len(epoch)):
             if interrupted():
                 return None
-            scores = model.score(gather(self.corpus.valid, epoch[place], form=self.corpus.form).to(self.device))
+            scores = model.score(
+                read_batch(self.corpus.valid, epoch[place], collator=self.corpus.collator).to(self.device)
+            )
             total -= float(scores.log_probabilities.sum(dtype=torch.float64))
             correct += int(scores.correct.sum())
             count += int(scores.mask.sum())
@@ -86,7 +89,7 @@ class Seq2SeqValidator:
         written: list[str] = [""] * len(self.sources)
         ratio = self.corpus.report["length_ratio"]
         answers = search_all(
-            model, self.sources, self.search, ratio, self.device, rows=self.rows, form=self.corpus.form
+            model, self.sources, self.search, ratio, self.device, rows=self.rows, collator=self.corpus.collator
         )
         for place, hypotheses in answers:
             written[place] = self.corpus.target_tokenizer.decode(hypotheses[0].tokens)

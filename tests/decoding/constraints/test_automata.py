@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.data.tokenizers.tokenizer import EOS, SPECIALS, CharactersConfig, SubwordsConfig, WordsConfig, learn
+from dragoman.data.tokenizers.base import EOS, SPECIALS
+from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.data.tokenizers.subwords import SubwordsConfig
+from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.decoding.beam import beam
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import Constraint
@@ -281,10 +285,10 @@ TEXTS = [
 
 
 @pytest.mark.parametrize(
-    "config", [SubwordsConfig(vocabulary=330), WordsConfig(), WordsConfig(split="spaces"), CharactersConfig()]
+    "config", [SubwordsConfig(vocab_size=330), WordsConfig(), WordsConfig(split="spaces"), CharactersConfig()]
 )
 def test_token_bytes_write_what_the_tokenizer_decodes(config: Any) -> None:
-    tokenizer = learn(config, TEXTS)
+    tokenizer = train_tokenizer(config, TEXTS)
     token_bytes, chance = TokenBytes(tokenizer), random.Random(0)
     for _ in range(500):
         ids = [chance.randrange(4, len(tokenizer)) for _ in range(chance.randint(0, 6))]
@@ -304,9 +308,9 @@ def test_token_bytes_write_what_the_tokenizer_decodes(config: Any) -> None:
             assert (index in fitting) == (text.startswith(rest) or rest.startswith(text))
 
 
-@pytest.mark.parametrize("config", [SubwordsConfig(vocabulary=330), WordsConfig(), CharactersConfig()])
+@pytest.mark.parametrize("config", [SubwordsConfig(vocab_size=330), WordsConfig(), CharactersConfig()])
 def test_rules_over_real_tokenizers_hold_in_the_text(config: Any) -> None:
-    tokenizer = learn(config, TEXTS)
+    tokenizer = train_tokenizer(config, TEXTS)
     token_bytes = TokenBytes(tokenizer)
     seen = 0
     for seed in range(30):

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 import dragoman
-from dragoman.data.tokenizers.tokenizer import EOS, SubwordsConfig, WordsConfig, learn
+from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.data.tokenizers.subwords import SubwordsConfig
+from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
 from dragoman.decoding.constraints.source import (
     Terminology,
@@ -40,7 +43,7 @@ def test_placeholders_are_found_once_each() -> None:
     assert find_placeholders("nothing < to > keep, 50 % so") == ()
 
 
-KINDS: list[Any] = [SubwordsConfig(vocabulary=330), WordsConfig()]
+KINDS: list[Any] = [SubwordsConfig(vocab_size=330), WordsConfig()]
 
 
 class QuickTable(Table):
@@ -59,7 +62,7 @@ class QuickTable(Table):
 def test_placeholders_survive_as_often_as_they_came(config: Any) -> None:
     """With both tokenizers more than 1,000 sources that hold any, ten a batch."""
     texts = ["the cat <1> sat </1> on {name}", "see http://a.b/c and http://a.b or %s."] * 5
-    tokenizer = learn(config, texts)
+    tokenizer = train_tokenizer(config, texts)
     compiler, written, put = ConstraintCompiler(tokenizer), 0, 0
     pool = ["<1>", "</1>", "{name}", "http://a.b/c", "http://a.b", "%s", "{unseen_7}", "<x9>", "cat", "sat", "on"]
     cases = 0

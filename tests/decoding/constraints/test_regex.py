@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.data.tokenizers.tokenizer import SubwordsConfig, learn
+from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.regex import CharacterAutomaton, RegexConstraint
 from dragoman.decoding.constraints.token_bytes import TokenBytes
@@ -89,7 +90,7 @@ def test_the_search_finds_a_matching_output_whenever_there_is_one(pattern: str) 
 
 
 def test_a_character_of_several_bytes_matches_when_it_is_whole() -> None:
-    tokenizer = learn(SubwordsConfig(vocabulary=300), ["the cat sat"] * 5)
+    tokenizer = train_tokenizer(SubwordsConfig(vocab_size=300), ["the cat sat"] * 5)
     constraint = RegexConstraint(TokenBytes(tokenizer), "[ä-ü]{2}")
     automaton = ConstraintAutomaton([constraint], len(tokenizer))
     found = found_by(Table(1, len(tokenizer), 1.0, 0.0, 0.0), [0], [8], 2, [automaton])

@@ -1,0 +1,108 @@
+"""The settings under `data` and `tokenizer`, and the files that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from dragoman.config.settings import Range, setting
+from dragoman.data.examples import Pairs
+from dragoman.data.media.feature_extractor import MediaConfig
+from dragoman.data.tokenizers.load import RunTokenizerConfig, TokenizerConfig
+from dragoman.data.tokenizers.numbers import NumbersConfig
+from dragoman.data.tokenizers.subwords import SubwordsConfig
+from dragoman.errors import nearest
+
+Files = str | tuple[str | Pairs, ...] | Pairs
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The files of training and validation examples, and which of the examples to use."""
+
+    train: Files = setting(
+        help="the training file in the format of the task (pairs, labelled texts, plain text, a manifest), a list of "
+        'files, or parallel files { source = "a.en", target = "a.de" }; .tsv, .jsonl or .parquet, also .gz or .zst; '
+        'a table may name a language tag, as in { file = "a.tsv", tag = "de" }'
+    )
+    valid: Files | None = setting(
+        None, help="the same for validation; without it some training examples are set aside (holdout)"
+    )
+    columns: tuple[str, ...] = setting(
+        (),
+        help='the columns to read, such as ["2", "3"] or ["en", "de"]; for two texts and a label or number '
+        'name three, as in ["4", "5", "1"]',
+    )
+    header: bool = setting(False, help="the first line of every tab-separated file names its columns")
+    holdout: Annotated[int, Range(1, None)] = setting(
+        2000,
+        help="without valid: about this many examples become validation data, at most a tenth, chosen by a hash of "
+        "the source; language models and masked language models on text pairs take the last lines",
+    )
+    faults: Literal["stop", "skip"] = setting("stop", help="on a line that cannot be used: stop, or skip the line")
+    max_length: Annotated[int, Range(1, None)] = setting(
+        256,
+        help="training skips examples with more tokens than this; a masked language model cuts its texts into rows of "
+        "at most this many tokens",
+    )
+    max_characters: Annotated[int, Range(1, None)] = setting(10_000, help="a longer line is a fault")
+    media: str = setting(
+        "", help="transcribe and caption: the folder or .tar(.gz) with the files; empty: the folder of the manifest"
+    )
+    units: Literal["words", "phonemes"] = setting(
+        "words", help="what the space-separated target symbols are; decides whether WER or PER is reported"
+    )
+    cache: str = setting("", help="folder for tokenised data; default $DRAGOMAN_CACHE or ~/.cache/dragoman")
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        tags = tags_of(self.train)
+        for name, files in (("train", self.train), ("valid", self.valid)):
+            if files == ():
+                yield f"{name}: found an empty list, expected at least one file of pairs"
+            for entry in file_list(files) if files is not None else ():
+                tag, shown = tag_of(entry), " and ".join(paths_of(entry))
+                if tags and tag is None:
+                    yield f"{name}: found no tag for {shown}, expected one, since others have tags ({', '.join(tags)})"
+                elif tag is not None and tag not in tags:
+                    match = nearest(tag, tags)
+                    suggestion = f". Did you mean '{match}'?" if match else ""
+                    found = f"{name}: found the tag '{tag}' for {shown}"
+                    yield f"{found}, expected one of those in train ({', '.join(tags) or 'none'}){suggestion}"
+
+
+@dataclass(frozen=True)
+class TokenizersConfig:
+    """The tokenizers of source and target."""
+
+    source: TokenizerConfig | NumbersConfig | RunTokenizerConfig | MediaConfig = setting(
+        SubwordsConfig(),
+        help="source tokenizer; numbers: a series, for regress; run: the tokenizer of another run; audio, line-image, "
+        "picture: media files, for transcribe and caption",
+    )
+    target: TokenizerConfig | NumbersConfig | RunTokenizerConfig | None = setting(
+        None,
+        help="target tokenizer; without it source and target share one vocabulary (or one scale of numbers); "
+        "labels and tags need none",
+    )
+
+
+def file_list(files: Files) -> list[str | Pairs]:
+    """One or several entries as a list."""
+    return list(files) if isinstance(files, tuple) else [files]
+
+
+def paths_of(files: Files) -> list[str]:
+    """The paths of all entries."""
+    return [path for entry in file_list(files) for path in (entry.paths if isinstance(entry, Pairs) else [entry])]
+
+
+def tag_of(entry: str | Pairs) -> str | None:
+    """The language tag of an entry, if it has one."""
+    return entry.tag if isinstance(entry, Pairs) else None
+
+
+def tags_of(files: Files) -> list[str]:
+    """The language tags of all entries, each once, in the order of their ids."""
+    return sorted({tag for entry in file_list(files) if (tag := tag_of(entry)) is not None})

@@ -1,0 +1,83 @@
+"""The interface of an example format: how a task's files become examples, and examples rows of a store."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
+
+Row = tuple[list[Any], list[Any]]  # source and target of an example as a store keeps them
+TokenizerPair = tuple[Tokenizer, Tokenizer]  # of source and target
+
+
+class TrainingExamples(Protocol):
+    """The training examples of a corpus, which can be read several times."""
+
+    def train(self, doing: str) -> Iterator[Example]:
+        """Iterate over the training examples; `doing` is shown as progress."""
+
+
+class ExampleFormat(ABC):
+    """What the examples of a task look like. The defaults are those of text pairs."""
+
+    name: str  # part of the fingerprint of the data
+    unit = "pair"  # what error messages call an example
+    ordered = False  # True: the last examples become validation data, not randomly chosen ones
+    overlapping = False  # True: an example also holds the text of the next one
+
+    @abstractmethod
+    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
+        """The examples and faults of one entry of data.train.
+
+        With `several_references`, formats that have references keep all of them.
+        """
+
+    @abstractmethod
+    def train_tokenizers(
+        self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
+    ) -> TokenizerPair:
+        """Learn the source and the target tokenizer from the training examples."""
+
+    @abstractmethod
+    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+        """The rows of a store, or a fault for an example whose target cannot be encoded."""
+
+    def fits(self, row: Row, max_length: int) -> bool:
+        """Whether a row is short enough for training."""
+        return len(row[0]) <= max_length and len(row[1]) <= max_length
+
+    def target_count(self, row: Row) -> int:
+        """The number of target tokens, labels or tags of a row."""
+        return len(row[1])
+
+    def encode_inputs(
+        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
+        """Source rows for prediction, and target rows if the model needs some (a tagger: the positions of words).
+
+        `first` is the number of the first text in error messages.
+        """
+        return source.encode_batch(texts), None
+
+    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+        """The dtypes of the store's columns whose values are not token ids."""
+        return {}
+
+    def to_record(self, example: Example) -> dict[str, Any]:
+        """An example as a JSON object, its fields in the order of columns."""
+        return {"source": example.source, "target": example.references[0]}
+
+
+def sources(examples: TrainingExamples, doing: str) -> Iterator[str]:
+    """All source texts; a text pair gives both texts."""
+    return (text for example in examples.train(doing) for text in example.source.split(PAIR_DELIMITER))
+
+
+def targets(examples: TrainingExamples, doing: str) -> Iterator[str]:
+    """The first reference of all examples."""
+    return (example.references[0] for example in examples.train(doing))

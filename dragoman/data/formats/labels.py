@@ -1,0 +1,121 @@
+"""Classification examples: one or two texts and a label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
+from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
+from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.data.tokenizers.numbers import NumberScaler, number_error
+from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER, TextPairTokenizer
+from dragoman.errors import ConfigError, DataError
+
+
+class LabelFormat(ExampleFormat):
+    """One or two texts and a label. Two texts are one source with a tab between them."""
+
+    name = "labels"
+    target = "label"
+    fields: ClassVar[tuple[str, ...]] = ("text1", "text2")
+
+    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
+        """The last of the columns is the label, the others are texts."""
+        texts = max(1, len(config.columns) - 1)
+        if texts > 2:
+            found = len(config.columns)
+            raise ConfigError(f"data.columns: found {found}, expected one or two texts and a {self.target}")
+        items = read_pairs(
+            entry,
+            columns=config.columns,
+            several_references=texts > 1,
+            max_characters=config.max_characters,
+            header=config.header,
+            numbers=True,
+        )
+        for item in items:
+            if isinstance(item, Fault):
+                yield item
+            elif len(item.references) != texts:
+                yield Fault(item.location, "empty-side", f"the {self.target} is empty, expected text")
+            else:
+                source = PAIR_DELIMITER.join((item.source, *item.references[:-1]))
+                yield self.validate(item._replace(source=source, references=(item.references[-1].strip(),)))
+
+    def validate(self, example: Example) -> Example | Fault:
+        """The example, or its fault."""
+        return example
+
+    def train_tokenizers(
+        self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
+    ) -> TokenizerPair:
+        """A source vocabulary, with <sep> for two texts, and the labels."""
+        source = train_tokenizer(tokenizers.source, sources(examples, "learning source units"))
+        if len(config.columns) > 2:
+            source = TextPairTokenizer(source)
+        return source, self.train_target(tokenizers, examples)
+
+    def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
+        """The label vocabulary."""
+        return LabelVocabulary.train(targets(examples, "learning labels"))
+
+    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+        """The tokens of the texts, and one label or number."""
+        out: list[Row | Fault] = []
+        source_rows = source.encode_batch([example.source for example in examples])
+        for example, row in zip(examples, source_rows, strict=True):
+            try:
+                out.append((row, self.encode_target(example.references[0], target)))
+            except UnknownLabelError as error:
+                out.append(Fault(example.location, "unknown-label", str(error)))
+        return out
+
+    def encode_target(self, text: str, target: Any) -> list[Any]:
+        """The id of the label."""
+        return [target.label_id(text)]
+
+    def fits(self, row: Row, max_length: int) -> bool:
+        """The source alone counts."""
+        return len(row[0]) <= max_length
+
+    def target_count(self, row: Row) -> int:
+        """One label."""
+        return 1
+
+    def encode_inputs(
+        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
+        """The tokens of one text, or of two texts with a tab between them; a wrong number of texts is a DataError."""
+        expected = 2 if isinstance(source, TextPairTokenizer) else 1
+        for number, text in enumerate(texts, first):
+            is_series = isinstance(source, NumberScaler)
+            parts = [text] if is_series else text.split(PAIR_DELIMITER)
+            if len(parts) != expected or not all(part.strip() for part in parts):
+                raise DataError(f"input {number}: {_count_error(len(parts), expected)}")
+            if is_series and (error := number_error(text)):
+                raise DataError(f"input {number}: {error}")
+        return source.encode_batch(texts), None
+
+    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+        """Scaled numbers are floats."""
+        columns = (("source", source), ("target", target))
+        return {column: "float32" for column, tokenizer in columns if isinstance(tokenizer, NumberScaler)}
+
+    def to_record(self, example: Example) -> dict[str, str]:
+        """All texts, then the target."""
+        texts = zip(self.fields, example.source.split(PAIR_DELIMITER), strict=False)
+        return {**dict(texts), "target": example.references[0]}
+
+
+def _count_error(count: int, expected: int) -> str:
+    """Found and expected number of texts of an input."""
+    found = f"{count} texts with tabs between them" if count > 1 else "1 text"
+    if count == expected:
+        found = "an empty text"
+    wanted = ("one text without a tab", "two texts with a tab between them")[expected - 1]
+    return f"found {found}, expected {wanted}"

@@ -1,0 +1,54 @@
+"""Text pairs: a source text and one or more target texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
+from dragoman.data.readers.pairs import read_pairs
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.load import train_tokenizer
+
+
+class PairFormat(ExampleFormat):
+    """A source text and one or more target texts."""
+
+    name = "pairs"
+
+    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
+        """Pairs of a .tsv, .jsonl or .parquet file, or of two parallel files."""
+        return read_pairs(
+            entry,
+            columns=config.columns,
+            several_references=several_references,
+            max_characters=config.max_characters,
+            header=config.header,
+        )
+
+    def train_tokenizers(
+        self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
+    ) -> TokenizerPair:
+        """One joint vocabulary, unless the target has a tokenizer of its own."""
+        if tokenizers.target is None:
+            texts = (
+                text
+                for example in examples.train("learning the vocabulary")
+                for text in (example.source, example.references[0])
+            )
+            joint = train_tokenizer(tokenizers.source, texts)
+            return joint, joint
+        return (
+            train_tokenizer(tokenizers.source, sources(examples, "learning source units")),
+            train_tokenizer(tokenizers.target, targets(examples, "learning target units")),
+        )
+
+    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+        """The tokens of the source, its language tag included, and of the first reference."""
+        source_rows = source.encode_batch([example.model_input for example in examples])
+        target_rows = target.encode_batch([example.references[0] for example in examples])
+        return list(zip(source_rows, target_rows, strict=True))
+
+
+PAIR_FORMAT: ExampleFormat = PairFormat()

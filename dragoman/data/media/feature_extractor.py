@@ -1,0 +1,133 @@
+"""Feature extractor: path of a recording or image → feature frames (T, F). It is the tokenizer of media files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.config import settings
+from dragoman.data.examples import Fault
+from dragoman.data.feature_store import FeatureColumn
+from dragoman.data.media.archives import MediaError, read_many
+from dragoman.data.media.audio import AudioConfig
+from dragoman.data.media.images import LineImageConfig, PictureConfig
+from dragoman.data.tokenizers.base import Tokenizer, content_hash, write_text
+
+MediaConfig = AudioConfig | LineImageConfig | PictureConfig
+MEDIA_CONFIGS: dict[str, type[MediaConfig]] = {
+    config.kind: config for config in (AudioConfig, LineImageConfig, PictureConfig)
+}
+
+
+def _decode_all(paths: Sequence[str], decode: Callable[[bytes, str], Any]) -> list[Any]:
+    """What `decode` returns for every path, or the fault of the file; each archive is read once."""
+    out: list[Any] = [None] * len(paths)
+    for index, data in read_many(paths):
+        try:
+            out[index] = data if isinstance(data, Fault) else decode(data, paths[index])
+        except MediaError as error:
+            out[index] = error.fault
+    return out
+
+
+class FeatureExtractor(Tokenizer):
+    """Encodes the path of a media file as feature frames (T, F), scaled by statistics of the training data."""
+
+    is_text = False
+
+    def __init__(
+        self, config: MediaConfig, mean: Sequence[float] | None = None, deviation: Sequence[float] | None = None
+    ) -> None:
+        self.config, self.mean, self.deviation = config, mean, deviation
+        self._stored: tuple[FeatureColumn, dict[str, int]] | None = None
+        self._preloaded: Mapping[str, Any] = {}
+
+    @property
+    def kind(self) -> str:
+        """The kind of files: "audio", "line-image" or "picture"."""
+        return self.config.kind
+
+    def __len__(self) -> int:
+        return self.config.features
+
+    @property
+    def scale(self) -> tuple[Tensor, Tensor]:
+        """What a model subtracts from stored features, and what it divides them by: (F,) each."""
+        mean = torch.zeros(len(self)) if self.mean is None else torch.tensor(self.mean)
+        deviation = torch.ones(len(self)) if self.deviation is None else torch.tensor(self.deviation)
+        return mean / self.config.step, deviation / self.config.step
+
+    def use_store(self, column: FeatureColumn) -> None:
+        """Read the features of all paths in this store from there instead of decoding the files again."""
+        self._stored = (column, {path: row for row, path in enumerate(column.paths())})
+
+    def preload(self, features: Mapping[str, Any]) -> None:
+        """Use these features for these paths, until the next call replaces them."""
+        self._preloaded = features
+
+    def encode_with_steps(self, texts: Sequence[str]) -> list[tuple[NDArray[Any], float] | Fault]:
+        """For every path its features (T, F) and the seconds or pixels per frame, or the fault of the file."""
+        assert not isinstance(self.config, PictureConfig), "rows of a picture are not positions of a text"
+        return _decode_all(texts, self.config.decode_with_step)
+
+    def encode_or_fault(self, texts: Sequence[str]) -> list[NDArray[Any] | Fault]:
+        """For every path its features (T, F), or the fault of the file."""
+        out: list[Any] = [None] * len(texts)
+        column, rows = self._stored or (None, {})
+        missing = []
+        for index, path in enumerate(texts):
+            if path in self._preloaded:
+                out[index] = self._preloaded[path]
+            elif column is not None and path in rows:
+                out[index] = column.rows([rows[path]])[0]
+            else:
+                missing.append(index)
+        decoded = _decode_all([texts[index] for index in missing], self.config.decode)
+        for index, features in zip(missing, decoded, strict=True):
+            out[index] = features
+        return out
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Any]:
+        """The features (T, F) of every path; raises MediaError for the first file that cannot be used."""
+        out = self.encode_or_fault(texts)
+        for features in out:
+            if isinstance(features, Fault):
+                raise MediaError(*features)
+        return out
+
+    def encode(self, text: str) -> Any:
+        """The features (T, F) of one path."""
+        return self.encode_batch([text])[0]
+
+    def decode(self, ids: Sequence[Any]) -> str:
+        """A short description, since features have no text."""
+        return f"{len(ids)} frames of {self.kind}"
+
+    def pieces(self, ids: Sequence[Any]) -> list[str]:
+        """The number of each frame, from 1."""
+        return [str(number) for number in range(1, len(ids) + 1)]
+
+    def _table(self) -> dict[str, Any]:
+        scale = {} if self.mean is None else {"mean": list(self.mean), "deviation": list(self.deviation or ())}
+        return {**settings.as_table(self.config), **scale}
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write the settings, and the mean and deviation of the training data."""
+        table = self._table() | {"fingerprint": self.fingerprint()}
+        write_text(self.files(folder, name)[0], json.dumps(table, indent=2) + "\n")
+
+    def fingerprint(self) -> str:
+        """A hash of the settings, the mean and the deviation."""
+        return content_hash(self._table())
+
+    @classmethod
+    def load(cls, table: dict[str, Any]) -> FeatureExtractor:
+        """The extractor from the JSON object that `save` wrote."""
+        own = {key: value for key, value in table.items() if key not in ("mean", "deviation", "fingerprint", "kind")}
+        return cls(settings.build(MEDIA_CONFIGS[table["kind"]], own), table.get("mean"), table.get("deviation"))

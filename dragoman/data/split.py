@@ -1,0 +1,134 @@
+"""Read the usable examples of a corpus and split them into training and validation data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from dragoman.data.config import DataConfig, Files, file_list, paths_of, tag_of
+from dragoman.data.examples import Example, Fault
+from dragoman.data.fault_messages import MAX_FAULTS, fault_message
+from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.formats.pairs import PAIR_FORMAT
+from dragoman.errors import DataError
+
+PROGRESS_EVERY = 20_000
+Progress = Callable[[str, int], None]  # (what is being done, how many examples so far)
+
+
+def read_examples(
+    config: DataConfig,
+    files: Files,
+    *,
+    several_references: bool = False,
+    example_format: ExampleFormat = PAIR_FORMAT,
+) -> Iterator[Example | Fault]:
+    """All examples and faults of one or several files, in order."""
+    for entry in file_list(files):
+        yield from example_format.read(config, entry, several_references)
+
+
+def source_hash(example: Example) -> int:
+    """A 64-bit hash of the source, so that all pairs of one source are in the same part."""
+    return int.from_bytes(hashlib.blake2b(example.source.encode(), digest_size=8).digest(), "big")
+
+
+class TrainValidSplit:
+    """The usable examples of a corpus, split into training and validation data.
+
+    Without data.valid, the split takes the examples whose source hash is below `threshold`, or in an ordered format
+    the examples from index `first_valid` on.
+    """
+
+    def __init__(self, config: DataConfig, progress: Progress, example_format: ExampleFormat = PAIR_FORMAT) -> None:
+        self.config, self.progress, self.format = config, progress, example_format
+        self._faults: dict[bool, Counter[str]] = {}
+        self.examples = 0
+        self.tags: Counter[str] = Counter()
+        self.threshold = 0
+        self.first_valid = 0
+        self.overlap = int(example_format.overlapping)
+        smallest, largest = 1 << 64, 0
+        for example in self._usable(config.train, "reading"):
+            self.examples += 1
+            if example.tag:
+                self.tags[example.tag] += 1
+            if config.valid is None:
+                hashed = source_hash(example)
+                smallest, largest = min(smallest, hashed), max(largest, hashed)
+        self._check_counts()
+        if config.valid is None and example_format.ordered:
+            self._hold_out_last()
+        elif config.valid is None:
+            self._hold_out_by_hash(smallest, largest)
+
+    def _check_counts(self) -> None:
+        if self.examples == 0:
+            raise DataError(f"{', '.join(paths_of(self.config.train))}: no usable {self.format.unit} found")
+        for entry in file_list(self.config.train):
+            if (tag := tag_of(entry)) is not None and not self.tags[tag]:
+                raise DataError(f"{', '.join(paths_of(entry))}: no usable pair found for the tag '{tag}'")
+
+    def _hold_out_last(self) -> None:
+        minimum = 2 + 2 * self.overlap
+        if self.examples < minimum:
+            raise DataError(
+                f"{', '.join(paths_of(self.config.train))}: {self.format.unit}s: found {self.examples}, "
+                f"expected {minimum} or more, since the last are set aside for validation; or name a file as "
+                "data.valid"
+            )
+        self.first_valid = self.examples - max(1 + self.overlap, min(self.config.holdout, self.examples // 10))
+
+    def _hold_out_by_hash(self, smallest: int, largest: int) -> None:
+        if smallest == largest:
+            raise DataError(
+                f"{', '.join(paths_of(self.config.train))}: found one source only, expected two or more, "
+                "since some are set aside for validation; or name a file as data.valid"
+            )
+        share = min(0.1, self.config.holdout / self.examples)
+        # However small the corpus, both parts have at least one source.
+        self.threshold = min(max(int(share * 2**64), smallest + 1), largest)
+
+    @property
+    def faults(self) -> Counter[str]:
+        """How many lines were skipped, by kind of fault."""
+        return sum(self._faults.values(), Counter())
+
+    def _usable(self, files: Files, doing: str, *, several_references: bool = False) -> Iterator[Example]:
+        counts: Counter[str] = Counter()
+        first: list[Fault] = []
+        items = read_examples(self.config, files, several_references=several_references, example_format=self.format)
+        for index, item in enumerate(items):
+            if index % PROGRESS_EVERY == 0:
+                self.progress(doing, index)
+            if isinstance(item, Fault):
+                counts[item.kind] += 1
+                if len(first) < MAX_FAULTS:
+                    first.append(item)
+            else:
+                yield item
+        if counts and self.config.faults == "stop":
+            raise DataError(fault_message(first, sum(counts.values())))
+        self._faults[several_references] = counts  # the same files are read several times: count them once
+
+    def train(self, doing: str) -> Iterator[Example]:
+        """The training examples; `doing` is shown as progress."""
+        for index, example in enumerate(self._usable(self.config.train, doing)):
+            # In an overlapping format the last training example would hold a text of the first validation example.
+            if not self._is_valid(index + self.overlap, example):
+                yield example
+
+    def _is_valid(self, index: int, example: Example) -> bool:
+        if self.first_valid:
+            return index >= self.first_valid
+        return bool(self.threshold) and source_hash(example) < self.threshold
+
+    def valid(self, doing: str) -> Iterator[Example]:
+        """The validation examples; `doing` is shown as progress."""
+        if self.config.valid is not None:
+            yield from self._usable(self.config.valid, doing, several_references=True)
+            return
+        for index, example in enumerate(self._usable(self.config.train, doing)):
+            if self._is_valid(index, example):
+                yield example

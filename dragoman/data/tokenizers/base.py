@@ -1,0 +1,168 @@
+"""The interface of every tokenizer, the four special tokens, and tokenizers that are a list of tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dragoman.errors import DataError, RunError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+PAD, UNK, SOS, EOS = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<unk>", "<sos>", "<eos>")
+UNKNOWN_SURFACE = "⁇"  # how `decode` writes <unk>
+
+# Start and end of a token's characters in the text. Of the byte tokens of one character, only the last is not empty.
+Span = tuple[int, int]
+
+
+class NoTextError(DataError):
+    """The training data hold no text, so there is no vocabulary to learn."""
+
+
+class Tokenizer(ABC):
+    """Text ↔ token ids. Encoding never adds <sos> or <eos>.
+
+    Labels, numbers and media features have the same interface, so that every column of a corpus has a tokenizer.
+    """
+
+    tags: tuple[str, ...] = ()  # language tags that the tokenizer reads at the front of a text
+    space: int | None = None  # the id of the token that is a single space, if the vocabulary has one
+    is_text = True  # False for labels, numbers and media features
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The `kind` of the tokenizer's configuration."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def encode(self, text: str) -> list[Any]:
+        """The token ids of a text."""
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[Any]]:
+        """The token ids of several texts. Faster than `encode` where the library encodes on all cores."""
+        return [self.encode(text) for text in texts]
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids, without <pad>, <sos> and <eos>; <unk> becomes ⁇."""
+
+    @abstractmethod
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The token of each id as text."""
+
+    def spans(self, text: str) -> list[Span]:
+        """The characters of the text that each token of `encode(text)` covers."""
+        raise NotImplementedError
+
+    def files(self, folder: Path, name: str) -> tuple[Path, ...]:
+        """The paths that `save` writes. The first is the JSON file with the settings."""
+        return paths(folder, name, "json")
+
+    @abstractmethod
+    def save(self, folder: Path, name: str) -> None:
+        """Write the tokenizer to `folder`, each file named `name` with its own suffix."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash of the vocabulary and of the rules; it does not depend on where the tokenizer is saved."""
+
+
+class VocabularyTokenizer(Tokenizer):
+    """A tokenizer whose vocabulary is a list of tokens. A text that spells "<eos>" never becomes the special token."""
+
+    def __init__(self, config: DataclassInstance, tokens: Sequence[str]) -> None:
+        self.config = config
+        self._tokens = (*SPECIALS, *tokens)
+        self._ids = {token: index for index, token in enumerate(tokens, len(SPECIALS))}
+        self.space = self._ids.get(" ")
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The token of each id, special tokens included."""
+        return [self._tokens[index] for index in ids]
+
+    def surfaces(self, ids: Sequence[int]) -> list[str]:
+        """The token of each id as `decode` writes it; <pad>, <sos> and <eos> are left out."""
+        shown = (index for index in ids if index not in (PAD, SOS, EOS))
+        return [UNKNOWN_SURFACE if index == UNK else self._tokens[index] for index in shown]
+
+    def files(self, folder: Path, name: str) -> tuple[Path, ...]:
+        """Settings and vocabulary."""
+        return paths(folder, name, "json", "vocabulary.jsonl")
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write the settings, and the vocabulary with one token per line: token id = line number from 0."""
+        table, vocabulary = self.files(folder, name)
+        write_text(table, settings_json(self.kind, self.config, self.fingerprint()))
+        # Escaping what cannot be printed keeps line separators, controls and lone surrogates harmless.
+        lines = (json.dumps(token, ensure_ascii=not token.isprintable()) for token in self._tokens)
+        write_text(vocabulary, "\n".join(lines) + "\n")
+
+    def fingerprint(self) -> str:
+        """A hash of the tokens in their order and of the rule that splits text."""
+        return content_hash({"kind": self.kind, "split": getattr(self.config, "split", ""), "tokens": self._tokens})
+
+
+def most_frequent(texts: Iterable[Iterable[str]], vocab_size: int, min_count: int, kind: str) -> list[str]:
+    """The most frequent tokens of tokenised texts, so many that they and the special tokens fill `vocab_size`."""
+    counts = count_tokens(texts)
+    if not counts:
+        raise NoTextError(f"no text to learn {kind} from")
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    room = max(0, vocab_size - len(SPECIALS))
+    return [token for token, count in ranked[:room] if count >= min_count]
+
+
+def count_tokens(texts: Iterable[Iterable[str]], max_tokens: int = 1_000_000) -> Counter[str]:
+    """Token counts in bounded memory: above `max_tokens` different tokens, the rarest so far are dropped."""
+    counts: Counter[str] = Counter()
+    threshold = 0
+    for tokens in texts:
+        counts.update(tokens)
+        while len(counts) > max_tokens:
+            threshold += 1
+            counts = Counter({token: count for token, count in counts.items() if count > threshold})
+    return counts
+
+
+def paths(folder: Path, name: str, *suffixes: str) -> tuple[Path, ...]:
+    """The path of each file of a saved tokenizer."""
+    return tuple(Path(folder) / f"{name}.{suffix}" for suffix in suffixes)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a tokenizer file."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: tokenizer file cannot be read ({error.strerror})") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a tokenizer file, with the same line ends on every system."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode("utf-8"))
+
+
+def settings_json(kind: str, config: DataclassInstance, fingerprint: str) -> str:
+    """The JSON file of a tokenizer: its kind, its settings and its fingerprint."""
+    return json.dumps({"kind": kind, **asdict(config), "fingerprint": fingerprint}, indent=2) + "\n"
+
+
+def content_hash(content: dict[str, Any]) -> str:
+    """A hash of a JSON object."""
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode("ascii"), digest_size=16).hexdigest()

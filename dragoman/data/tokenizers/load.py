@@ -1,0 +1,150 @@
+"""Train a tokenizer as its configuration says, or load a saved one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from dragoman.config import settings
+from dragoman.config.settings import setting
+from dragoman.data.media.feature_extractor import MEDIA_CONFIGS, FeatureExtractor, MediaConfig
+from dragoman.data.tokenizers.base import SPECIALS, Tokenizer, paths, read_bytes
+from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
+from dragoman.data.tokenizers.labels import LabelVocabulary
+from dragoman.data.tokenizers.language_tags import TAG_NAME, LanguageTagTokenizer
+from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
+from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer
+from dragoman.data.tokenizers.text_pair import TextPairTokenizer
+from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
+from dragoman.errors import ConfigError, RunError, hint
+
+
+@dataclass(frozen=True)
+class RunTokenizerConfig:
+    """The tokenizer of another run."""
+
+    kind: ClassVar[str] = "run"
+    run: str = setting(help="the folder of that run")
+    side: Literal["source", "target"] = setting("source", help="its source tokenizer, or its target tokenizer")
+
+    @property
+    def tokenizer_kind(self) -> str:
+        """The kind of that tokenizer; empty if its file cannot be read."""
+        try:
+            return str(json.loads((Path(self.run) / "tokenizer" / f"{self.side}.json").read_bytes())["kind"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+
+TokenizerConfig = WordsConfig | CharactersConfig | SubwordsConfig
+TEXT_CONFIGS: dict[str, type[TokenizerConfig]] = {
+    config.kind: config for config in (WordsConfig, CharactersConfig, SubwordsConfig)
+}
+# Tokenizers that are saved as one JSON file.
+_SINGLE_FILE: dict[str, Any] = {
+    LabelVocabulary.kind: LabelVocabulary,
+    NumberScaler.kind: NumberScaler,
+    **dict.fromkeys(MEDIA_CONFIGS, FeatureExtractor),
+}
+
+
+def train_tokenizer(
+    config: TokenizerConfig | NumbersConfig | RunTokenizerConfig | MediaConfig, texts: Iterable[str]
+) -> Tokenizer:
+    """Learn a tokenizer from texts; the same configuration and texts always give the same one."""
+    match config:
+        case SubwordsConfig():
+            return SubwordTokenizer.train(config, texts)
+        case CharactersConfig():
+            return CharacterTokenizer.train(config, texts)
+        case WordsConfig():
+            return WordTokenizer.train(config, texts)
+        case NumbersConfig():
+            return NumberScaler.train(config, texts)
+        case RunTokenizerConfig():
+            return load_run_tokenizer(config)
+        case _:
+            raise AssertionError(f"a feature extractor ({config.kind}) is not learned from texts")
+
+
+def load_run_tokenizer(config: RunTokenizerConfig) -> Tokenizer:
+    """The text tokenizer of another run, without its language tags or its <sep>."""
+    folder = Path(config.run)
+    if not (folder / "tokenizer").is_dir():
+        raise ConfigError(f"tokenizer.{config.side}.run: found '{folder}', expected the folder of a run")
+    tokenizer = load_tokenizer(folder / "tokenizer", config.side)
+    while isinstance(tokenizer, LanguageTagTokenizer | TextPairTokenizer):
+        tokenizer = tokenizer.inner
+    if not tokenizer.is_text:
+        advice = ' (side = "target" may have one)' if config.side == "source" else ""
+        raise ConfigError(
+            f"tokenizer: the {config.side} of {folder} has {tokenizer.kind}, expected a text tokenizer{advice}"
+        )
+    return tokenizer
+
+
+def load_tokenizer(folder: Path, name: str) -> Tokenizer:
+    """The tokenizer, label vocabulary, number scaler or feature extractor that was saved as `name` in a folder."""
+    path = paths(folder, name, "json")[0]
+    try:
+        table = json.loads(read_bytes(path))
+        kind, expected = table["kind"], table.pop("fingerprint")
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunError(f"{path}: damaged tokenizer file ({error})") from error
+    if kind in TEXT_CONFIGS:
+        return _load_text_tokenizer(folder, name, table, expected)
+    if kind not in _SINGLE_FILE:
+        raise RunError(f"{path}: found the kind '{kind}'. {hint(str(kind), [*TEXT_CONFIGS, *_SINGLE_FILE])}")
+    try:
+        tokenizer: Tokenizer = _SINGLE_FILE[kind].load(table)
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise RunError(f"{path}: damaged file of {kind} ({error})") from None
+    if tokenizer.fingerprint() != expected:
+        raise RunError(f"{path}: damaged file of {kind} (it was changed after it was saved)")
+    return tokenizer
+
+
+def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expected: str) -> Tokenizer:
+    path = paths(folder, name, "json")[0]
+    try:
+        tags, has_separator = table.pop("tags", []), table.pop("separator", False)
+        if not all(TAG_NAME.fullmatch(tag) for tag in tags):
+            raise ValueError(f"tags: found {tags}")
+        config = settings.build(TEXT_CONFIGS[table["kind"]], table)
+    except (ValueError, TypeError, ConfigError) as error:
+        reason = str(error).replace("\n", "; ")
+        raise RunError(f"{path}: damaged tokenizer file ({reason})") from error
+    tokenizer: Tokenizer
+    if isinstance(config, SubwordsConfig):
+        content = paths(folder, name, "model")[0]
+        try:
+            tokenizer = SubwordTokenizer(config, read_bytes(content))
+        except (RuntimeError, ValueError) as error:
+            raise RunError(f"{content}: damaged tokenizer file (sentencepiece cannot read it)") from error
+    else:
+        content = paths(folder, name, "vocabulary.jsonl")[0]
+        tokens = _read_vocabulary(content)[len(SPECIALS) :]
+        if isinstance(config, WordsConfig):
+            tokenizer = WordTokenizer(config, tokens)
+        else:
+            tokenizer = CharacterTokenizer(config, tokens)
+    if tags:
+        tokenizer = LanguageTagTokenizer(tokenizer, tags)
+    if has_separator:
+        tokenizer = TextPairTokenizer(tokenizer)
+    if tokenizer.fingerprint() != expected:
+        raise RunError(f"{content}: damaged tokenizer file (it is not the one that {path.name} was saved with)")
+    return tokenizer
+
+
+def _read_vocabulary(path: Path) -> list[str]:
+    try:
+        tokens = [json.loads(line) for line in read_bytes(path).decode("utf-8").removesuffix("\n").split("\n")]
+    except ValueError as error:
+        raise RunError(f"{path}: damaged tokenizer file ({error})") from error
+    if not all(isinstance(token, str) for token in tokens):
+        raise RunError(f"{path}: damaged tokenizer file (found a line that is not a JSON string)")
+    return tokens

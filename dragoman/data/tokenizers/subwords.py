@@ -1,0 +1,198 @@
+"""Subword tokenizer: BPE or unigram pieces by sentencepiece, with byte fallback."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import sentencepiece
+
+from dragoman.config.settings import Range, setting
+from dragoman.data.tokenizers.base import (
+    EOS,
+    PAD,
+    SOS,
+    SPECIALS,
+    UNK,
+    UNKNOWN_SURFACE,
+    NoTextError,
+    Span,
+    Tokenizer,
+    content_hash,
+    paths,
+    settings_json,
+    write_text,
+)
+from dragoman.errors import ConfigError, DataError
+
+# Sentencepiece writes a space as U+2581. A U+2581 of the text itself is replaced by a code point that is no character.
+_SPACE_MARK, _MARK_REPLACEMENT = "\u2581", "\U0010fffe"
+# The BPE trainer of sentencepiece aborts the whole process on a word of more than 65,535 characters.
+_MAX_TRAINING_CHARACTERS = 10_000
+
+
+@dataclass(frozen=True)
+class SubwordsConfig:
+    """Pieces of words that sentencepiece learns. Characters without a piece become their bytes."""
+
+    kind: ClassVar[str] = "subwords"
+    vocab_size: Annotated[int, Range(261)] = setting(
+        8_000, help="maximum number of pieces, the 4 special tokens and the 256 bytes included"
+    )
+    algorithm: Literal["bpe", "unigram"] = setting("bpe", help="byte-pair encoding or the unigram language model")
+    sample: Annotated[int, Range(1)] = setting(
+        500_000, help="maximum number of sentences to learn from, drawn at random"
+    )
+    character_coverage: Annotated[float, Range(0.98, 1)] = setting(
+        1.0, help="share of the text's characters that get a piece of their own; the others become bytes"
+    )
+
+
+class SubwordTokenizer(Tokenizer):
+    """Sentencepiece without normalisation and with byte fallback: decode(encode(text)) == text.
+
+    The one exception is U+10FFFE, which is not a character: it decodes to U+2581, sentencepiece's own space.
+    """
+
+    kind = SubwordsConfig.kind
+
+    def __init__(self, config: SubwordsConfig, model: bytes) -> None:
+        self.config = config
+        self._model = model
+        self._processor: Any = sentencepiece.SentencePieceProcessor(model_proto=model)
+
+    @classmethod
+    def train(cls, config: SubwordsConfig, texts: Iterable[str]) -> SubwordTokenizer:
+        """Learn the pieces from a sample of the texts; the same texts always give the same pieces."""
+        step = _MAX_TRAINING_CHARACTERS
+        sentences = (_escape_mark(text) for text in _sample(texts, config.sample))
+        slices = (text[start : start + step] for text in sentences for start in range(0, len(text), step))
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=slices,
+                model_writer=model,
+                model_type=config.algorithm,
+                vocab_size=config.vocab_size,
+                hard_vocab_limit=False,
+                character_coverage=config.character_coverage,
+                required_chars=_SPACE_MARK,  # as bytes it would not decode to a space
+                byte_fallback=True,
+                normalization_rule_name="identity",
+                remove_extra_whitespaces=False,
+                max_sentence_length=8 * step,  # in bytes
+                num_threads=16,  # a constant, because the number of threads changes the sums of unigram
+                pad_id=PAD,
+                unk_id=UNK,
+                bos_id=SOS,
+                eos_id=EOS,
+                pad_piece=SPECIALS[PAD],
+                unk_piece=SPECIALS[UNK],
+                bos_piece=SPECIALS[SOS],
+                eos_piece=SPECIALS[EOS],
+                unk_surface=UNKNOWN_SURFACE,
+                minloglevel=3,
+            )
+        except RuntimeError as error:
+            raise _training_error(config, str(error)) from error
+        return cls(config, model.getvalue())
+
+    def __len__(self) -> int:
+        return int(self._processor.get_piece_size())
+
+    def encode(self, text: str) -> list[int]:
+        """The piece ids of a text."""
+        ids: list[int] = self._processor.encode(_escape_mark(text))
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The piece ids of several texts, on all cores."""
+        ids: list[list[int]] = self._processor.encode([_escape_mark(text) for text in texts])
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of piece ids; bytes that are no UTF-8 character become U+FFFD."""
+        text: str = self._processor.decode([int(index) for index in ids if index not in (PAD, SOS, EOS)])
+        return text.replace(_MARK_REPLACEMENT, _SPACE_MARK)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id, with ▁ for a space."""
+        pieces: list[str] = self._processor.id_to_piece([int(index) for index in ids])
+        return pieces
+
+    def spans(self, text: str) -> list[Span]:
+        """The characters of every piece, the space before a word included; the last byte of a character covers it."""
+        ids = self.encode(text)
+        spans, end = list[Span](), -1  # sentencepiece puts a space before the text
+        missing = 0  # bytes until a character is complete
+        for piece, index in zip(self.pieces(ids), ids, strict=True):
+            first = end
+            if not self._processor.is_byte(index):
+                end += len(piece)
+            else:
+                byte = int(piece[3:5], 16)
+                missing = missing - 1 if missing else (byte >= 0xC0) + (byte >= 0xE0) + (byte >= 0xF0)
+                end += not missing
+            spans.append((max(0, first), max(0, end)))
+        return spans
+
+    def files(self, folder: Path, name: str) -> tuple[Path, ...]:
+        """Settings, sentencepiece model and a readable list of pieces."""
+        return paths(folder, name, "json", "model", "vocab")
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write settings, model and, for people to read, the pieces with their scores."""
+        table, model, vocabulary = self.files(folder, name)
+        write_text(table, settings_json(self.kind, self.config, self.fingerprint()))
+        model.write_bytes(self._model)
+        shown = ((piece if piece.isprintable() else json.dumps(piece), score) for piece, score in self._scores())
+        write_text(vocabulary, "".join(f"{piece}\t{score:g}\n" for piece, score in shown))
+
+    def _scores(self) -> list[tuple[str, float]]:
+        indices = list(range(len(self)))
+        return list(zip(self.pieces(indices), self._processor.get_score(indices), strict=True))
+
+    def fingerprint(self) -> str:
+        """A hash of the pieces with their scores and of the algorithm that joins them."""
+        return content_hash({"kind": self.kind, "algorithm": self.config.algorithm, "pieces": self._scores()})
+
+
+def _training_error(config: SubwordsConfig, reason: str) -> DataError | ConfigError:
+    """The error for the user behind a RuntimeError of sentencepiece."""
+    if "sentences_.empty()" in reason:
+        return NoTextError("no text to learn sub-words from")
+    if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", reason):
+        return ConfigError(
+            f"vocab_size: found {config.vocab_size}, expected {needed[1]} or more for this many "
+            "different characters, special tokens and bytes; or set character_coverage below 1"
+        )
+    return DataError(f"sub-words cannot be learned from this text ({reason})")
+
+
+def _escape_mark(text: str) -> str:
+    """The text as sentencepiece may read it: without U+2581 and without lone surrogates."""
+    if not text.isascii():
+        text = text.replace(_SPACE_MARK, _MARK_REPLACEMENT)
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:  # a lone surrogate, which only JSON or Python itself can produce
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def _sample(texts: Iterable[str], size: int) -> list[str]:
+    """At most `size` texts, by reservoir sampling with a fixed seed; empty texts are left out."""
+    generator = random.Random(0)
+    sample: list[str] = []
+    for count, text in enumerate(text for text in texts if text):
+        if count < size:
+            sample.append(text)
+        elif (index := int(generator.random() * (count + 1))) < size:
+            sample[index] = text
+    return sample
