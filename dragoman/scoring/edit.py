@@ -1,67 +1,61 @@
-"""Edit distance: fast as a number, in full as an alignment with its table."""
+"""Edit distance, and edit alignments with their dynamic programming table."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, NamedTuple
 
-Kind = Literal["equal", "substitute", "insert", "delete"]
+import numpy as np
 
-_MARKS: dict[Kind, str] = {"equal": " ", "substitute": "S", "insert": "I", "delete": "D"}
+EditKind = Literal["equal", "substitute", "insert", "delete"]
+
+_MARKS: dict[EditKind, str] = {"equal": " ", "substitute": "S", "insert": "I", "delete": "D"}
 _GAP = "*"
 
 
+@cache
+def _fast_distance() -> Callable[[Sequence[Hashable], Sequence[Hashable]], int] | None:
+    """rapidfuzz's Levenshtein distance; None on a machine without it."""
+    try:
+        from rapidfuzz.distance import Levenshtein
+    except ImportError:
+        return None
+    return Levenshtein.distance
+
+
 def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
-    """The least number of substitutions, insertions and deletions that turn one sequence into the other.
+    """Levenshtein distance: the fewest substitutions, insertions and deletions from one sequence to the other."""
+    return (_fast_distance() or edit_distance_by_rows)(left, right)
 
-    Bit-parallel (Myers 1999, in the form of Hyyrö 2003): one column of the table is held as two integers, the
-    places where it rises and where it falls by one, so a column costs a handful of big-integer operations.
-    """
-    # The loop runs over the shorter sequence: a wider integer is far cheaper than one more turn in Python.
-    longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
 
-    start, stop = 0, len(shorter)
-    while start < stop and longer[start] == shorter[start]:
-        start += 1
-    surplus = len(longer) - len(shorter)
-    while stop > start and longer[stop + surplus - 1] == shorter[stop - 1]:
-        stop -= 1
-    longer, shorter = longer[start : stop + surplus], shorter[start:stop]
-    if not shorter:
-        return len(longer)
-
-    places: dict[Hashable, int] = dict.fromkeys(shorter, 0)
-    for index, symbol in enumerate(longer):
-        if symbol in places:
-            places[symbol] |= 1 << index
-
-    mask = (1 << len(longer)) - 1
-    rises, falls = mask, 0
-    for symbol in shorter:
-        matches = places[symbol]
-        diagonal = (((matches & rises) + rises) ^ rises) | matches | falls
-        across_rises = ((falls | ~(diagonal | rises)) << 1) | 1
-        across_falls = (diagonal & rises) << 1
-        rises = (across_falls | ~(diagonal | across_rises)) & mask
-        # No mask: a carry past the top needs a rise there, and then across_rises has no bit to meet it.
-        falls = across_rises & diagonal
-    # The last column starts at len(shorter) and climbs to the distance, so no running score is needed.
-    return len(shorter) + rises.bit_count() - falls.bit_count()
+def edit_distance_by_rows(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
+    """The same by dynamic programming, one numpy row at a time (Wagner and Fischer 1974)."""
+    ids: dict[Hashable, int] = {}
+    longer, shorter = sorted((left, right), key=len, reverse=True)
+    columns = np.array([ids.setdefault(symbol, len(ids)) for symbol in longer], dtype=np.int64)
+    offsets = np.arange(len(longer) + 1)
+    costs = offsets
+    for row, symbol in enumerate(shorter, 1):
+        paired = costs[:-1] + (columns != ids.get(symbol, -1))
+        best = np.concatenate([[row], np.minimum(paired, costs[1:] + 1)])
+        costs = np.minimum.accumulate(best - offsets) + offsets  # insertions: each costs 1 per column
+    return int(costs[-1])
 
 
 class EditOperation(NamedTuple):
-    """One step of an alignment; the side that takes no part in it (insert: left, delete: right) is None."""
+    """One step of an edit alignment; an insertion has no left symbol (None), a deletion no right one."""
 
-    kind: Kind
+    kind: EditKind
     left: Hashable
     right: Hashable
 
 
 @dataclass(frozen=True)
 class EditAlignment:
-    """The cheapest way from left to right, with the whole table it was read from.
+    """A cheapest edit alignment of two sequences, with its dynamic programming table.
 
     `table[i][j]` is the cost of turning the first i symbols of left into the first j of right.
     """
@@ -72,42 +66,42 @@ class EditAlignment:
 
     @property
     def substitutions(self) -> int:
-        """How many symbols of left were replaced by another."""
+        """The number of symbols of left that are replaced by another."""
         return self._count("substitute")
 
     @property
     def insertions(self) -> int:
-        """How many symbols stand only in right."""
+        """The number of symbols that only right has."""
         return self._count("insert")
 
     @property
     def deletions(self) -> int:
-        """How many symbols stand only in left."""
+        """The number of symbols that only left has."""
         return self._count("delete")
 
     @property
     def matches(self) -> int:
-        """How many symbols are the same on both sides."""
+        """The number of symbols aligned with an equal one."""
         return self._count("equal")
 
     @property
     def edits(self) -> int:
-        """How many symbols were replaced, inserted or left out, whatever each costs."""
+        """The number of substitutions, insertions and deletions, whatever each costs."""
         return len(self.operations) - self.matches
 
     @property
     def left(self) -> tuple[Hashable, ...]:
-        """What the alignment starts from."""
+        """The symbols of the left sequence."""
         return tuple(operation.left for operation in self.operations if operation.kind != "insert")
 
     @property
     def right(self) -> tuple[Hashable, ...]:
-        """What the alignment leads to."""
+        """The symbols of the right sequence."""
         return tuple(operation.right for operation in self.operations if operation.kind != "delete")
 
     @property
     def path(self) -> tuple[tuple[int, int], ...]:
-        """The cells (row, column) of the table that the alignment goes through, from corner to corner."""
+        """The cells (row, column) of the table on the alignment's path, from corner to corner."""
         cells = [(0, 0)]
         for kind, _, _ in self.operations:
             row, column = cells[-1]
@@ -115,7 +109,7 @@ class EditAlignment:
         return tuple(cells)
 
     def render_table(self) -> str:
-        """The whole table, left down and right across, with the cells of the path in brackets."""
+        """The table as text: left sequence down, right sequence across, cells of the path in brackets."""
         path = set(self.path)
         heads = ["", *map(printable, self.right)]
         body = [
@@ -130,7 +124,7 @@ class EditAlignment:
         )
 
     def render(self) -> str:
-        """The two rows set one above the other, gaps as '*', and a third row that marks S, I and D."""
+        """Both sequences as aligned rows of text, gaps as '*', and a third row that marks S, I and D."""
         rows: tuple[list[str], list[str], list[str]] = ([], [], [])
         for kind, left, right in self.operations:
             above = _GAP if kind == "insert" else printable(left)
@@ -141,7 +135,7 @@ class EditAlignment:
                 row.append(cell + " " * (width - _width(cell)))
         return "\n".join(" ".join(row).rstrip() for row in rows)
 
-    def _count(self, kind: Kind) -> int:
+    def _count(self, kind: EditKind) -> int:
         return sum(operation.kind == kind for operation in self.operations)
 
 
@@ -153,18 +147,17 @@ def align_edits(
     insertion: int = 1,
     deletion: int = 1,
 ) -> EditAlignment:
-    """The cheapest alignment of two sequences by dynamic programming (Wagner and Fischer 1974).
+    """A cheapest edit alignment by dynamic programming (Wagner and Fischer 1974).
 
-    Of several equally cheap alignments it is always the same one that is given: read from the end, a pair
-    (equal or substituted) goes before a deletion, and a deletion before an insertion.
+    Ties are broken from the end: a match or substitution before a deletion, a deletion before an insertion.
     """
     table = [[column * insertion for column in range(len(right) + 1)]]
-    for above, symbol in enumerate(left):
-        before = table[above]
-        row = [before[0] + deletion]
+    for symbol in left:
+        previous = table[-1]
+        row = [previous[0] + deletion]
         for column, other in enumerate(right):
-            paired = before[column] + (0 if symbol == other else substitution)
-            row.append(min(paired, before[column + 1] + deletion, row[column] + insertion))
+            paired = previous[column] + (0 if symbol == other else substitution)
+            row.append(min(paired, previous[column + 1] + deletion, row[column] + insertion))
         table.append(row)
 
     operations: list[EditOperation] = []
@@ -187,8 +180,7 @@ def align_edits(
 
 
 def printable(symbol: Hashable) -> str:
-    """A symbol as it can stand in a cell: spaces and control characters get a visible form."""
-    # A line break or a bare space in a cell would pull the rows apart or vanish.
+    """A symbol as text for a table cell; spaces and control characters get a visible form."""
     return "".join(
         "␣" if character == " " else character if character.isprintable() else ascii(character)[1:-1]
         for character in str(symbol)
@@ -196,7 +188,7 @@ def printable(symbol: Hashable) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns a terminal gives the text: two for wide East Asian characters, none for combining marks."""
+    """The columns that a text takes in a terminal: two for wide East Asian characters, none for combining marks."""
     return sum(
         0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
         for character in text
