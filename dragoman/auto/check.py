@@ -194,7 +194,7 @@ def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
             "no target can be written: raise model.upsample, lower model.encoder.subsampling, or take larger units for "
             "the target"
             if isinstance(model, Transcriber)
-            else "no target can be written: raise model.alignment.upsample (or model.alignment.longest), or take "
+            else "no target can be written: raise model.alignment.upsample (or model.alignment.max_length), or take "
             "smaller units for the source than for the target"
         )
 

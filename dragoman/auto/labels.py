@@ -19,8 +19,9 @@ from dragoman.data.readers.lines import file_format
 from dragoman.data.split import read_examples
 from dragoman.data.tokenizers.numbers import number_error
 from dragoman.errors import ConfigError, DataError
-from dragoman.models.elmo import BiLMConfig, ElmoEncoderConfig
+from dragoman.models.bilm import BiLMConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
+from dragoman.models.encoders.elmo import ElmoEncoderConfig
 from dragoman.models.masked_lm import MaskedLMConfig
 from dragoman.tasks.base import Automatic, Task
 from dragoman.tasks.classify import Classify

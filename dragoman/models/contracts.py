@@ -1,9 +1,9 @@
-"""The values that pass between encoders, decoders and searches, and the contracts around them."""
+"""Interfaces of encoders, decoders and whole models, and the values that pass between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,182 +12,201 @@ from dragoman.data.batch import Batch
 
 
 class Memory(NamedTuple):
-    """What an encoder leaves for any decoder."""
+    """The output of an encoder, as any decoder reads it."""
 
-    keys: Tensor  # (B, S, D) compared with a query
-    values: Tensor  # (B, S, D) read; may differ from the keys
+    keys: Tensor  # (B, S, D) compared with a decoder's queries
+    values: Tensor  # (B, S, D) averaged by attention; most encoders give the keys again
     mask: Tensor  # (B, S), True = real
-    final: tuple[Tensor, ...]  # per layer (B, D): starts recurrent decoders
-    states: tuple[tuple[Tensor, ...], ...] = ()  # of a recurrent encoder, per layer: its cell's last state, whole
+    final: tuple[Tensor, ...]  # per layer (B, D): summaries of the source, for the first states of recurrent decoders
+    states: tuple[tuple[Tensor, ...], ...] = ()  # per layer the whole last cell state, of recurrent encoders if asked
 
 
 def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """The same nest of tuples with every tensor changed."""
+    """Apply `change` to every tensor of nested tuples."""
     if isinstance(tree, Tensor):
         return change(tree)
-    parts = [map_tensors(part, change) for part in tree]
-    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    branches = [map_tensors(branch, change) for branch in tree]
+    return type(tree)(*branches) if hasattr(tree, "_fields") else tuple(branches)
 
 
 def join_tensors(trees: Sequence[Any]) -> Any:
-    """Nests of one form as one, the rows of every tensor one after the other."""
+    """Concatenate nested tuples of the same structure, tensor by tensor along the first dimension."""
     if isinstance(trees[0], Tensor):
         return torch.cat(list(trees))
-    parts = [join_tensors(part) for part in zip(*trees, strict=True)]
-    return type(trees[0])(*parts) if hasattr(trees[0], "_fields") else tuple(parts)
+    branches = [join_tensors(branch) for branch in zip(*trees, strict=True)]
+    return type(trees[0])(*branches) if hasattr(trees[0], "_fields") else tuple(branches)
 
 
 class State(NamedTuple):
-    """Where a decoder stands; a value, never kept on the module, so one model serves many requests at once.
+    """The state of a decoder between two calls.
 
-    `static` has one row per source, `cache` one per hypothesis: rows s·k … s·k+k−1 belong to source s.
+    A state is a value and is never kept on the module, so one model serves many requests at once. `static` has one row
+    per source. `cache` has one row per hypothesis: rows s·k … s·k+k−1 belong to source s.
     """
 
-    static: Any  # nest of tensors made once from the memory
-    cache: Any  # nest of tensors changed by every token
-    length: Tensor | int  # tokens read so far; a tensor when the caches have a fixed capacity
-    hypotheses: int = 1  # k
+    static: Any  # nested tuples of tensors, computed once from the memory
+    cache: Any  # nested tuples of tensors that every token changes: cell states, keys and values
+    length: Tensor | int  # tokens read so far; a tensor where the caches have a fixed capacity
+    hypotheses: int = 1  # k, the hypotheses per source
 
     def select(self, rows: Tensor) -> State:
-        """Keep, drop or repeat whole sources; rows (B',) index sources."""
+        """Keep, drop or repeat sources with all their hypotheses; rows (B',) index sources."""
         cache_rows = rows
         if self.hypotheses > 1:
             offsets = torch.arange(self.hypotheses, device=rows.device)
             cache_rows = (rows[:, None] * self.hypotheses + offsets).flatten()
         return self._replace(
-            static=map_tensors(self.static, lambda part: part.index_select(0, rows)),
-            cache=map_tensors(self.cache, lambda part: part.index_select(0, cache_rows)),
+            static=map_tensors(self.static, lambda tensor: tensor.index_select(0, rows)),
+            cache=map_tensors(self.cache, lambda tensor: tensor.index_select(0, cache_rows)),
         )
 
     def reorder(self, rows: Tensor) -> State:
-        """Exchange hypotheses within their source; rows (N,) index hypotheses."""
-        return self._replace(cache=map_tensors(self.cache, lambda part: part.index_select(0, rows)))
+        """Reorder hypotheses, each within its source; rows (N,) index hypotheses."""
+        return self._replace(cache=map_tensors(self.cache, lambda tensor: tensor.index_select(0, rows)))
 
     def detach(self) -> State:
-        """The same state without its history: gradients stop here (FIELD B11)."""
+        """Stop gradients here, as truncated back-propagation through time does."""
         return self._replace(cache=map_tensors(self.cache, Tensor.detach))
 
     def expand(self, hypotheses: int) -> State:
-        """Give every source this many copies of its one hypothesis."""
+        """Copy the one hypothesis of every source `hypotheses` times."""
         assert self.hypotheses == 1
         return self._replace(
-            cache=map_tensors(self.cache, lambda part: part.repeat_interleave(hypotheses, 0)),
+            cache=map_tensors(self.cache, lambda tensor: tensor.repeat_interleave(hypotheses, 0)),
             hypotheses=hypotheses,
         )
 
 
-class Encoder(Protocol):
-    """Text, image and audio encoders alike."""
+class EncoderConfig(Protocol):
+    """What other code reads of any encoder's settings."""
 
-    width: int
+    kind: ClassVar[str]
+
+    @property
+    def embedding(self) -> int:
+        """Width of the embeddings that the encoder reads; 0: one-hot vectors."""
+
+
+class FeatureEncoderConfig(Protocol):
+    """What other code reads of the settings of an image or audio encoder."""
+
+    kind: ClassVar[str]
+
+
+class DecoderConfig(Protocol):
+    """What other code reads of any decoder's settings."""
+
+    kind: ClassVar[str]
+
+    @property
+    def embedding(self) -> int:
+        """Width of the target embeddings; 0: one-hot vectors."""
+
+    @property
+    def output_width(self) -> int:
+        """Width of the hidden vectors that the output layer reads; 0: the size of the target vocabulary."""
+
+
+class Encoder(Protocol):
+    """An encoder of text, images or audio. Padding and the other rows of the batch must not change a row's memory."""
+
+    width: int  # D of the memory
 
     def __call__(self, source: Tensor, mask: Tensor) -> Memory:
-        """Read a batch of sources; mask (B, S)."""
+        """Encode sources (B, S) or (B, S, F) with mask (B, S)."""
 
 
 class Decoder(Protocol):
-    """One call serves training (all T at once), prefill, decoding and truncated back-propagation."""
+    """An autoregressive decoder. One call serves training, prefill and decoding: any split gives the same."""
 
-    width: int
-    max_positions: int | None  # most tokens it can read; None: any number
+    width: int  # D of the hidden vectors
+    max_positions: int | None  # how many tokens it can read; None: no limit
+    unused_memory: tuple[str, ...]  # fields of Memory it never reads; encoder weights behind them get no gradient
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """The state before the first token; capacity pre-allocates caches for compiled decoding."""
+        """Make the state before the first token; `capacity` preallocates caches for that many tokens."""
 
     def __call__(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N, T), any T ≥ 1; give hidden vectors (N, T, D) and the state after them."""
+        """Read tokens (N, T), any T ≥ 1; return hidden vectors (N, T, D) and the state after them."""
 
 
 class Loss(NamedTuple):
-    """Total and count, never a mean: so accumulation and data parallelism are exact."""
+    """A summed loss and the number of targets: no mean, so that accumulation and data parallelism are exact."""
 
     total: Tensor  # ()
-    count: Tensor  # type: ignore[assignment]  # () how many targets it was summed over
+    count: Tensor  # type: ignore[assignment]  # () tokens, words, labels or numbers that were summed over
 
 
 class TokenScores(NamedTuple):
-    """What a model thinks of given targets, token by token."""
+    """Scores of given targets, token by token."""
 
     log_probabilities: Tensor  # (B, T) float32, zero on padding
-    correct: Tensor  # (B, T) the token was the model's first choice, False on padding
+    correct: Tensor  # (B, T) the target was the model's first choice; False on padding
     mask: Tensor  # (B, T)
 
 
-class Model(Protocol):
-    """A whole that can be trained and searched."""
+class TrainableModel(Protocol):
+    """What the trainer and every validator need of a model."""
+
+    @property
+    def has_unused_parameters(self) -> bool:
+        """Whether a training step may leave some parameters without gradients (DDP must then look for them)."""
+
+    @property
+    def graph_blockers(self) -> list[str]:
+        """Reasons why a training step cannot be captured as a CUDA graph; empty if it can."""
+
+    def set_step(self, step: int) -> None:
+        """Tell the model how many training steps are done, before every step, for schedules inside the model."""
+
+    def __call__(self, batch: Batch) -> Loss:
+        """Compute the training loss. DDP wraps this call, so it is the only thing that happens here."""
+
+    def score(self, batch: Batch) -> TokenScores:
+        """Score the batch's targets (teacher forcing)."""
+
+
+class Model(TrainableModel, Protocol):
+    """An autoregressive model: it writes one token after another, and every search runs over `start` and `step`."""
 
     @property
     def max_positions(self) -> int | None:
-        """Most tokens it can write; None: any number."""
-
-    @property
-    def has_unused_parameters(self) -> bool:
-        """Whether a training step may leave some parameters without gradients."""
-
-    @property
-    def graph_blockers(self) -> list[str]:
-        """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
-
-    def set_step(self, step: int) -> None:
-        """Told before every training step how many lie behind, for schedules within the model."""
-
-    def __call__(self, batch: Batch) -> Loss:
-        """The training loss; nothing else happens here, so that DDP can wrap it."""
+        """How many tokens it can write; None: no limit."""
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
-        """Read the sources and stand before the first target token."""
+        """Encode the sources and make the state before the first target token."""
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one in float32."""
+        """Read tokens (N,) or (N, P); return float32 log-probabilities (N, V) of the next token."""
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N, P); give log-probabilities (N, P, V) of what follows each of them."""
-
-    def score(self, batch: Batch) -> TokenScores:
-        """Teacher-forced scores of the batch's targets."""
+        """Read tokens (N, P); return log-probabilities (N, P, V) of the token after each of them."""
 
 
 class ClassifierOutput(NamedTuple):
-    """What a model reads out of a batch without a search."""
+    """Predictions of a classifier, regressor or tagger."""
 
-    values: Tensor  # (B, N) labels or numbers: one a row, or one a word
+    values: Tensor  # (B, N) labels or numbers: one per row, or one per word
     probabilities: Tensor | None  # (B, N, K) of every label; None: numbers have none
-    mask: Tensor  # (B, N) which are real
+    mask: Tensor  # (B, N) True = real
 
 
-class ClassifierModel(Protocol):
-    """A whole that is trained like the others and answers at once with labels or numbers: nothing is searched for."""
-
-    @property
-    def has_unused_parameters(self) -> bool:
-        """Whether a training step may leave some parameters without gradients."""
-
-    @property
-    def graph_blockers(self) -> list[str]:
-        """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
-
-    def set_step(self, step: int) -> None:
-        """Told before every training step how many lie behind, for schedules within the model."""
-
-    def __call__(self, batch: Batch) -> Loss:
-        """The training loss; the count is of labels, numbers or words."""
-
-    def score(self, batch: Batch) -> TokenScores:
-        """Scores of the batch's targets."""
+class ClassifierModel(TrainableModel, Protocol):
+    """A model that predicts labels or numbers without a search."""
 
     def predict(self, batch: Batch) -> ClassifierOutput:
-        """What it answers."""
+        """Predict a label or number per row, or a label per word."""
 
 
 class CTCEmissions(NamedTuple):
-    """What a model trained by CTC writes: repeats merge and the blank, which is <pad>, says nothing."""
+    """Per-position distributions of a CTC model; the blank is <pad>, and repeated tokens collapse."""
 
     log_probabilities: Tensor  # (B, T, V) at least float32
     lengths: Tensor  # (B,) positions that are real
 
 
 class LengthBeam(NamedTuple):
-    """What a model that chooses the length first writes: one token a position, for each of k lengths."""
+    """Per-position distributions for each of k predicted target lengths; one token per position."""
 
     log_probabilities: Tensor  # (B, k, T, V) at least float32
     lengths: Tensor  # (B, k) positions that are real; <eos> has none
@@ -195,35 +214,18 @@ class LengthBeam(NamedTuple):
 
 
 @runtime_checkable
-class NonAutoregressiveModel(Protocol):
-    """A whole that is trained and searched too, but writes all tokens at once: it has no steps."""
+class NonAutoregressiveModel(TrainableModel, Protocol):
+    """A model that writes all target tokens in parallel, so it has no steps."""
 
     @property
     def max_positions(self) -> int | None:
-        """Most tokens it can write, <eos> included; None: any number."""
-
-    @property
-    def has_unused_parameters(self) -> bool:
-        """Whether a training step may leave some parameters without gradients."""
-
-    @property
-    def graph_blockers(self) -> list[str]:
-        """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
-
-    def set_step(self, step: int) -> None:
-        """Told before every training step how many lie behind, for schedules within the model."""
-
-    def __call__(self, batch: Batch) -> Loss:
-        """The training loss; nothing else happens here, so that DDP can wrap it."""
+        """How many tokens it can write, <eos> included; None: no limit."""
 
     def emissions(self, batch: Batch, limits: Tensor, candidates: int) -> CTCEmissions | LengthBeam:
-        """What is written for every source; limits (B,) are most tokens with <eos>, candidates how many lengths."""
-
-    def score(self, batch: Batch) -> TokenScores:
-        """Scores of the batch's targets."""
+        """Return the distributions of all positions; limits (B,): tokens with <eos>, candidates: lengths to try."""
 
     def positions(self, source: int, target: int) -> int:
-        """At how many positions it writes for rows of these lengths while training."""
+        """How many positions a training step computes for rows of these lengths."""
 
     def reachable(self, batch: Batch) -> Tensor:
-        """Which targets (B,) the model could write at all; the others give no loss and no scores."""
+        """Which targets (B,) the model can write at all; the others give no loss and no scores."""

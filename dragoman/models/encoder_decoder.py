@@ -1,10 +1,10 @@
-"""Any encoder with any decoder (FIELD C10): the tables of both, and the whole they make."""
+"""The encoder-decoder: any encoder with any decoder, and the loss over target tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,21 +13,15 @@ from dragoman.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch, RiskCandidates
 from dragoman.data.tokenizers.base import PAD, SOS, UNK
 from dragoman.layers.blocks import Embedding, FirstRows, TokenEmbedding, build_embedding, drop_words
+from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Decoder, Encoder, Loss, Memory, State, TokenScores
-from dragoman.models.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
 from dragoman.models.decoders.recurrent import (
     FixedContextDecoder,
     FixedContextDecoderConfig,
-    LuongDecoder,
     LuongDecoderConfig,
-    RecurrentDecoder,
     RecurrentDecoderConfig,
 )
-from dragoman.models.elmo import ElmoEncoder, ElmoEncoderConfig
-from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
-from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
-from dragoman.models.encoders.table import ROW_ENCODERS, RowEncoderConfig
 from dragoman.models.heads.softmax import (
     LOSSES,
     CrossEntropy,
@@ -36,29 +30,19 @@ from dragoman.models.heads.softmax import (
     full_precision,
     log_probabilities,
     summed_loss,
+    token_scores,
+)
+from dragoman.models.registry import (
+    DecoderConfig,
+    EncoderConfig,
+    build_decoder,
+    build_encoder,
+    encoder_graph_blockers,
 )
 from dragoman.models.scheduled_sampling import ForcingConfig, TeacherForcingConfig
 from dragoman.models.transformer import TransformerConfig, TransformerDecoder
 
-EncoderConfig = RowEncoderConfig | CharacterWordsConfig | BertEncoderConfig | ElmoEncoderConfig
-DecoderConfig = (
-    TransformerConfig | RecurrentDecoderConfig | FixedContextDecoderConfig | LuongDecoderConfig | ConvS2SDecoderConfig
-)
-
-ENCODERS: dict[type, Any] = {
-    **ROW_ENCODERS,
-    CharacterWordsConfig: CharacterWordsEncoder,
-    BertEncoderConfig: BertEncoder,
-    ElmoEncoderConfig: ElmoEncoder,
-}
-DECODERS: dict[type, Any] = {
-    TransformerConfig: TransformerDecoder,
-    RecurrentDecoderConfig: RecurrentDecoder,
-    FixedContextDecoderConfig: FixedContextDecoder,
-    LuongDecoderConfig: LuongDecoder,
-    ConvS2SDecoderConfig: ConvS2SDecoder,
-}
-# Which of the three tables are one: source embeddings, target embeddings, output.
+# Which of three weight matrices are one: source embeddings, target embeddings, output layer.
 TIES = {
     "none": (0, 1, 2),
     "inputs": (0, 0, 2),
@@ -66,45 +50,46 @@ TIES = {
     "source": (0, 1, 0),
     "all": (0, 0, 0),
 }
+RECURRENT_DECODERS = FixedContextDecoderConfig | RecurrentDecoderConfig | LuongDecoderConfig
 
 
 @dataclass(frozen=True)
 class EncoderDecoderConfig:
-    """A source reader and a target writer."""
+    """An encoder and an autoregressive decoder."""
 
     kind: ClassVar[str] = "encoder-decoder"
     tie: Literal["none", "inputs", "target", "source", "all"] = setting(
         "target",
-        help="share tables: target embeddings with the output (target), source embeddings with those of the target "
-        "(inputs) or with the output (source), all three, or none",
+        help="weight tying: target embeddings with the output layer (target), source with target embeddings (inputs), "
+        "source embeddings with the output layer (source), all three (all), or none",
     )
-    output_bias: bool = setting(False, help="one learned number per target word in the output layer")
-    word_dropout: Share = setting(0.0, help="share of input tokens replaced by <unk> while training")
+    output_bias: bool = setting(False, help="the output layer has a bias")
+    word_dropout: Share = setting(0.0, help="share of input tokens replaced by <unk> during training")
     label_smoothing: Share = setting(0.1, help="share of the target probability spread over the vocabulary")
-    softmax: SoftmaxConfig = setting(FullSoftmaxConfig(), help="which words the training loss compares")
-    forcing: ForcingConfig = setting(TeacherForcingConfig(), help="what the decoder is fed while training")
+    softmax: SoftmaxConfig = setting(FullSoftmaxConfig(), help="softmax over all words, or over a sample in training")
+    forcing: ForcingConfig = setting(TeacherForcingConfig(), help="teacher forcing or scheduled sampling")
     truncate: Annotated[int, Range(0, None)] = setting(
-        0, help="stop gradients every so many target tokens (truncated back-propagation through time); 0: never"
+        0, help="truncated back-propagation through time: stop gradients every n target tokens; 0: never"
     )
-    share_cells: bool = setting(False, help="encoder and decoder are the same recurrent layers (Sutskever 2014)")
-    encoder: EncoderConfig = setting(TransformerConfig(), help="what reads the source")
-    decoder: DecoderConfig = setting(TransformerConfig(), help="what writes the target")
+    share_cells: bool = setting(False, help="encoder and decoder share their recurrent layers")
+    encoder: EncoderConfig = setting(TransformerConfig(), help="encoder of the source")
+    decoder: DecoderConfig = setting(TransformerConfig(), help="decoder of the target")
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
-        names = ("the encoder's embeddings", "the decoder's embeddings", "what the decoder writes")
+        """Cross-field validation errors."""
+        names = ("the encoder's embeddings", "the decoder's embeddings", "the decoder's output")
         widths = (self.encoder.embedding, self.decoder.embedding, self.decoder.output_width)
         ties = TIES[self.tie]
-        for place in (1, 2):
-            first = ties.index(ties[place])
-            if widths[place] != widths[first]:
+        for index in (1, 2):
+            first = ties.index(ties[index])
+            if widths[index] != widths[first]:
                 yield (
                     f"tie: {self.tie!r} needs equal sizes, found {widths[first]} for {names[first]} "
-                    f"and {widths[place]} for {names[place]}"
+                    f"and {widths[index]} for {names[index]}"
                 )
-            elif first != place and widths[place] == 0:
+            elif first != index and widths[index] == 0:
                 yield f"tie: {self.tie!r} needs learned embeddings, found one-hot vectors (embedding = 0)"
-        if isinstance(self.decoder, FixedContextDecoderConfig | RecurrentDecoderConfig | LuongDecoderConfig):
+        if isinstance(self.decoder, RECURRENT_DECODERS):
             yield from self._recurrent_problems(self.decoder)
         elif self.share_cells:
             yield "share_cells: found true, expected a recurrent encoder and a recurrent decoder"
@@ -112,31 +97,33 @@ class EncoderDecoderConfig:
     def _recurrent_problems(
         self, decoder: FixedContextDecoderConfig | RecurrentDecoderConfig | LuongDecoderConfig
     ) -> Iterator[str]:
-        encoder = self.encoder
-        alike = (
-            isinstance(encoder, RecurrentEncoderConfig)
-            and (encoder.cell, encoder.layers, encoder.width) == (decoder.cell, decoder.layers, decoder.width)
+        """Errors in how a recurrent decoder goes with the encoder and with the other settings."""
+        encoder = self.encoder if isinstance(self.encoder, RecurrentEncoderConfig) else None
+        if encoder is not None and not (
+            (encoder.cell, encoder.layers, encoder.width) == (decoder.cell, decoder.layers, decoder.width)
             and encoder.direction in ("forward", "backward")
             and not encoder.widths
-        )
-        if decoder.begin == "copy" and not alike:
+        ):
+            encoder = None  # its cells are not those of the decoder
+        if decoder.begin == "copy" and encoder is None:
             yield (
                 "decoder.begin: 'copy' needs a recurrent encoder of one direction with the decoder's cell, layers "
                 "and width"
             )
-        if self.share_cells and not (alike and isinstance(decoder, FixedContextDecoderConfig)):
+        if self.share_cells:
+            if encoder is None or not isinstance(decoder, FixedContextDecoderConfig):
+                yield (
+                    "share_cells: found true, expected a recurrent encoder of one direction and a fixed-context "
+                    "decoder with the same cell, layers and width"
+                )
+            elif not (encoder.embedding == decoder.embedding > 0 and decoder.context == "start"):
+                yield 'share_cells: found true, expected equal embedding sizes above 0 and decoder.context = "start"'
+            elif (encoder.residual_from, encoder.norm) != (decoder.residual_from, False):
+                yield "share_cells: found true, expected equal residual_from and an encoder without norm"
+        in_chunks = self.truncate or getattr(self.forcing, "passes", 1) == 0
+        if decoder.variational and decoder.dropout and in_chunks:
             yield (
-                "share_cells: found true, expected a recurrent encoder of one direction and a fixed-context decoder "
-                "with the same cell, layers and width"
-            )
-        elif self.share_cells and not (encoder.embedding == decoder.embedding > 0 and decoder.context == "start"):  # type: ignore[union-attr]
-            yield 'share_cells: found true, expected equal embedding sizes above 0 and decoder.context = "start"'
-        elif self.share_cells and (encoder.residual_from, encoder.norm) != (decoder.residual_from, False):  # type: ignore[union-attr]
-            yield "share_cells: found true, expected equal residual_from and an encoder without norm"
-        in_parts = self.truncate or getattr(self.forcing, "passes", 1) == 0
-        if decoder.variational and decoder.dropout and in_parts:
-            yield (
-                "decoder.variational: found true, but truncate and word-by-word forcing run a sequence in parts, each "
+                "decoder.variational: found true, but truncate and word-by-word forcing run a sequence in chunks, each "
                 "with a mask of its own; expected false, or forcing.passes above 0"
             )
         if decoder.residual_from == 1 or decoder.residual_from > decoder.layers:
@@ -146,8 +133,8 @@ class EncoderDecoderConfig:
             )
 
 
-class EncoderDecoder(nn.Module):
-    """Reads a source, writes a target one token after another."""
+class EncoderDecoder(BaseModel):
+    """Encodes a source and writes a target one token after another."""
 
     encoder: Encoder
     decoder: Decoder
@@ -161,10 +148,10 @@ class EncoderDecoder(nn.Module):
         tags: int = 0,
         space: int | None = None,
     ) -> None:
-        """The last `tags` words of the source vocabulary are tags (FIELD G10); `space` is the token between words."""
+        """The last `tags` words of the source vocabulary are language tags; `space` is the token between words."""
         super().__init__()
         self.config = config
-        self.steps_before = 0  # training steps, for schedules within the model
+        self.num_steps = 0  # training steps done, for scheduled sampling
         ties = TIES[config.tie]
         self.first_tag = source_vocabulary - tags
         assert self.first_tag == target_vocabulary or 0 not in ties[1:], "tied tables need one vocabulary"
@@ -175,11 +162,11 @@ class EncoderDecoder(nn.Module):
         target: Embedding = source
         if ties[1] == 1:
             target = build_embedding(target_vocabulary, config.decoder.embedding, PAD)
-        self.encoder = ENCODERS[type(config.encoder)](config.encoder, source)
-        self.decoder = DECODERS[type(config.decoder)](config.decoder, target, self.encoder.width)
-        layer = FirstRows if tags else nn.Linear  # a table shared with the source ends in tags: they are not written
+        self.encoder = build_encoder(config.encoder, source)
+        self.decoder = build_decoder(config.decoder, target, self.encoder.width)
+        layer = FirstRows if tags else nn.Linear  # a table shared with the source ends in tags, which are not written
         self.output = layer(self.decoder.width, target_vocabulary, bias=config.output_bias)
-        self.costs = CrossEntropy()
+        self.cross_entropy = CrossEntropy()
         if config.output_bias:
             nn.init.zeros_(self.output.bias)
         if ties[2] == 2:
@@ -198,107 +185,109 @@ class EncoderDecoder(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """Most tokens it can write; None: any number."""
+        """How many tokens it can write; None: no limit."""
         return self.decoder.max_positions
 
     @property
     def has_unused_parameters(self) -> bool:
-        """Whether a step may leave some parameters without gradients: a fixed context leaves the memory unread."""
-        return isinstance(self.decoder, FixedContextDecoder)
+        """Whether encoder weights get no gradient because the decoder does not attend."""
+        return "values" in self.decoder.unused_memory
 
     @property
     def graph_blockers(self) -> list[str]:
-        """Why a training step cannot be captured and repeated by the GPU; empty where it can."""
-        found = []
+        """Reasons why a training step cannot be captured as a CUDA graph."""
+        blockers = encoder_graph_blockers(self.config.encoder)
         if not isinstance(self.config.forcing, TeacherForcingConfig):
-            found.append(f"model.forcing {self.config.forcing.kind!r} changes from step to step")
-        if isinstance(self.config.encoder, CharacterWordsConfig):
-            found.append("model.encoder 'character-words' counts the words of a batch")
-        return found
+            blockers.append(f"model.forcing {self.config.forcing.kind!r} changes from step to step")
+        return blockers
 
     def set_step(self, step: int) -> None:
-        """Tell the model how many training steps lie behind it."""
-        self.steps_before = step
+        """Set the step of scheduled sampling."""
+        self.num_steps = step
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
-        """Read sources (B, S)."""
+        """Encode sources (B, S)."""
         if self.training:
             share = self.config.word_dropout
             source = drop_words(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
         return self.encoder(source, mask)
 
     def _hidden(self, inputs: Tensor, state: State) -> Tensor:
-        """What the output layer sees of inputs (N, T) fed as they stand: (N, T, D)."""
+        """Hidden vectors (N, T, D) after the decoder reads inputs (N, T), with truncated back-propagation if set."""
         if not self.config.truncate:
             if isinstance(self.decoder, TransformerDecoder):
                 state = self.decoder.once(state)
             return self.decoder(inputs, state)[0]
-        parts = []
-        for part in torch.split(inputs, self.config.truncate, 1):
-            hidden, state = self.decoder(part, state)
-            parts.append(hidden)
+        outputs = []
+        for chunk in torch.split(inputs, self.config.truncate, 1):
+            hidden, state = self.decoder(chunk, state)
+            outputs.append(hidden)
             state = state.detach()
-        return torch.cat(parts, 1)
+        return torch.cat(outputs, 1)
 
-    def _truth(self, target: Tensor) -> Tensor:
-        """The decoder's inputs under teacher forcing (FIELD G1): <sos> and all tokens but the last."""
+    def _teacher_inputs(self, target: Tensor) -> Tensor:
+        """The decoder's inputs under teacher forcing: <sos> and all target tokens but the last."""
         inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
         return drop_words(inputs, self.config.word_dropout, UNK, keep_below=4) if self.training else inputs
 
-    def _mixed(self, truth: Tensor, state: State, share: float, passes: int) -> Tensor:
-        """Hidden vectors where each input is the truth with probability `share`, else the model's own draw (G2)."""
-        keep = (torch.rand(truth.shape, device=truth.device) < share) | (truth == PAD)
+    def _scheduled_sampling(self, teacher: Tensor, state: State, probability: float, passes: int) -> Tensor:
+        """Hidden vectors; each input is the teacher's with this probability, else sampled from the model.
+
+        Bengio et al. 2015 sample word by word (passes = 0); Duckworth et al. 2019 sample all words in parallel.
+        """
+        keep = (torch.rand(teacher.shape, device=teacher.device) < probability) | (teacher == PAD)
         keep[:, 0] = True  # <sos>
 
-        def draw(hidden: Tensor) -> Tensor:
+        def sample(hidden: Tensor) -> Tensor:
             with torch.no_grad():
-                chances = full_precision(self.output(hidden)).softmax(-1)
-                return torch.multinomial(chances.flatten(0, 1), 1).view(hidden.shape[:2])
+                probabilities = full_precision(self.output(hidden)).softmax(-1)
+                return torch.multinomial(probabilities.flatten(0, 1), 1).view(hidden.shape[:2])
 
         if passes:
-            inputs = truth
+            inputs = teacher
             for _ in range(passes):
                 with torch.no_grad():
-                    own = draw(self._hidden(inputs, state))
-                inputs = torch.where(keep, truth, own.roll(1, 1))
+                    sampled = sample(self._hidden(inputs, state))
+                inputs = torch.where(keep, teacher, sampled.roll(1, 1))
             return self._hidden(inputs, state)
-        parts: list[Tensor] = []
-        for place in range(truth.shape[1]):
-            token = truth[:, place : place + 1]
-            if place:
-                token = torch.where(keep[:, place : place + 1], token, draw(parts[-1]))
-                if self.config.truncate and place % self.config.truncate == 0:
+        outputs: list[Tensor] = []
+        for index in range(teacher.shape[1]):
+            token = teacher[:, index : index + 1]
+            if index:
+                token = torch.where(keep[:, index : index + 1], token, sample(outputs[-1]))
+                if self.config.truncate and index % self.config.truncate == 0:
                     state = state.detach()
             hidden, state = self.decoder(token, state)
-            parts.append(hidden)
-        return torch.cat(parts, 1)
+            outputs.append(hidden)
+        return torch.cat(outputs, 1)
 
     def logits(self, batch: Batch) -> Tensor:
-        """Scores of every target token given the true ones before it; (B, T, V)."""
-        out: Tensor = self.output(self._hidden(self._truth(batch.target), self.start(batch)))
+        """Logits (B, T, V) of every target token, given the true tokens before it."""
+        out: Tensor = self.output(self._hidden(self._teacher_inputs(batch.target), self.start(batch)))
         return out
 
     def forward(self, batch: Batch) -> Loss:
-        """Summed cross-entropy over real target tokens (FIELD G3, G5) and how many there are."""
+        """Summed cross-entropy over real target tokens and their number; expected risk if there are candidates."""
         config, target = self.config, batch.target
         state = self.start(batch)
         if batch.candidates is not None:
             return self._expected_risk(batch, batch.candidates, state)
-        share = config.forcing.truth(self.steps_before) if self.training else 1.0
-        if isinstance(config.forcing, TeacherForcingConfig) or share >= 1.0:
-            hidden = self._hidden(self._truth(target), state)
+        inputs = self._teacher_inputs(target)
+        probability = config.forcing.teacher_probability(self.num_steps) if self.training else 1.0
+        if isinstance(config.forcing, TeacherForcingConfig) or probability >= 1.0:
+            hidden = self._hidden(inputs, state)
         else:
-            hidden = self._mixed(self._truth(target), state, share, config.forcing.passes)
+            hidden = self._scheduled_sampling(inputs, state, probability, config.forcing.passes)
         if self.training:
-            total = summed_loss(config.softmax, hidden, target, self.output, config.label_smoothing, self.costs)
+            total = summed_loss(config.softmax, hidden, target, self.output, config.label_smoothing, self.cross_entropy)
         else:
-            total = summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.costs)
+            total = summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.cross_entropy)
         return Loss(total, (target != PAD).sum())
 
     def _expected_risk(self, batch: Batch, candidates: RiskCandidates, state: State) -> Loss:
-        """Σ_y Q(y) Δ(y) over the candidates of each source, Q ∝ p(y)^α (FIELD G6; Shen et al. 2016 eq. 8)."""
+        """Σ_y Q(y) Δ(y) over the candidates of each source, with Q ∝ p(y)^α (Shen et al. 2016, eq. 8)."""
         sources, count = candidates.costs.shape
-        hidden = self._hidden(self._truth(batch.target), state.expand(count))
+        hidden = self._hidden(self._teacher_inputs(batch.target), state.expand(count))
         losses = LOSSES[FullSoftmaxConfig](FullSoftmaxConfig(), hidden, batch.target, self.output, 0.0)
         none = candidates.costs.isinf()
         scores = -losses.sum(1).view(sources, count) * candidates.alpha
@@ -306,31 +295,24 @@ class EncoderDecoder(nn.Module):
         return Loss((shares * candidates.costs.masked_fill(none, 0.0)).sum(), (batch.target != PAD).sum())
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
-        """Read the sources and stand before the first target token."""
+        """Encode the sources and make the state before the first target token."""
         return self.decoder.start(self.encode(batch.source, batch.source_mask), capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""
+        """Read tokens (N,) or (N, P); return log-probabilities (N, V) of the next token."""
         scores, state = self.scores(tokens, state)
         return log_probabilities(scores), state
 
     def scores(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """The same before the softmax."""
+        """Like `step`, with logits (N, V)."""
         hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
         return self.output(hidden[:, -1]), state
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N, P); give log-probabilities (N, P, V) of what follows each of them."""
+        """Read tokens (N, P); return log-probabilities (N, P, V) of the token after each of them."""
         hidden, state = self.decoder(tokens, state)
         return log_probabilities(self.output(hidden)), state
 
     def score(self, batch: Batch) -> TokenScores:
-        """Log-probability of every target token, and whether it was the first choice."""
-        logits = self.logits(batch)
-        mask = batch.target != PAD
-        chosen = full_precision(logits).log_softmax(-1).gather(-1, batch.target[:, :, None])[:, :, 0]
-        return TokenScores(
-            log_probabilities=chosen * mask,
-            correct=(logits.argmax(-1) == batch.target) & mask,
-            mask=mask,
-        )
+        """Score every target token."""
+        return token_scores(self.logits(batch), batch.target)

@@ -98,7 +98,7 @@ class LanguageModel(nn.Module):
         self.stack = STACKS[type(config.stack)](config.stack, embedding, config.memory)
         self.dropout = VariationalDropout(config.output_dropout)
         self.output = nn.Linear(self.stack.width, vocabulary, bias=config.output_bias)
-        self.costs = CrossEntropy()
+        self.cross_entropy = CrossEntropy()
         if config.output_bias:
             nn.init.zeros_(self.output.bias)
         if config.tie:
@@ -143,10 +143,11 @@ class LanguageModel(nn.Module):
         hidden = self.dropout(raw)
         if not self.training:
             return Loss(
-                summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.costs), (target != PAD).sum()
+                summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.cross_entropy),
+                (target != PAD).sum(),
             )
         config = self.config
-        total = summed_loss(config.softmax, hidden, target, self.output, config.label_smoothing, self.costs)
+        total = summed_loss(config.softmax, hidden, target, self.output, config.label_smoothing, self.cross_entropy)
         return Loss(total + self._penalties(raw, hidden, target != PAD), (target != PAD).sum())
 
     def _segment(self, segment: Segment) -> Tensor:

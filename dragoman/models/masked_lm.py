@@ -131,7 +131,7 @@ class MaskedLM(nn.Module):
         self.transform_norm = nn.LayerNorm(width)
         self.output = FirstRows(width, vocabulary)
         self.output.weight = embedding.weight
-        self.costs = CrossEntropy()
+        self.cross_entropy = CrossEntropy()
         nn.init.zeros_(self.output.bias)
         glorot(self.transform)
         self.pool = Linear(width, width) if config.pairs else None
@@ -236,7 +236,7 @@ class MaskedLM(nn.Module):
         """
         masking, logits, related, follows = self._told(batch)
         smoothing = self.config.label_smoothing if self.training else 0.0
-        total = self.costs(logits, masking.target, smoothing).sum()
+        total = self.cross_entropy(logits, masking.target, smoothing).sum()
         if related is not None and follows is not None:
             losses = F.cross_entropy(full_precision(related), follows.long(), reduction="none")
             total = total + (losses * (masking.target != PAD).sum(1)).sum()

@@ -1,4 +1,4 @@
-"""What a decoder is fed while training: the truth (FIELD G1), or now and then its own words (G2)."""
+"""Teacher forcing and scheduled sampling (Bengio et al. 2015): what the decoder reads during training."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ Steps = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
 
 @dataclass(frozen=True)
 class TeacherForcingConfig:
-    """Always the truth."""
+    """Always read the true tokens."""
 
     kind: ClassVar[str] = "teacher"
 
-    def truth(self, step: int) -> float:
-        """The probability of being fed the truth at a training step."""
+    def teacher_probability(self, step: int) -> float:
+        """The probability of reading the true token at a training step."""
         return 1.0
 
 
 @dataclass(frozen=True)
-class _Sampling:
+class _ScheduledSamplingConfig:
     passes: Annotated[int, Range(0, None)] = setting(
         0,
-        help="0: feed word after word, exact (Bengio et al. 2015); n: write all words n times in parallel, each time "
-        "from the mixed words of the time before, fast (Duckworth et al. 2019)",
+        help="0: sample word by word, exact (Bengio et al. 2015); n: sample all words in parallel, n times, each time "
+        "from the mixed words of the last pass, fast (Duckworth et al. 2019)",
     )
 
 
 @dataclass(frozen=True)
-class LinearDecayConfig(_Sampling):
-    """The truth with probability max(floor, 1 − step / steps)."""
+class LinearDecayConfig(_ScheduledSamplingConfig):
+    """Read the true token with probability max(floor, 1 − step / steps)."""
 
     kind: ClassVar[str] = "linear"
-    steps: Steps = setting(10_000.0, help="step at which a decay without floor would reach zero")
-    floor: Probability = setting(0.25, help="smallest probability of the truth")
+    steps: Steps = setting(10_000.0, help="step at which the probability would reach zero without a floor")
+    floor: Probability = setting(0.25, help="smallest probability of the true token")
 
-    def truth(self, step: int) -> float:
-        """The probability of being fed the truth at a training step."""
+    def teacher_probability(self, step: int) -> float:
+        """The probability of reading the true token at a training step."""
         return max(self.floor, 1.0 - step / self.steps)
 
 
 @dataclass(frozen=True)
-class ExponentialDecayConfig(_Sampling):
-    """The truth with probability rate^step."""
+class ExponentialDecayConfig(_ScheduledSamplingConfig):
+    """Read the true token with probability rate^step."""
 
     kind: ClassVar[str] = "exponential"
     rate: Annotated[float, Range(0.0, 1.0, exclusive_maximum=True)] = setting(0.9999, help="base of the power")
 
-    def truth(self, step: int) -> float:
-        """The probability of being fed the truth at a training step."""
+    def teacher_probability(self, step: int) -> float:
+        """The probability of reading the true token at a training step."""
         return float(self.rate**step)
 
 
 @dataclass(frozen=True)
-class InverseSigmoidDecayConfig(_Sampling):
-    """The truth with probability k / (k + exp(step / k))."""
+class InverseSigmoidDecayConfig(_ScheduledSamplingConfig):
+    """Read the true token with probability k / (k + exp(step / k))."""
 
     kind: ClassVar[str] = "inverse-sigmoid"
-    k: Annotated[float, Range(1.0, None)] = setting(1000.0, help="the larger, the later and the slower the decay")
+    k: Annotated[float, Range(1.0, None)] = setting(1000.0, help="a larger k makes the decay later and slower")
 
-    def truth(self, step: int) -> float:
-        """The probability of being fed the truth at a training step."""
+    def teacher_probability(self, step: int) -> float:
+        """The probability of reading the true token at a training step."""
         return self.k / (self.k + math.exp(min(700.0, step / self.k)))
 
 

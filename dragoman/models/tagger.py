@@ -1,4 +1,4 @@
-"""Many → many, aligned (FIELD A3): any encoder, one tag a word, with or without a chain over tags."""
+"""Sequence tagging: any encoder and one tag per word, with or without a linear-chain CRF."""
 
 from __future__ import annotations
 
@@ -16,53 +16,52 @@ from dragoman.data.collate import NO_TAG
 from dragoman.data.tokenizers.base import EOS, PAD, UNK
 from dragoman.layers.blocks import drop_words, glorot
 from dragoman.layers.crf import LinearChain
-from dragoman.models.classifier import waits
+from dragoman.models.base import BaseModel
 from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
-from dragoman.models.encoder_decoder import ENCODERS, EncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
+from dragoman.models.registry import EncoderConfig, build_encoder, encoder_graph_blockers
 
 
 @dataclass(frozen=True)
 class TaggerConfig:
-    """A reader of words that are spelled in any units."""
+    """One tag per word; words may consist of several tokens."""
 
     kind: ClassVar[str] = "tagger"
     read: Literal["first", "mean"] = setting(
-        "first", help="a word of several tokens is read at its first one, or as the mean of them"
+        "first", help="vector of a word of several tokens: that of its first token, or the mean of all"
     )
-    crf: bool = setting(False, help="neighbouring tags know each other: a linear-chain conditional random field")
-    dropout: Share = setting(0.3, help="on the vectors of words")
-    word_dropout: Share = setting(0.0, help="share of input tokens replaced by <unk> while training")
-    label_smoothing: Share = setting(0.0, help="share of the probability spread over all tags; not with crf")
-    encoder: EncoderConfig = setting(RecurrentEncoderConfig(), help="what reads the sentence")
+    crf: bool = setting(False, help="linear-chain conditional random field over the tags")
+    dropout: Share = setting(0.3, help="dropout on the vectors of words")
+    word_dropout: Share = setting(0.0, help="share of input tokens replaced by <unk> during training")
+    label_smoothing: Share = setting(0.0, help="share of the target probability spread over all tags; not with crf")
+    encoder: EncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the sentence")
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if self.crf and self.label_smoothing:
-            yield f"label_smoothing: found {self.label_smoothing}, expected 0 with crf, which smooths no labels"
+            yield f"label_smoothing: found {self.label_smoothing}, expected 0 with crf"
         if isinstance(self.encoder, DenseEncoderConfig):
-            yield "encoder: 'dense' leaves no entry of its own for a word, expected another kind"
+            yield "encoder: 'dense' has no memory entry per word, expected another kind"
         if isinstance(self.encoder, CharacterWordsConfig) and self.read == "mean":
-            yield "read: found 'mean', but 'character-words' makes one vector a word already; leave it out"
+            yield "read: found 'mean', but 'character-words' gives one vector per word; leave it out"
 
 
-class Tagger(nn.Module):
-    """Reads a sentence, gives every word a tag; targets (B, 2, W) are tags and the places of words."""
+class Tagger(BaseModel):
+    """Tags every word; targets (B, 2, W) are tags and the index of each word's first token."""
 
     encoder: Encoder
-    max_positions = None
-    has_unused_parameters = True  # nothing reads the encoder's final states
+    has_unused_parameters = True  # those behind the encoder's final states
 
     def __init__(self, config: TaggerConfig, embedding: nn.Module, tags: int, *, keep_from: int) -> None:
-        """Token ids from `keep_from` on are no words and never dropped."""
+        """Word dropout never drops token ids from `keep_from` on: they are no words."""
         super().__init__()
         self.config, self.keep_from = config, keep_from
         self.space: int | None = getattr(embedding, "space", None)
-        self.encoder = ENCODERS[type(config.encoder)](config.encoder, embedding)
-        self.by_word = isinstance(config.encoder, CharacterWordsConfig)  # the memory has one entry a word
+        self.encoder = build_encoder(config.encoder, embedding)
+        self.by_word = isinstance(config.encoder, CharacterWordsConfig)  # the memory has one entry per word
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(self.encoder.width, tags)
         glorot(self.output)
@@ -70,51 +69,48 @@ class Tagger(nn.Module):
 
     @property
     def graph_blockers(self) -> list[str]:
-        """Why a training step cannot be captured and repeated by the GPU."""
-        return waits(self.config.encoder)
-
-    def set_step(self, step: int) -> None:
-        """Nothing in it follows a schedule."""
+        """Reasons why a training step cannot be captured as a CUDA graph."""
+        return encoder_graph_blockers(self.config.encoder)
 
     def words(self, batch: Batch) -> Tensor:
-        """One vector for each word: (B, W, D)."""
-        source, places = batch.source, batch.target[:, 1]
+        """One vector (B, W, D) per word."""
+        source, starts = batch.source, batch.target[:, 1]
         if self.training and self.config.word_dropout:
             share = self.config.word_dropout
             source = drop_words(source, share, UNK, keep_below=4, keep_from=self.keep_from, keep=self.space)
         memory = self.encoder(source, batch.source_mask)
         states = memory.values
         if self.by_word:
-            words = places.shape[1]
-            # Rounded up, a batch may be wider than its longest sentence; what is added there is never read.
+            words = starts.shape[1]
+            # A batch may be wider than its longest sentence; the zeros added there are never read.
             return F.pad(states, (0, 0, 0, max(0, words - states.shape[1])))[:, :words]
         if self.config.read == "first":
-            return states.gather(1, places[:, :, None].expand(-1, -1, states.shape[2]))
+            return states.gather(1, starts[:, :, None].expand(-1, -1, states.shape[2]))
         return self.means(states, batch.source, batch.target)
 
     def means(self, states: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        """The mean over the tokens of each word, spaces and <eos> left out."""
-        tags, places = target[:, 0], target[:, 1]
-        source = source[:, : states.shape[1]]  # some encoders leave out columns of padding
-        begins = torch.where(tags == NO_TAG, source.shape[1], places)  # beyond every token
-        here = torch.arange(source.shape[1], device=source.device).expand_as(source).contiguous()
-        word = torch.searchsorted(begins, here, right=True) - 1  # (B, S)
+        """The mean over the tokens of each word, without spaces and <eos>."""
+        tags, starts = target[:, 0], target[:, 1]
+        source = source[:, : states.shape[1]]  # some encoders drop columns of padding
+        starts = torch.where(tags == NO_TAG, source.shape[1], starts)  # padding lies beyond every token
+        positions = torch.arange(source.shape[1], device=source.device).expand_as(source).contiguous()
+        word = torch.searchsorted(starts, positions, right=True) - 1  # (B, S) the word of each token
         inside = (source != EOS) & (source != PAD) & (word >= 0)
         if self.space is not None:
             inside = inside & (source != self.space)
-        share = inside.to(states.dtype)[:, :, None]
+        weight = inside.to(states.dtype)[:, :, None]
         index = word.clamp(min=0)[:, :, None]
-        totals = states.new_zeros(*places.shape, states.shape[2])
-        totals = totals.scatter_add(1, index.expand_as(states), (states * share).to(totals.dtype))
-        counts = states.new_zeros(*places.shape, 1).scatter_add(1, index, share)
+        totals = states.new_zeros(*starts.shape, states.shape[2])
+        totals = totals.scatter_add(1, index.expand_as(states), (states * weight).to(totals.dtype))
+        counts = states.new_zeros(*starts.shape, 1).scatter_add(1, index, weight)
         return totals / counts.clamp(min=1)
 
     def outputs(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What every word says of its tag (B, W, K), at least float32, and which words are real (B, W)."""
+        """Logits (B, W, K) of every word's tag, at least float32, and the mask (B, W)."""
         return full_precision(self.output(self.dropout(self.words(batch)))), batch.target[:, 0] != NO_TAG
 
     def forward(self, batch: Batch) -> Loss:
-        """Summed negative log-probability of the tags, or of the paths, and how many words there are."""
+        """Summed negative log-probability of the tags, or of the CRF's tag sequences, and the number of words."""
         scores, mask = self.outputs(batch)
         tags = batch.target[:, 0]
         if self.chain is not None:
@@ -126,15 +122,15 @@ class Tagger(nn.Module):
         return Loss(losses, mask.sum())
 
     def score(self, batch: Batch) -> TokenScores:
-        """Log-probability of every tag, with a chain that over all paths, and whether it would be the answer."""
-        found, tags = self.predict(batch), batch.target[:, 0]
-        assert found.probabilities is not None
-        chosen = found.probabilities.gather(2, tags.clamp(min=0)[:, :, None])[:, :, 0]
-        logs = chosen.clamp(min=torch.finfo(chosen.dtype).tiny).log() * found.mask
-        return TokenScores(logs, (found.values == tags) & found.mask, found.mask)
+        """Log-probability of every tag (with a CRF its marginal), and whether it is the prediction."""
+        output, tags = self.predict(batch), batch.target[:, 0]
+        assert output.probabilities is not None
+        chosen = output.probabilities.gather(2, tags.clamp(min=0)[:, :, None])[:, :, 0]
+        logs = chosen.clamp(min=torch.finfo(chosen.dtype).tiny).log() * output.mask
+        return TokenScores(logs, (output.values == tags) & output.mask, output.mask)
 
     def predict(self, batch: Batch) -> ClassifierOutput:
-        """The likeliest tag of every word, or the likeliest path (B, W), and probabilities (B, W, K)."""
+        """The most probable tag of each word, or tag sequence of the CRF (B, W), and probabilities (B, W, K)."""
         scores, mask = self.outputs(batch)
         if self.chain is None:
             return ClassifierOutput(scores.argmax(-1), scores.softmax(-1), mask)

@@ -209,6 +209,8 @@ class DecoderBlock(nn.Module):
 class TransformerDecoder(nn.Module):
     """Memory and target tokens to hidden vectors."""
 
+    unused_memory = ("final", "states")
+
     def __init__(self, config: TransformerConfig, embedding: TokenEmbedding, memory_width: int) -> None:
         super().__init__()
         self.width = config.width

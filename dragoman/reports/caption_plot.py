@@ -10,7 +10,8 @@ from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import COLOURS, PictureConfig
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
-from dragoman.models.captioner import CaptionerConfig, ImageEncoderConfig
+from dragoman.models.captioner import CaptionerConfig
+from dragoman.models.encoders.images import ImageEncoderConfig
 from dragoman.reports.image_plots import draw_attention_over_image, mean_over_heads, numbered_path
 
 

@@ -17,9 +17,9 @@ from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.layers.blocks import build_embedding
 from dragoman.models.classifier import ClassifierConfig, SeriesInput
-from dragoman.models.elmo import ElmoEncoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.models.encoders.elmo import ElmoEncoderConfig
 from dragoman.tasks.base import Config, Task, encoder_of, too_long
 from dragoman.tasks.translate import set_lower_case
 from dragoman.training.config import TrainConfig

@@ -16,7 +16,7 @@ from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.masked_text import MaskedTextFormat
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.fill_mask import FillReadout
-from dragoman.models.elmo import BiLM, BiLMConfig
+from dragoman.models.bilm import BiLM, BiLMConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked
 from dragoman.tasks.base import Automatic, Starter, Task
 from dragoman.tasks.labels import NoSearchConfig

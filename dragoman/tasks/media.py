@@ -92,7 +92,7 @@ class MediaTask(Task):
         """A model that standardises features by the mean and deviation of the training data."""
         assert isinstance(source, FeatureExtractor)
         model: Any = self.model_class(config.model, len(source), len(target))
-        model.standard.learn(*source.scale)
+        model.standardizer.set_scale(*source.scale)
         return model  # type: ignore[no-any-return]
 
     def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:

@@ -22,8 +22,9 @@ from dragoman.layers.memory_attention import AdditiveConfig, OneHeadAttention
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.self_attention import SelfAttention
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
-from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.registry import DecoderConfig, EncoderConfig
 from dragoman.models.transformer import TransformerConfig
 
 WORDS, HEADS, LAYERS = 13, 2, 2

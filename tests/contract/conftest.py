@@ -1,49 +1,43 @@
-"""The tables the laws run over: every encoder with every decoder, small and in float64."""
+"""The cases of the contract tests: every encoder with every decoder, small and in float64."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 
 from dragoman.data.batch import Batch, batch_of
-from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, PlainConfig
+from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, PeepholeLSTMConfig, PlainConfig
 from dragoman.layers.memory_attention import (
     AdditiveConfig,
     CosineConfig,
-    GeneralConfig,
-    MonotonicConfig,
     MultiHeadConfig,
     PredictiveConfig,
 )
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
-from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
 from dragoman.models.decoders.recurrent import (
     FixedContextDecoderConfig,
     LuongDecoderConfig,
     MaxoutReadout,
     RecurrentDecoderConfig,
 )
-from dragoman.models.elmo import ElmoEncoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.encoders.bert import BertEncoderConfig
-from dragoman.models.encoders.character_words import CharacterWordsConfig
-from dragoman.models.encoders.dense import DenseEncoderConfig
-from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.registry import DECODERS, ENCODERS
 from dragoman.models.transformer import TransformerConfig
 
 VOCABULARY = 11
-SPACE = 7  # parts words, for encoders that read characters
+SPACE = 7  # the token between words, for encoders that read characters
 
-# The Transformer's relatives, with windows and segments so short that the rows below are cut into several.
-RELATIVES = {
+# Windows and segments so short that the rows below span several.
+TRANSFORMER_VARIANTS = {
     "rotary-rms-gated-grouped": TransformerConfig(
         layers=2, width=8, heads=4, feedforward=12, dropout=0.0, positions=RotaryConfig(base=50.0),
         norm_kind="rms", gated=True, activation="silu", key_heads=2, bias=False,
@@ -64,13 +58,13 @@ RELATIVES = {
         gated=True, activation="gelu-tanh",
     ),
 }  # fmt: skip
-ENCODER_CASES = {
-    "transformer-pre": TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0),
+# Every registered encoder and decoder by its kind, and variants of the larger families.
+ENCODER_CASES: dict[str, Any] = {
+    **{entry.example.kind: entry.example for entry in ENCODERS.values()},
     "transformer-post": TransformerConfig(
         layers=2, width=8, heads=4, feedforward=12, dropout=0.0, norm="post", activation="gelu",
         positions=LearnedConfig(max_positions=40),
     ),
-    "lstm": RecurrentEncoderConfig(cell=LSTMConfig(), layers=2, embedding=6, width=10, dropout=0.0),
     "gru": RecurrentEncoderConfig(cell=GRUConfig(), layers=1, embedding=6, width=8, dropout=0.0),
     "peephole-first-both-residual": RecurrentEncoderConfig(
         cell=PeepholeLSTMConfig(), layers=3, embedding=6, width=8, dropout=0.0, direction="first-both", residual_from=2
@@ -81,33 +75,17 @@ ENCODER_CASES = {
     "plain-backward-norm": RecurrentEncoderConfig(
         cell=PlainConfig(), layers=2, embedding=6, widths=(5, 9), width=9, dropout=0.0, direction="backward", norm=True
     ),
-    "convolutional": ConvS2SEncoderConfig(
-        layers=2, embedding=7, widths=(6, 5), kernels=(3, 4), dropout=0.0, positions=LearnedConfig(max_positions=40)
-    ),
-    "kalchbrenner": KalchbrennerConfig(width=6, max_positions=8, dropout=0.0),
-    "multi-kernel": MultiKernelConfig(
+    "multi-kernel-non-local": MultiKernelConfig(
         kernels=(1, 3, 5), layers=2, embedding=6, width=6, dropout=0.0, non_local=True, positions=SinusoidalConfig()
     ),
-    "dense": DenseEncoderConfig(max_positions=7, layers=2, embedding=4, hidden=9, width=5, dropout=0.0),
-    "character-words": CharacterWordsConfig(
-        embedding=4, kernels=(1, 3), filters=(3, 4), longest_word=3,
-        inner=RecurrentEncoderConfig(cell=GRUConfig(), embedding=5, width=6, dropout=0.0),
-    ),
-    "bert": BertEncoderConfig(
-        layers=2, width=8, heads=2, feedforward=12, max_positions=9, dropout=0.0, attention_dropout=0.0
-    ),
-    "elmo": ElmoEncoderConfig(layers=2, width=5, dropout=0.0),
-    **RELATIVES,
+    **TRANSFORMER_VARIANTS,
 }  # fmt: skip
-DECODER_CASES = {
-    "transformer-pre": TransformerConfig(
-        layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=SinusoidalConfig(layout="halves")
-    ),
+DECODER_CASES: dict[str, Any] = {
+    **{entry.example.kind: entry.example for entry in DECODERS.values()},
     "transformer-post": TransformerConfig(
         layers=1, width=8, heads=1, feedforward=12, dropout=0.0, norm="post", activation="silu",
         positions=LearnedConfig(max_positions=40),
     ),
-    "lstm": RecurrentDecoderConfig(layers=2, embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0),
     "gru": RecurrentDecoderConfig(
         cell=GRUConfig(), embedding=6, width=8, attention=AdditiveConfig(width=5, keys=4, values=5), dropout=0.0
     ),
@@ -115,34 +93,26 @@ DECODER_CASES = {
         cell=CoupledLSTMConfig(), layers=3, embedding=6, width=8, context_to="all", residual_from=3, dropout=0.0,
         attention=MultiHeadConfig(heads=2, width=4),
     ),
-    "fixed context": FixedContextDecoderConfig(layers=2, embedding=6, width=7, dropout=0.0),
-    "context at every step": FixedContextDecoderConfig(
+    "fixed-context-every-step": FixedContextDecoderConfig(
         cell=GRUConfig(reset="before"), embedding=6, width=7, dropout=0.0, context="every-step",
         readout=MaxoutReadout(width=6),
     ),
-    "luong": LuongDecoderConfig(
-        layers=2, embedding=6, width=7, dropout=0.0, attention=GeneralConfig(window=MonotonicConfig(radius=2))
-    ),
-    "luong, not fed": LuongDecoderConfig(
+    "luong-without-input-feeding": LuongDecoderConfig(
         cell=PlainConfig(), embedding=6, width=7, dropout=0.0, input_feeding=False,
         attention=CosineConfig(window=PredictiveConfig(radius=3)),
     ),
-    "convolutional": ConvS2SDecoderConfig(
-        layers=3, embedding=7, widths=(6, 6, 5), kernels=(3, 1, 2), dropout=0.0,
-        positions=LearnedConfig(max_positions=40),
-    ),
-    **RELATIVES,
+    **TRANSFORMER_VARIANTS,
 }  # fmt: skip
 PAIRS = list(product(ENCODER_CASES, DECODER_CASES))
 
 
-def often(pair: tuple[str, str]) -> bool:
-    """Whether a pair is tried in every run: each encoder with a third of the decoders and each decoder likewise."""
+def every_run(pair: tuple[str, str]) -> bool:
+    """Whether a pair is tested in every run: each encoder with a third of the decoders, and each decoder likewise."""
     encoder, decoder = list(ENCODER_CASES).index(pair[0]), list(DECODER_CASES).index(pair[1])
     return not encoder or not decoder or (encoder + decoder) % 3 == 0
 
 
-TRIED = [pytest.param(pair, marks=[] if often(pair) else pytest.mark.slow) for pair in PAIRS]
+TESTED = [pytest.param(pair, marks=[] if every_run(pair) else pytest.mark.slow) for pair in PAIRS]
 
 
 @pytest.fixture(autouse=True)
@@ -161,13 +131,13 @@ def build(encoder: str, decoder: str, tie: str = "target", smoothing: float = 0.
         decoder=DECODER_CASES[decoder],
     )
     model = EncoderDecoder(config, VOCABULARY + 2, VOCABULARY, space=SPACE)
-    with torch.no_grad():  # away from the tidy start, so that biases and norms matter
-        for part in model.parameters():
-            part.add_(0.1 * torch.randn_like(part))
+    with torch.no_grad():  # so that biases and norms matter
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
     return model
 
 
-@pytest.fixture(scope="module", params=TRIED, ids=lambda pair: f"{pair[0]}>{pair[1]}")
+@pytest.fixture(scope="module", params=TESTED, ids=lambda pair: f"{pair[0]}>{pair[1]}")
 def built(request: pytest.FixtureRequest) -> EncoderDecoder:
     torch.set_default_dtype(torch.float64)
     return build(*request.param).eval()

@@ -1,4 +1,4 @@
-"""A model that is in half precision as a whole, as predict --precision bfloat16 has it, gives what it gave, nearly."""
+"""A model converted to bfloat16 (predict --precision bfloat16) gives nearly the same scores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragoman.data.tokenizers.base import SOS
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES, SOURCES, TARGETS, build
 
 FIRST = next(iter(ENCODER_CASES)), next(iter(DECODER_CASES))
-PAIRS = [(one, FIRST[1]) for one in ENCODER_CASES] + [(FIRST[0], one) for one in DECODER_CASES]
+PAIRS = [(encoder, FIRST[1]) for encoder in ENCODER_CASES] + [(FIRST[0], decoder) for decoder in DECODER_CASES]
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # CPUs without bfloat16
@@ -22,8 +22,8 @@ def test_all_weights_in_half_precision(encoder: str, decoder: str) -> None:
         found = model.bfloat16().score(batch).log_probabilities
         torch.testing.assert_close(found, expected, rtol=0.0, atol=0.15)
         tokens, state = torch.full((len(SOURCES),), SOS), model.start(batch)
-        for place in range(2):
+        for index in range(2):
             following, state = model.step(tokens, state)
             assert following.dtype == torch.float32
-            tokens = batch.target[:, place]
-            torch.testing.assert_close(following.gather(1, tokens[:, None])[:, 0], found[:, place], rtol=0.0, atol=0.15)
+            tokens = batch.target[:, index]
+            torch.testing.assert_close(following.gather(1, tokens[:, None])[:, 0], found[:, index], rtol=0.0, atol=0.15)

@@ -1,11 +1,11 @@
-"""Law 11: every encoder with every decoder learns copy and reverse of short random rows, end to end, in seconds."""
+"""Law 11: every encoder and every decoder learns to copy and to reverse short random rows."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -18,18 +18,21 @@ from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import LinearConfig
-from dragoman.models.convs2s import ConvS2SDecoderConfig, ConvS2SEncoderConfig
+from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
-from dragoman.models.elmo import ElmoEncoderConfig
-from dragoman.models.encoder_decoder import DECODERS as ALL_DECODERS
-from dragoman.models.encoder_decoder import ENCODERS as ALL_ENCODERS
-from dragoman.models.encoder_decoder import DecoderConfig, EncoderConfig, EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.models.encoders.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
+from dragoman.models.encoders.elmo import ElmoEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.entries import Entry
+from dragoman.models.registry import DECODERS as ALL_DECODERS
+from dragoman.models.registry import ENCODERS as ALL_ENCODERS
+from dragoman.models.registry import DecoderConfig, EncoderConfig
 from dragoman.models.transformer import TransformerConfig
 
 WORDS, LONGEST = 7, 4
@@ -38,7 +41,7 @@ LETTERS, SPACE = 3, VOCABULARY - 1  # two letters spell a word
 SEED = 1
 
 GRU = RecurrentEncoderConfig(cell=GRUConfig(), embedding=24, width=32, dropout=0.0)
-PLACES = LearnedConfig(max_positions=16)
+POSITIONS = LearnedConfig(max_positions=16)
 TRANSFORMER = TransformerConfig(layers=2, width=32, heads=4, feedforward=64, dropout=0.0)
 ENCODERS: dict[str, EncoderConfig] = {
     "transformer": TRANSFORMER,
@@ -52,10 +55,10 @@ ENCODERS: dict[str, EncoderConfig] = {
     "peephole": RecurrentEncoderConfig(
         cell=PeepholeLSTMConfig(), embedding=24, width=96, dropout=0.0, direction="backward"
     ),
-    "convolutional": ConvS2SEncoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=PLACES),
+    "convs2s": ConvS2SEncoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=POSITIONS),
     "kalchbrenner": KalchbrennerConfig(width=32, max_positions=8, dropout=0.0),
     "multi-kernel": MultiKernelConfig(
-        kernels=(1, 3), layers=1, embedding=24, width=32, dropout=0.0, non_local=True, positions=PLACES
+        kernels=(1, 3), layers=1, embedding=24, width=32, dropout=0.0, non_local=True, positions=POSITIONS
     ),
     "dense": DenseEncoderConfig(max_positions=5, layers=1, embedding=16, hidden=96, width=32, dropout=0.0),
     "character-words": CharacterWordsConfig(embedding=16, kernels=(1, 2), filters=(8, 40), inner=GRU),
@@ -73,8 +76,8 @@ DECODERS: dict[str, DecoderConfig] = {
     "gru": RecurrentDecoderConfig(
         cell=GRUConfig(), layers=1, embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0
     ),
-    "fixed context": FixedContextDecoderConfig(embedding=24, width=48, dropout=0.0),
-    "context at every step": FixedContextDecoderConfig(
+    "fixed-context": FixedContextDecoderConfig(embedding=24, width=48, dropout=0.0),
+    "fixed-context-every-step": FixedContextDecoderConfig(
         cell=GRUConfig(reset="before"), embedding=24, width=48, dropout=0.0, context="every-step"
     ),
     "luong": LuongDecoderConfig(embedding=24, width=32, dropout=0.0),
@@ -87,12 +90,12 @@ DECODERS: dict[str, DecoderConfig] = {
         context_to="all",
         residual_from=3,
     ),
-    "convolutional": ConvS2SDecoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=PLACES),
+    "convs2s": ConvS2SDecoderConfig(layers=2, embedding=24, width=32, dropout=0.0, positions=POSITIONS),
 }
 
 
 class Lesson(NamedTuple):
-    """A pair and how it is trained; seeds 1 to 4 all reach 97 % on both tasks."""
+    """A pair and its training; seeds 1 to 4 all reach 97 % on both tasks."""
 
     encoder: str
     decoder: str
@@ -110,13 +113,13 @@ LESSONS = [
     Lesson("gru", "gru", 1.2e-2, 130, 32),
     Lesson("shallow transformer", "lstm", 8e-3, 150, 32),
     Lesson("lstm", "transformer", 7e-3, 180, 64),
-    Lesson("wide lstm", "fixed context", 1.2e-2, 250, 64),
-    Lesson("peephole", "context at every step", 1.2e-2, 250, 64),
+    Lesson("wide lstm", "fixed-context", 1.2e-2, 250, 64),
+    Lesson("peephole", "fixed-context-every-step", 1.2e-2, 250, 64),
     Lesson("lstm", "luong", 1.2e-2, 130, 32),
     Lesson("gru", "gnmt", 1.2e-2, 150, 32),
-    Lesson("convolutional", "convolutional", 1.2e-2, 150, 64),
+    Lesson("convs2s", "convs2s", 1.2e-2, 150, 64),
     Lesson("kalchbrenner", "gru", 1.2e-2, 150, 64),
-    Lesson("multi-kernel", "convolutional", 1.2e-2, 150, 64),
+    Lesson("multi-kernel", "convs2s", 1.2e-2, 150, 64),
     Lesson("dense", "lstm", 8e-3, 250, 128),
     Lesson("character-words", "gru", 1.2e-2, 180, 64),
     Lesson("modern transformer", "linear transformer", 7e-3, 180, 64),
@@ -125,9 +128,25 @@ LESSONS = [
 ]
 
 
+def learner(entry: Entry) -> Any:
+    """The settings of a registered architecture for which there is no lesson above."""
+    return entry.learner or entry.example
+
+
+# A new architecture needs no line here: its registered settings learn beside an LSTM or GRU.
+for entry in ALL_ENCODERS.values():
+    if not any(type(ENCODERS[lesson.encoder]) is entry.config for lesson in LESSONS):
+        ENCODERS[entry.example.kind] = learner(entry)
+        LESSONS.append(Lesson(entry.example.kind, "gru", 1.2e-2, 180, 64))
+for entry in ALL_DECODERS.values():
+    if not any(type(DECODERS[lesson.decoder]) is entry.config for lesson in LESSONS):
+        DECODERS[entry.example.kind] = learner(entry)
+        LESSONS.append(Lesson("lstm", entry.example.kind, 1.2e-2, 180, 64))
+
+
 @pytest.fixture(autouse=True)
 def in_float64() -> Iterator[None]:
-    """Learning is not a matter of precision: in place of the laws' float64, float32 on one core."""
+    """Replace the float64 of the other laws by float32 on one core: learning does not depend on precision."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -143,7 +162,7 @@ def answer(task: str, row: list[int]) -> list[int]:
 
 
 def read(lesson: Lesson, row: list[int]) -> list[int]:
-    """The row as the encoder is given it: as it is, or spelled."""
+    """The encoder's input: the row itself, or its words spelled in characters."""
     if lesson.encoder != "character-words":
         return row
     words = ([4 + (word - 4) // LETTERS, 4 + (word - 4) % LETTERS, SPACE] for word in row)
@@ -176,7 +195,7 @@ def learned(lesson: Lesson, task: str, seed: int) -> tuple[float, float]:
         optimizer.zero_grad()
         (loss.total / loss.count).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:  # up in thirty steps, then down to nothing
+        for group in optimizer.param_groups:  # warm up for thirty steps, then decay to zero
             group["lr"] = lesson.rate * min((step + 1) / 30, 1.5 * (1 - step / lesson.steps))
         optimizer.step()
     return before, exact_match(model, lesson, task, unseen)
@@ -188,8 +207,3 @@ def test_law_11_learns(lesson: Lesson, task: str) -> None:
     before, after = learned(lesson, task, SEED)
     assert before < 0.1
     assert after >= 0.95
-
-
-def test_every_family_is_taught() -> None:
-    assert {type(ENCODERS[lesson.encoder]) for lesson in LESSONS} == set(ALL_ENCODERS)
-    assert {type(DECODERS[lesson.decoder]) for lesson in LESSONS} == set(ALL_DECODERS)

@@ -29,7 +29,7 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GP
 
 def model_of(decoder: str, device: str = "cpu") -> EncoderDecoder:
     torch.manual_seed(3)
-    config = EncoderDecoderConfig(tie="none", encoder=ENCODER_CASES["transformer-pre"], decoder=DECODER_CASES[decoder])
+    config = EncoderDecoderConfig(tie="none", encoder=ENCODER_CASES["transformer"], decoder=DECODER_CASES[decoder])
     model = EncoderDecoder(config, VOCABULARY, VOCABULARY).double().to(device).eval()
     with torch.no_grad():
         for part in model.parameters():
@@ -161,7 +161,7 @@ def test_weights_at_another_address_are_captured_anew() -> None:
 def test_graphs_read_the_same_positions_after_a_longer_output(width: int) -> None:
     """A request beyond the 256 positions of the first table must leave the graphs of shorter ones as they are."""
     positions._TABLES.clear()
-    model = model_of("transformer-pre", "cuda")
+    model = model_of("transformer", "cuda")
     batch = batch_of(SOURCES).to(torch.device("cuda"))
     config = SearchConfig(beam=width, max_length=24, min_length=24)
     before = [search(model, batch, config, 1.0) for _ in range(5)]

@@ -22,12 +22,12 @@ from tests.decoding.test_speculative import some_sources
 
 # A family on either side at least once.
 FAMILIES = [
-    ("transformer-pre", "transformer-pre"),
+    ("transformer", "transformer"),
     ("transformer-post", "gru"),
-    ("lstm", "lstm"),
+    ("recurrent", "recurrent"),
     ("gru", "gnmt"),
-    ("plain-backward-norm", "fixed context"),
-    ("convolutional", "convolutional"),
+    ("plain-backward-norm", "fixed-context"),
+    ("convs2s", "convs2s"),
     ("multi-kernel", "luong"),
     ("rotary-rms-gated-grouped", "relative-local"),
     ("linear", "linear"),

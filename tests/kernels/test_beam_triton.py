@@ -76,7 +76,7 @@ def test_a_step_is_settled_as_torch_settles_it(width: int, certain: bool, vocabu
 def test_a_search_in_kernels_writes_what_the_plain_one_writes(decoder: str, width: int) -> None:
     """In float32, over a vocabulary that is read in chunks; sources end at different times."""
     torch.manual_seed(3)
-    config = EncoderDecoderConfig(tie="none", encoder=ENCODER_CASES["transformer-pre"], decoder=DECODER_CASES[decoder])
+    config = EncoderDecoderConfig(tie="none", encoder=ENCODER_CASES["transformer"], decoder=DECODER_CASES[decoder])
     model = EncoderDecoder(config, VOCABULARY, VOCABULARY).cuda().eval()
     with torch.no_grad():
         for part in model.parameters():

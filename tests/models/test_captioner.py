@@ -19,24 +19,18 @@ from dragoman.kernels.compile import CompiledBlocks
 from dragoman.layers.augmentation import PictureChangesConfig
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, build_attention
-from dragoman.models.captioner import FEATURE_ENCODERS, Captioner, CaptionerConfig, attended, unevenness
+from dragoman.models.captioner import Captioner, CaptionerConfig, doubly_stochastic_penalty, with_attention
 from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
-from dragoman.models.encoders.frames import FramesConfig
-from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
-from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.encoders.images import ResNetConfig
+from dragoman.models.registry import FEATURE_ENCODERS
 from dragoman.models.transformer import TransformerConfig
 from dragoman.reports.image_plots import as_grid, draw_attention_over_image, mean_over_heads
 from tests.models.torchvision_stand_in import stand_in
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 VOCABULARY, SIZE = 9, 8
-ENCODERS = {
-    "picture": ResNetConfig(channels=(8, 8), blocks=1, width=10, dropout=0.0),
-    "patches": PatchesConfig(size=4, inner=TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0)),
-    "torchvision": TorchvisionConfig(width=8, dropout=0.0),
-    "frames": FramesConfig(dropout=0.0, inner=RecurrentEncoderConfig(embedding=6, width=8, dropout=0.0)),
-}
+ENCODERS = {entry.example.kind: entry.example for entry in FEATURE_ENCODERS.values()}
 DECODERS = {
     "show-attend-tell": RecurrentDecoderConfig(
         embedding=6, width=9, attention=AdditiveConfig(width=7, gate=True), dropout=0.0
@@ -60,7 +54,7 @@ def in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def build(encoder: str = "picture", decoder: str = "show-attend-tell", weight: float = 0.0) -> Captioner:
+def build(encoder: str = "resnet", decoder: str = "show-attend-tell", weight: float = 0.0) -> Captioner:
     config = CaptionerConfig(encoder=ENCODERS[encoder], decoder=DECODERS[decoder], doubly_stochastic=weight)
     assert list(config.problems()) == []
     model = Captioner(config, 3 * SIZE, VOCABULARY)
@@ -76,10 +70,6 @@ def pictures(count: int = 3) -> Tensor:
 
 def batch() -> Batch:
     return Batch(pictures(), torch.ones(3, SIZE, dtype=torch.bool), pad_tokens(TARGETS))
-
-
-def test_every_encoder_has_a_case() -> None:
-    assert {type(case) for case in ENCODERS.values()} == set(FEATURE_ENCODERS)
 
 
 @torch.no_grad()
@@ -117,9 +107,11 @@ def test_unevenness_is_the_definition() -> None:
                 if memory_mask[row, place]:
                     seen = sum(float(weights[row, head, token, place]) for token in range(4) if target_mask[row, token])
                     total += (1 - seen) ** 2 / 3
-    assert float(unevenness(weights, target_mask, memory_mask)) == pytest.approx(total)
+    assert float(doubly_stochastic_penalty(weights, target_mask, memory_mask)) == pytest.approx(total)
     even = torch.full((1, 1, 5, 5), 0.2)
-    assert float(unevenness(even, torch.ones(1, 5).bool(), torch.ones(1, 5).bool())) == pytest.approx(0.0)
+    assert float(doubly_stochastic_penalty(even, torch.ones(1, 5).bool(), torch.ones(1, 5).bool())) == pytest.approx(
+        0.0
+    )
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -128,12 +120,12 @@ def test_the_doubly_stochastic_term_is_added_and_trained(decoder: str) -> None:
     uneven.load_state_dict(plain.state_dict())
     whole = batch()
     memory = plain.encode(whole.source, whole.source_mask)
-    _, layers = attended(plain.decoder_head, lambda: plain.decoder_head.loss(memory, whole.target, 0.1))
+    _, layers = with_attention(plain.decoder_head, lambda: plain.decoder_head.loss(memory, whole.target, 0.1))
     assert len(layers) == (2 if decoder == "transformer" else 1)
     for weights in layers:
         assert weights.shape == (3, 2 if decoder == "transformer" else 1, 6, 4)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-    term = torch.stack([unevenness(one, whole.target != PAD, memory.mask) for one in layers]).mean()
+    term = torch.stack([doubly_stochastic_penalty(one, whole.target != PAD, memory.mask) for one in layers]).mean()
     torch.testing.assert_close(uneven(whole).total, plain(whole).total + 0.7 * term, **CLOSE)
     assert uneven.eval()(whole).total.item() == pytest.approx(plain.eval()(whole).total.item())  # training alone
     uneven.train()
@@ -159,9 +151,9 @@ def test_the_doubly_stochastic_term_is_added_and_trained(decoder: str) -> None:
 def test_the_term_is_there_when_blocks_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **more: compiled(function, backend="eager", **more))
-    model, whole = build("picture", "transformer", weight=0.7), batch()
+    model, whole = build("resnet", "transformer", weight=0.7), batch()
     plain, blocks = model(whole), CompiledBlocks(model)
-    assert blocks.modules == [model.decoder_head.costs]
+    assert blocks.modules == [model.decoder_head.cross_entropy]
     with blocks.enabled():
         torch.testing.assert_close(model(whole).total, plain.total, **CLOSE)
 

@@ -16,7 +16,6 @@ from dragoman.data.batch import Batch
 from dragoman.data.collate import (
     Collator,
     ScalarCollator,
-    SeparateTextsCollator,
     SeriesCollator,
     TagCollator,
     TokenCollator,
@@ -117,7 +116,7 @@ def test_padding_and_neighbours_change_no_label(encoder: str) -> None:
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("encoder", ["lstm", "transformer-pre", "character-words"])
+@pytest.mark.parametrize("encoder", ["recurrent", "transformer", "character-words"])
 def test_padding_and_neighbours_change_no_label_however_pooled(encoder: str, pooling: str) -> None:
     check_laws(classifier(encoder, pooling=POOLINGS[pooling], hidden=4), LABELLED, LABELS)
 
@@ -190,7 +189,7 @@ def test_a_word_is_read_at_its_first_token_or_as_their_mean() -> None:
 
 
 def test_two_texts_apart_are_compared_by_four_vectors() -> None:
-    model = classifier("lstm", texts="apart")
+    model = classifier("recurrent", texts="apart")
     form = Collator(SeparateTextsCollator(separator=VOCABULARY + 1), ScalarCollator())
     pairs = [([5, 6], [8]), ([9], [4, 10, 8, 5])]
     batch = form.collate([[*one, VOCABULARY + 1, *other] for one, other in pairs], [[0], [1]])
@@ -232,5 +231,5 @@ def test_the_illustration_has_as_many_parameters_as_it_should(pooling: Any, coun
 
 
 def test_training_steps_of_these_tasks_can_be_captured() -> None:
-    assert classifier("lstm").graph_blockers == tagger("transformer-pre", crf=True).graph_blockers == []
+    assert classifier("recurrent").graph_blockers == tagger("transformer", crf=True).graph_blockers == []
     assert "character-words" in tagger("character-words").graph_blockers[0]

@@ -17,21 +17,15 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.convolution import NormalisedConvolution
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
-from dragoman.models.convs2s import (
-    ConvS2SDecoder,
-    ConvS2SDecoderConfig,
-    ConvS2SDecoderLayer,
-    ConvS2SEncoder,
-    ConvS2SEncoderConfig,
-    ConvS2SEncoderLayer,
-    ConvS2SInput,
-)
+from dragoman.models.convs2s import ConvS2SInput
+from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig, ConvS2SDecoderLayer
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.convs2s import ConvS2SEncoder, ConvS2SEncoderConfig, ConvS2SEncoderLayer
 from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder, MultiKernelLayer
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.encoders.table import ROW_ENCODERS
+from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 WORDS = 12
@@ -106,19 +100,20 @@ def added(left: Rows, right: Rows) -> Rows:
 
 
 def embedded(layer: ConvS2SInput, tokens: Sequence[int]) -> Rows:
-    table = layer.positions.table
-    return [layer.embedding.weight[token] + table[place] for place, token in enumerate(tokens)]
+    weight = layer.embedding.weight
+    positions = layer.positions(weight.new_zeros(1, len(tokens), weight.shape[1]), 0)[0]
+    return [weight[token] + position for token, position in zip(tokens, positions, strict=True)]
 
 
 def plain_encoder(encoder: ConvS2SEncoder, tokens: Sequence[int], attentions: int) -> tuple[Rows, Rows]:
     """z and what is read of it."""
     e = embedded(encoder.input, tokens)
-    x = mapped(encoder.enter, e)
+    x = mapped(encoder.project_in, e)
     for layer in encoder.layers:
         assert isinstance(layer, ConvS2SEncoderLayer)
         kernel = layer.convolution.kernel
-        x = added(gated(layer.convolution.convolution, x, (kernel - 1) // 2), mapped(layer.around, x))
-    z = mapped(encoder.leave, x)
+        x = added(gated(layer.convolution.convolution, x, (kernel - 1) // 2), mapped(layer.shortcut, x))
+    z = mapped(encoder.project_out, x)
     share = 1 / (2 * attentions)
     z = [share * row + (1 - share) * row.detach() for row in z]  # only that share of the gradient comes through
     return z, added(z, e)
@@ -127,7 +122,7 @@ def plain_encoder(encoder: ConvS2SEncoder, tokens: Sequence[int], attentions: in
 def plain_decoder(decoder: ConvS2SDecoder, tokens: Sequence[int], keys: Rows, values: Rows) -> Rows:
     keys, values = mapped(decoder.key, keys), mapped(decoder.value, values)
     g = embedded(decoder.input, tokens)
-    x = mapped(decoder.enter, g)
+    x = mapped(decoder.project_in, g)
     for layer in decoder.layers:
         assert isinstance(layer, ConvS2SDecoderLayer)
         h = gated(layer.convolution.convolution, x, layer.convolution.kernel - 1)
@@ -137,8 +132,8 @@ def plain_decoder(decoder: ConvS2SDecoder, tokens: Sequence[int], keys: Rows, va
             weights = scores.exp() / scores.exp().sum()
             read = sum((weight * value for weight, value in zip(weights, values, strict=True)), torch.zeros(()))
             contexts.append(read * len(keys) * (1 / len(keys)) ** 0.5)  # eq. 2, then m √(1/m) of section 3.5
-        x = added(added(mapped(layer.attention.output, contexts), h), mapped(layer.around, x))
-    return mapped(decoder.leave, x)
+        x = added(added(mapped(layer.attention.output, contexts), h), mapped(layer.shortcut, x))
+    return mapped(decoder.project_out, x)
 
 
 def whole(source: int, target: int, attentions: int | None = None) -> EncoderDecoder:
@@ -337,7 +332,7 @@ def test_sentence_convolution_is_a_loop_over_sentences() -> None:
 def test_a_source_too_long_is_refused_by_its_length_and_padding_is_not(
     config: KalchbrennerConfig | DenseEncoderConfig,
 ) -> None:
-    encoder = ROW_ENCODERS[type(config)](config, table(4)).eval()
+    encoder = SEQUENCE_ENCODERS[type(config)].module(config, table(4)).eval()
     batch = batch_of([[5] * 5, [5]])
     padded = nn.functional.pad(batch.source, (0, 4))
     encoder(padded, padded != PAD)

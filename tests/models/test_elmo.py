@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from dragoman.config import settings
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.models.elmo import BiLM, BiLMConfig, ElmoEncoderConfig
+from dragoman.models.bilm import BiLM, BiLMConfig
+from dragoman.models.encoders.elmo import ElmoEncoderConfig
 
 WORDS = 19
 ROWS = [[5, 6, 7, 8, 9], [10], [11, 12, 13]]
@@ -35,7 +36,7 @@ def model() -> Iterator[BiLM]:
 def torchs(model: BiLM) -> tuple[nn.LSTM, nn.LSTM]:
     """Two stacks of torch's own with the same weights."""
     out = []
-    for stack in (model.encoder.ahead, model.encoder.back):
+    for stack in (model.encoder.forward_layers, model.encoder.backward_layers):
         theirs = nn.LSTM(6, 6, num_layers=2, batch_first=True)
         with torch.no_grad():
             for number, layer in enumerate(stack):
@@ -69,7 +70,7 @@ def test_the_loss_is_that_of_two_lstms(model: BiLM) -> None:
     assert int(loss.count) == (2 * lengths - 1).sum() == 21
     loss.total.backward()
     unused = {name for name, part in model.named_parameters() if part.grad is None}
-    assert unused == {"encoder.mix", "encoder.scale"}
+    assert unused == {"encoder.layer_weights", "encoder.scale"}
 
 
 def test_features_are_the_mean_of_all_layers(model: BiLM) -> None:
@@ -77,7 +78,7 @@ def test_features_are_the_mean_of_all_layers(model: BiLM) -> None:
     batch = batch_of(ROWS)
     memory = model.encoder(batch.source, batch.source_mask)
     assert memory.values.shape == (3, 6, 12)
-    shares = model.encoder.mix.exp() / model.encoder.mix.exp().sum()
+    shares = model.encoder.layer_weights.exp() / model.encoder.layer_weights.exp().sum()
     for place, row in enumerate(ROWS):
         text = torch.tensor([[SOS, *row, EOS]])
         embedded = nn.functional.embedding(text, model.output.weight)

@@ -27,7 +27,7 @@ from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.non_autoregressive import (
     ALIGNMENTS,
-    DECODERS,
+    PARALLEL_DECODERS,
     AlignmentConfig,
     CTCConfig,
     FeedForwardStackConfig,
@@ -48,9 +48,12 @@ DECODER_CASES: dict[str, ParallelDecoderConfig] = {
         layers=1, width=8, heads=2, feedforward=9, dropout=0.0, positions=LearnedConfig(max_positions=60)
     ),
 }
-ALIGNMENT_CASES: dict[str, AlignmentConfig] = {"ctc": CTCConfig(upsample=3), "length": LengthPredictorConfig(longest=7)}
+ALIGNMENT_CASES: dict[str, AlignmentConfig] = {
+    "ctc": CTCConfig(upsample=3),
+    "length": LengthPredictorConfig(max_length=7),
+}
 CASES = list(itertools.product(ENCODER_CASES, ["feed-forward"], ALIGNMENT_CASES))
-CASES += [("transformer-pre", *pair) for pair in itertools.product(["lstm", "transformer"], ALIGNMENT_CASES)]
+CASES += [("transformer", *pair) for pair in itertools.product(["lstm", "transformer"], ALIGNMENT_CASES)]
 
 SOURCES = [[5, 6, 7, 8, 9], [10, 4], [4, 8, 7], [4]]
 TARGETS = [[4, 5, 6], [7, 8, 8, 6, 4, 5], [], [5, 5]]
@@ -109,7 +112,7 @@ def assert_same(left: tuple[Tensor, dict[str, Tensor]], right: tuple[Tensor, dic
 
 
 def test_every_table_entry_has_a_case() -> None:
-    assert {type(case) for case in DECODER_CASES.values()} == set(DECODERS)
+    assert {type(case) for case in DECODER_CASES.values()} == set(PARALLEL_DECODERS)
     assert {type(case) for case in ALIGNMENT_CASES.values()} == set(ALIGNMENTS)
     assert {decoder for _, decoder, _ in CASES} == set(DECODER_CASES)
 
@@ -169,7 +172,7 @@ def test_law_9_accumulated_gradients_are_those_of_one_batch(model: NonAutoregres
 
 def test_gradient_is_that_of_small_changes(model: NonAutoregressive, batch: Batch) -> None:
     _, found = gradients(model, batch)
-    names = ("output.weight", "alignment.upsample.split.weight", "alignment.length.bias", "alignment.enter.weight")
+    names = ("output.weight", "alignment.upsample.split.weight", "alignment.length.bias", "alignment.project.weight")
     for name, part in model.named_parameters():
         if name in names:
             step = torch.zeros_like(part).flatten()
@@ -229,7 +232,7 @@ def test_ctc_smoothing_is_a_share_of_the_uniform_distribution() -> None:
 
 def test_targets_without_a_path_give_no_loss_and_are_told() -> None:
     """Two positions for each source token: [4] has four with its <eos>; equal neighbours need a blank between."""
-    model = built("transformer-pre", "feed-forward", CTCConfig(upsample=2), smoothing=0.1).train()
+    model = built("transformer", "feed-forward", CTCConfig(upsample=2), smoothing=0.1).train()
     sources = [[4], [4], [4], [4], [4]]
     targets = [[5, 6, 7, 8], [5, 6, 7, 8, 4], [5, 5, 6], [5, 5, 6, 6], [7]]
     batch = batch_of(sources, targets)
@@ -270,7 +273,7 @@ def test_best_path_decides_what_is_correct() -> None:
 
 
 def test_length_loss_is_the_length_and_the_tokens() -> None:
-    model = built("lstm", "lstm", LengthPredictorConfig(longest=6)).eval()
+    model = built("recurrent", "lstm", LengthPredictorConfig(max_length=6)).eval()
     for source, target in zip(SOURCES, TARGETS, strict=True):
         batch = batch_of([source], [target])
         memory = model.encode(batch.source, batch.source_mask)
@@ -278,7 +281,7 @@ def test_length_loss_is_the_length_and_the_tokens() -> None:
         expected = [length.item()]
         if target:
             vectors = resized(memory.values, torch.tensor([len(source) + 1]), torch.tensor([len(target)]), len(target))
-            vectors = model.alignment.enter(vectors)
+            vectors = model.alignment.project(vectors)
             hidden = model.decoder(vectors * 5**-0.5, torch.ones(1, len(target), dtype=torch.bool)).values
             tokens = model.output(hidden)[0].log_softmax(-1)
             expected = [*(tokens[place, token].item() for place, token in enumerate(target)), *expected]
@@ -288,7 +291,7 @@ def test_length_loss_is_the_length_and_the_tokens() -> None:
 
 def test_length_smoothing_is_torchs_on_the_tokens() -> None:
     batch = batch_of(SOURCES, TARGETS)
-    model = built("gru", "feed-forward", LengthPredictorConfig(longest=6), smoothing=0.2).train()
+    model = built("gru", "feed-forward", LengthPredictorConfig(max_length=6), smoothing=0.2).train()
     total = 0.0
     for source, target in zip(SOURCES, TARGETS, strict=True):
         alone = batch_of([source], [target])
@@ -297,13 +300,13 @@ def test_length_smoothing_is_torchs_on_the_tokens() -> None:
         total -= scores[-1].item()
         if target:
             size = torch.tensor([len(target)])
-            written = model.alignment.write(model.write, memory.values, memory.mask, size, len(target))
+            written = model.alignment.emit(model.log_probabilities, memory.values, memory.mask, size, len(target))
             total += F.cross_entropy(written[0], torch.tensor(target), reduction="sum", label_smoothing=0.2).item()
     assert model(batch).total.item() == pytest.approx(total, abs=1e-9)
 
 
 def test_longer_targets_than_the_longest_give_no_loss() -> None:
-    model = built("gru", "transformer", LengthPredictorConfig(longest=3), smoothing=0.1).train()
+    model = built("gru", "transformer", LengthPredictorConfig(max_length=3), smoothing=0.1).train()
     batch = batch_of(SOURCES, TARGETS)
     assert model.reachable(batch).tolist() == [True, False, True, True]
     fitting = batch_of([SOURCES[row] for row in (0, 2, 3)], [TARGETS[row] for row in (0, 2, 3)])
@@ -315,7 +318,7 @@ def test_longer_targets_than_the_longest_give_no_loss() -> None:
 
 
 def test_lengths_keep_to_the_limits() -> None:
-    model = built("gru", "feed-forward", LengthPredictorConfig(longest=7)).eval()
+    model = built("gru", "feed-forward", LengthPredictorConfig(max_length=7)).eval()
     written = model.emissions(batch_of(SOURCES), torch.tensor([3, 1, 8, 50]), 5)
     assert isinstance(written, LengthBeam)
     possible = written.length_scores > -math.inf
@@ -354,7 +357,7 @@ def test_upsampling_splits_every_vector_by_matrices_of_its_own() -> None:
 
 def test_tied_output_is_the_source_table() -> None:
     config = NonAutoregressiveConfig(
-        tie="all", encoder=ENCODER_CASES["lstm"], decoder=replace(DECODER_CASES["lstm"], width=6)
+        tie="all", encoder=ENCODER_CASES["recurrent"], decoder=replace(DECODER_CASES["lstm"], width=6)
     )
     model = NonAutoregressive(config, VOCABULARY, VOCABULARY)
     assert model.output.weight is model.encoder.embedding.weight  # type: ignore[attr-defined]
@@ -380,7 +383,7 @@ def test_only_models_without_feedback_write_at_once() -> None:
 def test_half_precision_gives_a_finite_loss_in_float32() -> None:
     torch.set_default_dtype(torch.float32)
     for alignment in ALIGNMENT_CASES.values():
-        model = built("transformer-pre", "transformer", alignment).train()
+        model = built("transformer", "transformer", alignment).train()
         with torch.autocast("cpu", torch.bfloat16):
             loss = model(batch_of(SOURCES, TARGETS)).total
         assert loss.dtype == torch.float32

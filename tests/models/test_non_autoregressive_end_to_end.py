@@ -48,7 +48,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
     folder = tmp_path_factory.mktemp("non-autoregressive")
     write_rows(folder / "pairs.tsv", [(word, word.upper()) for word in WORDS])
     with quiet_machine(folder / "cache"):
-        for name, alignment in (("ctc", {"kind": "ctc", "upsample": 2}), ("length", {"kind": "length", "longest": 9})):
+        for name, alignment in (
+            ("ctc", {"kind": "ctc", "upsample": 2}),
+            ("length", {"kind": "length", "max_length": 9}),
+        ):
             whole = table(folder, alignment)
             (folder / f"{name}.toml").write_text(dragoman.config.settings.dump(config.build(whole)), encoding="utf-8")
             dragoman.train(whole, folder / name, quiet=True)

@@ -12,11 +12,10 @@ import torch
 from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
-from dragoman.models.encoder_decoder import EncoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.non_autoregressive import ALIGNMENTS as ALL_ALIGNMENTS
-from dragoman.models.non_autoregressive import DECODERS as ALL_DECODERS
 from dragoman.models.non_autoregressive import (
+    PARALLEL_DECODERS,
     AlignmentConfig,
     CTCConfig,
     FeedForwardStackConfig,
@@ -25,6 +24,7 @@ from dragoman.models.non_autoregressive import (
     NonAutoregressiveConfig,
     ParallelDecoderConfig,
 )
+from dragoman.models.registry import EncoderConfig
 from dragoman.models.transformer import TransformerConfig
 
 SEEDS = (1, 2, 3)  # CTC models this small now and then start so badly that they stay so: one start of three must do
@@ -39,7 +39,7 @@ DECODERS: dict[str, ParallelDecoderConfig] = {
     "lstm": LSTM,
     "transformer": TransformerConfig(layers=1, width=32, heads=4, feedforward=64, dropout=0.0),
 }
-ALIGNMENTS: dict[str, AlignmentConfig] = {"ctc": CTCConfig(upsample=2), "length": LengthPredictorConfig(longest=6)}
+ALIGNMENTS: dict[str, AlignmentConfig] = {"ctc": CTCConfig(upsample=2), "length": LengthPredictorConfig(max_length=6)}
 
 
 class Lesson(NamedTuple):
@@ -146,5 +146,5 @@ def test_everything_is_taught() -> None:
     assert {(lesson.decoder, lesson.alignment) for lesson in LESSONS} == {
         (decoder, alignment) for decoder in DECODERS for alignment in ALIGNMENTS
     }
-    assert {type(config) for config in DECODERS.values()} == set(ALL_DECODERS)
+    assert {type(config) for config in DECODERS.values()} == set(PARALLEL_DECODERS)
     assert {type(config) for config in ALIGNMENTS.values()} == set(ALL_ALIGNMENTS)

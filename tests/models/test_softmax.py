@@ -12,7 +12,7 @@ from torch import nn
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels import half_precision_rnn as half
-from dragoman.models.convs2s import ConvS2SDecoderConfig
+from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
@@ -48,10 +48,10 @@ def test_rows_that_only_fill_up_the_table_change_nothing(monkeypatch: pytest.Mon
     for alignment in (1, 8):
         monkeypatch.setitem(half.ALIGNED, "cpu", alignment)
         with torch.autocast("cpu", torch.bfloat16):
-            assert softmax.aligned_scores(hidden, output).shape[-1] == (41 if alignment == 1 else 48)
+            assert softmax.aligned_logits(hidden, output).shape[-1] == (41 if alignment == 1 else 48)
             loss = full_loss(FullSoftmaxConfig(), hidden, target, output, 0.1)
         found.append((loss, *torch.autograd.grad(loss.sum(), wanted)))
-    assert softmax.aligned_scores(hidden, output).shape[-1] == 41  # single precision has no need of it
+    assert softmax.aligned_logits(hidden, output).shape[-1] == 41  # single precision has no need of it
     for plain, filled in zip(*found, strict=True):
         torch.testing.assert_close(filled, plain, rtol=1e-2, atol=1e-2)
 
@@ -123,7 +123,7 @@ def test_testing_sees_the_whole_vocabulary() -> None:
 def test_decays_are_those_of_the_paper(forcing: ForcingConfig, points: dict[int, float]) -> None:
     """Bengio et al. 2015 section 2.4."""
     for step, expected in points.items():
-        assert forcing.truth(step) == pytest.approx(expected, abs=1e-12)
+        assert forcing.teacher_probability(step) == pytest.approx(expected, abs=1e-12)
 
 
 DECODERS = {

@@ -197,6 +197,7 @@ class FixedContextDecoder(nn.Module):
     """No attention: what the encoder's last state does not hold is lost."""
 
     max_positions = None
+    unused_memory = ("keys", "values", "mask")
 
     def __init__(self, config: FixedContextDecoderConfig, embedding: Embedding, memory_width: int) -> None:
         super().__init__()
@@ -250,6 +251,7 @@ class RecurrentDecoder(nn.Module):
     """s_i = f(s_{i−1}, y_{i−1}, c_i) with c_i attended by s_{i−1}; readout from s_i, y_{i−1} and c_i."""
 
     max_positions = None
+    unused_memory: tuple[str, ...] = ()
 
     def __init__(self, config: RecurrentDecoderConfig, embedding: Embedding, memory_width: int) -> None:
         super().__init__()
@@ -321,6 +323,7 @@ class LuongDecoder(nn.Module):
     """h_t by the cells, c_t attended by h_t, ã_t = tanh(W_c [c_t; h_t]) (Luong 2015 eq. 5)."""
 
     max_positions = None
+    unused_memory: tuple[str, ...] = ()
 
     def __init__(self, config: LuongDecoderConfig, embedding: Embedding, memory_width: int) -> None:
         super().__init__()

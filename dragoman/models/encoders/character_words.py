@@ -15,7 +15,7 @@ from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.convolution import CharacterConvolution
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.encoders.table import ROW_ENCODERS, RowEncoderConfig
+from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class CharacterWordsConfig:
     )
     hashed_dropout: Share = setting(0.0, help="share of words whose hashed vector is left out while training")
     dropout: Share = setting(0.0, help="on a word's vector")
-    inner: RowEncoderConfig = setting(RecurrentEncoderConfig(), help="what reads the words' vectors")
+    inner: SequenceEncoderConfig = setting(RecurrentEncoderConfig(), help="what reads the words' vectors")
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
@@ -128,18 +128,6 @@ def hash_of(letters: Tensor, salt: int) -> Tensor:
     return number
 
 
-class Vectors(nn.Module):
-    """Stands where an encoder expects its embeddings: what it is given are vectors already."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, S, D), as it is."""
-        return x
-
-
 class CharacterWordsEncoder(nn.Module):
     """Characters to the memory that another encoder makes of their words: one entry a word."""
 
@@ -156,7 +144,7 @@ class CharacterWordsEncoder(nn.Module):
             else None
         )
         self.dropout = nn.Dropout(config.dropout)
-        self.inner = ROW_ENCODERS[type(config.inner)](config.inner, Vectors(config.inner.embedding))
+        self.inner = encoder_of_vectors(config.inner)
         self.width = self.inner.width
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:

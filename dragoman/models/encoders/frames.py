@@ -14,14 +14,10 @@ from torch.nn import functional as F
 from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.layers.blocks import glorot
 from dragoman.models.contracts import Encoder, Memory
-from dragoman.models.encoders.character_words import Vectors
-from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.encoders.table import ROW_ENCODERS, RowEncoderConfig
-from dragoman.models.transformer import TransformerConfig
+from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors, vector_scale
 
 Stride = Annotated[int, Range(1, 8)]
-SCALED_UP = (TransformerConfig, MultiKernelConfig)  # these multiply their embeddings by √width
 
 
 @dataclass(frozen=True)
@@ -81,17 +77,12 @@ class FramesConfig:
     kind: ClassVar[str] = "frames"
     subsampling: SubsamplingConfig = setting(Conv2dSubsamplingConfig(), help="what makes the row shorter")
     dropout: Share = setting(0.1, help="on what the front gives")
-    inner: RowEncoderConfig = setting(RecurrentEncoderConfig(), help="what reads what the front gives")
+    inner: SequenceEncoderConfig = setting(RecurrentEncoderConfig(), help="what reads what the front gives")
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
         if self.inner.embedding == 0:
             yield "inner.embedding: found 0, expected a size: frames have no number of their own"
-
-    @property
-    def width(self) -> int:
-        """Size of the memory."""
-        return self.inner.width
 
 
 class Standardizer(nn.Module):
@@ -109,7 +100,7 @@ class Standardizer(nn.Module):
         self.register_buffer("deviation", torch.ones(features), persistent=False)
 
     @torch.no_grad()
-    def learn(self, mean: Tensor, deviation: Tensor) -> None:
+    def set_scale(self, mean: Tensor, deviation: Tensor) -> None:
         """Take over what is subtracted, and what numbers are then divided by: (F,) each."""
         self.mean.copy_(mean)
         self.deviation.copy_(deviation.clamp(min=1e-5))
@@ -187,8 +178,8 @@ class FramesEncoder(nn.Module):
         size = config.inner.embedding
         self.subsampling: Subsampling = SUBSAMPLINGS[type(config.subsampling)](config.subsampling, features, size)
         self.dropout = nn.Dropout(config.dropout)
-        self.scale = size**-0.5 if isinstance(config.inner, SCALED_UP) else 1.0
-        self.inner = ROW_ENCODERS[type(config.inner)](config.inner, Vectors(size))
+        self.scale = vector_scale(config.inner)
+        self.inner = encoder_of_vectors(config.inner)
         self.width = self.inner.width
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:

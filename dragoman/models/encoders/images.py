@@ -17,9 +17,7 @@ from dragoman.layers.blocks import glorot
 from dragoman.layers.convolution import NonLocal
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.contracts import Encoder, Memory
-from dragoman.models.encoders.character_words import Vectors
-from dragoman.models.encoders.frames import SCALED_UP
-from dragoman.models.encoders.table import ROW_ENCODERS, RowEncoderConfig
+from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors, vector_scale
 from dragoman.models.transformer import TransformerConfig
 
 GROUPS = 8
@@ -52,7 +50,7 @@ class PatchesConfig:
     kind: ClassVar[str] = "patches"
     size: Size = setting(8, help="pixels a side of a square; must divide the picture's")
     dropout: Share = setting(0.0, help="on the squares' vectors")
-    inner: RowEncoderConfig = setting(
+    inner: SequenceEncoderConfig = setting(
         TransformerConfig(layers=4, width=256, heads=4, feedforward=1024, positions=LearnedConfig(max_positions=1024)),
         help="what reads the squares, row after row",
     )
@@ -61,11 +59,6 @@ class PatchesConfig:
         """What the fields cannot say one by one."""
         if self.inner.embedding == 0:
             yield "inner.embedding: found 0, expected a size: squares have no number of their own"
-
-    @property
-    def width(self) -> int:
-        """Size of the memory."""
-        return self.inner.width
 
 
 @dataclass(frozen=True)
@@ -79,6 +72,9 @@ class TorchvisionConfig:
     )
     width: Size = setting(256, help="size of the memory")
     dropout: Share = setting(0.1, help="on the memory")
+
+
+ImageEncoderConfig = ResNetConfig | PatchesConfig | TorchvisionConfig
 
 
 def colours(source: Tensor) -> Tensor:
@@ -249,8 +245,8 @@ class PatchesEncoder(nn.Module):
         assert side % config.size == 0, f"squares of {config.size} pixels do not fill a picture of {side}"
         self.cut = nn.Conv2d(COLOURS, size, config.size, config.size)
         self.dropout = nn.Dropout(config.dropout)
-        self.scale = size**-0.5 if isinstance(config.inner, SCALED_UP) else 1.0
-        self.inner = ROW_ENCODERS[type(config.inner)](config.inner, Vectors(size))
+        self.scale = vector_scale(config.inner)
+        self.inner = encoder_of_vectors(config.inner)
         self.width = self.inner.width
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:

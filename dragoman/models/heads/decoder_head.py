@@ -1,4 +1,4 @@
-"""A decoder with its tables (FIELD C10), for wholes whose sources are not tokens."""
+"""A decoder with its embeddings and output layer, for models whose sources are not tokens (images, audio)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from torch import Tensor, nn
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.layers.blocks import build_embedding
 from dragoman.models.contracts import Decoder, Memory, State, TokenScores
-from dragoman.models.encoder_decoder import DECODERS, DecoderConfig
-from dragoman.models.heads.softmax import CrossEntropy, FullSoftmaxConfig, full_precision, summed_loss
+from dragoman.models.heads.softmax import (
+    CrossEntropy,
+    FullSoftmaxConfig,
+    log_probabilities,
+    summed_loss,
+    token_scores,
+)
+from dragoman.models.registry import DecoderConfig, build_decoder
 
 
 def decoder_head_problems(tie: bool, decoder: DecoderConfig) -> Iterator[str]:
-    """What the settings of a writer cannot say one by one."""
+    """Cross-field validation errors of a decoder head."""
     if tie and decoder.embedding != decoder.output_width:
         yield (
             f"tie: found true, which needs equal sizes, found {decoder.embedding} for the embeddings and "
-            f"{decoder.output_width} for what the decoder writes"
+            f"{decoder.output_width} for the decoder's output"
         )
     elif tie and decoder.embedding == 0:
         yield "tie: found true, which needs learned embeddings, found one-hot vectors (embedding = 0)"
@@ -33,12 +39,12 @@ class DecoderHead(nn.Module):
     decoder: Decoder
 
     def __init__(self, config: DecoderConfig, memory_width: int, vocabulary: int, *, tie: bool) -> None:
-        """tie: the target embeddings are the output table too."""
+        """With `tie` the target embeddings are the output layer's weights too."""
         super().__init__()
         embedding = build_embedding(vocabulary, config.embedding, PAD)
-        self.decoder = DECODERS[type(config)](config, embedding, memory_width)
+        self.decoder = build_decoder(config, embedding, memory_width)
         self.output = nn.Linear(self.decoder.width, vocabulary, bias=False)
-        self.costs = CrossEntropy()
+        self.cross_entropy = CrossEntropy()
         if tie:
             assert isinstance(embedding.weight, nn.Parameter)
             self.output.weight = embedding.weight
@@ -47,35 +53,33 @@ class DecoderHead(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """Most tokens it can write; None: any number."""
+        """How many tokens it can write; None: no limit."""
         return self.decoder.max_positions
 
     def hidden(self, memory: Memory, target: Tensor) -> Tensor:
-        """What the output layer sees of true targets (B, T): (B, T, D)."""
+        """Hidden vectors (B, T, D) under teacher forcing with target (B, T)."""
         inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
         return self.decoder(inputs, self.start(memory))[0]
 
     def loss(self, memory: Memory, target: Tensor, smoothing: float) -> Tensor:
         """Summed cross-entropy over real target tokens: ()."""
         hidden = self.hidden(memory, target)
-        return summed_loss(FullSoftmaxConfig(), hidden, target, self.output, smoothing, self.costs)
+        return summed_loss(FullSoftmaxConfig(), hidden, target, self.output, smoothing, self.cross_entropy)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """Stand before the first target token."""
+        """Make the state before the first target token."""
         return self.decoder.start(memory, capacity)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""
+        """Read tokens (N,) or (N, P); return log-probabilities (N, V) of the next token."""
         hidden, state = self.decoder(tokens if tokens.dim() == 2 else tokens[:, None], state)
-        return full_precision(self.output(hidden[:, -1])).log_softmax(-1), state
+        return log_probabilities(self.output(hidden[:, -1])), state
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read tokens (N, P); give log-probabilities (N, P, V) of what follows each of them."""
+        """Read tokens (N, P); return log-probabilities (N, P, V) of the token after each of them."""
         hidden, state = self.decoder(tokens, state)
-        return full_precision(self.output(hidden)).log_softmax(-1), state
+        return log_probabilities(self.output(hidden)), state
 
     def score(self, memory: Memory, target: Tensor) -> TokenScores:
-        """Log-probability of every target token, and whether it was the first choice."""
-        logits, mask = full_precision(self.output(self.hidden(memory, target))), target != PAD
-        chosen = logits.log_softmax(-1).gather(-1, target[:, :, None])[:, :, 0]
-        return TokenScores(chosen * mask, (logits.argmax(-1) == target) & mask, mask)
+        """Score every target token."""
+        return token_scores(self.output(self.hidden(memory, target)), target)

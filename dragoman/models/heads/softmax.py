@@ -1,4 +1,4 @@
-"""The loss over the target vocabulary: in full, or over a sample of it while training (FIELD F8)."""
+"""Softmax output layers: cross-entropy over the whole vocabulary, or over a sample of it during training."""
 
 from __future__ import annotations
 
@@ -14,67 +14,72 @@ from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels.cpu_cross_entropy import total_loss
 from dragoman.kernels.half_precision_rnn import spare
+from dragoman.models.contracts import TokenScores
+
+
+def token_scores(logits: Tensor, target: Tensor) -> TokenScores:
+    """Score target tokens (B, T) by logits (B, T, V)."""
+    mask = target != PAD
+    chosen = full_precision(logits).log_softmax(-1).gather(-1, target[:, :, None])[:, :, 0]
+    return TokenScores(chosen * mask, (logits.argmax(-1) == target) & mask, mask)
 
 
 def full_precision(x: Tensor) -> Tensor:
-    """At least float32: probabilities are never computed in half precision."""
+    """Convert to at least float32: probabilities are never computed in half precision."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """Log-softmax over the last axis in at least float32, read from half precision in one go."""
+    """Log-softmax over the last axis in at least float32; half precision is read without a copy."""
     precise = torch.float32 if logits.dtype in (torch.bfloat16, torch.float16) else logits.dtype
     return logits.log_softmax(-1, dtype=precise)
 
 
 @dataclass(frozen=True)
 class FullSoftmaxConfig:
-    """Every word of the vocabulary at every place."""
+    """Compare every word of the vocabulary."""
 
     kind: ClassVar[str] = "full"
 
 
 @dataclass(frozen=True)
 class SampledSoftmaxConfig:
-    """The words of the batch and so many others, drawn anew for every batch; testing sees all words.
+    """Compare the words of the batch and a random sample of others; evaluation always compares all words.
 
-    Every batch is a bucket with a vocabulary of its own (Jean et al. 2015). The words drawn stand for all that were
-    not, so their scores are raised by the log of how many each stands for, and the loss estimates the full one.
+    Every batch has its own sample (Jean et al. 2015). A sampled word stands for several words that were not sampled:
+    the log of their number is added to its logit, so that the loss estimates the full one.
     """
 
     kind: ClassVar[str] = "sampled"
-    size: Annotated[int, Range(1, None)] = setting(8192, help="words drawn beside those of the batch")
+    size: Annotated[int, Range(1, None)] = setting(8192, help="number of sampled words, besides those of the batch")
 
 
 SoftmaxConfig = FullSoftmaxConfig | SampledSoftmaxConfig
 
 
 class CrossEntropy(nn.Module):
-    """Of scores (B, T, V) and target (B, T) what each place costs, zero on padding: (B, T)."""
+    """Cross-entropy of logits (B, T, V) and target (B, T) at each position, zero on padding: (B, T)."""
 
     compile_in_training = True  # the compiled code reads half-precision scores without a float32 copy
 
     def forward(self, logits: Tensor, target: Tensor, smoothing: float, vocabulary: int | None = None) -> Tensor:
-        """A share `smoothing` of the target probability is spread over all words; columns after the last are left out.
-
-        Here, so that a compiler sees it and copies nothing.
-        """
+        """Ignore columns from `vocabulary` on; the slice stands here so that a compiler sees it and copies nothing."""
         words = logits if vocabulary in (None, logits.shape[-1]) else logits[..., :vocabulary]
         scores, truth = full_precision(words).flatten(0, 1), target.flatten()
         losses = F.cross_entropy(scores, truth, ignore_index=PAD, reduction="none", label_smoothing=smoothing)
         return losses.view_as(target)
 
 
-def aligned_scores(hidden: Tensor, output: nn.Linear) -> Tensor:
-    """output(hidden), with columns of zeros after the last word where that lets a GPU multiply at its full speed.
+def aligned_logits(hidden: Tensor, output: nn.Linear) -> Tensor:
+    """Compute output(hidden) with zero columns after the last word where a GPU then multiplies at full speed.
 
-    In half precision its matrix units read eight numbers at a time; measured on an H200 with 33,281 words, the three
-    products of a step took 8.3 ms, and 1.3 ms with seven rows of zeros below the table.
+    Tensor cores read eight half-precision numbers at a time. On an H200 with 33,281 words the three products of a step
+    took 8.3 ms, and 1.3 ms with seven rows of zeros below the table.
     """
     more = spare(output.out_features, hidden.device)
     if not more or not torch.is_autocast_enabled(hidden.device.type):
-        found: Tensor = output(hidden)
-        return found
+        logits: Tensor = output(hidden)
+        return logits
     bias = None if output.bias is None else F.pad(output.bias, (0, more))
     return F.linear(hidden, F.pad(output.weight[: output.out_features], (0, 0, 0, more)), bias)
 
@@ -85,11 +90,12 @@ def full_loss(
     target: Tensor,
     output: nn.Linear,
     smoothing: float,
-    costs: CrossEntropy | None = None,
+    cross_entropy: CrossEntropy | None = None,
 ) -> Tensor:
-    """Cross-entropy of each place, zero on padding: hidden (B, T, D), target (B, T) → (B, T)."""
-    found: Tensor = (costs or CrossEntropy())(aligned_scores(hidden, output), target, smoothing, output.out_features)
-    return found
+    """Cross-entropy at each position, zero on padding: hidden (B, T, D), target (B, T) → (B, T)."""
+    logits = aligned_logits(hidden, output)
+    losses: Tensor = (cross_entropy or CrossEntropy())(logits, target, smoothing, output.out_features)
+    return losses
 
 
 def sampled_loss(
@@ -98,13 +104,13 @@ def sampled_loss(
     target: Tensor,
     output: nn.Linear,
     smoothing: float,
-    costs: CrossEntropy | None = None,
+    cross_entropy: CrossEntropy | None = None,
 ) -> Tensor:
-    """The same, estimated from a part of the vocabulary (Jean et al. 2015 section 3)."""
-    vocabulary, places = output.out_features, target.numel()
-    size = min(vocabulary, config.size + places)  # so that every word of the batch surely fits
+    """Like `full_loss`, estimated from a sample of the vocabulary (Jean et al. 2015, section 3)."""
+    vocabulary = output.out_features
+    size = min(vocabulary, config.size + target.numel())  # so that every word of the batch fits
     if size == vocabulary:
-        return full_loss(FullSoftmaxConfig(), hidden, target, output, smoothing, costs)
+        return full_loss(FullSoftmaxConfig(), hidden, target, output, smoothing, cross_entropy)
     device = target.device
     present = torch.zeros(vocabulary, dtype=torch.bool, device=device)
     present[target.flatten()] = True
@@ -115,11 +121,11 @@ def sampled_loss(
     logits = full_precision(F.linear(hidden, output.weight[words], bias))  # (B, T, K)
     given = present.sum()
     stands_for = torch.where(present[words], 1.0, (vocabulary - given) / (size - given)).to(logits.dtype)  # (K,)
-    whole = torch.logsumexp(logits + stands_for.log(), -1)  # (B, T) of the full softmax, estimated
+    normaliser = torch.logsumexp(logits + stands_for.log(), -1)  # (B, T) estimate of the full softmax
     chosen = logits.gather(-1, index[target][:, :, None])[:, :, 0]
-    # Smoothing gives every word of the vocabulary its share; a drawn one speaks for those it stands for.
+    # Label smoothing covers every word of the vocabulary; a sampled word counts for all those it stands for.
     spread = (logits * (stands_for / vocabulary)).sum(-1)
-    losses = whole - (1 - smoothing) * chosen - smoothing * spread
+    losses = normaliser - (1 - smoothing) * chosen - smoothing * spread
     return losses * (target != PAD)
 
 
@@ -135,13 +141,13 @@ def summed_loss(
     target: Tensor,
     output: nn.Linear,
     smoothing: float,
-    costs: CrossEntropy | None = None,
+    cross_entropy: CrossEntropy | None = None,
 ) -> Tensor:
-    """What LOSSES gives, summed; while training on a CPU in chunks, which is faster and needs less memory.
+    """Sum the loss. Training on a CPU computes it in chunks, which is faster and needs less memory.
 
-    Only there: a GPU would have to wait to know how many tokens are real.
+    A GPU would have to wait for the number of real tokens.
     """
     full = isinstance(config, FullSoftmaxConfig)
     if full and torch.is_grad_enabled() and hidden.device.type == "cpu" and hidden.dtype == output.weight.dtype:
         return total_loss(hidden, target, output.weight[: output.out_features], output.bias, smoothing, PAD)
-    return LOSSES[type(config)](config, hidden, target, output, smoothing, costs).sum()
+    return LOSSES[type(config)](config, hidden, target, output, smoothing, cross_entropy).sum()

@@ -1,0 +1,53 @@
+"""A stack of position-wise feed-forward layers, the simplest decoder of non-autoregressive models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor, nn
+
+from dragoman.config.settings import Share, Size, setting
+from dragoman.layers.blocks import FeedForward, Residual, mean_over
+from dragoman.models.contracts import Memory
+
+
+@dataclass(frozen=True)
+class FeedForwardStackConfig:
+    """The same feed-forward layers at every position; positions do not see each other."""
+
+    kind: ClassVar[str] = "feed-forward"
+    layers: Size = setting(1, help="number of feed-forward layers")
+    width: Size = setting(512, help="size of the hidden vectors")
+    feedforward: Size = setting(2048, help="inner size of the feed-forward layers")
+    activation: Literal["relu", "gelu", "silu"] = setting("relu", help="activation of the feed-forward layers")
+    dropout: Share = setting(0.1, help="dropout on the input and on the output of each layer")
+
+    @property
+    def embedding(self) -> int:
+        """Width of the vectors it reads."""
+        return self.width
+
+
+class FeedForwardStack(nn.Module):
+    """Pre-norm residual feed-forward layers with a last norm."""
+
+    def __init__(self, config: FeedForwardStackConfig, embedding: nn.Module) -> None:
+        super().__init__()
+        self.width = config.width
+        self.embedding = embedding
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(
+            FeedForward(config.width, config.feedforward, config.activation, 0.0) for _ in range(config.layers)
+        )
+        self.residuals = nn.ModuleList(Residual(config.width, "pre", config.dropout) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.width)
+
+    def forward(self, source: Tensor, mask: Tensor) -> Memory:
+        """source: what the embedding reads; mask (B, S)."""
+        x = self.dropout(self.embedding(source))
+        for layer, residual in zip(self.layers, self.residuals, strict=True):
+            assert isinstance(residual, Residual)
+            x = residual.leave(x, layer(residual.enter(x)))
+        x = self.norm(x)
+        return Memory(keys=x, values=x, mask=mask, final=(mean_over(x, mask),))

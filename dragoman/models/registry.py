@@ -1,0 +1,159 @@
+"""All encoders and decoders. To add one, write its file and add one `Entry` here.
+
+An encoder that can also read vectors in place of tokens (frames, image patches, words made of characters) belongs in
+the table of `encoders/sequence.py` instead. From the tables follow the kinds that settings accept and help shows, the
+modules that get built, and the cases of the contract tests.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from dragoman.layers.cells import GRUConfig
+from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, MonotonicConfig
+from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
+from dragoman.models.contracts import Decoder, Encoder
+from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
+from dragoman.models.decoders.recurrent import (
+    FixedContextDecoder,
+    FixedContextDecoderConfig,
+    LuongDecoder,
+    LuongDecoderConfig,
+    RecurrentDecoder,
+    RecurrentDecoderConfig,
+)
+from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
+from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder
+from dragoman.models.encoders.elmo import ElmoEncoder, ElmoEncoderConfig
+from dragoman.models.encoders.frames import FramesConfig, FramesEncoder
+from dragoman.models.encoders.images import (
+    PatchesConfig,
+    PatchesEncoder,
+    ResNetConfig,
+    ResNetEncoder,
+    TorchvisionConfig,
+    TorchvisionEncoder,
+)
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
+from dragoman.models.entries import Entry, table_of, union_of
+from dragoman.models.transformer import TransformerConfig, TransformerDecoder
+
+ENCODERS = table_of(
+    *SEQUENCE_ENCODERS.values(),
+    Entry(
+        CharacterWordsConfig,
+        CharacterWordsEncoder,
+        example=CharacterWordsConfig(
+            embedding=4,
+            kernels=(1, 3),
+            filters=(3, 4),
+            longest_word=3,
+            inner=RecurrentEncoderConfig(cell=GRUConfig(), embedding=5, width=6, dropout=0.0),
+        ),
+        graph_blocker="model.encoder 'character-words' counts the words of a batch on the CPU",
+    ),
+    Entry(
+        BertEncoderConfig,
+        BertEncoder,
+        example=BertEncoderConfig(
+            layers=2, width=8, heads=2, feedforward=12, max_positions=9, dropout=0.0, attention_dropout=0.0
+        ),
+    ),
+    Entry(ElmoEncoderConfig, ElmoEncoder, example=ElmoEncoderConfig(layers=2, width=5, dropout=0.0)),
+)
+# Encoders of images and audio: they read features (B, T, F) in place of tokens.
+FEATURE_ENCODERS = table_of(
+    Entry(ResNetConfig, ResNetEncoder, example=ResNetConfig(channels=(8, 8), blocks=1, width=10, dropout=0.0)),
+    Entry(
+        PatchesConfig,
+        PatchesEncoder,
+        example=PatchesConfig(size=4, inner=TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0)),
+    ),
+    Entry(TorchvisionConfig, TorchvisionEncoder, example=TorchvisionConfig(width=8, dropout=0.0)),
+    Entry(
+        FramesConfig,
+        FramesEncoder,
+        example=FramesConfig(dropout=0.0, inner=RecurrentEncoderConfig(embedding=6, width=8, dropout=0.0)),
+    ),
+)
+DECODERS = table_of(
+    Entry(
+        TransformerConfig,
+        TransformerDecoder,
+        example=TransformerConfig(
+            layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=SinusoidalConfig(layout="halves")
+        ),
+    ),
+    Entry(
+        RecurrentDecoderConfig,
+        RecurrentDecoder,
+        example=RecurrentDecoderConfig(layers=2, embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0),
+    ),
+    Entry(
+        FixedContextDecoderConfig,
+        FixedContextDecoder,
+        example=FixedContextDecoderConfig(layers=2, embedding=6, width=7, dropout=0.0),
+    ),
+    Entry(
+        LuongDecoderConfig,
+        LuongDecoder,
+        example=LuongDecoderConfig(
+            layers=2, embedding=6, width=7, dropout=0.0, attention=GeneralConfig(window=MonotonicConfig(radius=2))
+        ),
+    ),
+    Entry(
+        ConvS2SDecoderConfig,
+        ConvS2SDecoder,
+        example=ConvS2SDecoderConfig(
+            layers=3,
+            embedding=7,
+            widths=(6, 6, 5),
+            kernels=(3, 1, 2),
+            dropout=0.0,
+            positions=LearnedConfig(max_positions=40),
+        ),
+    ),
+)
+
+# For the type checker an interface; for the settings loader the union of all settings in the table.
+if TYPE_CHECKING:
+    from dragoman.models.contracts import DecoderConfig as DecoderConfig
+    from dragoman.models.contracts import EncoderConfig as EncoderConfig
+    from dragoman.models.contracts import FeatureEncoderConfig as FeatureEncoderConfig
+else:
+    EncoderConfig = union_of(ENCODERS)
+    FeatureEncoderConfig = union_of(FEATURE_ENCODERS)
+    DecoderConfig = union_of(DECODERS)
+
+
+def build_encoder(config: EncoderConfig, embedding: nn.Module) -> Encoder:
+    """Build the encoder that the settings name."""
+    encoder: Encoder = ENCODERS[type(config)].module(config, embedding)
+    return encoder
+
+
+def build_feature_encoder(config: FeatureEncoderConfig, features: int) -> Encoder:
+    """Build the encoder of images or audio that the settings name, for this many features per row."""
+    encoder: Encoder = FEATURE_ENCODERS[type(config)].module(config, features)
+    return encoder
+
+
+def build_decoder(config: DecoderConfig, embedding: nn.Module, memory_width: int) -> Decoder:
+    """Build the decoder that the settings name, over a memory of this width."""
+    decoder: Decoder = DECODERS[type(config)].module(config, embedding, memory_width)
+    return decoder
+
+
+def encoder_graph_blockers(config: EncoderConfig) -> list[str]:
+    """Reasons why a training step with this encoder cannot be captured as a CUDA graph."""
+    blocker = ENCODERS[type(config)].graph_blocker
+    return [blocker] if blocker else []
+
+
+def has_attention(config: DecoderConfig) -> bool:
+    """Whether the decoder attends over the memory: otherwise encoder weights behind the values get no gradient."""
+    module: Any = DECODERS[type(config)].module
+    return "values" not in module.unused_memory
