@@ -62,17 +62,17 @@ DATA = {
 
 # Small encoders and decoders.
 TRANSFORMER = "{kind='transformer',layers=2,width=16,heads=2,feedforward=32}"
-BERT = "{kind='bert',layers=1,width=16,heads=2,feedforward=32,maximum=64}"
-TWO_WAY = "{kind='two-way',layers=2,width=16}"
+BERT = "{kind='bert',layers=1,width=16,heads=2,feedforward=32,max_positions=64}"
+TWO_WAY = "{kind='elmo',layers=2,width=16}"
 RECURRENT = "{kind='recurrent',embedding=16,width=16}"
-CONVOLUTIONAL = "{kind='convolutional',layers=2,embedding=16,width=16}"
+CONVOLUTIONAL = "{kind='convs2s',layers=2,embedding=16,width=16}"
 ENCODERS = {
     "transformer": f"model.encoder={TRANSFORMER}",
     "recurrent": f"model.encoder={RECURRENT}",
     "convolutional": f"model.encoder={CONVOLUTIONAL}",
-    "sentence-convolution": "model.encoder={kind='sentence-convolution',width=16,maximum=32}",
+    "sentence-convolution": "model.encoder={kind='kalchbrenner',width=16,max_positions=32}",
     "multi-kernel": "model.encoder={kind='multi-kernel',kernels=[1,3],embedding=16,width=16,non_local=true}",
-    "dense": "model.encoder={kind='dense',maximum=32,embedding=8,hidden=32,width=16}",
+    "dense": "model.encoder={kind='dense',max_positions=32,embedding=8,hidden=32,width=16}",
     "character-words": "model.encoder={kind='character-words',embedding=8,kernels=[1,3],filters=[8,8],hashed=20} "
     f"model.encoder.inner={RECURRENT} tokenizer.source.kind=characters data.max_length=60",
     "bert": f"model.encoder={BERT}",
@@ -87,8 +87,8 @@ DECODERS = {
 }
 BOTH = f"{ENCODERS['transformer']} {DECODERS['transformer']}"
 RNN, LUONG, FIXED = (f"{ENCODERS['recurrent']} {DECODERS[kind]}" for kind in ("recurrent", "luong", "fixed-context"))
-SPEECH = f"model.encoder={{front={{kind='stacked',frames=2}},inner={RECURRENT}}}"
-PICTURE = f"model.encoder={{kind='picture',channels=[8,16],blocks=1,width=16}} {DECODERS['recurrent']}"
+SPEECH = f"model.encoder={{subsampling={{kind='frame-stacking',frames=2}},inner={RECURRENT}}}"
+PICTURE = f"model.encoder={{kind='resnet',channels=[8,16],blocks=1,width=16}} {DECODERS['recurrent']}"
 
 
 def both(*settings: str) -> str:
@@ -162,10 +162,10 @@ CASES = {
         "luong-without-input-feeding": f"{LUONG} model.decoder={{input_feeding=false,attentional=16}}",
         "context-at-every-step": f"{FIXED} model.decoder.context=every-step",
         "shared-cells": f"{FIXED} model.share_cells=true model.encoder.direction=backward model.decoder.begin=copy"}),
-    **each("pairs.tsv", f"model.kind=instant model.encoder={TRANSFORMER}", {
+    **each("pairs.tsv", f"model.kind=non-autoregressive model.encoder={TRANSFORMER}", {
         "nat-transformer": DECODERS["transformer"], "nat-recurrent": f"model.decoder={RECURRENT}",
-        "nat-dense": "model.decoder={kind='dense',width=16,feedforward=32}",
-        "nat-length": f"{DECODERS['transformer']} model.alignment={{kind='length',longest=32}}"}, "nat"),
+        "nat-dense": "model.decoder={kind='feed-forward',width=16,feedforward=32}",
+        "nat-length": f"{DECODERS['transformer']} model.alignment={{kind='length',max_length=32}}"}, "nat"),
     **each("pairs.tsv", "tokenizer.target=none train.steps=2", {f"preset-{name}": f"preset={name}" for name in (
         "bahdanau-2015-small", "cho-2014-small", "convs2s-2017-small", "demo-rnn", "demo-transformer",
         "gnmt-2016-small", "kalchbrenner-2013-small", "luong-2015-small", "rnn-attention-small",
@@ -194,16 +194,17 @@ CASES = {
         "language-model-recurrent": "model.stack={kind='recurrent',embedding=16,width=24} model.embedding_dropout=0.1 "
                                     "model.activation_penalty=1 model.change_penalty=0.5"}),
     **each("masked.txt", f"model.encoder={BERT}", {"masked": "", "masked-pairs": "model.pairs=true model.share=0.3"}),
-    **each("masked.txt", f"model.encoder={TWO_WAY}", {"two-way": "model.kind=two-way-language-model"}, "evaluate"),
+    **each("masked.txt", f"model.encoder={TWO_WAY}", {"two-way": "model.kind=bilm"}, "evaluate"),
     **each("labels.tsv", f"model.encoder={BERT} train.start_from={{run='runs/masked',parts=['encoder']}}", {
         "classify-from-masked": "tokenizer.source={kind='run',run='runs/masked'}"}),
     **each("tags.tsv", f"model.encoder={TWO_WAY} train.start_from={{run='runs/two-way',parts=['encoder']}}", {
         "tag-from-two-way": "tokenizer.source={kind='run',run='runs/two-way'}"}),
     **each("sounds.tsv", "", {
         "transcribe": SPEECH, "transcribe-masking": f"{SPEECH} model.augment=masking tokenizer.source.normalise=corpus",
-        "transcribe-convolutions": f"model.encoder.inner={TRANSFORMER} model.encoder.front.channels=[4,4]"}),
-    **each("sounds.tsv", f"{SPEECH} model.writer.kind=joint", {
-        f"transcribe-{kind}": decoder.replace("model", "model.writer") for kind, decoder in DECODERS.items()}, "joint"),
+        "transcribe-convolutions": f"model.encoder.inner={TRANSFORMER} model.encoder.subsampling.channels=[4,4]"}),
+    **each("sounds.tsv", f"{SPEECH} model.attention_decoder.kind=joint", {
+        f"transcribe-{kind}": decoder.replace("model", "model.attention_decoder")
+        for kind, decoder in DECODERS.items()}, "joint"),
     **each("lines.tsv", SPEECH, {"transcribe-lines": "model.augment={kind='line',shift=1} model.upsample=2"}),
     **each("pictures.tsv", "", {
         "caption": f"{PICTURE} model.augment={{kind='picture',shift=1,zoom=0.1,colour=0.1}}",
