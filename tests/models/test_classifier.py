@@ -16,6 +16,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.collate import (
     Collator,
     ScalarCollator,
+    SeparateTextsCollator,
     SeriesCollator,
     TagCollator,
     TokenCollator,
