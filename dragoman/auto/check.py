@@ -97,9 +97,9 @@ def check_lines(
     pairs = 0
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:  # recordings and images are decoded into it
         alone = replace(config.data, train=files, valid=None)
-        shape = task_of(config).shape_of(config)
-        shape = extract_features(Path(folder), alone, config.tokenizer, doing, shape)
-        items = read_examples(config.data, files, several_references=several, example_format=shape)
+        example_format = task_of(config).example_format(config)
+        example_format = extract_features(Path(folder), alone, config.tokenizer, doing, example_format)
+        items = read_examples(config.data, files, several_references=several, example_format=example_format)
         for number, item in enumerate(items):
             if number % CHUNK == 0:
                 doing("checking lines", number)
@@ -117,7 +117,7 @@ def check_lines(
     if advice := columns_advice(first):
         say(advice)
     found = ", ".join(f"{count:,} {kind}" for kind, count in counts.items()) or "no faults"
-    say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable {getattr(shape, 'unit', 'pair')}s, {found}")
+    say(f"lines: {', '.join(paths_of(files))}: {pairs:,} usable {example_format.unit}s, {found}")
     return total
 
 
@@ -205,7 +205,7 @@ def trial_examples(config: Config) -> dict[str, list[Example]]:
     wanted = 20 * TRIAL_EXAMPLES if task_of(config).running else wanted
     found: dict[str, list[Example]] = {}
     for entry in file_list(config.data.train):
-        items = read_examples(config.data, entry, example_format=task_of(config).shape_of(config))
+        items = read_examples(config.data, entry, example_format=task_of(config).example_format(config))
         usable = (item for item in items if isinstance(item, Example) and can_be_read(config, item))
         same = found.setdefault(tag_of(entry) or "", [])
         same += islice(usable, wanted - len(same))
@@ -233,12 +233,12 @@ def check_cycle(config: Config, say: Say) -> None:
     """Train, validate, save, reload and decode with a few examples in a temporary folder."""
     examples = trial_examples(config)
     task = task_of(config)
-    shape = task.shape_of(config)
+    example_format = task.example_format(config)
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:
         parts: list[Pairs] = []
         for tag, chosen in examples.items():
             path = Path(folder) / f"slice{len(parts)}.{'txt' if task.running else 'jsonl'}"
-            rows = [shape.to_record(example) for example in chosen]
+            rows = [example_format.to_record(example) for example in chosen]
             columns = tuple(rows[0]) if rows and not task.running else ()
             lines = (row["text"] if task.running else json.dumps(row) for row in rows)
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -89,7 +89,7 @@ def profile_labels(task: Task, config: Config, files: Files) -> LabelProfile:
     """Read all examples once; faulty lines are an error here if training would stop at them."""
     profile = LabelProfile()
     faults: list[Fault] = []
-    for item in read_examples(config.data, files, example_format=task.shape_of(config)):
+    for item in read_examples(config.data, files, example_format=task.example_format(config)):
         if isinstance(item, Fault):
             faults.append(item)
             continue

@@ -65,7 +65,7 @@ def count_characters(task: Task, config: Config, files: Files) -> int:
     """The characters of the text, line ends included."""
     characters = 0
     faults: list[Fault] = []
-    for item in read_examples(config.data, files, example_format=task.shape_of(config)):
+    for item in read_examples(config.data, files, example_format=task.example_format(config)):
         if isinstance(item, Fault):
             faults.append(item)
         else:

@@ -64,7 +64,7 @@ def configure_media(task: MediaTask, entry: Any, files: Files, overrides: Sequen
 
 def usable_examples(task: Task, config: Config, files: Files) -> list[Example]:
     """The examples of the manifest; faulty lines are an error here if training would stop at them."""
-    items = list(read_examples(config.data, files, example_format=task.shape_of(config)))
+    items = list(read_examples(config.data, files, example_format=task.example_format(config)))
     examples = [item for item in items if isinstance(item, Example)]
     check_profile(config.data, files, [item for item in items if isinstance(item, Fault)], len(examples))
     return examples

@@ -79,7 +79,7 @@ def manifest(run: Any, file: str | None, media: str | None) -> list[Input]:
         found = "nothing" if file is None else file
         raise DataError(f"found {found}, expected a manifest of files and texts; or add --predict")
     reading = reading_of(run.config.data, file, media=media)
-    examples = all_examples(reading, file, run.task.shape_of(run.config), "pair", True, "align")
+    examples = all_examples(reading, file, run.task.example_format(run.config), "pair", True, "align")
     return [Input(one.source, one.location, one.model_input, one.references[0]) for one in examples]
 
 

@@ -133,7 +133,7 @@ def evaluate_text(run: Any, files: Any, batch_size: int, as_json: bool, device: 
         "has no meaning for a text: {run} is a language model",
     )  # fmt: skip
     completer = Completer(run, device)
-    examples = all_examples(run.config.data, files, run.task.shape_of(run.config), "line")
+    examples = all_examples(run.config.data, files, run.task.example_format(run.config), "line")
     text = [example.references[0] for example in examples]
     with progress_bar("tokens") if sys.stderr.isatty() else nullcontext() as progress:
         scores = completer.evaluate(text, batch_size=batch_size, progress=progress)

@@ -139,8 +139,8 @@ def evaluate(
     if output is not None:
         check_writable(output)
     predictor, decoding = asked_how(run, device, how, beam, engine, precision)
-    shape = opened.task.shape_of(opened.config)
-    examples = all_examples(reading, files, shape, "pair", several_references=True)
+    example_format = opened.task.example_format(opened.config)
+    examples = all_examples(reading, files, example_format, "pair", several_references=True)
     predictor.temperature = None  # scores ask for no confidences
     predictor.tells_scores = False
     left_out: list[Any] = []

@@ -88,7 +88,7 @@ def predict_directly(run: Any, file: str | None, batch_size: int, as_json: bool,
 
 
 def all_examples(
-    config: Any, files: Any, shape: Any, what: str, several_references: bool = False, doing: str = "evaluate"
+    config: Any, files: Any, example_format: Any, what: str, several_references: bool = False, doing: str = "evaluate"
 ) -> list[Any]:
     """The examples to score, every one: scores of a part would be compared with scores of the whole."""
     from dragoman.data.config import paths_of
@@ -96,7 +96,7 @@ def all_examples(
     from dragoman.data.fault_messages import summarize_faults
     from dragoman.data.split import read_examples
 
-    items = list(read_examples(config, files, several_references=several_references, example_format=shape))
+    items = list(read_examples(config, files, several_references=several_references, example_format=example_format))
     if faults := [item for item in items if isinstance(item, Fault)]:
         raise DataError(summarize_faults(faults, len(faults)))
     if not items:
@@ -141,7 +141,7 @@ def evaluate_directly(
     labeler = labeler_of(run, device)
     if output is not None and not labeler.writes:
         raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
-    examples = all_examples(reading, files, labeler.shape, "example")
+    examples = all_examples(reading, files, labeler.example_format, "example")
     with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
         scores, answers = labeler.evaluate(
             examples, batch_size=batch_size, metrics=metrics, skip_unknown=skip_unknown, progress=progress

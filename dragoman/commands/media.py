@@ -16,7 +16,7 @@ def reads_files(run: Any) -> bool:
     """Whether the inputs of a run are files."""
     from dragoman.data.formats.media import MediaFormat
 
-    return isinstance(run.task.shape_of(run.config), MediaFormat)
+    return isinstance(run.task.example_format(run.config), MediaFormat)
 
 
 def files_only(run: Any, skip_unreadable: bool, media: str | None) -> None:

@@ -40,8 +40,8 @@ class Labeler:
         self.device = resolve_device(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         self.labels = self.target_tokenizer.names if isinstance(self.target_tokenizer, LabelVocabulary) else ()
-        self.shape = run.task.shape_of(run.config)
-        self.collator = run.task.form_of(run.config, self.source_tokenizer)
+        self.example_format = run.task.example_format(run.config)
+        self.collator = run.task.collator(run.config, self.source_tokenizer)
         self.model: Any = run.model(self.device)
 
     def predict(self, texts: Sequence[str], *, batch_size: int = 64) -> list[Answer]:
@@ -84,7 +84,7 @@ class Labeler:
         sources: list[list[Any]] = []
         targets: list[list[Any]] | None = None
         for place in places:  # one by one, so that a mistake names its input
-            left, right = self.shape.encode_inputs([texts[place]], self.source_tokenizer, first + place)
+            left, right = self.example_format.encode_inputs([texts[place]], self.source_tokenizer, first + place)
             self._check_length(left[0], f"input {first + place}")
             sources += left
             if right is not None:
@@ -116,7 +116,7 @@ class Labeler:
         kept: list[Example] = []
         tokens: list[Row] = []
         wrong = []
-        rows = self.shape.encode(examples, self.source_tokenizer, self.target_tokenizer)
+        rows = self.example_format.encode(examples, self.source_tokenizer, self.target_tokenizer)
         for example, row in zip(examples, rows, strict=True):
             if isinstance(row, Fault):
                 wrong.append(str(row))
@@ -223,7 +223,7 @@ class MaskFiller(Labeler):
         return {"segments": len(examples), **{name: found[name] for name in found if name in wanted}}, []
 
     def _batches(self, examples: Sequence[Example], count: int, done: Callable[[int], None]) -> Iterator[Any]:
-        rows = self.shape.encode(examples, self.source_tokenizer, self.target_tokenizer)
+        rows = self.example_format.encode(examples, self.source_tokenizer, self.target_tokenizer)
         kept = sorted((row for row in rows if len(row) == 2 and row[0]), key=lambda row: len(row[0]) + len(row[1]))
         if not kept:
             raise DataError(f"nothing to evaluate: no text among {len(examples)} is long enough")

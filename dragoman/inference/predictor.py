@@ -68,7 +68,7 @@ class Predictor:
         self.called: Callable[[int], str] = "input {}".format  # where the input with a number stands, for errors
         self.unreadable: Callable[[Fault], None] | None = None  # hears of files left out; None: they are errors
         self.tells_scores = True  # False: who asks wants text alone, and the engine need not work out scores
-        self.collator = run.task.form_of(run.config, self.source_tokenizer)
+        self.collator = run.task.collator(run.config, self.source_tokenizer)
         self.model: Any = run.model(self.device)
         if precision == "bfloat16":
             self.model.bfloat16()

@@ -148,11 +148,11 @@ class Task:
         """The value of the setting `task`."""
         return str(self.config.task)
 
-    def shape_of(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Any) -> ExampleFormat:
         """How files become examples, and examples stored rows."""
         raise NotImplementedError
 
-    def form_of(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Any, source: Tokenizer) -> Collator:
         """How stored rows become batches."""
         raise NotImplementedError
 
@@ -166,8 +166,8 @@ class Task:
 
     def prepare(self, config: Any, note: Progress = lambda doing, count: None) -> Corpus:
         """The tokenised data of a run; cached from earlier runs where possible."""
-        corpus = prepare_corpus(config.data, config.tokenizer, note, self.shape_of(config))
-        return replace(corpus, collator=self.form_of(config, corpus.source_tokenizer))
+        corpus = prepare_corpus(config.data, config.tokenizer, note, self.example_format(config))
+        return replace(corpus, collator=self.collator(config, corpus.source_tokenizer))
 
     def loader(self, config: Any, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
         """The training batches."""

@@ -49,6 +49,6 @@ class Caption(MediaTask):
         },
     )
 
-    def shape_of(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Any) -> ExampleFormat:
         """Rows of pixels with token rows, one for each caption."""
         return CAPTIONS

@@ -79,10 +79,10 @@ class Classify(LabelTask):
         "model: a bidirectional LSTM of 256 over words with attention pooling, because few words decide a label",
     )
 
-    def shape_of(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Any) -> ExampleFormat:
         """Token rows with the id of a label."""
         return _FORMAT
 
-    def form_of(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Any, source: Tokenizer) -> Collator:
         """Padded sources with one label id each."""
         return Collator(source_form(config, source), ScalarCollator())

@@ -97,11 +97,11 @@ class LanguageModelTask(Task):
         },
     )
 
-    def shape_of(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Any) -> ExampleFormat:
         """One long row of tokens."""
         return _FORMAT
 
-    def form_of(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Any, source: Tokenizer) -> Collator:
         """Segments of parallel streams, for truncated back-propagation through time."""
         return SegmentCollator()
 

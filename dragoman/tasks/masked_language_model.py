@@ -86,11 +86,11 @@ class MaskedLanguageModelTask(Task):
         "model: a small BERT of 4 layers of 256 over 8,000 sub-words, for classify or tag to start from",
     )  # fmt: skip
 
-    def shape_of(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Any) -> ExampleFormat:
         """Token rows of one or two texts."""
         return MaskedTextFormat(config.data.max_length, getattr(config.model, "pairs", False))
 
-    def form_of(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Any, source: Tokenizer) -> Collator:
         """Padded token rows; batches are sized by the tokens that are predicted."""
         return Collator(loss_terms=predicted_tokens(config))
 

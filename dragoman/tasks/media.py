@@ -80,7 +80,7 @@ class MediaTask(Task):
 
     model_class: Any
 
-    def form_of(self, config: Any, source: Any) -> Collator:
+    def collator(self, config: Any, source: Any) -> Collator:
         """Padded features with padded token rows."""
         assert isinstance(source, FeatureExtractor)
         features = source.config

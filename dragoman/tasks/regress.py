@@ -73,10 +73,10 @@ class Regress(LabelTask):
         "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
     )
 
-    def shape_of(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Any) -> ExampleFormat:
         """Token rows or rows of numbers, with a number."""
         return _SERIES if isinstance(config.tokenizer.source, NumbersConfig) else _TEXT
 
-    def form_of(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Any, source: Tokenizer) -> Collator:
         """Padded sources with one number each."""
         return Collator(source_form(config, source), ScalarCollator(torch.float32))

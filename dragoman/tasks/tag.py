@@ -61,10 +61,10 @@ class Tag(LabelTask):
         "words",
     )  # fmt: skip
 
-    def shape_of(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Any) -> ExampleFormat:
         """Token rows with the first token of every word, and tags."""
         return _FORMAT
 
-    def form_of(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Any, source: Tokenizer) -> Collator:
         """Padded sources with a tag for every word."""
         return Collator(source_form(config, source), TagCollator())

@@ -53,6 +53,6 @@ class Transcribe(MediaTask):
         },
     )
 
-    def shape_of(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Any) -> ExampleFormat:
         """Rows of features with token rows."""
         return TRANSCRIPTS

@@ -109,11 +109,11 @@ class Translate(Task):
         },
     )
 
-    def shape_of(self, config: TranslateConfig) -> ExampleFormat:
+    def example_format(self, config: TranslateConfig) -> ExampleFormat:
         """Pairs of token rows."""
         return PAIR_FORMAT
 
-    def form_of(self, config: TranslateConfig, source: Tokenizer) -> Collator:
+    def collator(self, config: TranslateConfig, source: Tokenizer) -> Collator:
         """Padded token rows on both sides."""
         return PAIR_COLLATOR
 

@@ -198,7 +198,7 @@ def test_learns_and_scores(folder: Path, name: str) -> None:
     lines = (folder / "out.txt").read_text().split("\n")[:-1]
     labeler = load_run(folder / name)
     assert isinstance(labeler, Labeler)
-    examples = list(labeler.shape.read(labeler.config.data, str(folder / f"{name}.test.tsv"), False))
+    examples = list(labeler.example_format.read(labeler.config.data, str(folder / f"{name}.test.tsv"), False))
     truths = [example.references[0] for example in examples]  # type: ignore[union-attr]
     if "mse" in scores:
         assert scores["mse"] == pytest.approx(mean_squared_error([*map(float, lines)], [*map(float, truths)]), rel=1e-4)

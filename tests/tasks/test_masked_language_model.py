@@ -301,9 +301,9 @@ def test_a_text_is_paired_with_the_next_until_a_blank_line() -> None:
     text = "a b\nc d e f g h i\nj\n\nk l m n\n \no p"
     data = settings_of("y.txt", text)
     tokenizer = train_tokenizer(WordsConfig(), [text])
-    shape = MaskedTextFormat(8, pairs=True)  # four tokens of each
-    examples: Any = list(shape.read(data, "y.txt", False))
-    rows: Any = shape.encode(examples, tokenizer, tokenizer)
+    example_format = MaskedTextFormat(8, pairs=True)  # four tokens of each
+    examples: Any = list(example_format.read(data, "y.txt", False))
+    rows: Any = example_format.encode(examples, tokenizer, tokenizer)
     found = [(tokenizer.decode(first), tokenizer.decode(second)) for first, second in rows]
     assert found == [
         ("a b", "c d e f"), ("c d e", "f g h i"), ("f g h i", "j"), ("k l", "m n"), ("o", "p"),
@@ -349,8 +349,8 @@ def test_columns_hold_texts(tmp_path: Path) -> None:
     table = {"train": "z.tsv", "header": True, "columns": ["one", "two"]}
     model = {"encoder": {"max_positions": 300}}
     config = build({"task": "masked-language-model", "data": table, "model": model})
-    shape = task_of(config).shape_of(config)
-    examples: Any = list(shape.read(config.data, "z.tsv", False))
+    example_format = task_of(config).example_format(config)
+    examples: Any = list(example_format.read(config.data, "z.tsv", False))
     assert [one.source for one in examples] == ["A b", "c d", "e", "f g"]
     assert examples[2].location == "z.tsv:3"
     paired: Any = list(MaskedTextFormat(20, pairs=True).read(config.data, "z.tsv", False))

@@ -213,7 +213,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def test_every_task_that_reads_files_is_tried() -> None:
     reading = {
-        name for name, task in TASKS.items() if isinstance(task.shape_of(build(STARTERS[name].table)), MediaFormat)
+        name
+        for name, task in TASKS.items()
+        if isinstance(task.example_format(build(STARTERS[name].table)), MediaFormat)
     }
     assert {case["task"] for case in CASES.values()} == reading
 
@@ -381,8 +383,8 @@ def test_json_names_the_file_of_every_answer(folder: Path, tmp_path: Path) -> No
 
 def test_batches_do_not_change_the_text(folder: Path, name: str) -> None:
     predictor = load_predictor(folder / name)
-    shape = task_of(predictor.config).shape_of(predictor.config)
-    examples = list(shape.read(predictor.config.data, str(manifest(folder, name, "test")), True))
+    example_format = task_of(predictor.config).example_format(predictor.config)
+    examples = list(example_format.read(predictor.config.data, str(manifest(folder, name, "test")), True))
     places = [one.model_input for one in examples]  # type: ignore[union-attr]
     together = predictor.predict(places, batch_size=12)
     alone = predictor.predict(places, batch_size=1)
