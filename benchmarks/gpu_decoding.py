@@ -27,8 +27,8 @@ TOKENS = 32
 
 def ours(sentences: int, beam: int, plain: bool) -> Callable[[], Any]:
     """Our search over a model in half precision; `plain`: without captured steps."""
-    from dragoman.decoding import cuda_graph_step as captured
     from dragoman.decoding.config import SearchConfig
+    from dragoman.decoding.cuda_graph_step import _DECODERS, GraphDecoder
     from dragoman.decoding.search import search
     from dragoman.tasks import config as configuration
     from dragoman.tasks.translate import build_model
@@ -47,7 +47,7 @@ def ours(sentences: int, beam: int, plain: bool) -> Callable[[], Any]:
     batch = training.batch(sentences).to(torch.device("cuda"))
     how = SearchConfig(beam=beam, max_length=TOKENS - 1)
     if plain:
-        captured._KNOWN.setdefault(model, captured.Captured(model)).working = False
+        _DECODERS.setdefault(model, GraphDecoder(model)).enabled = False
 
     def decode() -> Any:
         found = search(model, batch, how, 1.0)

@@ -34,14 +34,14 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
     dragoman shortlist runs/my --likely 50 --frequent 1000 --output wide.safetensors
     """
     from dragoman.analysis.shortlist import build_shortlist
-    from dragoman.decoding.shortlist import NAME, writer_of
+    from dragoman.decoding.shortlist import NAME, shortlist_model
     from dragoman.files import check_writable
     from dragoman.inference.load import load_predictor
 
     path = Path(run) / NAME if output is None else Path(output)
     searched_only("shortlist", run, '"translate"')
     predictor = load_predictor(run, "cpu", engine="torch")
-    writer_of(predictor.model)
+    shortlist_model(predictor.model)
     check_writable(path)
     found, coverage = build_shortlist(predictor.run, likely, frequent, pairs)
     found.save(path, predictor.source_tokenizer, predictor.target_tokenizer)

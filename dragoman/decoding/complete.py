@@ -1,12 +1,13 @@
-"""Texts gone on with by a language model (FIELD A5, K1): prompts in, what follows out, greedily or by chance.
+"""Continue prompts with a language model, greedily or by sampling.
 
-A prompt is read at once and then written on token by token. Lines end in <eos>; a completion may stop at the end of its
-line or go on over as many lines as there is room for.
+The model reads a prompt at once and then writes token by token. Lines end in <eos>; a completion stops at the end of
+its line or goes on over several lines up to its length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -14,88 +15,93 @@ import torch
 
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.decoding.greedy import Choose, follow, most_probable
-from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.sampling import ROWS, Sampling, key_of, roulette
+from dragoman.decoding.greedy import StopAt, TokenChooser, argmax_token, greedy_search
+from dragoman.decoding.sampling import MAX_ROWS, Sampling, sample_key, token_sampler
 from dragoman.errors import DataError
 
 
 class Completion(NamedTuple):
-    """What follows a prompt."""
+    """The continuation of a prompt."""
 
     tokens: tuple[int, ...]  # without the prompt
-    token_scores: tuple[float, ...]  # log-probability of each
-    ended: bool  # with the end of a line that was to end it, not for want of room
+    token_scores: tuple[float, ...]  # log-probability of each token
+    ended: bool  # whether it stopped at the end of its line, not at the maximum length
+
+
+@dataclass(frozen=True)
+class CompletionOptions:
+    """How prompts are continued."""
+
+    max_length: int  # tokens
+    sampling: Sampling | None = None  # None: greedy
+    samples: int = 1  # completions per prompt
+    one_line: bool = False  # stop at the end of the line
+
+    def __post_init__(self) -> None:
+        assert self.max_length >= 1
+        assert self.sampling is not None or self.samples == 1, "there is one greedy completion"
 
 
 @torch.no_grad()
 def complete(
     model: Any,  # a LanguageModel
     prompts: Sequence[Sequence[int]],
-    longest: int,
+    options: CompletionOptions,
     *,
-    sampling: Sampling | None = None,
-    samples: int = 1,
-    one_line: bool = False,
     device: torch.device | None = None,
-    rows: int = ROWS,
-    first: int = 1,  # number of the first prompt, for messages
+    rows: int = MAX_ROWS,
+    first: int = 1,  # number of the first prompt, for error messages
 ) -> list[list[Completion]]:
-    """Of every prompt so many completions of at most `longest` tokens; without a `sampling` the greedy one.
+    """The completions of every prompt; each depends on its own prompt and the seed alone.
 
-    Prompts of one length are read together: a completion depends on nothing but its own prompt and the seed.
+    Prompts of equal length are read together.
     """
-    assert longest >= 1
-    assert sampling is not None or samples == 1, "there is one greedy completion"
     device = device or next(model.parameters()).device
-    read = [[EOS, *prompt] for prompt in prompts]  # a text begins where the line before ended
-    check_room(model.max_positions, read, longest, first)
-    found: list[list[Completion]] = [[] for _ in prompts]
-    asked = [(place, sample) for place in range(len(prompts)) for sample in range(samples)]
-    asked.sort(key=lambda one: len(read[one[0]]))
-    for _, group in groupby(asked, key=lambda one: len(read[one[0]])):
-        together = list(group)
-        for begin in range(0, len(together), rows):
-            part = together[begin : begin + rows]
-            written = _together(model, read, part, longest, sampling, one_line, device)
-            for (place, _), one in zip(part, written, strict=True):
-                found[place].append(one)
-    return found
+    contexts = [[EOS, *prompt] for prompt in prompts]  # a text begins where the line before it ended
+    check_length(model.max_positions, contexts, options.max_length, first)
+    completions: list[list[Completion]] = [[] for _ in prompts]
+    jobs = [(index, sample) for index in range(len(prompts)) for sample in range(options.samples)]
+    jobs.sort(key=lambda job: len(contexts[job[0]]))
+    for _, group in groupby(jobs, key=lambda job: len(contexts[job[0]])):
+        equal_length = list(group)
+        for begin in range(0, len(equal_length), rows):
+            chunk = equal_length[begin : begin + rows]
+            for (index, _), completion in zip(chunk, _complete(model, contexts, chunk, options, device), strict=True):
+                completions[index].append(completion)
+    return completions
 
 
-def check_room(max_positions: int | None, prompts: Sequence[Sequence[int]], longest: int, first: int = 1) -> None:
-    """Refuse prompts that leave no room for what is to follow."""
-    for number, prompt in enumerate(prompts, first):
-        if max_positions is not None and len(prompt) + longest - 1 > max_positions:
+def check_length(max_positions: int | None, contexts: Sequence[Sequence[int]], max_length: int, first: int = 1) -> None:
+    """Refuse prompts that leave no positions for their completion."""
+    for number, context in enumerate(contexts, first):
+        if max_positions is not None and len(context) + max_length - 1 > max_positions:
             raise DataError(
-                f"prompt {number}: {len(prompt)} tokens (the beginning of the line counts) and {longest} to follow, "
-                f"but the model reads at most {max_positions} (model.stack.positions.max_positions)"
+                f"prompt {number}: found {len(context)} tokens (with the start of the line) and {max_length} to write, "
+                f"expected at most {max_positions} together (model.stack.positions.max_positions)"
             )
 
 
-def _together(
+def _complete(
     model: Any,
-    prompts: Sequence[Sequence[int]],
-    asked: Sequence[tuple[int, int]],  # place of the prompt and number of the sample
-    longest: int,
-    sampling: Sampling | None,
-    one_line: bool,
+    contexts: Sequence[Sequence[int]],
+    jobs: Sequence[tuple[int, int]],  # index of the prompt and number of the sample
+    options: CompletionOptions,
     device: torch.device,
 ) -> list[Completion]:
-    """Completions of prompts of one length."""
-    places = sorted({place for place, _ in asked})
-    source = torch.tensor([prompts[place] for place in places], device=device)
-    state = model.start(Batch(source, source != PAD, source.new_empty(len(places), 0)))  # each prompt is read once
-    row_of = {place: row for row, place in enumerate(places)}
-    state = state.select(torch.tensor([row_of[place] for place, _ in asked], device=device))
-    choose: Choose = most_probable
-    if sampling is not None:
-        choose = roulette([key_of(sampling.seed, prompts[place], sample) for place, sample in asked], sampling)
-    limits = torch.full((len(asked),), longest, device=device)
-    written = follow(model.step, state, limits, choose=choose, end="cut" if one_line else "limit")
-    return [_completion(one, one_line) for one in written]
-
-
-def _completion(hypothesis: Hypothesis, one_line: bool) -> Completion:
-    ended = one_line and hypothesis.tokens[-1] == EOS
-    return Completion(hypothesis.tokens, hypothesis.token_scores, ended)
+    """Completions of prompts of equal length; each prompt is read once for all its samples."""
+    indices = sorted({index for index, _ in jobs})
+    source = torch.tensor([contexts[index] for index in indices], device=device)
+    state = model.start(Batch(source, source != PAD, source.new_empty(len(indices), 0)))
+    row_of = {index: row for row, index in enumerate(indices)}
+    state = state.select(torch.tensor([row_of[index] for index, _ in jobs], device=device))
+    choose: TokenChooser = argmax_token
+    if (sampling := options.sampling) is not None:
+        keys = [sample_key(sampling.seed, contexts[index], sample) for index, sample in jobs]
+        choose = token_sampler(keys, sampling)
+    limits = torch.full((len(jobs),), options.max_length, device=device)
+    stop_at: StopAt = "eos-or-limit" if options.one_line else "limit"
+    outputs = greedy_search(model.step, state, limits, choose=choose, stop_at=stop_at)
+    return [
+        Completion(output.tokens, output.token_scores, options.one_line and output.tokens[-1] == EOS)
+        for output in outputs
+    ]

@@ -1,78 +1,61 @@
-"""GNMT's coverage penalty (Wu et al. 2016, eq. 14): what of the source nobody looked at costs a hypothesis."""
+"""The attention that hypotheses have paid to each source token, for the coverage penalty (Wu et al. 2016, eq. 14)."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from dragoman.decoding.hypothesis import Step
+from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
 from dragoman.layers.attention import observing
 
-LEAST = 1e-6  # log 0 would leave nothing to compare
 
+class CoverageTracker:
+    """Sums of the attention weights of the last layer that reads the source, for every open hypothesis."""
 
-class Coverage:
-    """How much attention each entry of the source got from every hypothesis, by the last layer that reads it."""
-
-    def __init__(self, step: Step, penalty: float, mask: Tensor) -> None:
+    def __init__(self, step: Step, scorer: Scorer, mask: Tensor) -> None:
         self._step = step
-        self.penalty = penalty
+        self.scorer = scorer
         self.mask = mask  # (B, S), True = real
-        self.read: Tensor | None = None  # (B, k, S) before the last step
-        self.seen: Tensor  # (B, k, S) in the last step
+        self.total: Tensor | None = None  # (B, k, S) before the last step
+        self.newest: Tensor  # (B, k, S) of the last step
 
     def step(self, tokens: Tensor, state: object) -> tuple[Tensor, object]:
-        """A model's step, watched."""
-        found: list[Tensor] = []
+        """Run the model's step and record its attention weights."""
+        recorded: list[Tensor] = []
 
-        def keep(module: nn.Module, weights: Tensor) -> None:
+        def record(module: nn.Module, weights: Tensor) -> None:
             if getattr(module, "reads_memory", False):
-                found.append(weights)
+                recorded.append(weights)
 
-        with observing(keep):
+        with observing(record):
             out = self._step(tokens, state)
-        if not found:
-            raise ConfigError("coverage_penalty: this model's output does not look at its source by attention; leave 0")
-        entries = found[-1].shape[-1]
+        if not recorded:
+            raise ConfigError("search.coverage_penalty: this model does not attend to its source; set the penalty to 0")
+        entries = recorded[-1].shape[-1]
         if entries != self.mask.shape[1]:
             raise ConfigError(
-                f"coverage_penalty: found {entries} entries in the memory of {self.mask.shape[1]} tokens, expected one "
-                "for each token; leave 0 with this encoder"
+                f"search.coverage_penalty: found {entries} encoder outputs for {self.mask.shape[1]} source tokens, "
+                "expected one per token; set the penalty to 0 with this encoder"
             )
-        # Hypotheses stand in rows or side by side in their source's row: either way their order is the same.
-        self.seen = found[-1].mean(1).reshape(len(self.mask), -1, entries)
+        # Hypotheses are rows, or side by side in the row of their source: either way their order is the same.
+        self.newest = recorded[-1].mean(1).reshape(len(self.mask), -1, entries)
         return out
 
-    def costs(self, origin: Tensor) -> Tensor:
-        """β Σ log min(Σ weights, 1) of the hypotheses that continuations (B, C) come from."""
-        total = self.seen if self.read is None else self.read + self.seen
-        logs = total.clamp(LEAST, 1.0).log().masked_fill(~self.mask[:, None], 0.0)
-        return (self.penalty * logs.sum(2)).gather(1, origin)
+    def _sum(self) -> Tensor:
+        return self.newest if self.total is None else self.total + self.newest
 
-    def advance(self, origin: Tensor) -> None:
-        """Follow the hypotheses that live on, (B, k)."""
-        total = self.seen if self.read is None else self.read + self.seen
-        self.read = total.gather(1, origin[:, :, None].expand(-1, -1, total.shape[2]))
+    def scores(self, parents: Tensor) -> Tensor:
+        """The coverage term of candidates (B, C) that continue these hypotheses."""
+        return self.scorer.coverage(self._sum(), self.mask).gather(1, parents)
+
+    def advance(self, parents: Tensor) -> None:
+        """Take the sums of the hypotheses that the search keeps, (B, k)."""
+        total = self._sum()
+        self.total = total.gather(1, parents[:, :, None].expand(-1, -1, total.shape[2]))
 
     def select(self, sources: Tensor) -> None:
         """Keep or repeat some sources."""
         self.mask = self.mask.index_select(0, sources)
-        if self.read is not None:
-            self.read = self.read.index_select(0, sources)
-
-
-def repeated(tokens: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Which tokens would write an n-gram of this size again: tokens (B, k, t) → places and tokens (B, k, t − n + 1)."""
-    grams = tokens.unfold(2, size, 1)  # (B, k, t − n + 1, n)
-    begun = tokens[:, :, tokens.shape[2] - size + 1 :]
-    return (grams[..., :-1] == begun[:, :, None]).all(3), grams[..., -1]
-
-
-def without_repeats(options: Tensor, tokens: Tensor, size: int) -> Tensor:
-    """Options (B, k, V) with −∞ for what would write an n-gram twice; <eos> comes once and is never one."""
-    if tokens.shape[2] < size:
-        return options
-    again, token = repeated(tokens, size)
-    barred = torch.zeros_like(options, dtype=torch.int32).scatter_add_(2, token, again.int()) > 0
-    return options.masked_fill(barred, float("-inf"))
+        if self.total is not None:
+            self.total = self.total.index_select(0, sources)

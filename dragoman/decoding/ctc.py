@@ -1,11 +1,11 @@
-"""Texts out of CTC emissions (FIELD H8): the best path, and prefix beam search over texts.
+"""Decoding of CTC emissions: the best path, and prefix beam search over texts.
 
-A hypothesis scores the log-probability of its text, summed over all its paths whatever the search saw of them. No
-token has a share of its own in it: `token_scores` spread it evenly over the tokens, <eos> included, which itself
-costs nothing since the positions end by themselves.
+A hypothesis scores the log-probability of its text, summed over all its paths, whatever paths the search saw. No
+token has a score of its own: `token_scores` spread the score evenly over the tokens and <eos>, which costs nothing
+itself because the positions end by themselves.
 
-A language model may help to choose: a `Fusion` adds λ log p(text) + γ · tokens to what texts are ranked by (shallow
-fusion, Hannun et al. 2014); the score of a hypothesis stays that of CTC alone.
+A language model may take part in the ranking (shallow fusion, Hannun et al. 2014): `LMFusion` adds
+λ log p(text) + γ · tokens to the rank of a text. The score of a hypothesis stays that of CTC alone.
 """
 
 from __future__ import annotations
@@ -19,208 +19,204 @@ from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
-from dragoman.layers.ctc import NOTHING, collapsed, text_log_probability
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
+from dragoman.decoding.scorer import NEG_INF, Scorer
+from dragoman.layers.ctc import collapsed, text_log_probability
 from dragoman.models.contracts import CTCEmissions
 
 BLANK = PAD
-SILENT = tuple({*NEVER_WRITTEN, EOS} - {BLANK})  # symbols that no path may have
+FORBIDDEN = tuple({*NEVER_WRITTEN, EOS} - {BLANK})  # symbols that no path may contain
 
-Scorer = Callable[[Sequence[tuple[int, ...]]], Tensor]  # texts → log-probabilities (N, V) of what follows, <eos> too
+LanguageModelScorer = Callable[[Sequence[tuple[int, ...]]], Tensor]  # texts → next-token log-probabilities (N, V)
 
 
 @dataclass(frozen=True)
-class Fusion:
-    """What a language model adds to the rank of a text: weight · log p(text) + bonus · tokens.
+class LMFusion:
+    """Shallow fusion: a language model adds weight · log p(text) + bonus · tokens to the rank of a text.
 
-    The scorer may be anything that tells what follows texts, an n-gram table or a neural model. A search asks for all
-    texts of its beam at once, and at its next position for these and others that are one token longer.
+    The scorer may be an n-gram table or a neural model (ngram.py). The search asks for all texts of its beam at once,
+    and at the next position for these and others that are one token longer.
     """
 
-    scorer: Scorer
-    weight: float  # above 0
-    bonus: float = 0.0  # makes up for the language model's liking of short texts
+    scorer: LanguageModelScorer
+    weight: float  # λ, above 0
+    bonus: float = 0.0  # γ, makes up for the language model's preference for short texts
 
     def __post_init__(self) -> None:
         assert self.weight > 0
 
-    def after(self, texts: Sequence[tuple[int, ...]]) -> Tensor:
-        """What each token after texts adds (N, V); <eos>, which is no token of them, has no bonus."""
-        added = self.weight * self.scorer(texts) + self.bonus  # a new tensor: the scorer may keep its own
-        added[:, EOS] -= self.bonus
-        return added
+    def next_token_scores(self, texts: Sequence[tuple[int, ...]]) -> Tensor:
+        """What each next token adds to the rank of texts (N, V); <eos> has no bonus, since it is no token of a text."""
+        scores = self.weight * self.scorer(texts) + self.bonus  # a new tensor: the scorer may cache its own
+        scores[:, EOS] -= self.bonus
+        return scores
 
-    def following(self, texts: Tensor, sizes: Tensor, like: Tensor) -> Tensor:
-        """The same for texts (B, k, L): (B, k, V)."""
-        asked = [
+    def next_token_scores_of(self, texts: Tensor, sizes: Tensor, like: Tensor) -> Tensor:
+        """The same for padded texts (B, k, L) of these sizes (B, k): (B, k, V), each distinct text scored once."""
+        rows = [
             tuple(text[:size])
             for row, lengths in zip(texts.tolist(), sizes.tolist(), strict=True)
             for text, size in zip(row, lengths, strict=True)
         ]
-        places = {text: place for place, text in enumerate(dict.fromkeys(asked))}
-        found = self.after(list(places))[[places[text] for text in asked]]
-        return found.view(*sizes.shape, -1).to(like)
+        index = {text: number for number, text in enumerate(dict.fromkeys(rows))}
+        scores = self.next_token_scores(list(index))[[index[text] for text in rows]]
+        return scores.view(*sizes.shape, -1).to(like)
 
-    def total(self, text: list[int]) -> float:
-        """What it adds to a whole text, <eos> included."""
+    def total(self, text: Sequence[int]) -> float:
+        """What it adds to the rank of a whole text, <eos> included."""
         tokens = [*text, EOS]
-        added = self.after([tuple(tokens[:place]) for place in range(len(tokens))])
-        return float(added[range(len(tokens)), tokens].sum())
+        scores = self.next_token_scores([tuple(tokens[:size]) for size in range(len(tokens))])
+        return float(scores[range(len(tokens)), tokens].sum())
 
 
 @torch.no_grad()
-def read(
-    emissions: CTCEmissions, limits: Tensor, config: SearchConfig, most: int, fusion: Fusion | None = None
+def decode(
+    emissions: CTCEmissions, limits: Tensor, config: SearchConfig, n_best: int, fusion: LMFusion | None = None
 ) -> list[list[Hypothesis]]:
     """The best texts of every source, best first; limits (B,) count <eos>. A beam of one takes the best path.
 
-    With `fusion` even a beam of one searches, since the best path knows nothing of it.
+    With `fusion` even a beam of one runs the prefix search, since the best path ignores the language model.
     """
+    scorer = Scorer.from_config(config)
     log_probabilities = emissions.log_probabilities.clone()
-    log_probabilities[:, :, list(SILENT)] = NOTHING
+    log_probabilities[:, :, list(FORBIDDEN)] = NEG_INF
     emissions = emissions._replace(log_probabilities=log_probabilities)
-    width = max(config.beam, most)
+    width = max(config.beam, n_best)
     if width == 1 and fusion is None:
-        texts, sizes, real, more = best_path(emissions, limits - 1)
+        best = best_path(emissions, limits - 1)
     else:
-        texts, sizes, real, more = prefix_beam(emissions, limits - 1, width, fusion)
-    scores = text_log_probability(log_probabilities, emissions.lengths, texts, sizes, BLANK).masked_fill(~real, NOTHING)
-    found = []
-    rows = (texts.tolist(), sizes.tolist(), scores.tolist(), more.tolist())
-    for row, lengths, totals, priors in zip(*rows, strict=True):
-        hypotheses = [
-            hypothesis(
-                text[:length],
-                total,
-                divisor(length + 1, config.length_penalty, config.normalisation),
-                prior,
-            )
-            for text, length, total, prior in zip(row, lengths, totals, priors, strict=True)
-            if total != NOTHING
-        ]
-        found.append(sorted(hypotheses, key=lambda one: -one.normalised)[:most])
-    return found
+        best = prefix_beam_search(emissions, limits - 1, width, fusion)
+    scores = text_log_probability(log_probabilities, emissions.lengths, best.texts, best.sizes, BLANK)
+    scores = scores.masked_fill(~best.valid, NEG_INF)
+    outputs = []
+    for row in zip(*(tensor.tolist() for tensor in (best.texts, best.sizes, scores, best.fusion)), strict=True):
+        hypotheses = []
+        for text, size, score, bonus in zip(*row, strict=True):
+            if score != NEG_INF:
+                normalised = (score + bonus) / scorer.divisor(size + 1)
+                token_scores = (score / (size + 1),) * (size + 1)
+                hypotheses.append(Hypothesis((*text[:size], EOS), token_scores, score, normalised))
+        outputs.append(sorted(hypotheses, key=lambda hypothesis: -hypothesis.normalised)[:n_best])
+    return outputs
 
 
-def hypothesis(text: list[int], score: float, divided: float, more: float = 0.0) -> Hypothesis:
-    """A text with its score spread over its tokens; `more` counts for its rank alone."""
-    size = len(text) + 1
-    return Hypothesis((*text, EOS), (score / size,) * size, score, (score + more) / divided)
+class BestTexts(NamedTuple):
+    """The texts that a search returns."""
 
-
-class Texts(NamedTuple):
-    """What a search found."""
-
-    texts: Tensor  # (B, k, L) filled up with the blank
+    texts: Tensor  # (B, k, L) padded with the blank
     sizes: Tensor  # (B, k)
-    real: Tensor  # (B, k)
-    more: Tensor  # (B, k) what a language model adds to the rank
+    valid: Tensor  # (B, k) False: there is no text
+    fusion: Tensor  # (B, k) what the language model adds to the rank
 
 
-def best_path(emissions: CTCEmissions, limits: Tensor) -> Texts:
-    """The text of the most probable symbol at every position, one a source; cut where it is too long."""
+def best_path(emissions: CTCEmissions, limits: Tensor) -> BestTexts:
+    """The text of the most probable symbol at every position, one per source, cut at its limit."""
     texts, sizes = collapsed(emissions.log_probabilities.argmax(-1), emissions.lengths, BLANK)
     sizes = sizes.minimum(limits.clamp(min=0))
     beyond = torch.arange(texts.shape[1], device=texts.device) >= sizes[:, None]
     sizes = sizes[:, None]
-    nothing = torch.zeros(sizes.shape, dtype=torch.float64, device=sizes.device)
-    return Texts(texts.masked_fill(beyond, BLANK)[:, None], sizes, torch.ones_like(sizes, dtype=torch.bool), nothing)
+    fusion = torch.zeros(sizes.shape, dtype=torch.float64, device=sizes.device)
+    return BestTexts(texts.masked_fill(beyond, BLANK)[:, None], sizes, torch.ones_like(sizes, dtype=torch.bool), fusion)
 
 
 class Prefixes(NamedTuple):
-    """The k texts of every source that are looked at, all different, and their probability so far.
+    """The k best distinct texts of every source so far, with the probability of their paths.
 
-    Paths that end in the blank are kept apart from those that end in the text's last symbol: after the first the
-    same symbol begins anew, after the second it only lasts (Graves 2012; Hannun et al. 2014, algorithm 1).
+    Paths that end in the blank are separate from those that end in the text's last symbol: after the first the same
+    symbol starts a new token, after the second it continues the old one (Graves 2012; Hannun et al. 2014, algorithm 1).
     """
 
-    texts: Tensor  # (B, k, L), filled up with the blank
+    texts: Tensor  # (B, k, L), padded with the blank
     sizes: Tensor  # (B, k)
-    parted: Tensor  # (B, k) log-probability of paths that end in the blank
-    lasting: Tensor  # (B, k) of those that end in the last symbol
-    prior: Tensor  # (B, k) what a language model adds to the rank
+    blank: Tensor  # (B, k) log-probability of paths that end in the blank
+    symbol: Tensor  # (B, k) of those that end in the last symbol
+    fusion: Tensor  # (B, k) what the language model adds to the rank
 
     @property
     def totals(self) -> Tensor:
-        """Log-probability of each text so far, −∞ where no text is."""
-        return torch.logaddexp(self.parted, self.lasting)
+        """Log-probability of each text so far, −∞ where there is no text."""
+        return torch.logaddexp(self.blank, self.symbol)
 
 
 @torch.no_grad()
-def prefix_beam(emissions: CTCEmissions, limits: Tensor, width: int, fusion: Fusion | None = None) -> Texts:
-    """The `width` texts of every source that were found most probable, all different; rows do not see each other."""
+def prefix_beam_search(
+    emissions: CTCEmissions, limits: Tensor, width: int, fusion: LMFusion | None = None
+) -> BestTexts:
+    """The `width` most probable distinct texts of every source; rows do not depend on each other."""
     frames, lengths = emissions
     rows, positions, _ = frames.shape
-    longest = min(positions, max(1, int(limits.max()))) if rows else 1
-    nothing = frames.new_full((rows, width), NOTHING)
-    start = nothing.clone()
+    max_length = min(positions, max(1, int(limits.max()))) if rows else 1
+    none = frames.new_full((rows, width), NEG_INF)
+    start = none.clone()
     start[:, 0] = 0.0
-    blanks = torch.full((rows, width, longest), BLANK, dtype=torch.long, device=frames.device)
-    prefixes = Prefixes(blanks, blanks.new_zeros(rows, width), start, nothing, torch.zeros_like(nothing))
-    for place in range(positions):
-        going = place < lengths
-        following = fusion.following(prefixes.texts, prefixes.sizes, frames) if fusion else None
-        later = extended(prefixes, frames[:, place], limits, following)
+    blanks = torch.full((rows, width, max_length), BLANK, dtype=torch.long, device=frames.device)
+    prefixes = Prefixes(blanks, blanks.new_zeros(rows, width), start, none, torch.zeros_like(none))
+    for position in range(positions):
+        inside = position < lengths
+        next_scores = fusion.next_token_scores_of(prefixes.texts, prefixes.sizes, frames) if fusion else None
+        extended = extend(prefixes, frames[:, position], limits, next_scores)
         prefixes = Prefixes(
             *(
-                torch.where(going.view(-1, *[1] * (old.dim() - 1)), new, old)
-                for new, old in zip(later, prefixes, strict=True)
+                torch.where(inside.view(-1, *[1] * (old.dim() - 1)), new, old)
+                for new, old in zip(extended, prefixes, strict=True)
             )
         )
-    more = prefixes.prior
+    added = prefixes.fusion
     if fusion is not None:
-        more = more + fusion.following(prefixes.texts, prefixes.sizes, frames)[:, :, EOS]
-    return Texts(prefixes.texts, prefixes.sizes, prefixes.totals != NOTHING, more)
+        added = added + fusion.next_token_scores_of(prefixes.texts, prefixes.sizes, frames)[:, :, EOS]
+    return BestTexts(prefixes.texts, prefixes.sizes, prefixes.totals != NEG_INF, added)
 
 
-def extended(prefixes: Prefixes, frame: Tensor, limits: Tensor, following: Tensor | None = None) -> Prefixes:
-    """The best texts after one more position, frame (B, V); following (B, k, V): what a next token adds to the rank."""
-    texts, sizes, parted, lasting, prior = prefixes
-    width, longest, vocabulary = *texts.shape[1:], frame.shape[1]
+def extend(prefixes: Prefixes, frame: Tensor, limits: Tensor, next_scores: Tensor | None = None) -> Prefixes:
+    """The best texts after one more position.
+
+    frame (B, V) holds its log-probabilities, next_scores (B, k, V) what a next token adds to the rank.
+    """
+    texts, sizes, blank, symbol, fusion = prefixes
+    width, max_length, vocabulary = *texts.shape[1:], frame.shape[1]
     totals = prefixes.totals
     end = (sizes - 1).clamp(min=0)[:, :, None]
     last = texts.gather(2, end)[:, :, 0]  # (B, k), the blank where the text is empty
-    spoken = frame.gather(1, last)
+    last_score = frame.gather(1, last)
 
-    # A text stays by a blank, or by its last symbol going on.
-    stay_parted = totals + frame[:, BLANK, None]
-    stay_lasting = (lasting + spoken).masked_fill(sizes == 0, NOTHING)
+    # A text stays the same by a blank, or by its last symbol going on.
+    stay_blank = totals + frame[:, BLANK, None]
+    stay_symbol = (symbol + last_score).masked_fill(sizes == 0, NEG_INF)
     # It grows by a symbol; by its last one only after a blank.
     grown = totals[:, :, None] + frame[:, None]  # (B, k, V)
-    grown.scatter_(2, last[:, :, None], (parted + spoken)[:, :, None])
-    grown[:, :, BLANK] = NOTHING
-    grown.masked_fill_((sizes >= limits[:, None])[:, :, None], NOTHING)
+    grown.scatter_(2, last[:, :, None], (blank + last_score)[:, :, None])
+    grown[:, :, BLANK] = NEG_INF
+    grown.masked_fill_((sizes >= limits[:, None])[:, :, None], NEG_INF)
 
-    # Where text i grows into text j, which is looked at already, both are one: j takes the probability.
+    # Where text i grows into text j of the beam, both are one: j takes the probability.
     stem = texts.scatter(2, end, BLANK)
-    child = (texts[:, :, None] == stem[:, None]).all(3)  # (B, i, j)
-    child &= (sizes > 0)[:, None] & (totals > NOTHING)[:, None] & (totals > NOTHING)[:, :, None]
+    is_child = (texts[:, :, None] == stem[:, None]).all(3)  # (B, i, j)
+    is_child &= (sizes > 0)[:, None] & (totals > NEG_INF)[:, None] & (totals > NEG_INF)[:, :, None]
     step = last[:, None].expand(-1, width, -1)
     into = grown.gather(2, step)
-    stay_lasting = torch.logaddexp(stay_lasting, into.masked_fill(~child, NOTHING).logsumexp(1))
-    grown.scatter_reduce_(2, step, into.masked_fill(child, NOTHING), "amin")  # two texts may end in one symbol
+    stay_symbol = torch.logaddexp(stay_symbol, into.masked_fill(~is_child, NEG_INF).logsumexp(1))
+    grown.scatter_reduce_(2, step, into.masked_fill(is_child, NEG_INF), "amin")  # two texts may end in one symbol
 
-    stay = torch.logaddexp(stay_parted, stay_lasting)
+    stay = torch.logaddexp(stay_blank, stay_symbol)
     scores = torch.cat([stay, grown.flatten(1)], 1)
-    if following is None:
+    if next_scores is None:
         best, index = scores.topk(width, 1)
-        nothing, priors = best == NOTHING, prior
+        empty, new_fusion = best == NEG_INF, fusion
     else:
-        added = torch.cat([prior, (prior[:, :, None] + following).flatten(1)], 1)
+        added = torch.cat([fusion, (fusion[:, :, None] + next_scores).flatten(1)], 1)
         ranks, index = (scores + added).topk(width, 1)
-        best, priors, nothing = scores.gather(1, index), added.gather(1, index), ranks == NOTHING
-    # Where there are fewer texts than places those stay empty.
-    stays = (index < width) | nothing
+        best, new_fusion, empty = scores.gather(1, index), added.gather(1, index), ranks == NEG_INF
+    stays = (index < width) | empty
     grows = (index - width).clamp(min=0)
-    origin = torch.where(index < width, index, grows // vocabulary)
-    new_sizes = sizes.gather(1, origin).masked_fill(nothing, 0)
-    new_texts = texts.gather(1, origin[:, :, None].expand(-1, -1, longest)).masked_fill(nothing[:, :, None], BLANK)
-    at = new_sizes.clamp(max=longest - 1)[:, :, None]
-    symbol = torch.where(stays, new_texts.gather(2, at)[:, :, 0], grows % vocabulary)
+    parent = torch.where(index < width, index, grows // vocabulary)
+    new_sizes = sizes.gather(1, parent).masked_fill(empty, 0)
+    new_texts = texts.gather(1, parent[:, :, None].expand(-1, -1, max_length)).masked_fill(empty[:, :, None], BLANK)
+    at = new_sizes.clamp(max=max_length - 1)[:, :, None]
+    token = torch.where(stays, new_texts.gather(2, at)[:, :, 0], grows % vocabulary)
     return Prefixes(
-        new_texts.scatter(2, at, symbol[:, :, None]),
+        new_texts.scatter(2, at, token[:, :, None]),
         new_sizes + ~stays,
-        torch.where(stays, stay_parted.gather(1, origin), NOTHING).masked_fill(nothing, NOTHING),
-        torch.where(stays, stay_lasting.gather(1, origin), best).masked_fill(nothing, NOTHING),
-        priors.masked_fill(nothing, 0.0),
+        torch.where(stays, stay_blank.gather(1, parent), NEG_INF).masked_fill(empty, NEG_INF),
+        torch.where(stays, stay_symbol.gather(1, parent), best).masked_fill(empty, NEG_INF),
+        new_fusion.masked_fill(empty, 0.0),
     )

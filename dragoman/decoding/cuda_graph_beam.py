@@ -1,11 +1,11 @@
-"""A whole beam search that a GPU repeats by itself: the model's step, the choice and all books that are kept of it.
+"""Beam search as a CUDA graph: the model's step, the choice of candidates and the update of the beam in one replay.
 
-Nothing comes back to Python but, every few steps, which sources are done. When half of them are, the others move to a
-smaller stage.
+Python only reads, every few steps, which sources are done. When half of them are, the others move to a smaller graph.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,181 +15,192 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding.beam import NOTHING, Live, Nexts, begin, each_of, hypotheses, next_tokens, plain_choice, settle
-from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.cuda_graph_step import (
-    Captured,
-    Shape,
-    Stage,
-    copy_tensors,
-    give_up,
-    known,
-    on_grid,
-    padded_to,
-    shape_of,
+from dragoman.decoding.beam import BeamOptions
+from dragoman.decoding.beam_state import (
+    BeamSize,
+    BeamState,
+    NextTokens,
+    complete_hypotheses,
+    initial_state,
+    num_next_tokens,
+    top_candidates,
+    top_next_tokens,
+    update,
 )
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
-from dragoman.kernels import topk as best
+from dragoman.decoding.cuda_graph_step import (
+    GraphDecoder,
+    GraphShape,
+    GraphStep,
+    copy_tensors,
+    graph_decoder,
+    graph_shape,
+    pad_batch,
+    round_up,
+)
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
+from dragoman.decoding.scorer import NEG_INF, Scorer
+from dragoman.kernels import topk
 from dragoman.models.contracts import map_tensors
 
-LOOK = 4  # steps between two looks at what is done
-FEWEST = 16  # sources that are worth a smaller stage
+CHECK_EVERY = 4  # steps between two checks of which sources are done
+MIN_SOURCES = 16  # of a graph, to move to a smaller one
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What a stage is made for, and what stands fast in its steps."""
+class GraphBeamKey:
+    """What is constant in a captured beam search step; the scorer's divisors are a buffer of it."""
 
-    shape: Shape
-    most: int
+    shape: GraphShape
+    n_best: int
     certain: bool
 
 
-class Repeated(Stage):
-    """A stage that also chooses."""
+class GraphBeamStep(GraphStep):
+    """A decoding step followed by the beam's update, both captured."""
 
-    def __init__(self, model: Any, static: Any, cache: Any, kind: Kind) -> None:
-        shape = kind.shape
+    def __init__(self, model: Any, static: Any, cache: Any, key: GraphBeamKey) -> None:
+        shape = key.shape
         super().__init__(model, static, cache, shape)
-        self.kind = kind
+        self.key = key
         weight = next(model.parameters())
-        self.choose = self.choose_plainly
-        if hasattr(model, "scores") and best.suits(weight, model.output.out_features):
-            self.step, self.choose = model.scores, self.choose_in_kernels
-        self.first = torch.arange(0, shape.sources * shape.width, shape.width, device=self.tokens.device)[:, None]
-        limits = torch.full((shape.sources,), shape.written, device=weight.device)
-        self.live = self.before(limits, [1.0] * (shape.written + 1))
+        self.advance: Callable[[Tensor], None] = self.advance_plain
+        if hasattr(model, "scores") and topk.suits(weight, model.output.out_features):
+            self.step, self.advance = model.scores, self.advance_in_kernels
+        self.first_rows = torch.arange(0, shape.sources * shape.width, shape.width, device=self.tokens.device)[:, None]
+        limits = torch.full((shape.sources,), shape.target_length, device=weight.device)
+        self.beam = self.initial_beam(limits, Scorer())
 
-    def before(self, limits: Tensor, divisors: list[float]) -> Live:
-        """A search before its first token; limits (B,) of all sources or of the first, the others are done."""
+    def initial_beam(self, limits: Tensor, scorer: Scorer) -> BeamState:
+        """The beam before the first token; limits (B,) of the first sources, those that fill the shape are done."""
         shape, dtype = self.shape, torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
         sources = limits.shape[0]
         limits = torch.cat([limits, limits.new_ones(shape.sources - sources)])
-        enough = torch.full_like(limits, shape.width)
-        live = begin(limits, shape.written, shape.width, shape.width, enough, divisors, dtype)
-        live.totals[sources:] = NOTHING
-        live.done[sources:] = True
-        return live
+        size = BeamSize(shape.width, shape.width, shape.target_length)
+        max_complete = torch.full_like(limits, shape.width)
+        beam = initial_state(limits, size, max_complete, scorer.divisors(shape.target_length), dtype)
+        beam.totals[sources:] = NEG_INF
+        beam.done[sources:] = True
+        return beam
 
     def body(self) -> None:
         """One step, from tokens to tokens."""
         super().body()
-        assert self.found is not None
-        self.choose(self.found, each_of(self.shape.width, self.found.shape[1]))
+        assert self.output is not None
+        self.advance(self.output)
 
-    def choose_plainly(self, scores: Tensor, count: int) -> None:
-        """As `beam` does it, from log-probabilities."""
-        choice = plain_choice(self.live, next_tokens(scores, count))
-        live, kept = settle(self.live, choice, most=self.kind.most, certain=self.kind.certain)
-        self.origins.copy_((choice.origin.gather(1, kept) + self.first).flatten())
-        copy_tensors(self.live, live)
-        self.tokens.copy_(live.last.flatten())
+    def advance_plain(self, log_probabilities: Tensor) -> None:
+        """As `beam_search` does it."""
+        candidates = top_candidates(self.beam, top_next_tokens(log_probabilities, self.shape.width))
+        beam, kept = update(self.beam, candidates, n_best=self.key.n_best, certain=self.key.certain)
+        self.parents.copy_((candidates.parents.gather(1, kept) + self.first_rows).flatten())
+        copy_tensors(self.beam, beam)
+        self.tokens.copy_(beam.last.flatten())
 
-    def choose_in_kernels(self, scores: Tensor, count: int) -> None:
-        """The same from scores before the softmax, in three kernels."""
-        from dragoman.kernels import beam_triton as best_kernels
+    def advance_in_kernels(self, logits: Tensor) -> None:
+        """The same from scores before the softmax, in three Triton kernels."""
+        from dragoman.kernels import beam_triton
 
-        nexts = Nexts(*best_kernels.best_next(scores, count, len(NEVER_WRITTEN), EOS))
-        most, certain = self.kind.most, self.kind.certain
-        best_kernels.settle(self.live, nexts, self.origins, self.tokens, most=most, certain=certain, end=EOS)
+        count = num_next_tokens(self.shape.width, logits.shape[1])
+        following = NextTokens(*beam_triton.best_next(logits, count, len(NEVER_WRITTEN), EOS))
+        n_best, certain = self.key.n_best, self.key.certain
+        beam_triton.update(self.beam, following, self.parents, self.tokens, n_best=n_best, certain=certain, end=EOS)
 
-    def smaller(self, kind: Kind) -> Repeated:
-        """A stage of the same model for fewer sources."""
-        sources, width = kind.shape.sources, self.shape.width
+    def shrunk(self, key: GraphBeamKey) -> GraphBeamStep:
+        """A step of the same model for fewer sources."""
+        sources, width = key.shape.sources, self.shape.width
 
-        def fewer(part: Tensor) -> Tensor:
-            return part[:sources] if part.shape[0] == self.shape.sources else part[: sources * width : width]
+        def first(tensor: Tensor) -> Tensor:
+            return tensor[:sources] if tensor.shape[0] == self.shape.sources else tensor[: sources * width : width]
 
-        return Repeated(self.model, map_tensors(self.static, fewer), map_tensors(self.cache, fewer), kind)
+        return GraphBeamStep(self.model, map_tensors(self.static, first), map_tensors(self.cache, first), key)
 
-    def take(self, other: Repeated, sources: Tensor) -> None:
-        """Go on with these sources (B',) of another stage."""
+    def load(self, other: GraphBeamStep, sources: Tensor) -> None:
+        """Continue the search of these sources (B',) of another step."""
         missing = self.shape.sources - len(sources)
         rows = torch.cat([sources, sources[:1].expand(missing)])
         width = self.shape.width
-        deep = (rows[:, None] * width + torch.arange(width, device=rows.device)).flatten()
+        hypotheses = (rows[:, None] * width + torch.arange(width, device=rows.device)).flatten()
 
-        def taken(part: Tensor) -> Tensor:
-            return part.index_select(0, rows if part.shape[0] == other.shape.sources else deep)
+        def selected(tensor: Tensor) -> Tensor:
+            return tensor.index_select(0, rows if tensor.shape[0] == other.shape.sources else hypotheses)
 
-        copy_tensors(self.static, map_tensors(other.static, taken))
-        copy_tensors(self.cache, map_tensors(other.cache, taken))
-        copy_tensors(self.live, other.live.select(rows))
-        self.live.done[len(sources) :] = True
-        self.live.totals[len(sources) :] = NOTHING
-        self.tokens.copy_(other.tokens.index_select(0, deep))
-        self.origins.copy_(((other.origins.view(-1, width) - other.first)[rows] + self.first).flatten())
+        copy_tensors(self.static, map_tensors(other.static, selected))
+        copy_tensors(self.cache, map_tensors(other.cache, selected))
+        copy_tensors(self.beam, other.beam.select(rows))
+        self.beam.done[len(sources) :] = True
+        self.beam.totals[len(sources) :] = NEG_INF
+        self.tokens.copy_(other.tokens.index_select(0, hypotheses))
+        self.parents.copy_(((other.parents.view(-1, width) - other.first_rows)[rows] + self.first_rows).flatten())
         self.length.copy_(other.length)
 
 
 @torch.no_grad()
-def search(
-    model: Any, batch: Batch, limits: Tensor, width: int, most: int, config: SearchConfig
+def graph_beam_search(
+    model: Any, batch: Batch, limits: Tensor, options: BeamOptions, scorer: Scorer
 ) -> list[list[Hypothesis]] | None:
-    """What `beam` finds, or None where a plain search must do: a kind of search is captured when it is met again."""
-    captured = known(model, batch)
-    shape = None if captured is None else shape_of(batch, limits, width, captured.max_positions)
-    if captured is None or shape is None:
+    """What `beam_search` finds with plain options, or None where it must run: a search is captured when it recurs."""
+    decoder = graph_decoder(model, batch)
+    shape = None if decoder is None else graph_shape(batch, limits, options.width, decoder.max_positions)
+    if decoder is None or shape is None:
         return None
-    kind = Kind(shape, most, config.stop == "certain")
-    if not captured.ready(kind):
+    key = GraphBeamKey(shape, options.n_best, options.certain)
+    if not decoder.is_ready(key):
         return None
-    divisors = [1.0] + [
-        divisor(length, config.length_penalty, config.normalisation) for length in range(1, shape.written + 1)
-    ]
-    held: list[Repeated] = []
+    acquired: list[GraphBeamStep] = []
     try:
-        state = model.start(padded_to(batch, shape), shape.written)
-        stage = lend(captured, kind, lambda: Repeated(model, state.static, state.cache, kind), held)
-        stage.begin(state)
-        copy_tensors(stage.live, stage.before(limits, divisors))
-        stage.tokens.copy_(stage.live.last.flatten())
-        return repeat(captured, stage, len(limits), int(limits.max()), held)
+        state = model.start(pad_batch(batch, shape), shape.target_length)
+        step = _acquire(decoder, key, lambda: GraphBeamStep(model, state.static, state.cache, key), acquired)
+        step.begin(state)
+        copy_tensors(step.beam, step.initial_beam(limits, scorer))
+        step.tokens.copy_(step.beam.last.flatten())
+        return _run(decoder, step, len(limits), int(limits.max()), acquired)
     except RuntimeError as error:
-        give_up(captured, error)
+        decoder.disable(error)
         return None
     finally:
-        for one in held:
-            one.lock.release()
+        for step in acquired:
+            step.lock.release()
 
 
-def lend(captured: Captured, kind: Kind, make: Any, held: list[Repeated]) -> Repeated:
-    """A stage, noted among those that are held."""
-    stage = captured.stage(kind, make)
-    assert isinstance(stage, Repeated)
-    held.append(stage)
-    return stage
+def _acquire(
+    decoder: GraphDecoder, key: GraphBeamKey, make: Callable[[], GraphBeamStep], acquired: list[GraphBeamStep]
+) -> GraphBeamStep:
+    """A step, noted among those to release."""
+    step = decoder.acquire(key, make)
+    assert isinstance(step, GraphBeamStep)
+    acquired.append(step)
+    return step
 
 
-def repeat(
-    captured: Captured, stage: Repeated, sources: int, longest: int, held: list[Repeated]
+def _run(
+    decoder: GraphDecoder, step: GraphBeamStep, count: int, max_length: int, acquired: list[GraphBeamStep]
 ) -> list[list[Hypothesis]]:
-    """Steps until all is done."""
-    places = list(range(sources))  # which source each row of the stage is
-    found: list[list[Hypothesis]] = [[] for _ in places]
-    for length in range(1, longest + 1):
-        stage.run()
-        if length % LOOK and length < longest:
+    """Replay steps until all sources are done."""
+    sources = list(range(count))  # which source each row of the graph is
+    outputs: list[list[Hypothesis]] = [[] for _ in sources]
+    for length in range(1, max_length + 1):
+        step.run()
+        if length % CHECK_EVERY and length < max_length:
             continue
-        done = stage.live.done.tolist()
-        going = [row for row in range(len(places)) if not done[row]]
-        if going and length < longest:
-            kind = replace(stage.kind, shape=replace(stage.shape, sources=on_grid(len(going))))
-            if not (worth_moving(len(going), stage.shape.sources) and captured.ready(kind)):
+        done = step.beam.done.tolist()
+        going = [row for row in range(len(sources)) if not done[row]]
+        if going and length < max_length:
+            key = replace(step.key, shape=replace(step.shape, sources=round_up(len(going))))
+            if not (worth_shrinking(len(going), step.shape.sources) and decoder.is_ready(key)):
                 continue
-        gone = [row for row in range(len(places)) if done[row] or length == longest]
-        rows = torch.tensor(gone, device=stage.tokens.device)
-        for row, outputs in zip(gone, hypotheses(stage.live.select(rows), stage.kind.most), strict=True):
-            found[places[row]] = outputs
-        if len(gone) == len(places):
+        finished = [row for row in range(len(sources)) if done[row] or length == max_length]
+        rows = torch.tensor(finished, device=step.tokens.device)
+        for row, hypotheses in zip(finished, complete_hypotheses(step.beam.select(rows), step.key.n_best), strict=True):
+            outputs[sources[row]] = hypotheses
+        if len(finished) == len(sources):
             break
-        before = stage
-        stage = lend(captured, kind, partial(before.smaller, kind), held)
-        stage.take(before, torch.tensor(going, device=stage.tokens.device))
-        places = [places[row] for row in going]
-    return found
+        larger = step
+        step = _acquire(decoder, key, partial(larger.shrunk, key), acquired)
+        step.load(larger, torch.tensor(going, device=step.tokens.device))
+        sources = [sources[row] for row in going]
+    return outputs
 
 
-def worth_moving(going: int, room: int) -> bool:
-    """Whether so few sources are worth a stage of their own."""
-    return room >= FEWEST and on_grid(going) * 2 <= room
+def worth_shrinking(going: int, sources: int) -> bool:
+    """Whether a graph for the sources that are not done would be at most half as large."""
+    return sources >= MIN_SOURCES and round_up(going) * 2 <= sources

@@ -1,10 +1,10 @@
-"""Decoding steps that a GPU repeats by itself.
+"""Decoding steps as CUDA graphs.
 
-A step of a small model is a hundred short kernels, and Python takes longer to launch them than they take. So the step
-is captured once for each shape, as a CUDA graph over buffers that stay where they are, and replayed. Shapes are rounded
-up to a grid, so that they are few; a shape is captured when it is met again, for a single batch is searched sooner
-without. A Transformer's hypotheses write their keys and values side by side and remember which of them they descend
-from: when hypotheses change places, nothing but this table moves.
+A step of a small model is about a hundred short kernels, and launching them from Python takes longer than running
+them. So a step is captured once per shape, as a CUDA graph over fixed buffers, and replayed. Shapes are rounded up to
+a grid, so that they are few. A shape is captured only when it is used repeatedly: a single batch is decoded sooner
+without. The hypotheses of a Transformer write their keys and values side by side and keep a table of the entries that
+belong to them; when the search reorders hypotheses, only this table moves.
 """
 
 from __future__ import annotations
@@ -27,49 +27,49 @@ from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.layers.self_attention import SelfAttention, Shared
 from dragoman.models.contracts import State, map_tensors
 
-USES = 2  # how often a shape must be asked for before it is captured
-SHARE = 0.25  # of the GPU's memory, for all buffers together
+MIN_USES = 2  # a shape is captured at the first use after these
+MEMORY_SHARE = 0.25  # of the GPU's memory, for all buffers together
 
 
-def on_grid(number: int, step: int = 1) -> int:
-    """The number rounded up to the grid of shapes, and to a multiple of `step`."""
+def round_up(number: int, multiple: int = 1) -> int:
+    """The number rounded up to the grid of shapes and to a multiple."""
     whole = int(round_up_lengths(np.array([number]))[0])
-    return -(-whole // step) * step
+    return -(-whole // multiple) * multiple
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the buffers of a stage are made for."""
+class GraphShape:
+    """The sizes of the buffers of one graph."""
 
     sources: int
-    width: int  # hypotheses of each
-    read: int  # tokens of a source
-    written: int  # tokens of an output
+    width: int  # hypotheses per source
+    source_length: int
+    target_length: int
 
 
-class Stage:
-    """The buffers of one shape and the step that works on them; lent to one search at a time."""
+class GraphStep:
+    """The buffers of one shape and the decoding step that runs on them; one search uses it at a time."""
 
-    def __init__(self, model: Any, static: Any, cache: Any, shape: Shape) -> None:
-        """`static` and `cache`: of a state with as many sources, one hypothesis each."""
+    def __init__(self, model: Any, static: Any, cache: Any, shape: GraphShape) -> None:
+        """`static` and `cache` are those of a state with `shape.sources` sources and one hypothesis each."""
         self.model, self.shape = model, shape
         self.step = model.step
         rows, device = shape.sources * shape.width, next(model.parameters()).device
         self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
-        self.origins = torch.arange(rows, device=device)  # which hypothesis each one goes on from
-        self.identity = self.origins.clone()
+        self.parents = torch.arange(rows, device=device)  # the hypothesis that each row continues
+        self.identity = self.parents.clone()
         self.static = map_tensors(static, torch.clone)
-        self.seen: Tensor | None = None
-        if all(type(part) is SelfAttention for part in attentions(model)):
-            places = shape.width * shape.written
-            self.seen = torch.zeros(rows, places, dtype=torch.bool, device=device)
+        self.visible: Tensor | None = None  # (N, C·k) which entries of the key-value cache each hypothesis sees
+        if all(type(layer) is SelfAttention for layer in self_attentions(model)):
+            entries = shape.width * shape.target_length
+            self.visible = torch.zeros(rows, entries, dtype=torch.bool, device=device)
             self.cache: Any = tuple(
-                Shared(room(layer[0], places), room(layer[1], places), self.seen) for layer in cache
+                Shared(empty_cache(layer[0], entries), empty_cache(layer[1], entries), self.visible) for layer in cache
             )
         else:
-            self.cache = map_tensors(cache, lambda part: part.repeat_interleave(shape.width, 0))
+            self.cache = map_tensors(cache, lambda tensor: tensor.repeat_interleave(shape.width, 0))
         self.length = torch.zeros((), dtype=torch.long, device=device)
-        self.found: Tensor | None = None  # what the step gave (N, V)
+        self.output: Tensor | None = None  # of the step (N, V)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: GraphInputs | None = None  # kept alive as long as the graph
         self.lock = Lock()
@@ -77,42 +77,41 @@ class Stage:
     @property
     def size(self) -> int:
         """Bytes of its buffers."""
-        return sum(part.nbytes for part in tensors_of((self.static, self.cache)))
+        return sum(tensor.nbytes for tensor in tensors_of((self.static, self.cache)))
 
     def begin(self, state: State) -> None:
-        """Stand before the first token of other sources."""
+        """Start new sources before their first token."""
         copy_tensors(self.static, state.static)
-        if self.seen is not None:
-            self.seen.zero_()
+        if self.visible is not None:
+            self.visible.zero_()
         else:
             copy_tensors(self.cache, state.expand(self.shape.width).cache)
         self.length.zero_()
-        self.origins.copy_(self.identity)
+        self.parents.copy_(self.identity)
 
     def body(self) -> None:
-        """One step: from the tokens and the buffers to log-probabilities, and the buffers as they are after it."""
+        """The step that the graph captures: read tokens and buffers, write the output and the buffers."""
         width = self.shape.width
-        if self.seen is not None:
-            self.seen.copy_(self.seen.index_select(0, self.origins))
-            # Every hypothesis sees itself: its new keys are written at (length, its place among those of its source).
+        if self.visible is not None:
+            self.visible.copy_(self.visible.index_select(0, self.parents))
+            # Every hypothesis sees its new entry, which the step writes at (length, its index within its source).
             new = self.length * width + self.identity % width
-            self.seen.scatter_(1, new[:, None], True)
+            self.visible.scatter_(1, new[:, None], True)
             cache = self.cache
         else:
-            cache = map_tensors(self.cache, lambda part: part.index_select(0, self.origins))
+            cache = map_tensors(self.cache, lambda tensor: tensor.index_select(0, self.parents))
         state = State(self.static, cache, self.length, width)
-        found, after = self.step(self.tokens, state)
-        if self.seen is None:
+        self.output, after = self.step(self.tokens, state)  # the output of a graph is always the same memory
+        if self.visible is None:
             copy_tensors(self.cache, after.cache)
-        self.found = found  # of a graph always the same memory
         self.length += 1
 
     def capture(self) -> None:
-        """Let the GPU learn the step; twice plainly before, so that everything it needs is there."""
-        here = torch.cuda.current_stream()
-        beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        beside.wait_stream(here)
-        with torch.cuda.stream(beside):
+        """Capture the graph, after two plain steps that allocate and compile what it needs."""
+        current = torch.cuda.current_stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
             for _ in range(2):
                 self.body()
                 self.length.zero_()
@@ -123,32 +122,32 @@ class Stage:
                 self.body()
             finally:
                 graph.capture_end()
-        here.wait_stream(beside)
+        current.wait_stream(stream)
         self.graph = graph
 
     def run(self) -> Tensor:
-        """One step."""
+        """One step; its output (N, V)."""
         if self.graph is not None:
             self.graph.replay()
         else:
             self.body()
-        assert self.found is not None
-        return self.found
+        assert self.output is not None
+        return self.output
 
 
-def room(cache: Tensor, places: int) -> Tensor:
-    """Zeros like a cache (B, K, C, d), but for so many places."""
-    return cache.new_zeros(*cache.shape[:2], places, cache.shape[3])
+def empty_cache(cache: Tensor, entries: int) -> Tensor:
+    """Zeros like a key or value cache (B, K, C, d), with another number of entries."""
+    return cache.new_zeros(*cache.shape[:2], entries, cache.shape[3])
 
 
-def copy_tensors(into: Any, values: Any) -> None:
+def copy_tensors(target: Any, source: Any) -> None:
     """Copy a nest of tensors into another of the same shapes."""
-    if isinstance(into, Tensor):
-        if into.data_ptr() != values.data_ptr():
-            into.copy_(values)
+    if isinstance(target, Tensor):
+        if target.data_ptr() != source.data_ptr():
+            target.copy_(source)
         return
-    for mine, theirs in zip(into, values, strict=True):
-        copy_tensors(mine, theirs)
+    for own, other in zip(target, source, strict=True):
+        copy_tensors(own, other)
 
 
 def tensors_of(tree: Any) -> Iterator[Tensor]:
@@ -156,167 +155,170 @@ def tensors_of(tree: Any) -> Iterator[Tensor]:
     if isinstance(tree, Tensor):
         yield tree
     else:
-        for part in tree:
-            yield from tensors_of(part)
+        for branch in tree:
+            yield from tensors_of(branch)
 
 
-def attentions(model: Any) -> list[nn.Module]:
-    """The self-attentions of a decoder; a list of something else where its state is something else."""
+def self_attentions(model: Any) -> list[nn.Module]:
+    """The self-attention layers of a decoder; other modules where its cache is of another kind."""
     blocks = getattr(model.decoder, "blocks", None) or []
     return [getattr(block, "attention", block) for block in blocks] or [model.decoder]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where a search stands on a stage: which of its sources live, and whom each hypothesis goes on from."""
+class GraphState:
+    """A decoder state in the buffers of a graph: which sources are open and which hypotheses their rows continue."""
 
-    stage: Stage
-    live: Tensor  # (L,) sources of the stage
-    origins: Tensor | None = None  # (L·k,) rows of the stage
+    step: GraphStep
+    sources: Tensor  # (L,) open sources, as rows of the buffers
+    parents: Tensor | None = None  # (L·k,) rows of the buffers
 
     @property
     def rows(self) -> Tensor:
-        """The hypotheses of the live sources, as rows of the stage."""
-        width = self.stage.shape.width
-        return (self.live[:, None] * width + torch.arange(width, device=self.live.device)).flatten()
+        """The hypotheses of the open sources, as rows of the buffers."""
+        width = self.step.shape.width
+        return (self.sources[:, None] * width + torch.arange(width, device=self.sources.device)).flatten()
 
-    def expand(self, hypotheses: int) -> Standing:
-        """The stage was made for as many."""
-        assert hypotheses == self.stage.shape.width
+    def expand(self, hypotheses: int) -> GraphState:
+        """The buffers already have this width."""
+        assert hypotheses == self.step.shape.width
         return self
 
-    def reorder(self, rows: Tensor) -> Standing:
-        """Exchange hypotheses; rows (L·k,) index those of live sources."""
-        return replace(self, origins=self.rows[rows])
+    def reorder(self, rows: Tensor) -> GraphState:
+        """Reorder hypotheses; rows (L·k,) index those of open sources."""
+        return replace(self, parents=self.rows[rows])
 
-    def select(self, rows: Tensor) -> Standing:
-        """Keep some sources; rows (L',) index live ones."""
-        origins = self.origins
-        if origins is not None:
-            origins = origins.view(len(self.live), -1)[rows].flatten()
-        return replace(self, live=self.live[rows], origins=origins)
+    def select(self, rows: Tensor) -> GraphState:
+        """Keep some sources; rows (L',) index open ones."""
+        parents = self.parents
+        if parents is not None:
+            parents = parents.view(len(self.sources), -1)[rows].flatten()
+        return replace(self, sources=self.sources[rows], parents=parents)
 
 
-class Captured:
-    """A model whose steps are captured, for searches by one beam or by greedy choice."""
+class GraphDecoder:
+    """A model whose decoding steps are captured; it starts and steps like the model."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.stages: dict[Any, Stage] = {}  # the least used first
-        self.asked: dict[Any, int] = {}
-        self.guard = Lock()  # of both: threads that ask at once must not make a stage twice
-        self.inputs: GraphInputs | None = None  # the memory that the stages' graphs read
-        self.working = True
+        self.steps: dict[Any, GraphStep] = {}  # by key, the least recently used first
+        self.uses: dict[Any, int] = {}
+        self.guard = Lock()  # of both: two threads must not make the same step twice
+        self.inputs: GraphInputs | None = None  # the memory that the graphs read
+        self.enabled = True
 
     @property
     def max_positions(self) -> int | None:
-        """Most tokens it can write; None: any number."""
-        most: int | None = self.model.max_positions
-        return most
+        """The longest output of the model; None: any length."""
+        max_positions: int | None = self.model.max_positions
+        return max_positions
 
-    def ready(self, kind: Any) -> bool:
-        """Whether a kind of stage was asked for often enough to be captured."""
+    def is_ready(self, key: Any) -> bool:
+        """Count a use, and tell whether there were enough to capture a step."""
         with self.guard:
-            self.asked[kind] = self.asked.get(kind, 0) + 1
-            return self.working and (kind in self.stages or self.asked[kind] > USES)
+            self.uses[key] = self.uses.get(key, 0) + 1
+            return self.enabled and (key in self.steps or self.uses[key] > MIN_USES)
 
-    def stage(self, kind: Any, make: Callable[[], Stage]) -> Stage:
-        """The stage of a kind, made if there is none yet; the caller has it alone until the lock is released."""
+    def acquire(self, key: Any, make: Callable[[], GraphStep]) -> GraphStep:
+        """The step with this key, captured if there is none yet; the caller must release its lock."""
         with self.guard:
             if self.inputs is None or self.inputs.moved():
-                self.stages.clear()
+                self.steps.clear()
                 self.inputs = GraphInputs(self.model)
-            stage = self.stages.pop(kind, None)
-            if stage is None:
-                self.make_room()
-                stage = make()
-                stage.inputs = self.inputs
-                if stage.tokens.is_cuda:
-                    stage.capture()
-            self.stages[kind] = stage
-        stage.lock.acquire()
-        return stage
+            step = self.steps.pop(key, None)
+            if step is None:
+                self.free_memory()
+                step = make()
+                step.inputs = self.inputs
+                if step.tokens.is_cuda:
+                    step.capture()
+            self.steps[key] = step
+        step.lock.acquire()
+        return step
 
-    def make_room(self) -> None:
-        """Forget the stages that were not used for longest, so that all together stay small beside the GPU's memory."""
+    def free_memory(self) -> None:
+        """Drop the least recently used steps until all buffers fit in MEMORY_SHARE of the GPU."""
         if not torch.cuda.is_available():
             return
-        room = torch.cuda.mem_get_info()[1] * SHARE
-        while self.stages and sum(stage.size for stage in self.stages.values()) > room:
-            kind, stage = next(iter(self.stages.items()))
-            if stage.lock.locked():
+        allowed = torch.cuda.mem_get_info()[1] * MEMORY_SHARE
+        while self.steps and sum(step.size for step in self.steps.values()) > allowed:
+            key, step = next(iter(self.steps.items()))
+            if step.lock.locked():
                 return
-            del self.stages[kind]
+            del self.steps[key]
 
-    def start(self, batch: Batch, shape: Shape) -> Standing:
-        """Read the sources and stand before the first target token."""
-        state = self.model.start(padded_to(batch, shape), shape.written)
-        stage = self.stage(shape, lambda: Stage(self.model, state.static, state.cache, shape))
-        stage.begin(state)
-        return Standing(stage, torch.arange(batch.source.shape[0], device=batch.source.device))
+    def start(self, batch: Batch, shape: GraphShape) -> GraphState:
+        """Encode the sources; the state before the first target token."""
+        state = self.model.start(pad_batch(batch, shape), shape.target_length)
+        step = self.acquire(shape, lambda: GraphStep(self.model, state.static, state.cache, shape))
+        step.begin(state)
+        return GraphState(step, torch.arange(batch.source.shape[0], device=batch.source.device))
 
-    def step(self, tokens: Tensor, standing: Standing) -> tuple[Tensor, Standing]:
-        """Read tokens (L·k,); give log-probabilities (L·k, V) of the next one, valid until the next step."""
-        stage = standing.stage
-        rows = standing.rows
-        stage.tokens.index_copy_(0, rows, tokens)
-        if standing.origins is not None:
-            stage.origins.index_copy_(0, rows, standing.origins)
-        found = stage.run()
-        stage.origins.copy_(stage.identity)
-        whole = len(standing.live) == stage.shape.sources
-        return found if whole else found.index_select(0, rows), replace(standing, origins=None)
+    def step(self, tokens: Tensor, state: GraphState) -> tuple[Tensor, GraphState]:
+        """Read tokens (L·k,); log-probabilities (L·k, V) of the next one, valid until the next step."""
+        step = state.step
+        rows = state.rows
+        step.tokens.index_copy_(0, rows, tokens)
+        if state.parents is not None:
+            step.parents.index_copy_(0, rows, state.parents)
+        output = step.run()
+        step.parents.copy_(step.identity)
+        all_open = len(state.sources) == step.shape.sources
+        return output if all_open else output.index_select(0, rows), replace(state, parents=None)
+
+    def disable(self, error: RuntimeError) -> None:
+        """Report that a step could not be captured, and never try again."""
+        self.enabled = False
+        reason = str(error).split("\n", 1)[0]
+        print(
+            f"a decoding step could not be captured ({reason}); decoding continues without CUDA graphs", file=sys.stderr
+        )
 
 
-def padded_to(batch: Batch, shape: Shape) -> Batch:
-    """The batch with columns of padding and copies of its first source."""
-    rows, read = batch.source.shape
-    source = nn.functional.pad(batch.source, (0, shape.read - read), value=PAD)
+def pad_batch(batch: Batch, shape: GraphShape) -> Batch:
+    """The batch padded to a shape: columns of padding, then copies of its first source."""
+    rows, length = batch.source.shape
+    source = nn.functional.pad(batch.source, (0, shape.source_length - length), value=PAD)
     if rows < shape.sources:
         source = torch.cat([source, source[:1].expand(shape.sources - rows, -1)])
     return Batch(source, source != PAD, source.new_empty(shape.sources, 0))
 
 
-_KNOWN: WeakKeyDictionary[nn.Module, Captured] = WeakKeyDictionary()
+_DECODERS: WeakKeyDictionary[nn.Module, GraphDecoder] = WeakKeyDictionary()
 
 
-def known(model: Any, batch: Batch) -> Captured | None:
-    """The model with its captured steps, where it can have such."""
-    tokens = batch.source.dim() == 2 and batch.source.dtype == torch.long  # not recordings or pictures
-    if batch.source.is_cuda and tokens and isinstance(model, nn.Module) and hasattr(model, "decoder"):
-        return _KNOWN.setdefault(model, Captured(model))
+def graph_decoder(model: Any, batch: Batch) -> GraphDecoder | None:
+    """The graph decoder of a model; None where its steps cannot be captured."""
+    is_text = batch.source.dim() == 2 and batch.source.dtype == torch.long  # neither audio nor images
+    if batch.source.is_cuda and is_text and isinstance(model, nn.Module) and hasattr(model, "decoder"):
+        return _DECODERS.setdefault(model, GraphDecoder(model))
     return None
 
 
-def shape_of(batch: Batch, limits: Tensor, width: int, most: int | None) -> Shape | None:
-    """The shape of a stage for a batch; None: the model cannot write so much."""
-    sources, read = batch.source.shape
-    shape = Shape(on_grid(sources), width, on_grid(read), on_grid(int(limits.max()), 8))
-    return shape if most is None or shape.written <= most else None
-
-
-def give_up(captured: Captured, error: RuntimeError) -> None:
-    """Say that steps cannot be captured, and never try again."""
-    captured.working = False
-    first = str(error).split("\n", 1)[0]
-    print(f"a decoding step could not be captured ({first}); going on with plain ones", file=sys.stderr)
+def graph_shape(batch: Batch, limits: Tensor, width: int, max_positions: int | None) -> GraphShape | None:
+    """The shape of the graph for a batch; None if the model cannot write so many tokens."""
+    sources, length = batch.source.shape
+    shape = GraphShape(round_up(sources), width, round_up(length), round_up(int(limits.max()), 8))
+    return shape if max_positions is None or shape.target_length <= max_positions else None
 
 
 @contextmanager
-def start(model: Any, batch: Batch, limits: Tensor, width: int, *, able: bool) -> Iterator[tuple[Any, Any]]:
-    """A writer and its state before the first token: captured where it pays and is `able`, else the model itself."""
-    captured = known(model, batch) if able else None
-    if captured is not None:
-        shape = shape_of(batch, limits, width, captured.max_positions)
-        if shape is not None and captured.ready(shape):
+def start_decoding(
+    model: Any, batch: Batch, limits: Tensor, width: int, *, allow_graph: bool
+) -> Iterator[tuple[Any, Any]]:
+    """A decoder and its state before the first token: a `GraphDecoder` where one is ready, else the model itself."""
+    decoder = graph_decoder(model, batch) if allow_graph else None
+    if decoder is not None:
+        shape = graph_shape(batch, limits, width, decoder.max_positions)
+        if shape is not None and decoder.is_ready(shape):
             try:
-                standing = captured.start(batch, shape)
+                state = decoder.start(batch, shape)
             except RuntimeError as error:
-                give_up(captured, error)
+                decoder.disable(error)
             else:
                 try:
-                    yield captured, standing
+                    yield decoder, state
                 finally:
-                    standing.stage.lock.release()
+                    state.step.lock.release()
                 return
     yield model, model.start(batch)

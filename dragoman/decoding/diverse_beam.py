@@ -1,9 +1,9 @@
-"""Diverse outputs: a beam in groups that keep away from each other's tokens (Vijayakumar et al. 2016).
+"""Diverse beam search: a beam in groups that avoid each other's tokens (Vijayakumar et al. 2016).
 
-Each group is a beam search of its own, as if its source stood in the batch once for every group. They meet in one
-place alone: before a group chooses, every token costs it `diversity` for each hypothesis of an earlier group of its
-source that goes on with that token at this step (the paper's Hamming diversity). The cost decides what is chosen, never
-what it is worth: scores stay those of the model.
+Each group is a beam search of its own, as if its source were in the batch once per group. The groups interact in one
+way: before a group chooses, every token costs it `Scorer.diversity` for each hypothesis of an earlier group of the
+same source that continues with this token at this step (the paper's Hamming diversity). The cost decides what is
+chosen; scores stay those of the model.
 """
 
 from __future__ import annotations
@@ -16,71 +16,69 @@ from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import ConfigError
 
-NOTHING = float("-inf")
-# Candidates (B', k, V), the same without wishes, the numbers (B',) of their blocks → scores, flat places, may complete
-Choose = Callable[[Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor, Tensor]]
+# scores (B', k, V), fallback scores, rows (B',) of the batch → scores and flat indices (B', C), which may complete
+Chooser = Callable[[Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
-class Groups:
-    """How a beam is divided: blocks g, g + 1, … of the batch are the groups of one source."""
+def group_width(beam: int, groups: int) -> int:
+    """The width of each group of a beam."""
+    if beam % groups:
+        raise ConfigError(f"search.beam_groups: found {groups}, expected a divisor of the beam of {beam}")
+    return beam // groups
 
-    def __init__(self, count: int, diversity: float) -> None:
+
+class BeamGroups:
+    """The rows of a batch in which each source occurs `count` times in a row, once for each group."""
+
+    def __init__(self, count: int, scorer: Scorer) -> None:
         self.count = count
-        self.diversity = diversity
-
-    def width(self, beam: int) -> int:
-        """How many hypotheses each group keeps."""
-        if beam % self.count:
-            raise ConfigError(f"search.beam_groups: found {self.count}, expected a divisor of the beam of {beam}")
-        return beam // self.count
+        self.scorer = scorer
 
     def rows(self, sources: int, device: torch.device) -> Tensor:
-        """Which source each block is."""
+        """Which source each row is."""
         return torch.arange(sources, device=device).repeat_interleave(self.count)
 
     def choose(
-        self, place: Tensor, candidates: Tensor, unwished: Tensor | None, choose: Choose, width: int
+        self, rows: Tensor, scores: Tensor, fallback: Tensor | None, choose: Chooser, width: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What every block chose of its candidates (B, k, V): what it was ranked by, flat places, may complete: (B, C).
+        """The choice of every row: ranking scores, flat indices, and which may complete: (B, C).
 
-        `place` (B,) tells which each block was at the start. One group after another chooses, of all sources at once;
-        a group whose search is over costs the others nothing any more.
+        `rows` (B,) are those of the batch that are not done. One group chooses after another, for all sources at once;
+        a group that is done costs the others nothing.
         """
-        vocabulary = candidates.shape[2]
-        owner = place.div(self.count, rounding_mode="floor")
-        source = (owner != owner.roll(1)).cumsum(0) % len(place)  # the sources that are left, numbered anew
-        taken = candidates.new_zeros(len(place), vocabulary)  # how often groups of a source went on with each token
-        found: list[tuple[Tensor, ...]] = []
+        vocabulary = scores.shape[2]
+        owner = rows.div(self.count, rounding_mode="floor")
+        source = (owner != owner.roll(1)).cumsum(0) % len(rows)  # the remaining sources, renumbered
+        counts = scores.new_zeros(len(rows), vocabulary)  # how often groups of a source chose each token
+        choices: list[tuple[Tensor, ...]] = []
         for group in range(self.count):
-            rows = (place % self.count == group).nonzero()[:, 0]
-            if not len(rows):
+            own = (rows % self.count == group).nonzero()[:, 0]
+            if not len(own):
                 continue
-            cost = self.diversity * taken[source[rows], None]
-            others = None if unwished is None else unwished[rows] - cost
-            ranked, index, ahead = choose(candidates[rows] - cost, others, rows)
-            token = index % vocabulary
-            going = ranked.masked_fill(token == EOS, NOTHING)
-            going, order = going.sort(dim=1, descending=True, stable=True)
-            chosen = (source[rows, None].expand(-1, width), token.gather(1, order[:, :width]))
-            taken.index_put_(chosen, (going[:, :width] > NOTHING).to(taken), accumulate=True)
-            found.append((rows, ranked, index, ahead))
-        rows, ranked, index, ahead = (torch.cat(column) for column in zip(*found, strict=True))
-        back = rows.argsort()
-        return ranked[back], index[back], ahead[back]
+            cost = self.scorer.diversity(counts[source[own], None])
+            own_fallback = None if fallback is None else fallback[own] - cost
+            ranked, index, may_complete = choose(scores[own] - cost, own_fallback, own)
+            tokens = index % vocabulary
+            open_scores, order = ranked.masked_fill(tokens == EOS, NEG_INF).sort(dim=1, descending=True, stable=True)
+            chosen = (source[own, None].expand(-1, width), tokens.gather(1, order[:, :width]))
+            counts.index_put_(chosen, (open_scores[:, :width] > NEG_INF).to(counts), accumulate=True)
+            choices.append((own, ranked, index, may_complete))
+        own, ranked, index, may_complete = (torch.cat(column) for column in zip(*choices, strict=True))
+        order = own.argsort()
+        return ranked[order], index[order], may_complete[order]
 
-    def together(self, found: Sequence[list[Hypothesis]], most: int) -> list[list[Hypothesis]]:
-        """The outputs of all groups of a source: the best of every group before any second one, each output once."""
-        out = []
-        for first in range(0, len(found), self.count):
-            groups = sorted(
-                (one for one in found[first : first + self.count] if one), key=lambda one: -one[0].normalised
-            )
-            in_turn = (one for one in chain.from_iterable(zip_longest(*groups)) if one is not None)
+    def merge(self, outputs: Sequence[list[Hypothesis]], n_best: int) -> list[list[Hypothesis]]:
+        """The n best of every source: the best of each group before any second best, each output once."""
+        merged = []
+        for first in range(0, len(outputs), self.count):
+            groups = [group for group in outputs[first : first + self.count] if group]
+            groups.sort(key=lambda group: -group[0].normalised)
             once: dict[tuple[int, ...], Hypothesis] = {}
-            for one in in_turn:
-                if len(once) < most:
-                    once.setdefault(one.tokens, one)
-            out.append(sorted(once.values(), key=lambda one: -one.normalised))
-        return out
+            for hypothesis in chain.from_iterable(zip_longest(*groups)):
+                if hypothesis is not None and len(once) < n_best:
+                    once.setdefault(hypothesis.tokens, hypothesis)
+            merged.append(sorted(once.values(), key=lambda hypothesis: -hypothesis.normalised))
+        return merged

@@ -1,4 +1,4 @@
-"""Several models that write one output together: a step over several states, whatever the architectures."""
+"""An ensemble: several models, of any architectures, that write one output together."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from dragoman.models.contracts import Model, NonAutoregressiveModel, TokenScores
 Average = Literal["probability", "log"]
 
 
-class Bundle(NamedTuple):
-    """Where several decoders stand; it goes through a search as one state does."""
+class EnsembleState(NamedTuple):
+    """The decoder states of all members; a search treats it as one state."""
 
     states: tuple[Any, ...]
 
-    def select(self, rows: Tensor) -> Bundle:
+    def select(self, rows: Tensor) -> EnsembleState:
         """Keep, drop or repeat whole sources."""
-        return Bundle(tuple(state.select(rows) for state in self.states))
+        return EnsembleState(tuple(state.select(rows) for state in self.states))
 
-    def reorder(self, rows: Tensor) -> Bundle:
-        """Exchange hypotheses within their source."""
-        return Bundle(tuple(state.reorder(rows) for state in self.states))
+    def reorder(self, rows: Tensor) -> EnsembleState:
+        """Reorder hypotheses within their source."""
+        return EnsembleState(tuple(state.reorder(rows) for state in self.states))
 
-    def expand(self, hypotheses: int) -> Bundle:
+    def expand(self, hypotheses: int) -> EnsembleState:
         """Give every source this many copies of its one hypothesis."""
-        return Bundle(tuple(state.expand(hypotheses) for state in self.states))
+        return EnsembleState(tuple(state.expand(hypotheses) for state in self.states))
 
 
 def mean_probability(each: Tensor) -> Tensor:
-    """log of the mean of probabilities, each (M, …, V): what any member holds likely stays possible."""
+    """Log of the mean probability, each (M, …, V): a token that any member finds likely stays possible."""
     return each.logsumexp(0) - math.log(len(each))
 
 
 def mean_log(each: Tensor) -> Tensor:
-    """Mean of log-probabilities, made to sum to one again: what any member holds unlikely is ruled out."""
+    """Mean log-probability, normalised again: a token that any member finds unlikely is ruled out."""
     return each.mean(0).log_softmax(-1)
 
 
@@ -63,24 +63,25 @@ class Ensemble:
 
     @property
     def max_positions(self) -> int | None:
-        """Most tokens that every member can write; None: any number."""
+        """The longest output that every member can write; None: any length."""
         return min((model.max_positions for model in self.models if model.max_positions is not None), default=None)
 
-    def start(self, batch: Batch) -> Bundle:
-        """Every member reads the sources and stands before the first target token."""
-        return Bundle(tuple(model.start(batch) for model in self.models))
+    def start(self, batch: Batch) -> EnsembleState:
+        """Every member encodes the sources; the state before the first target token."""
+        return EnsembleState(tuple(model.start(batch) for model in self.models))
 
-    def step(self, tokens: Tensor, state: Bundle) -> tuple[Tensor, Bundle]:
-        """Read tokens (N,) or (N, P); give the averaged log-probabilities (N, V) of the next one."""
-        return self._together([model.step for model in self.models], tokens, state)
+    def step(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
+        """Read tokens (N,) or (N, P); the averaged log-probabilities (N, V) of the next one."""
+        return self._averaged([model.step for model in self.models], tokens, state)
 
-    def read(self, tokens: Tensor, state: Bundle) -> tuple[Tensor, Bundle]:
-        """Read tokens (N, P); give the averaged log-probabilities (N, P, V) of what follows each of them."""
-        return self._together([model.read for model in self.models], tokens, state)
+    def read(self, tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
+        """Read tokens (N, P); the averaged log-probabilities (N, P, V) after each of them."""
+        return self._averaged([model.read for model in self.models], tokens, state)
 
-    def _together(self, calls: Sequence[Any], tokens: Tensor, state: Bundle) -> tuple[Tensor, Bundle]:
-        found, states = zip(*(call(tokens, one) for call, one in zip(calls, state.states, strict=True)), strict=True)
-        return self.average(torch.stack(found)), Bundle(states)
+    def _averaged(self, calls: Sequence[Any], tokens: Tensor, state: EnsembleState) -> tuple[Tensor, EnsembleState]:
+        results = (call(tokens, own) for call, own in zip(calls, state.states, strict=True))
+        outputs, states = zip(*results, strict=True)
+        return self.average(torch.stack(outputs)), EnsembleState(states)
 
     def score(self, batch: Batch) -> TokenScores:
         """Teacher-forced scores of the batch's targets."""

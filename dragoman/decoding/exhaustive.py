@@ -1,6 +1,6 @@
-"""Exhaustive search (FIELD H5): every output up to a length with its exact probability, where there are few enough.
+"""Exhaustive search: every output up to a length with its exact probability, where there are few enough.
 
-It shows what any other search may miss, and how much probability the listed outputs have together.
+It shows what any other search misses, and how much probability the listed outputs have together.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from torch import Tensor
 
 from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, Step, divisor
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, Step
 from dragoman.decoding.methods import Request
+from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import ConfigError
 
-MOST_OUTPUTS = 500_000  # a source; a minute or so
-ROWS = 2048  # prefixes read at a time
+MAX_OUTPUTS = 500_000  # per source; about a minute
+BLOCK_ROWS = 2048  # prefixes read at a time
 
 
 @dataclass(frozen=True)
@@ -26,90 +27,77 @@ class Exhaustive:
     """All outputs of at most `length` tokens, <eos> not counted."""
 
     kind: ClassVar[str] = "exhaustive"
-    length: Annotated[int, Range(0, None)] = setting(4, help="most tokens of an output; there are words^length")
+    length: Annotated[int, Range(0, None)] = setting(
+        4, help="maximum length of an output; there are vocabulary^length outputs of this length"
+    )
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """The most probable outputs of every source, best first by the length penalty in force."""
+        """The n best outputs of every source, best first."""
         model = request.stepwise("exhaustive search")
         limit = self.length + 1
         if model.max_positions is not None:
             limit = min(limit, model.max_positions)
+        scorer = Scorer.from_config(request.config)
         with torch.no_grad():
-            start = model.start(request.batch)
+            state = model.start(request.batch)
             sources = torch.arange(len(request.limits), device=request.limits.device)
             return [
-                every_output(
-                    model.step,
-                    start.select(source[None]),
-                    limit,
-                    length_penalty=request.config.length_penalty,
-                    normalisation=request.config.normalisation,
-                    most=request.n_best,
-                    device=sources.device,
-                )
+                exhaustive_search(model.step, state.select(source[None]), limit, scorer, request.n_best, sources.device)
                 for source in sources
             ]
 
 
-def check_size(words: int, limit: int) -> None:
-    """Refuse a space that is too large, and say what would fit."""
-    outputs = sum(words**size for size in range(limit))
-    if outputs > MOST_OUTPUTS:
-        fits = max(size for size in range(limit) if sum(words**place for place in range(size + 1)) <= MOST_OUTPUTS)
+def check_size(vocabulary: int, limit: int) -> None:
+    """Refuse a search space that is too large, and tell which length would fit."""
+    outputs = sum(vocabulary**size for size in range(limit))
+    if outputs > MAX_OUTPUTS:
+        fits = max(size for size in range(limit) if sum(vocabulary**n for n in range(size + 1)) <= MAX_OUTPUTS)
         raise ConfigError(
-            f"exhaustive search: found {outputs:.3g} outputs of up to {limit - 1} tokens over {words:,} words, "
-            f"expected at most {MOST_OUTPUTS:,}; a length of {fits} fits"
+            f"exhaustive search: found {outputs:.3g} outputs of up to {limit - 1} tokens over {vocabulary:,} words, "
+            f"expected at most {MAX_OUTPUTS:,}; a length of {fits} fits"
         )
 
 
 @torch.no_grad()
-def every_output(
-    step: Step,
-    state: Any,
-    limit: int,
-    *,
-    length_penalty: float,
-    most: int,
-    device: torch.device,
-    normalisation: str = "power",
+def exhaustive_search(
+    step: Step, state: Any, limit: int, scorer: Scorer, n_best: int, device: torch.device
 ) -> list[Hypothesis]:
-    """The best outputs of one source among all that are possible; limit counts <eos>.
+    """The n best of all outputs of one source with at most `limit` tokens, <eos> included.
 
-    Prefixes are read in blocks, the deepest first, so that few states are kept at a time.
+    Prefixes are read in blocks, the longest first, so that few states are alive at a time.
     """
-    found: list[tuple[float, tuple[int, ...], tuple[float, ...]]] = []
+    outputs: list[Hypothesis] = []
     empty = torch.empty(1, 0, dtype=torch.long, device=device)
-    origin = torch.zeros(1, dtype=torch.long, device=device)
-    waiting: list[tuple[Any, Tensor, Tensor, Tensor]] = [(state, origin, empty, empty.double())]
+    first_row = torch.zeros(1, dtype=torch.long, device=device)
+    stack: list[tuple[Any, Tensor, Tensor, Tensor]] = [(state, first_row, empty, empty.double())]
     words: Tensor | None = None
-    while waiting:
-        before, origin, tokens, scores = waiting.pop()
-        last = tokens[:, -1] if tokens.shape[1] else torch.full_like(origin, SOS)
-        log_probabilities, after = step(last, before.select(origin))
+    while stack:
+        before, rows, tokens, scores = stack.pop()
+        last = tokens[:, -1] if tokens.shape[1] else torch.full_like(rows, SOS)
+        log_probabilities, after = step(last, before.select(rows))
         log_probabilities = log_probabilities.double()
         if words is None:
             vocabulary = torch.arange(log_probabilities.shape[1], device=device)
             words = vocabulary[~torch.isin(vocabulary, torch.tensor([*NEVER_WRITTEN, EOS], device=device))]
             check_size(len(words), limit)
-        size = tokens.shape[1] + 1
-        ended = torch.cat([scores, log_probabilities[:, EOS, None]], 1)
-        for text, parts in zip(tokens.tolist(), ended.tolist(), strict=True):
-            total = sum(parts)
-            if total != float("-inf"):
-                found.append((total / divisor(size, length_penalty, normalisation), (*text, EOS), tuple(parts)))
-        if len(found) > 2 * most + ROWS:
-            found = best(found, most)
-        if size >= limit:
+        complete_scores = torch.cat([scores, log_probabilities[:, EOS, None]], 1)
+        for row, row_scores in zip(tokens.tolist(), complete_scores.tolist(), strict=True):
+            hypothesis = scorer.hypothesis((*row, EOS), row_scores)
+            if hypothesis.score != NEG_INF:
+                outputs.append(hypothesis)
+        if len(outputs) > 2 * n_best + BLOCK_ROWS:
+            outputs = best(outputs, n_best)
+        if tokens.shape[1] + 1 >= limit:
             continue
         options = log_probabilities[:, words]  # (N, W)
-        rows, which = (options > float("-inf")).nonzero(as_tuple=True)
-        longer = torch.cat([tokens[rows], words[which][:, None]], 1)
-        longer_scores = torch.cat([scores[rows], options[rows, which][:, None]], 1)
-        blocks = zip(*(torch.split(part, ROWS) for part in (rows, longer, longer_scores)), strict=True)
-        waiting += [(after, *block) for block in blocks if len(block[0])]
-    return [Hypothesis(tokens, parts, sum(parts), rank) for rank, tokens, parts in best(found, most)]
+        rows, choice = (options > NEG_INF).nonzero(as_tuple=True)
+        longer = torch.cat([tokens[rows], words[choice][:, None]], 1)
+        longer_scores = torch.cat([scores[rows], options[rows, choice][:, None]], 1)
+        blocks = zip(*(torch.split(tensor, BLOCK_ROWS) for tensor in (rows, longer, longer_scores)), strict=True)
+        stack += [(after, *block) for block in blocks if len(block[0])]
+    return best(outputs, n_best)
 
 
-def best(found: list[Any], most: int) -> list[Any]:
-    """The first few by rank."""
-    return sorted(found, key=lambda one: (-one[0], one[1]))[:most]
+def best(hypotheses: list[Hypothesis], n_best: int) -> list[Hypothesis]:
+    """The n best; of equal scores the lower token ids come first."""
+    return sorted(hypotheses, key=lambda hypothesis: (-hypothesis.normalised, hypothesis.tokens))[:n_best]

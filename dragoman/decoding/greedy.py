@@ -1,4 +1,4 @@
-"""One hypothesis per source, one token after another: greedy search (FIELD H1) and whatever else chooses."""
+"""Greedy search, and the same loop with any other choice of the next token (sampling.py)."""
 
 from __future__ import annotations
 
@@ -9,60 +9,57 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.decoding.hypothesis import Hypothesis, Step, allowed, divisor
+from dragoman.decoding.hypothesis import Hypothesis, Step, allowed
+from dragoman.decoding.scorer import Scorer
 from dragoman.kernels.topk import first_best
 
-# log-probabilities (B, V), which sources they are of (B,), how many tokens then stand → tokens (B,)
-Choose = Callable[[Tensor, Tensor, int], Tensor]
-End = Literal["eos", "cut", "limit"]
+# log-probabilities (B, V), sources (B,) they belong to, number of this token from 1 → tokens (B,)
+TokenChooser = Callable[[Tensor, Tensor, int], Tensor]
+StopAt = Literal["eos", "eos-or-limit", "limit"]
 
 
-def most_probable(log_probabilities: Tensor, place: Tensor, length: int) -> Tensor:
-    """The greedy choice."""
+def argmax_token(log_probabilities: Tensor, sources: Tensor, length: int) -> Tensor:
+    """The most probable token, the greedy choice."""
     return first_best(log_probabilities)
 
 
 @torch.no_grad()
-def follow(
+def greedy_search(
     step: Step,
     state: Any,
-    limits: Tensor,  # (B,) most tokens per source, <eos> included
+    limits: Tensor,  # (B,) maximum number of tokens per source, <eos> included
+    scorer: Scorer = Scorer(),  # noqa: B008  (frozen)
     *,
-    choose: Choose = most_probable,
-    length_penalty: float = 1.0,
-    normalisation: str = "power",
-    end: End = "eos",
+    choose: TokenChooser = argmax_token,
+    stop_at: StopAt = "eos",
 ) -> list[Hypothesis]:
-    """Write until the end; finished sources leave the batch.
+    """One hypothesis per source, token by token; finished sources leave the batch.
 
-    The end is <eos>, which at the limit is the only choice; or <eos> or the limit, whatever comes first ("cut"); or
-    the limit alone ("limit"), for running text goes on after a line.
+    `stop_at`: "eos" ends every output with <eos>, the only choice at the limit; "eos-or-limit" cuts the output at
+    the limit; "limit" goes on after <eos>, as running text does after a line.
     """
     rows = limits.shape[0]
-    place = torch.arange(rows, device=limits.device)  # which source each live row is
+    sources = torch.arange(rows, device=limits.device)  # which source each row is
     tokens = torch.full_like(limits, SOS)
     written: list[list[int]] = [[] for _ in range(rows)]
     scores: list[list[float]] = [[] for _ in range(rows)]
-    soonest = int(limits.min()) if rows else 0
+    first_limit = int(limits.min()) if rows else 0
     length = 0
-    while len(place):
+    while len(sources):
         log_probabilities, state = step(tokens, state)
         length += 1
-        last = limits[place] <= length if length >= soonest else None
-        tokens = choose(allowed(log_probabilities, last if end == "eos" else None), place, length)
+        at_limit = limits[sources] <= length if length >= first_limit else None
+        tokens = choose(allowed(log_probabilities, at_limit if stop_at == "eos" else None), sources, length)
         chosen = log_probabilities.gather(1, tokens[:, None])[:, 0]
-        for row, token, score in zip(place.tolist(), tokens.tolist(), chosen.tolist(), strict=True):
-            written[row].append(token)
-            scores[row].append(score)
-        going = torch.ones_like(tokens, dtype=torch.bool) if last is None else ~last
-        if end != "limit":
+        for source, token, score in zip(sources.tolist(), tokens.tolist(), chosen.tolist(), strict=True):
+            written[source].append(token)
+            scores[source].append(score)
+        going = torch.ones_like(tokens, dtype=torch.bool) if at_limit is None else ~at_limit
+        if stop_at != "limit":
             going &= tokens != EOS
         if not going.all():
-            kept = going.nonzero()[:, 0]
-            place, tokens = place[kept], tokens[kept]
-            if len(kept):
-                state = state.select(kept)
-    return [
-        Hypothesis(tuple(row), tuple(parts), sum(parts), sum(parts) / divisor(len(row), length_penalty, normalisation))
-        for row, parts in zip(written, scores, strict=True)
-    ]
+            index = going.nonzero()[:, 0]
+            sources, tokens = sources[index], tokens[index]
+            if len(index):
+                state = state.select(index)
+    return [scorer.hypothesis(row, row_scores) for row, row_scores in zip(written, scores, strict=True)]

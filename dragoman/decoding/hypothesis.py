@@ -13,14 +13,6 @@ NEVER_WRITTEN = (PAD, UNK, SOS)  # a model may give these probability, but they 
 assert sorted(NEVER_WRITTEN) == list(range(len(NEVER_WRITTEN)))  # the first columns: `allowed` cuts them as a block
 
 
-def divisor(length: int, penalty: float, normalisation: str = "power") -> float:
-    """What the score of a hypothesis of so many tokens is divided by; never smaller for a longer one."""
-    if normalisation == "none":
-        return 1.0
-    base: float = length if normalisation == "power" else (5 + length) / 6
-    return float(base**penalty)
-
-
 class Hypothesis(NamedTuple):
     """One finished output; its tokens end in <eos>."""
 

@@ -1,4 +1,4 @@
-"""Searches for a model that has both CTC and an attending decoder (FIELD A7, H8; Watanabe et al. 2017)."""
+"""Searches of a model with CTC and an attention decoder (Watanabe et al. 2017)."""
 
 from __future__ import annotations
 
@@ -11,136 +11,122 @@ from torch import Tensor
 from dragoman.data.batch import pad_tokens
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding import ctc
-from dragoman.decoding.beam import beam
-from dragoman.decoding.ctc import BLANK, Fusion
-from dragoman.decoding.hypothesis import Hypothesis, divisor
+from dragoman.decoding.beam import BeamOptions, beam_search
+from dragoman.decoding.ctc import BLANK, LMFusion
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request, distinct
+from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import ConfigError
 from dragoman.layers.ctc import text_log_probability
 from dragoman.models.contracts import CTCEmissions, State
 
 
-class Both(Protocol):
-    """What these searches need: a Transcriber with a decoder."""
+class JointModel(Protocol):
+    """A Transcriber with an attention decoder."""
 
     attention_decoder: Any
 
     def start(self, batch: Any) -> State:
-        """The state before the first token."""
+        """The decoder's state before the first token."""
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Log-probabilities of the next token."""
+        """The decoder's log-probabilities of the next token."""
 
     def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Those after every token."""
+        """The decoder's log-probabilities after every token."""
 
     def emissions(self, batch: Any, limits: Tensor, candidates: int) -> CTCEmissions:
-        """What CTC writes."""
+        """The outputs of CTC."""
 
 
-def both(request: Request, name: str) -> Any:
-    """The model, which must have both."""
+def joint_model(request: Request, method: str) -> Any:
+    """The request's model, which must have both."""
     if getattr(request.model, "attention_decoder", None) is None or not hasattr(request.model, "emissions"):
         raise ConfigError(
-            f"{name} needs a model with CTC and a decoder beside it (model.attention_decoder.kind = 'joint')"
+            f"{method} needs a model with CTC and a decoder beside it (model.attention_decoder.kind = 'joint')"
         )
     return request.model
 
 
 @dataclass(frozen=True)
-class Fused:
-    """Prefix beam search over CTC with a language model's help."""
+class CTCFusionSearch:
+    """CTC prefix beam search with a language model."""
 
-    fusion: Fusion
+    fusion: LMFusion
 
     @torch.no_grad()
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """See Method."""
-        model: Any = request.model
-        if not hasattr(model, "emissions"):
+        """The n best texts of every source."""
+        emissions = None
+        if hasattr(request.model, "emissions"):
+            width = max(request.config.beam, request.n_best)
+            emissions = request.model.emissions(request.batch, request.limits, width)
+        if not isinstance(emissions, CTCEmissions):
             raise ConfigError("a language model beside CTC needs a model that was trained by CTC")
-        written = model.emissions(request.batch, request.limits, max(request.config.beam, request.n_best))
-        if not isinstance(written, CTCEmissions):
-            raise ConfigError("a language model beside CTC needs a model that was trained by CTC")
-        return ctc.read(written, request.limits, request.config, request.n_best, self.fusion)
+        return ctc.decode(emissions, request.limits, request.config, request.n_best, self.fusion)
 
 
 @dataclass(frozen=True)
-class Attending:
-    """Beam search with the decoder alone."""
+class AttentionSearch:
+    """Beam search with the attention decoder alone."""
 
     @torch.no_grad()
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """See Method."""
-        model, config = both(request, "search by attention"), request.config
-        return beam(
-            model.step,
-            model.start(request.batch),
-            request.limits,
-            width=max(config.beam, request.n_best),
-            length_penalty=config.length_penalty,
-            normalisation=config.normalisation,
-            most=request.n_best,
-            certain=config.stop == "certain",
-        )
+        """The n best hypotheses of every source."""
+        model, config = joint_model(request, "search by attention"), request.config
+        options = BeamOptions(max(config.beam, request.n_best), request.n_best, certain=config.stop == "certain")
+        scorer = Scorer(config.length_penalty, config.normalisation)
+        return beam_search(model.step, model.start(request.batch), request.limits, options, scorer)
 
 
 @dataclass(frozen=True)
-class Joint:
-    """What either search finds, ranked by both: w · log p by CTC + (1 − w) · log p by attention."""
+class JointSearch:
+    """The outputs of both searches, ranked by w · log p of CTC + (1 − w) · log p of the attention decoder."""
 
-    weight: float = 0.3  # of CTC
-    fusion: Fusion | None = None  # helps CTC's search, and counts for the rank
+    ctc_weight: float = 0.3
+    fusion: LMFusion | None = None  # takes part in CTC's search and in the rank
 
     @torch.no_grad()
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """See Method."""
-        model, config = both(request, "joint search"), request.config
+        """The n best of all outputs of either search."""
+        model, config = joint_model(request, "joint search"), request.config
+        scorer = Scorer.from_config(config)
         width = max(config.beam, request.n_best)
-        written = model.emissions(request.batch, request.limits, width)
-        by_ctc = ctc.read(written, request.limits, config, width, self.fusion)
-        by_attention = Attending().search(request._replace(n_best=width))
-        texts = [
-            sorted({one.tokens[:-1] for one in (*left, *right)})
-            for left, right in zip(by_ctc, by_attention, strict=True)
-        ]
-        found = []
+        emissions = model.emissions(request.batch, request.limits, width)
+        by_ctc = ctc.decode(emissions, request.limits, config, width, self.fusion)
+        by_attention = AttentionSearch().search(request._replace(n_best=width))
+        outputs = []
         state = model.start(request.batch)
-        for row, candidates in enumerate(texts):
-            one = torch.tensor([row], device=written.lengths.device)
-            scores = self._scores(model, written, state.select(one), row, candidates)
+        for row, (ctc_outputs, attention_outputs) in enumerate(zip(by_ctc, by_attention, strict=True)):
+            texts = sorted({hypothesis.tokens[:-1] for hypothesis in (*ctc_outputs, *attention_outputs)})
+            source = torch.tensor([row], device=emissions.lengths.device)
+            scores = self._token_scores(model, emissions, state.select(source), row, texts)
             hypotheses = [
-                self._hypothesis(text, parts, request) for text, parts in zip(candidates, scores, strict=True)
+                scorer.hypothesis((*text, EOS), token_scores, self.fusion.total(text) if self.fusion else 0.0)
+                for text, token_scores in zip(texts, scores, strict=True)
             ]
-            possible = [one for one in hypotheses if one.score > float("-inf")]
-            # A text of attention's that CTC has no path for is left only where nothing else is.
-            found.append(distinct(possible or by_ctc[row] or by_attention[row], request.n_best))
-        return found
+            possible = [hypothesis for hypothesis in hypotheses if hypothesis.score > NEG_INF]
+            # An output of the decoder without a CTC path counts only where there is no other output.
+            outputs.append(distinct(possible or ctc_outputs or attention_outputs, request.n_best))
+        return outputs
 
-    def _scores(
-        self, model: Both, written: CTCEmissions, state: State, row: int, texts: list[tuple[int, ...]]
+    def _token_scores(
+        self, model: JointModel, emissions: CTCEmissions, state: State, row: int, texts: list[tuple[int, ...]]
     ) -> list[tuple[float, ...]]:
-        """Log-probability of every token of texts of one source, CTC's spread evenly over a text."""
-        device = written.lengths.device
+        """Weighted log-probabilities of every token of one source's texts; CTC's are spread evenly over a text."""
+        device = emissions.lengths.device
         target = pad_tokens(texts).to(device)  # (k, L) with <eos>
         sizes = torch.tensor([len(text) for text in texts], device=device)
         inputs = torch.cat([target.new_full((len(texts), 1), SOS), target[:, :-1]], 1)
-        following, _ = model.read(inputs, state.expand(len(texts)))
-        beside = following.gather(2, target[:, :, None])[:, :, 0].tolist()
-        frames = written.log_probabilities[row : row + 1]
-        labels = target[None, :, :-1].masked_fill(
-            torch.arange(target.shape[1] - 1, device=device) >= sizes[:, None], BLANK
-        )
-        whole = text_log_probability(frames, written.lengths[row : row + 1], labels, sizes[None], BLANK)[0].tolist()
+        log_probabilities, _ = model.read(inputs, state.expand(len(texts)))
+        attention_scores = log_probabilities.gather(2, target[:, :, None])[:, :, 0].tolist()
+        frames = emissions.log_probabilities[row : row + 1]
+        beyond = torch.arange(target.shape[1] - 1, device=device) >= sizes[:, None]
+        labels = target[None, :, :-1].masked_fill(beyond, BLANK)
+        lengths = emissions.lengths[row : row + 1]
+        ctc_scores = text_log_probability(frames, lengths, labels, sizes[None], BLANK)[0].tolist()
+        weight = self.ctc_weight
         return [
-            tuple(
-                self.weight * ours / (len(text) + 1) + (1 - self.weight) * theirs for theirs in tokens[: len(text) + 1]
-            )
-            for text, ours, tokens in zip(texts, whole, beside, strict=True)
+            tuple(weight * ctc_score / (len(text) + 1) + (1 - weight) * score for score in scores[: len(text) + 1])
+            for text, ctc_score, scores in zip(texts, ctc_scores, attention_scores, strict=True)
         ]
-
-    def _hypothesis(self, text: tuple[int, ...], scores: tuple[float, ...], request: Request) -> Hypothesis:
-        config, score = request.config, sum(scores)
-        more = self.fusion.total(list(text)) if self.fusion else 0.0
-        divided = divisor(len(text) + 1, config.length_penalty, config.normalisation)
-        return Hypothesis((*text, EOS), scores, score, (score + more) / divided)

@@ -1,7 +1,7 @@
-"""Texts out of one token a position (FIELD C6): for every likely length the best of independent choices.
+"""Decoding of non-autoregressive models that predict a length and then every position independently.
 
-The positions do not know of each other, so the k best texts of one length are found exactly. A token scores the
-log-probability it has at its position, and <eos> that of the length.
+Since positions are independent, the k best texts of one length are found exactly. A token scores its log-probability
+at its position, and <eos> that of the length.
 """
 
 from __future__ import annotations
@@ -11,51 +11,54 @@ from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
+from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.models.contracts import LengthBeam
-
-NOTHING = float("-inf")
 
 
 @torch.no_grad()
-def read(slots: LengthBeam, limits: Tensor, config: SearchConfig, most: int) -> list[list[Hypothesis]]:
-    """The best texts of every source over its lengths, best first; the lengths keep to the limits already."""
-    log_probabilities = slots.log_probabilities.clone()
-    log_probabilities[..., [*NEVER_WRITTEN, EOS]] = NOTHING
-    tokens, scores, totals = best_choices(log_probabilities, slots.lengths, most)
-    found = []
-    for row in range(len(slots.lengths)):
+def decode(beam: LengthBeam, limits: Tensor, config: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
+    """The best texts of every source over its candidate lengths, best first; the model keeps lengths within limits."""
+    scorer = Scorer.from_config(config)
+    log_probabilities = beam.log_probabilities.clone()
+    log_probabilities[..., [*NEVER_WRITTEN, EOS]] = NEG_INF
+    tensors = k_best(log_probabilities, beam.lengths, n_best)
+    outputs = []
+    for row in range(len(beam.lengths)):
         hypotheses = []
-        for place, size in enumerate(slots.lengths[row].tolist()):
-            ending = float(slots.length_scores[row, place])
-            parts_of = (part[row, place].tolist() for part in (tokens, scores, totals))
-            for text, parts, total in zip(*parts_of, strict=True):
-                total += ending
-                if total != NOTHING:
-                    normalised = total / divisor(size + 1, config.length_penalty, config.normalisation)
-                    hypotheses.append(Hypothesis((*text[:size], EOS), (*parts[:size], ending), total, normalised))
-        found.append(sorted(hypotheses, key=lambda one: -one.normalised)[:most])
-    return found
+        for index, size in enumerate(beam.lengths[row].tolist()):
+            length_score = float(beam.length_scores[row, index])
+            for tokens, token_scores, total in zip(*(tensor[row, index].tolist() for tensor in tensors), strict=True):
+                total += length_score
+                if total != NEG_INF:
+                    scores = (*token_scores[:size], length_score)
+                    normalised = total / scorer.divisor(size + 1)
+                    hypotheses.append(Hypothesis((*tokens[:size], EOS), scores, total, normalised))
+        outputs.append(sorted(hypotheses, key=lambda hypothesis: -hypothesis.normalised)[:n_best])
+    return outputs
 
 
-def best_choices(log_probabilities: Tensor, lengths: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The `most` best texts (B, k, most, T) of each length, their tokens' scores, and the sums, −∞ for no text."""
-    rows, several, positions, vocabulary = log_probabilities.shape
-    choices, symbols = log_probabilities.topk(min(most, vocabulary), -1)  # (B, k, T, c)
-    totals = log_probabilities.new_full((rows, several, most), NOTHING)
+def k_best(log_probabilities: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The k best sequences of independent positions: tokens and scores (B, N, k, T), sums (B, N, k), −∞ for none.
+
+    log_probabilities (B, N, T, V) and lengths (B, N) are those of N candidate lengths per source.
+    """
+    rows, candidates, positions, vocabulary = log_probabilities.shape
+    best_scores, best_tokens = log_probabilities.topk(min(k, vocabulary), -1)  # (B, N, T, c)
+    totals = log_probabilities.new_full((rows, candidates, k), NEG_INF)
     totals[:, :, 0] = 0.0
-    tokens = symbols.new_zeros(rows, several, most, positions)
-    scores = log_probabilities.new_zeros(rows, several, most, positions)
-    for place in range(positions):
-        going = (place < lengths)[:, :, None]
-        sums = totals[:, :, :, None] + choices[:, :, None, place]  # (B, k, most, c)
-        best, index = sums.flatten(2).topk(most, 2)
-        origin, choice = index // choices.shape[3], index % choices.shape[3]
-        deep = origin[..., None].expand(-1, -1, -1, positions)
-        moved = tokens.gather(2, deep), scores.gather(2, deep)
-        moved[0][..., place] = symbols[:, :, place].gather(2, choice)
-        moved[1][..., place] = choices[:, :, place].gather(2, choice)
-        totals = torch.where(going, best, totals)
-        tokens = torch.where(going[..., None], moved[0], tokens)
-        scores = torch.where(going[..., None], moved[1], scores)
+    tokens = best_tokens.new_zeros(rows, candidates, k, positions)
+    scores = log_probabilities.new_zeros(rows, candidates, k, positions)
+    for position in range(positions):
+        inside = (position < lengths)[:, :, None]
+        sums = totals[:, :, :, None] + best_scores[:, :, None, position]  # (B, N, k, c)
+        best, index = sums.flatten(2).topk(k, 2)
+        parent, choice = index // best_scores.shape[3], index % best_scores.shape[3]
+        deep = parent[..., None].expand(-1, -1, -1, positions)
+        new_tokens, new_scores = tokens.gather(2, deep), scores.gather(2, deep)
+        new_tokens[..., position] = best_tokens[:, :, position].gather(2, choice)
+        new_scores[..., position] = best_scores[:, :, position].gather(2, choice)
+        totals = torch.where(inside, best, totals)
+        tokens = torch.where(inside[..., None], new_tokens, tokens)
+        scores = torch.where(inside[..., None], new_scores, scores)
     return tokens, scores, totals

@@ -1,11 +1,11 @@
-"""An n-gram language model of tokens, for CTC's prefix beam search (FIELD H8): counts, and nothing else.
+"""Language models for shallow fusion (`ctc.LMFusion`): an n-gram model of tokens, and a neural one.
 
-Interpolated after Witten and Bell (1991): with c(h·) tokens seen after a history h, t(h) of them different, and h' the
-history one token shorter,
+The n-gram model interpolates after Witten and Bell (1991). With c(h·) tokens seen after a history h, t(h) of them
+different, and h' the history one token shorter:
 
     p(w | h) = (c(hw) + t(h) · p(w | h')) / (c(h·) + t(h)),
 
-down to an even share for every token that can be written.
+down to equal probabilities for all tokens that can be output.
 """
 
 from __future__ import annotations
@@ -23,134 +23,135 @@ from dragoman.decoding.hypothesis import NEVER_WRITTEN
 from dragoman.errors import DataError
 from dragoman.models.contracts import State, join_tensors
 
-KEPT = 50_000_000  # numbers that an n-gram model keeps of what it has told
+MAX_CACHED = 50_000_000  # log-probabilities that an n-gram model keeps
 Text = tuple[int, ...]
 
 
-class NGram:
-    """What follows a text, told by how texts went on after its last tokens; a `Scorer` for `Fusion`."""
+class NGramLM:
+    """The distribution of the next token after the last n − 1; a `LanguageModelScorer`."""
 
     def __init__(self, rows: Iterable[Sequence[int]], vocabulary: int, order: int = 5) -> None:
-        """Learn from texts (token ids without <eos>) the n-grams of up to `order` tokens."""
+        """Count the n-grams of up to `order` tokens in texts (token ids without <eos>)."""
         assert order >= 1
         self.order = order
-        counts: dict[tuple[int, ...], Counter[int]] = {}
+        counts: dict[Text, Counter[int]] = {}
         for row in rows:
             text = [*[SOS] * (order - 1), *row, EOS]
-            for place in range(order - 1, len(text)):
+            for index in range(order - 1, len(text)):
                 for size in range(order):
-                    history = tuple(text[place - size : place])
-                    counts.setdefault(history, Counter())[text[place]] += 1
+                    history = tuple(text[index - size : index])
+                    counts.setdefault(history, Counter())[text[index]] += 1
         self.counts = {
-            history: (torch.tensor(list(found)), torch.tensor(list(found.values()), dtype=torch.float64))
-            for history, found in counts.items()
+            history: (torch.tensor(list(tokens)), torch.tensor(list(tokens.values()), dtype=torch.float64))
+            for history, tokens in counts.items()
         }
-        even = torch.ones(vocabulary, dtype=torch.float64)
-        even[[token for token in NEVER_WRITTEN if token != EOS]] = 0.0
-        self.even = even / even.sum()
-        self.known: dict[tuple[int, ...], Tensor] = {}
+        uniform = torch.ones(vocabulary, dtype=torch.float64)
+        uniform[[token for token in NEVER_WRITTEN if token != EOS]] = 0.0
+        self.uniform = uniform / uniform.sum()
+        self._cache: dict[Text, Tensor] = {}
 
     def __call__(self, texts: Sequence[Text]) -> Tensor:
-        """Log-probabilities (N, V) of what follows each text, <eos> too."""
-        return torch.stack([self.after(text) for text in texts])
+        """Log-probabilities (N, V) of the next token of each text, <eos> included."""
+        return torch.stack([self.next_token(text) for text in texts])
 
-    def after(self, text: Text) -> Tensor:
+    def next_token(self, text: Text) -> Tensor:
         """Those of one text (V,)."""
         padded = (*[SOS] * (self.order - 1), *text)
-        padded = padded[len(padded) - self.order + 1 :]
-        if padded not in self.known:  # many texts end alike
-            if len(self.known) * len(self.even) > KEPT:
-                self.known.clear()
-            self.known[padded] = self._following(padded)
-        return self.known[padded]
+        history = padded[len(padded) - self.order + 1 :]
+        if history not in self._cache:
+            if len(self._cache) * len(self.uniform) > MAX_CACHED:
+                self._cache.clear()
+            self._cache[history] = self._after(history)
+        return self._cache[history]
 
-    def _following(self, padded: tuple[int, ...]) -> Tensor:
-        """The same for a history as long as any that counts."""
-        shares = self.even
+    def _after(self, history: Text) -> Tensor:
+        probabilities = self.uniform
         for size in range(self.order):
-            found = self.counts.get(padded[len(padded) - size :])
-            if found is None:
+            known = self.counts.get(history[len(history) - size :])
+            if known is None:
                 break  # a longer history was never seen either
-            tokens, counts = found
-            seen = torch.zeros_like(shares)
+            tokens, counts = known
+            seen = torch.zeros_like(probabilities)
             seen[tokens] = counts
-            shares = (seen + len(tokens) * shares) / (counts.sum() + len(tokens))
-        return shares.log()
+            probabilities = (seen + len(tokens) * probabilities) / (counts.sum() + len(tokens))
+        return probabilities.log()
 
 
-class Told(NamedTuple):
-    """What a neural model knows of texts of one size."""
+class CachedTexts(NamedTuple):
+    """Texts of one length that a neural model has read."""
 
-    places: dict[Text, int]  # the row of each
-    following: Tensor  # (N, V)
+    rows: dict[Text, int]
+    log_probabilities: Tensor  # (N, V) of the next token
     state: State
 
 
-class Neural:
+class NeuralLM:
     """The same by a neural language model, which reads a text as a line of its own.
 
-    Texts that were asked for the last time, and those that are one token longer, are not read again from their start.
+    Texts of the last call, and those that are one token longer, are not read again from their start.
     """
 
     def __init__(self, model: Any, name: str = "the language model") -> None:
-        """A LanguageModel that does not train; `name` says which in an error."""
+        """`model` is a LanguageModel in evaluation mode; `name` is for error messages."""
         self.model, self.name = model, name
-        self.told: dict[int, Told] = {}  # by size
+        self.cached: dict[int, CachedTexts] = {}  # by length
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[Text]) -> Tensor:
-        """Log-probabilities (N, V) of what follows each text; −∞ for what is never written."""
-        sizes: dict[int, list[Text]] = {}
+        """Log-probabilities (N, V) of the next token of each text; −∞ for tokens that are never output."""
+        by_length: dict[int, list[Text]] = {}
         for text in dict.fromkeys(texts):
-            sizes.setdefault(len(text), []).append(text)
-        told: dict[int, Told] = {}
-        for size in sorted(sizes):
+            by_length.setdefault(len(text), []).append(text)
+        cached: dict[int, CachedTexts] = {}
+        for length in sorted(by_length):
             try:
-                told[size] = self._told(sizes[size], told.get(size - 1))
-            except DataError as error:  # longer than it can read
+                cached[length] = self._read(by_length[length], cached.get(length - 1))
+            except DataError as error:  # longer than the model can read
                 raise DataError(f"{self.name}: {error}") from None
-        self.told = told
-        found = torch.stack([told[len(text)].following[told[len(text)].places[text]] for text in texts]).double()
-        found[:, [token for token in NEVER_WRITTEN if token != EOS]] = float("-inf")
-        return found
+        self.cached = cached
+        rows = [(cached[len(text)], text) for text in texts]
+        out = torch.stack([known.log_probabilities[known.rows[text]] for known, text in rows]).double()
+        out[:, [token for token in NEVER_WRITTEN if token != EOS]] = float("-inf")
+        return out
 
-    def _told(self, texts: list[Text], shorter: Told | None) -> Told:
-        """What follows texts of one size; `shorter` is what was just told of some that are one token shorter."""
-        size = len(texts[0])
-        before, parents = self.told.get(size), [one for one in (shorter, self.told.get(size - 1)) if one is not None]
+    def _read(self, texts: list[Text], shorter: CachedTexts | None) -> CachedTexts:
+        """Read texts of one length; `shorter` are texts one token shorter that were read in the same call."""
+        length = len(texts[0])
+        before = self.cached.get(length)
+        parents = [known for known in (shorter, self.cached.get(length - 1)) if known is not None]
         order: list[Text] = []
-        following: list[Tensor] = []
+        outputs: list[Tensor] = []
         states: list[State] = []
 
-        def tell(some: list[Text], found: tuple[Tensor, State]) -> None:
+        def add(some: list[Text], log_probabilities: Tensor, state: State) -> None:
             order.extend(some)
-            following.append(found[0].cpu())
-            states.append(found[1])
+            outputs.append(log_probabilities.cpu())
+            states.append(state)
 
         rest = texts
-        if before is not None and (known := [text for text in rest if text in before.places]):
-            rows = [before.places[text] for text in known]
-            tell(known, (before.following[rows], before.state.select(self._tensor(rows))))
-            rest = [text for text in rest if text not in before.places]
+        if before is not None and (known := [text for text in rest if text in before.rows]):
+            rows = [before.rows[text] for text in known]
+            add(known, before.log_probabilities[rows], before.state.select(self._tensor(rows)))
+            rest = [text for text in rest if text not in before.rows]
         for parent in parents:
-            if grown := [text for text in rest if text[:-1] in parent.places]:
-                state = parent.state.select(self._tensor([parent.places[text[:-1]] for text in grown]))
-                tell(grown, self.model.step(self._tensor([text[-1] for text in grown]), state))
-                rest = [text for text in rest if text[:-1] not in parent.places]
+            if grown := [text for text in rest if text[:-1] in parent.rows]:
+                state = parent.state.select(self._tensor([parent.rows[text[:-1]] for text in grown]))
+                add(grown, *self.model.step(self._tensor([text[-1] for text in grown]), state))
+                rest = [text for text in rest if text[:-1] not in parent.rows]
         if rest:
-            source = torch.full((len(rest), 1), EOS, device=self._device)  # a line begins where the one before ended
+            source = torch.full((len(rest), 1), EOS, device=self._device)  # a line begins where the last one ended
             state = self.model.start(Batch(source, source != PAD, source.new_empty(len(rest), 0)))
-            tell(rest, self.model.step(self._tensor([[SOS, *text] for text in rest]), state))
-        whole = states[0]._replace(
+            add(rest, *self.model.step(self._tensor([[SOS, *text] for text in rest]), state))
+        state = states[0]._replace(
             static=join_tensors([state.static for state in states]),
             cache=join_tensors([state.cache for state in states]),
         )
-        return Told({text: place for place, text in enumerate(order)}, torch.cat(following), whole)
+        return CachedTexts({text: row for row, text in enumerate(order)}, torch.cat(outputs), state)
 
     @property
     def _device(self) -> torch.device:
-        found: torch.device = next(self.model.parameters()).device
-        return found
+        device: torch.device = next(self.model.parameters()).device
+        return device
 
     def _tensor(self, numbers: Any) -> Tensor:
         return torch.tensor(numbers, device=self._device)

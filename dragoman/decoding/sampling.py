@@ -1,8 +1,7 @@
-"""Outputs drawn by chance (FIELD H2): the roulette wheel, its temperature, and what is left off it.
+"""Sampling with temperature, top-k and top-p.
 
-Chance is a pure function: where the ball falls follows from a hash of the seed, the source's token ids, the number of
-the sample and the step. So a source has the same samples alone, among any neighbours, in any batch and any order; a
-source that is asked for twice has the same samples twice, and another seed gives others.
+The random numbers are a pure function: a hash of the seed, the source's token ids, the number of the sample and the
+step. So a source has the same samples alone, in any batch and in any order; another seed gives other samples.
 """
 
 from __future__ import annotations
@@ -16,106 +15,103 @@ import torch
 from torch import Tensor
 
 from dragoman.config.settings import Range, setting
-from dragoman.decoding.greedy import Choose, follow, most_probable
+from dragoman.decoding.greedy import TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request, distinct
+from dragoman.decoding.scorer import NEG_INF, Scorer
 
-NOTHING = float("-inf")
-ROWS = 1024  # outputs drawn side by side, which bounds the memory
+MAX_ROWS = 1024  # outputs sampled side by side, which bounds the memory
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Every token is drawn, as likely as the model says or as the wheel was changed to."""
+    """Draws every token from the model's distribution, sharpened by `temperature` and cut by `top_k` and `top_p`."""
 
     kind: ClassVar[str] = "sampling"
     temperature: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
-        1.0, help="p^(1/temperature): below 1 likely tokens grow likelier, above 1 all grow alike"
+        1.0, help="draw from p^(1/temperature): below 1 favours likely tokens, above 1 evens out all tokens"
     )
-    top_k: Annotated[int, Range(0, None)] = setting(0, help="only so many most probable tokens; 0: all")
+    top_k: Annotated[int, Range(0, None)] = setting(0, help="draw from the k most probable tokens only; 0: from all")
     top_p: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True)] = setting(
-        1.0, help="only the fewest most probable tokens that together have this probability"
+        1.0, help="draw from the fewest most probable tokens that together have this probability"
     )
-    seed: int = setting(0, help="other seeds draw other outputs")
+    seed: int = setting(0, help="another seed draws other outputs")
     samples: Annotated[int, Range(0, None)] = setting(
-        0, help="outputs drawn per source, of which the best are told; 0: as many as are wanted"
+        0, help="outputs drawn per source, of which the best are returned; 0: as many as are returned"
     )
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """The distinct samples of every source, best first: fewer than were drawn where some are alike."""
-        return [
-            distinct(samples, request.n_best)
-            for samples in draw(request, self, max(self.samples, request.n_best), "sampling")
-        ]
+        """The distinct samples of every source, best first; equal samples count once."""
+        count = max(self.samples, request.n_best)
+        return [distinct(samples, request.n_best) for samples in draw_samples(request, self, count, "sampling")]
 
 
 @torch.no_grad()
-def draw(request: Request, sampling: Sampling, count: int, method: str) -> list[list[Hypothesis]]:
-    """So many samples of every source in the order they were drawn; their scores are the model's own."""
+def draw_samples(request: Request, sampling: Sampling, count: int, method: str) -> list[list[Hypothesis]]:
+    """`count` samples of every source in the order they were drawn; their scores are the model's own."""
     model = request.stepwise(method)
-    both = zip(request.batch.source, request.batch.source_mask, strict=True)
-    sources = [source[mask].flatten().tolist() for source, mask in both]
+    pairs = zip(request.batch.source, request.batch.source_mask, strict=True)
+    sources = [source[mask].flatten().tolist() for source, mask in pairs]
     state = model.start(request.batch)
-    found: list[list[Hypothesis]] = [[] for _ in sources]
-    at_once = max(1, ROWS // max(1, len(sources)))
+    samples: list[list[Hypothesis]] = [[] for _ in sources]
+    at_once = max(1, MAX_ROWS // max(1, len(sources)))
     for first in range(0, count, at_once):
         numbers = range(first, min(count, first + at_once))
         rows = torch.arange(len(sources), device=request.limits.device).repeat_interleave(len(numbers))
-        keys = [key_of(sampling.seed, source, number) for source in sources for number in numbers]
-        drawn = follow(
+        keys = [sample_key(sampling.seed, source, number) for source in sources for number in numbers]
+        drawn = greedy_search(
             model.step,
             state.select(rows),
             request.limits[rows],
-            choose=roulette(keys, sampling),
-            length_penalty=request.config.length_penalty,
-            normalisation=request.config.normalisation,
+            Scorer.from_config(request.config),
+            choose=token_sampler(keys, sampling),
         )
         for row, hypothesis in zip(rows.tolist(), drawn, strict=True):
-            found[row].append(hypothesis)
-    return found
+            samples[row].append(hypothesis)
+    return samples
 
 
-def roulette(keys: Sequence[bytes], sampling: Sampling) -> Choose:
-    """A choice by chance for rows with these keys."""
+def token_sampler(keys: Sequence[bytes], sampling: Sampling) -> TokenChooser:
+    """A choice of tokens by chance, for rows with these keys."""
 
-    def choose(log_probabilities: Tensor, place: Tensor, length: int) -> Tensor:
-        balls = [uniform(keys[row], length) for row in place.tolist()]
-        ball = torch.tensor(balls, dtype=torch.float64, device=log_probabilities.device)
-        return spin(narrowed(log_probabilities, sampling), ball)
+    def choose(log_probabilities: Tensor, rows: Tensor, length: int) -> Tensor:
+        numbers = [uniform(keys[row], length) for row in rows.tolist()]
+        randoms = torch.tensor(numbers, dtype=torch.float64, device=log_probabilities.device)
+        return sample_token(truncate(log_probabilities, sampling), randoms)
 
     return choose
 
 
-def spin(log_probabilities: Tensor, ball: Tensor) -> Tensor:
-    """Where a ball (B,) in [0, 1) falls on a wheel whose slots are as wide as their tokens are probable."""
-    slots = log_probabilities.double().softmax(-1)
-    ends = slots.cumsum(-1)
-    token = (ends <= ball[:, None] * ends[:, -1:]).sum(-1).clamp(max=slots.shape[-1] - 1)
-    # Rounding could let the ball fall behind the last slot, and a broken model's NaN has no slots at all.
-    lost = ~(slots.gather(1, token[:, None])[:, 0] > 0)
-    return torch.where(lost, most_probable(log_probabilities, token, 0), token)
+def sample_token(log_probabilities: Tensor, randoms: Tensor) -> Tensor:
+    """Tokens drawn from (B, V) with uniform numbers (B,) in [0, 1), by inversion of the cumulative distribution."""
+    probabilities = log_probabilities.double().softmax(-1)
+    cumulative = probabilities.cumsum(-1)
+    token = (cumulative <= randoms[:, None] * cumulative[:, -1:]).sum(-1).clamp(max=probabilities.shape[-1] - 1)
+    # Rounding could pass the last token of positive probability, and a broken model gives NaN: take the argmax.
+    failed = ~(probabilities.gather(1, token[:, None])[:, 0] > 0)
+    return torch.where(failed, argmax_token(log_probabilities, token, 0), token)
 
 
-def narrowed(log_probabilities: Tensor, sampling: Sampling) -> Tensor:
-    """Unnormalised log-probabilities after temperature, then top-k, then top-p; −∞ for what is left off.
+def truncate(log_probabilities: Tensor, sampling: Sampling) -> Tensor:
+    """Unnormalised log-probabilities after temperature, then top-k, then top-p; −∞ for tokens that are cut.
 
-    Of equally probable tokens those with the lower ids stay (Fan et al. 2018; Holtzman et al. 2020 eq. 2 and 3).
+    Of equally probable tokens those with lower ids stay (Fan et al. 2018; Holtzman et al. 2020, eq. 2 and 3).
     """
     out = log_probabilities.double() / sampling.temperature
     if not sampling.top_k and sampling.top_p >= 1.0:
         return out
     ranked, order = out.sort(dim=-1, descending=True, stable=True)
     if sampling.top_k:
-        ranked[:, sampling.top_k :] = NOTHING
+        ranked[:, sampling.top_k :] = NEG_INF
     if sampling.top_p < 1.0:
-        chances = ranked.softmax(-1)
-        before = chances.cumsum(-1) - chances  # what more probable tokens have; the first always stays
-        ranked = ranked.masked_fill(before >= sampling.top_p, NOTHING)
+        probabilities = ranked.softmax(-1)
+        before = probabilities.cumsum(-1) - probabilities  # of more probable tokens; the first token always stays
+        ranked = ranked.masked_fill(before >= sampling.top_p, NEG_INF)
     return torch.empty_like(out).scatter_(-1, order, ranked)
 
 
-def key_of(seed: int, source: Sequence[int], sample: int) -> bytes:
-    """Whose chance it is."""
+def sample_key(seed: int, source: Sequence[int], sample: int) -> bytes:
+    """The key of the random numbers of one sample."""
     return hashlib.blake2b(f"{seed} {sample} {list(source)}".encode(), digest_size=16).digest()
 
 

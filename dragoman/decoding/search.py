@@ -11,18 +11,17 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch
 from dragoman.data.collate import PAIR_COLLATOR, Collator
-from dragoman.decoding import ctc
-from dragoman.decoding import cuda_graph_beam as repeated
-from dragoman.decoding import cuda_graph_step as captured
-from dragoman.decoding import length_nat as slots
-from dragoman.decoding.beam import beam
+from dragoman.decoding import ctc, length_nat
+from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
-from dragoman.decoding.coverage import Coverage
-from dragoman.decoding.diverse_beam import Groups
-from dragoman.decoding.greedy import follow
+from dragoman.decoding.cuda_graph_beam import graph_beam_search
+from dragoman.decoding.cuda_graph_step import start_decoding
+from dragoman.decoding.diverse_beam import group_width
+from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Method, Request, Writer
+from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, DragomanError
 from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel
@@ -30,8 +29,8 @@ from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiv
 BEAM_ALONE = {"beam_groups": 1, "coverage_penalty": 0.0, "min_length": 0, "no_repeat_ngram": 0}
 # How to read what a model writes at once.
 READERS: dict[type, Any] = {
-    CTCEmissions: ctc.read,
-    LengthBeam: slots.read,
+    CTCEmissions: ctc.decode,
+    LengthBeam: length_nat.decode,
 }
 
 
@@ -139,36 +138,38 @@ def in_steps(
     rules: Sequence[ConstraintAutomaton | None] | None = None,
     trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
-    """What a model writes token by token."""
-    groups = Groups(config.beam_groups, config.diversity_penalty) if config.beam_groups > 1 else None
-    width = groups.width(config.beam) if groups else max(config.beam, n_best)
-    plain = trace is None and not (
-        any(rules or ()) or config.coverage_penalty or config.min_length or config.no_repeat_ngram
+    """The hypotheses of a model that writes token by token: by greedy search, beam search, or a CUDA graph of it."""
+    width = max(config.beam, n_best)
+    if config.beam_groups > 1:
+        width = group_width(config.beam, config.beam_groups)
+    options = BeamOptions(
+        width,
+        n_best,
+        certain=config.stop == "certain",
+        min_length=config.min_length,
+        no_repeat_ngram=config.no_repeat_ngram,
+        groups=config.beam_groups,
     )
-    penalty = config.coverage_penalty
-    if plain and not groups:
-        found = repeated.search(model, batch, limits, width, n_best, config)
+    scorer = Scorer.from_config(config)
+    allow_graph = config.beam_groups == 1 and not config.coverage_penalty
+    restricted = trace is not None or any(rules or ()) or config.min_length or config.no_repeat_ngram
+    plain = allow_graph and not restricted
+    if plain:
+        found = graph_beam_search(model, batch, limits, options, scorer)
         if found is not None:
             return found
-    with torch.no_grad(), captured.start(model, batch, limits, width, able=not (groups or penalty)) as (writer, state):
+    with torch.no_grad(), start_decoding(model, batch, limits, width, allow_graph=allow_graph) as (decoder, state):
         if config.beam == 1 and n_best == 1 and plain:
-            ranked = {"length_penalty": config.length_penalty, "normalisation": config.normalisation}
-            return [[one] for one in follow(writer.step, state, limits, **ranked)]  # type: ignore[arg-type]
-        return beam(
-            writer.step,
+            return [[hypothesis] for hypothesis in greedy_search(decoder.step, state, limits, scorer)]
+        return beam_search(
+            decoder.step,
             state,
             limits,
-            width=width,
-            length_penalty=config.length_penalty,
-            normalisation=config.normalisation,
-            most=n_best,
-            certain=config.stop == "certain",
-            shortest=config.min_length,
-            no_repeat=config.no_repeat_ngram,
-            rules=rules,
-            coverage=Coverage(model.step, penalty, batch.source_mask) if penalty else None,
+            options,
+            scorer,
+            constraints=rules,
+            source_mask=batch.source_mask,
             trace=trace,
-            groups=groups,
         )
 
 

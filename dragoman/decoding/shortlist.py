@@ -1,9 +1,9 @@
-"""Searching among the target tokens that a source is likely to need (Jean et al. 2015, section 3.3).
+"""Search among the target tokens that a source is likely to need (Jean et al. 2015, section 3.3).
 
-A shortlist knows for every source token its likeliest translations, and the target tokens that are always allowed.
-The output layer then computes the tokens that the sources of a batch need together, and each source sees its own of
-them alone: so a neighbour changes nothing. Within a search tokens are numbered by their place in that list, which
-begins with the special tokens as every vocabulary does.
+A shortlist has for every source token its likeliest translations, and the target tokens that are always allowed. The
+output layer computes the tokens that all sources of a batch need together, and each source sees only its own: so a
+neighbour changes nothing. Within a search a token is its index in that joint list, which begins with the special
+tokens as every vocabulary does.
 """
 
 from __future__ import annotations
@@ -31,117 +31,115 @@ MAKER = "dragoman shortlist RUN"
 SPECIAL = EOS + 1  # padding, unknown, start and end: first in every vocabulary
 
 
-class Narrow(NamedTuple):
-    """Where a decoder stands, and which listed tokens each source may use."""
+class ShortlistState(NamedTuple):
+    """A decoder's state, and which tokens of the joint list each source may use."""
 
     inner: Any
     listed: Tensor  # (B, K)
 
-    def select(self, rows: Tensor) -> Narrow:
+    def select(self, rows: Tensor) -> ShortlistState:
         """Keep, drop or repeat whole sources."""
-        return Narrow(self.inner.select(rows), self.listed[rows])
+        return ShortlistState(self.inner.select(rows), self.listed[rows])
 
-    def reorder(self, rows: Tensor) -> Narrow:
-        """Exchange hypotheses within their source."""
-        return Narrow(self.inner.reorder(rows), self.listed)
+    def reorder(self, rows: Tensor) -> ShortlistState:
+        """Reorder hypotheses within their source."""
+        return ShortlistState(self.inner.reorder(rows), self.listed)
 
-    def expand(self, hypotheses: int) -> Narrow:
+    def expand(self, hypotheses: int) -> ShortlistState:
         """Give every source this many copies of its one hypothesis."""
-        return Narrow(self.inner.expand(hypotheses), self.listed)
+        return ShortlistState(self.inner.expand(hypotheses), self.listed)
 
 
-class NarrowWriter:
-    """A model that writes places in a list of words in place of token ids."""
+class ShortlistModel:
+    """A model with an output layer over the joint list; its tokens are indices of that list."""
 
-    def __init__(self, model: EncoderDecoder, words: Tensor, listed: Tensor) -> None:
-        """words (K,), listed (B, K)."""
-        self.model, self.words, self.listed = model, words, listed
+    def __init__(self, model: EncoderDecoder, tokens: Tensor, listed: Tensor) -> None:
+        """The joint list `tokens` (K,), and which of it each source may use, `listed` (B, K)."""
+        self.model, self.tokens, self.listed = model, tokens, listed
         output = model.output
-        self.turned = output.weight.detach()[words].t().contiguous()  # (D, K): a few rows multiply faster with it
-        self.bias = None if output.bias is None else output.bias.detach()[words]
+        self.transposed = output.weight.detach()[tokens].t().contiguous()  # (D, K): faster with few rows
+        self.bias = None if output.bias is None else output.bias.detach()[tokens]
 
     @property
     def max_positions(self) -> int | None:
-        """Most tokens it can write; None: any number."""
+        """The longest output of the model; None: any length."""
         return self.model.max_positions
 
-    def start(self, batch: Batch) -> Narrow:
-        """Read the sources; the state before the first target token."""
-        return Narrow(self.model.start(batch), self.listed)
+    def start(self, batch: Batch) -> ShortlistState:
+        """Encode the sources; the state before the first target token."""
+        return ShortlistState(self.model.start(batch), self.listed)
 
-    def step(self, tokens: Tensor, state: Narrow) -> tuple[Tensor, Narrow]:
-        """Read tokens (N,) or (N, P); give log-probabilities (N, K) of the next one."""
-        found, after = self._read(tokens if tokens.dim() == 2 else tokens[:, None], state, last=True)
-        return found[:, 0], after
+    def step(self, tokens: Tensor, state: ShortlistState) -> tuple[Tensor, ShortlistState]:
+        """Read tokens (N,) or (N, P); log-probabilities (N, K) of the next one."""
+        outputs, after = self._read(tokens if tokens.dim() == 2 else tokens[:, None], state, last=True)
+        return outputs[:, 0], after
 
-    def read(self, tokens: Tensor, state: Narrow) -> tuple[Tensor, Narrow]:
-        """Read tokens (N, P); give log-probabilities (N, P, K) of what follows each of them."""
+    def read(self, tokens: Tensor, state: ShortlistState) -> tuple[Tensor, ShortlistState]:
+        """Read tokens (N, P); log-probabilities (N, P, K) after each of them."""
         return self._read(tokens, state, last=False)
 
-    def _read(self, tokens: Tensor, state: Narrow, *, last: bool) -> tuple[Tensor, Narrow]:
-        hidden, inner = self.model.decoder(self.words[tokens], state.inner)
+    def _read(self, tokens: Tensor, state: ShortlistState, *, last: bool) -> tuple[Tensor, ShortlistState]:
+        hidden, inner = self.model.decoder(self.tokens[tokens], state.inner)
         hidden = hidden[:, -1:] if last else hidden
-        scores = hidden @ self.turned
+        scores = hidden @ self.transposed
         scores = scores if self.bias is None else scores + self.bias  # (N, P, K)
-        sources = state.listed.shape[0]
-        fan = scores.view(sources, -1, scores.shape[-1]).masked_fill(~state.listed[:, None], float("-inf"))
-        return log_probabilities(fan).view_as(scores), Narrow(inner, state.listed)
+        by_source = scores.view(state.listed.shape[0], -1, scores.shape[-1])
+        by_source = by_source.masked_fill(~state.listed[:, None], float("-inf"))
+        return log_probabilities(by_source).view_as(scores), ShortlistState(inner, state.listed)
 
 
 class Shortlist:
-    """A way of searching: greedy or by beam, among the listed tokens."""
+    """A search method: greedy or beam search among the listed tokens."""
 
     def __init__(self, always: Tensor, likely: Tensor, vocabulary: int) -> None:
-        """always (A,) target tokens, likely (source vocabulary, L); the target vocabulary has so many tokens."""
+        """Target tokens `always` (A,) and `likely` (source vocabulary, L); `vocabulary` is the target's size."""
         special = torch.arange(SPECIAL)
         self.always: Tensor = torch.cat([special, always]).unique()  # type: ignore[no-untyped-call]
         self.likely, self.vocabulary = likely, vocabulary
 
     def listed(self, source: Tensor) -> Tensor:
         """Which target tokens sources (B, S) may use: (B, V)."""
-        found = torch.zeros(source.shape[0], self.vocabulary, dtype=torch.bool, device=source.device)
-        found[:, self.always.to(source.device)] = True
-        found.scatter_(1, self.likely.to(source.device)[source].flatten(1), True)
-        return found
+        listed = torch.zeros(source.shape[0], self.vocabulary, dtype=torch.bool, device=source.device)
+        listed[:, self.always.to(source.device)] = True
+        listed.scatter_(1, self.likely.to(source.device)[source].flatten(1), True)
+        return listed
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """At most `request.n_best` hypotheses for every source, best first; scores are within a source's own list."""
-        model = writer_of(request.model)
+        """The n best hypotheses of every source; probabilities are relative to the source's own list."""
+        model = shortlist_model(request.model)
         listed = self.listed(request.batch.source)
-        words = listed.any(0).nonzero()[:, 0]  # (K,), the special tokens first
-        writer = NarrowWriter(model, words, listed[:, words])
-        found = in_steps(writer, request.batch, request.limits, request.config, request.n_best)
-        names = words.tolist()
+        tokens = listed.any(0).nonzero()[:, 0]  # (K,), the special tokens first
+        narrow = ShortlistModel(model, tokens, listed[:, tokens])
+        outputs = in_steps(narrow, request.batch, request.limits, request.config, request.n_best)
+        ids = tokens.tolist()
         return [
-            [one._replace(tokens=tuple(names[token] for token in one.tokens)) for one in hypotheses]
-            for hypotheses in found
+            [hypothesis._replace(tokens=tuple(ids[token] for token in hypothesis.tokens)) for hypothesis in hypotheses]
+            for hypotheses in outputs
         ]
 
-    # Files
+    # --- Files
 
     def save(self, path: Path, source: Tokenizer, target: Tokenizer) -> None:
-        """Write a file that knows which vocabularies it is for."""
-        about = {"source": source.fingerprint(), "target": target.fingerprint()}
+        """Write the shortlist with the fingerprints of its vocabularies."""
+        metadata = {"source": source.fingerprint(), "target": target.fingerprint()}
         with written_whole(path) as beside:
-            save_file({"always": self.always, "likely": self.likely.contiguous()}, beside, about)
+            save_file({"always": self.always, "likely": self.likely.contiguous()}, beside, metadata)
 
     @staticmethod
     def load(path: Path, source: Tokenizer, target: Tokenizer) -> Shortlist:
-        """Read a file, which must be for these vocabularies."""
+        """Read a shortlist, which must be for these vocabularies."""
         if not path.is_file():
             raise DataError(f"{path}: no such file, expected a shortlist; {MAKER} makes one")
         try:
             with safe_open(path, "pt") as file:
-                about, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                metadata, tensors = file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise DataError(
-                f"{path}: found no shortlist ({error}), expected a file of dragoman shortlist RUN"
-            ) from None
+            raise DataError(f"{path}: found no shortlist ({error}), expected a file of {MAKER}") from None
         if set(tensors) != {"always", "likely"}:
-            found = ", ".join(sorted(tensors)) or "nothing"
-            raise DataError(f"{path}: found {found} in it, expected a file of {MAKER}")
+            names = ", ".join(sorted(tensors)) or "nothing"
+            raise DataError(f"{path}: found {names} in it, expected a file of {MAKER}")
         for side, tokenizer in (("source", source), ("target", target)):
-            if about.get(side) != tokenizer.fingerprint():
+            if metadata.get(side) != tokenizer.fingerprint():
                 raise DataError(
                     f"{path}: was made for another {side} vocabulary than the run's {len(tokenizer):,} "
                     f"{tokenizer.kind}, expected a shortlist made with dragoman shortlist from a run that shares it"
@@ -149,8 +147,8 @@ class Shortlist:
         return Shortlist(tensors["always"], tensors["likely"], len(target))
 
 
-def writer_of(model: Any) -> EncoderDecoder:
-    """The model, which must be one with an output layer to narrow."""
+def shortlist_model(model: Any) -> EncoderDecoder:
+    """The model, which must have an output layer that can be restricted."""
     if not isinstance(model, EncoderDecoder):
         raise ConfigError(
             f"shortlist: found {type(model).__name__}, expected one run with an encoder and a decoder "

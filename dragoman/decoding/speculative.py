@@ -1,7 +1,7 @@
-"""Speculative decoding: a small model proposes tokens, the large one reads them all in one call and keeps what it
-would have written itself (Stern et al. 2018; Leviathan et al. 2023 for the greedy case).
+"""Speculative decoding, the greedy case (Stern et al. 2018; Leviathan et al. 2023).
 
-The output is the large model's greedy output whatever the draft says; a good draft only saves calls.
+A small draft model proposes tokens; the large model reads them all in one call and accepts those it would have
+chosen itself. The output is the large model's greedy output whatever the draft proposes.
 """
 
 from __future__ import annotations
@@ -15,57 +15,58 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.decoding.hypothesis import Hypothesis, allowed, divisor
+from dragoman.decoding.hypothesis import Hypothesis, allowed
 from dragoman.decoding.methods import Request, Writer
+from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
 from dragoman.models.contracts import NonAutoregressiveModel
 
-SETTLED = 16  # tokens that are certain for all rows before their states are brought up to them
+MIN_ADVANCE = 16  # accepted tokens of all rows after which the states move behind them
 
 
 @dataclass
-class Saved:
-    """What a draft was good for."""
+class SpeculationStats:
+    """How much a draft saved."""
 
     calls: int = 0  # of the large model
     greedy_calls: int = 0  # that greedy search over the same batches would have made
     proposed: int = 0  # tokens
-    kept: int = 0
+    accepted: int = 0
 
     def __str__(self) -> str:
-        share = 100 * self.kept / max(1, self.proposed)
+        share = 100 * self.accepted / max(1, self.proposed)
         return (
             f"{self.calls:,} calls of the model in place of {self.greedy_calls:,}; "
-            f"{self.kept:,} of {self.proposed:,} proposed tokens kept ({share:.0f} %)"
+            f"{self.accepted:,} of {self.proposed:,} proposed tokens accepted ({share:.0f} %)"
         )
 
 
-class Reader:
-    """A model that stands, in all rows, before tokens that are certain, and reads ahead without moving.
+class PrefixReader:
+    """A model whose state is before the accepted tokens of all rows, and which reads ahead without moving.
 
-    A state is a value: reading what turns out wrong leaves nothing to undo. Rows are filled up at their ends, which
-    no earlier token sees. What is certain is read again in each round until `settle` moves the state behind it.
+    A state is a value: reading rejected tokens leaves nothing to undo. Rows are padded at their ends, which no earlier
+    token sees. Accepted tokens are read again in each round until `advance` moves the state behind them.
     """
 
     def __init__(self, model: Writer, batch: Batch) -> None:
         self.model = model
         self.state: Any = model.start(batch)
         self.device = batch.source.device
-        self.behind = 0  # tokens the state has read
+        self.length = 0  # tokens that the state has read
         self.calls = 0
 
-    def ahead(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Log-probabilities (B, P, V) after each token of whole rows, of which `behind` tokens are not read again."""
+    def read(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Log-probabilities (B, P, V) after each token of whole rows, from the state's length on."""
         self.calls += 1
         return self.model.read(self._unread(rows), self.state)[0]
 
-    def settle(self, certain: Sequence[Sequence[int]]) -> None:
-        """Move behind what is certain in all rows, but for one token, if it is much."""
-        common = min(len(row) for row in certain) - 1
-        if common - self.behind >= SETTLED:
+    def advance(self, accepted: Sequence[Sequence[int]]) -> None:
+        """Move the state behind the tokens that are accepted in all rows, but for the last one, if they are many."""
+        common = min(len(row) for row in accepted) - 1
+        if common - self.length >= MIN_ADVANCE:
             self.calls += 1
-            _, self.state = self.model.step(self._unread([row[:common] for row in certain]), self.state)
-            self.behind = common
+            _, self.state = self.model.step(self._unread([row[:common] for row in accepted]), self.state)
+            self.length = common
 
     def select(self, rows: Tensor) -> None:
         """Keep some rows."""
@@ -73,31 +74,30 @@ class Reader:
 
     def _unread(self, rows: Sequence[Sequence[int]]) -> Tensor:
         width = max(len(row) for row in rows)
-        padded = [[*row[self.behind :], *[PAD] * (width - len(row))] for row in rows]
+        padded = [[*row[self.length :], *[PAD] * (width - len(row))] for row in rows]
         return torch.tensor(padded, dtype=torch.long, device=self.device)
 
 
 class Speculative:
-    """Greedy search with a draft model that shares the vocabularies; `saved` counts over all calls of `search`."""
+    """Greedy search with a draft model that shares the vocabularies; `stats` counts over all calls of `search`."""
 
     def __init__(self, draft: Writer | NonAutoregressiveModel, tokens: int = 4) -> None:
-        """`tokens` are proposed at a time."""
+        """The draft proposes `tokens` at a time."""
         if isinstance(draft, NonAutoregressiveModel):
             raise ConfigError("a draft model must write token by token; this one writes all at once")
         if tokens < 1:
             raise ConfigError(f"draft tokens: found {tokens}, expected at least 1")
         self.draft = draft
         self.tokens = tokens
-        self.saved = Saved()
+        self.stats = SpeculationStats()
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The greedy output of every source."""
         if request.n_best > 1:
-            raise ConfigError(f"found {request.n_best} outputs asked for; a draft serves greedy search, which has one")
-        model = request.stepwise("a draft")
-        config = request.config
-        found = self.decode(model, request.batch, request.limits.tolist(), config.length_penalty, config.normalisation)
-        return [[one] for one in found]
+            raise ConfigError(f"n_best: found {request.n_best}, expected 1 with a draft: greedy search has one output")
+        model, scorer = request.stepwise("a draft"), Scorer.from_config(request.config)
+        outputs = self.decode(model, request.batch, request.limits.tolist(), scorer)
+        return [[hypothesis] for hypothesis in outputs]
 
     @torch.no_grad()
     def decode(
@@ -105,86 +105,82 @@ class Speculative:
         model: Writer,
         batch: Batch,
         limits: Sequence[int],
-        length_penalty: float = 1.0,
-        normalisation: str = "power",
+        scorer: Scorer = Scorer(),  # noqa: B008  (frozen)
     ) -> list[Hypothesis]:
-        """Rounds of proposing and reading; rows accept each as many as they like, and leave when they end."""
-        large, small = Reader(model, batch), Reader(self.draft, batch)
+        """Rounds of proposing and verifying; each row accepts its own number of tokens and leaves when it ends."""
+        large, small = PrefixReader(model, batch), PrefixReader(self.draft, batch)
         rows = [[SOS] for _ in limits]
         scores: list[list[float]] = [[] for _ in limits]
-        live = list(range(len(limits)))
-        while live:
-            certain = [rows[row] for row in live]
-            ends = [limits[row] for row in live]
-            large.settle(certain)
-            proposals = self.propose(small, certain, ends)
-            log_probabilities = large.ahead([[*row, *more] for row, more in zip(certain, proposals, strict=True)])
-            spans = [(len(row) - 1 - large.behind, len(more) + 1) for row, more in zip(certain, proposals, strict=True)]
-            choices = chosen(log_probabilities, spans, certain, ends)
-            for row, proposal, choice in zip(live, proposals, choices, strict=True):
-                kept = accepted(proposal, [token for token, _ in choice])
-                rows[row] += [token for token, _ in choice[: kept + 1]]
-                scores[row] += [score for _, score in choice[: kept + 1]]
-                self.saved.proposed += len(proposal)
-                self.saved.kept += kept
-            going = [place for place, row in enumerate(live) if rows[row][-1] != EOS]
-            if len(going) < len(live):
-                live = [live[place] for place in going]
-                if live:
-                    index = torch.tensor(going, device=batch.source.device)
-                    large.select(index)
-                    small.select(index)
-        self.saved.calls += large.calls
-        self.saved.greedy_calls += max((len(row) - 1 for row in rows), default=0)
-        return [
-            Hypothesis(
-                tuple(row[1:]),
-                tuple(parts),
-                sum(parts),
-                sum(parts) / divisor(len(parts), length_penalty, normalisation),
-            )
-            for row, parts in zip(rows, scores, strict=True)
-        ]
+        sources = list(range(len(limits)))
+        while sources:
+            accepted = [rows[source] for source in sources]
+            own_limits = [limits[source] for source in sources]
+            large.advance(accepted)
+            proposals = self.propose(small, accepted, own_limits)
+            log_probabilities = large.read([[*row, *more] for row, more in zip(accepted, proposals, strict=True)])
+            spans = [
+                (len(row) - 1 - large.length, len(more) + 1) for row, more in zip(accepted, proposals, strict=True)
+            ]
+            choices = greedy_choices(log_probabilities, spans, accepted, own_limits)
+            for source, proposal, choice in zip(sources, proposals, choices, strict=True):
+                count = num_accepted(proposal, [token for token, _ in choice])
+                rows[source] += [token for token, _ in choice[: count + 1]]
+                scores[source] += [score for _, score in choice[: count + 1]]
+                self.stats.proposed += len(proposal)
+                self.stats.accepted += count
+            going = [index for index, source in enumerate(sources) if rows[source][-1] != EOS]
+            if len(going) < len(sources):
+                sources = [sources[index] for index in going]
+                if sources:
+                    kept = torch.tensor(going, device=batch.source.device)
+                    large.select(kept)
+                    small.select(kept)
+        self.stats.calls += large.calls
+        self.stats.greedy_calls += max((len(row) - 1 for row in rows), default=0)
+        return [scorer.hypothesis(row[1:], row_scores) for row, row_scores in zip(rows, scores, strict=True)]
 
-    def propose(self, small: Reader, certain: Sequence[Sequence[int]], ends: Sequence[int]) -> list[list[int]]:
-        """The draft's greedy continuation of every row, up to its <eos>, which needs no reading, or its limit."""
-        longest = [min(end, small.model.max_positions or end) for end in ends]
-        if all(len(row) > most for row, most in zip(certain, longest, strict=True)):
-            return [[] for _ in certain]  # the draft can read no further
-        small.settle([row[:most] for row, most in zip(certain, longest, strict=True)])
-        proposals: list[list[int]] = [[] for _ in certain]
-        open_rows = set(range(len(certain)))
+    def propose(self, small: PrefixReader, accepted: Sequence[Sequence[int]], limits: Sequence[int]) -> list[list[int]]:
+        """The draft's greedy continuation of every row, up to its <eos>, which is not proposed, or its limit."""
+        max_lengths = [min(limit, small.model.max_positions or limit) for limit in limits]
+        if all(len(row) > length for row, length in zip(accepted, max_lengths, strict=True)):
+            return [[] for _ in accepted]  # the draft can read no further
+        small.advance([row[:length] for row, length in zip(accepted, max_lengths, strict=True)])
+        proposals: list[list[int]] = [[] for _ in accepted]
+        open_rows = set(range(len(accepted)))
         for _ in range(self.tokens):
-            whole = [[*row, *more] for row, more in zip(certain, proposals, strict=True)]
+            whole = [[*row, *more] for row, more in zip(accepted, proposals, strict=True)]
             # The last token of a row at its limit can only be <eos>: nothing to propose.
-            open_rows = {place for place in open_rows if len(whole[place]) < longest[place]}
+            open_rows = {index for index in open_rows if len(whole[index]) < max_lengths[index]}
             if not open_rows:
                 break
             # Rows that are done are read with the others, cut to what the draft can read.
-            log_probabilities = small.ahead([row[:most] for row, most in zip(whole, longest, strict=True)])
-            spots = [min(len(row), most) - 1 - small.behind for row, most in zip(whole, longest, strict=True)]
-            after = log_probabilities[torch.arange(len(spots)), torch.tensor(spots)]
+            log_probabilities = small.read([row[:length] for row, length in zip(whole, max_lengths, strict=True)])
+            ends = [min(len(row), length) - 1 - small.length for row, length in zip(whole, max_lengths, strict=True)]
+            after = log_probabilities[torch.arange(len(ends)), torch.tensor(ends)]
             tokens = allowed(after.clone(), None).argmax(-1).tolist()
-            for place in sorted(open_rows):
-                if tokens[place] == EOS:
-                    open_rows.discard(place)
+            for index in sorted(open_rows):
+                if tokens[index] == EOS:
+                    open_rows.discard(index)
                 else:
-                    proposals[place].append(tokens[place])
+                    proposals[index].append(tokens[index])
         return proposals
 
 
-def chosen(
-    log_probabilities: Tensor, spans: Sequence[tuple[int, int]], certain: Sequence[Sequence[int]], ends: Sequence[int]
+def greedy_choices(
+    log_probabilities: Tensor,
+    spans: Sequence[tuple[int, int]],
+    accepted: Sequence[Sequence[int]],
+    limits: Sequence[int],
 ) -> list[list[tuple[int, float]]]:
-    """What greedy search would write, and its score, at every spot of each row's span (first, count)."""
+    """The greedy token and its score at every position of each row's span (first, count)."""
     device = log_probabilities.device
-    where = [(place, first + more) for place, (first, count) in enumerate(spans) for more in range(count)]
-    last = [
-        ends[place] <= len(certain[place]) + more for place, (_, count) in enumerate(spans) for more in range(count)
+    positions = [(row, first + more) for row, (first, count) in enumerate(spans) for more in range(count)]
+    at_limit = [
+        limits[row] <= len(accepted[row]) + more for row, (_, count) in enumerate(spans) for more in range(count)
     ]
-    index = torch.tensor(where, device=device)
-    flat = log_probabilities[index[:, 0], index[:, 1]]  # (spots, V)
-    tokens = allowed(flat.clone(), torch.tensor(last, device=device)).argmax(-1)
+    index = torch.tensor(positions, device=device)
+    flat = log_probabilities[index[:, 0], index[:, 1]]  # (positions, V)
+    tokens = allowed(flat.clone(), torch.tensor(at_limit, device=device)).argmax(-1)
     pairs = list(zip(tokens.tolist(), flat.gather(1, tokens[:, None])[:, 0].tolist(), strict=True))
     out, begin = [], 0
     for _, count in spans:
@@ -193,9 +189,9 @@ def chosen(
     return out
 
 
-def accepted(proposal: Sequence[int], choice: Sequence[int]) -> int:
-    """How many proposed tokens the large model would have written, one after another."""
-    for place, token in enumerate(proposal):
-        if choice[place] != token:
-            return place
+def num_accepted(proposal: Sequence[int], choice: Sequence[int]) -> int:
+    """How many proposed tokens in a row the large model would have chosen itself."""
+    for index, token in enumerate(proposal):
+        if choice[index] != token:
+            return index
     return len(proposal)

@@ -24,7 +24,8 @@ import torch
 
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, divisor
+from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
+from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import limits_of
 from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import ConfigError
@@ -250,7 +251,7 @@ class Engine:
         if parts is None:
             return Hypothesis(tuple(tokens), (), math.nan, math.nan)
         total = sum(parts)
-        worth = total / divisor(len(tokens), config.length_penalty, config.normalisation)
+        worth = total / Scorer.from_config(config).divisor(len(tokens))
         return Hypothesis(tuple(tokens), tuple(parts), total, worth)
 
     def _scored(

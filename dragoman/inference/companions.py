@@ -16,15 +16,15 @@ from dragoman.data.batch import batch_of
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.readers.lines import read_lines
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
-from dragoman.decoding.ctc import Fusion
+from dragoman.decoding.ctc import LMFusion
 from dragoman.decoding.ensemble import Average, Ensemble
 from dragoman.decoding.exhaustive import Exhaustive
-from dragoman.decoding.joint_ctc import Attending, Fused, Joint
+from dragoman.decoding.joint_ctc import AttentionSearch, CTCFusionSearch, JointSearch
 from dragoman.decoding.mbr import MinimumBayesRisk
 from dragoman.decoding.methods import Method
-from dragoman.decoding.ngram import Neural, NGram
+from dragoman.decoding.ngram import NeuralLM, NGramLM
 from dragoman.decoding.sampling import Sampling
-from dragoman.decoding.shortlist import NAME, Shortlist, writer_of
+from dragoman.decoding.shortlist import NAME, Shortlist, shortlist_model
 from dragoman.decoding.speculative import Speculative
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.inference.completer import Completer
@@ -85,7 +85,7 @@ def speculative(run: Predictor, draft: RunLike, tokens: int = 4) -> Speculative:
 
 def shortlist(run: Predictor, file: str | Path = "auto") -> Shortlist:
     """Search among the target tokens that a source is likely to need; "auto" is the run's own list."""
-    writer_of(run.model)
+    shortlist_model(run.model)
     path = run.run.folder / NAME if file == "auto" else Path(file)
     return Shortlist.load(path, run.source_tokenizer, run.target_tokenizer)
 
@@ -306,22 +306,22 @@ def transcribing(predictor: Predictor, given: Mapping[str, Any]) -> Method | Non
     fusion = None
     if "language_model" in given:
         weight, bonus = given.get("language_model_weight", 0.3), given.get("language_model_bonus", 0.0)
-        fusion = Fusion(
+        fusion = LMFusion(
             language_scorer(predictor, given["language_model"], given.get("language_model_order")), weight, bonus
         )
     if given.get("decoding_mode") == "attention":
-        return Attending()
+        return AttentionSearch()
     if given.get("decoding_mode") == "joint":
-        return Joint(given.get("ctc_weight", 0.3), fusion)
-    return Fused(fusion) if fusion is not None else None
+        return JointSearch(given.get("ctc_weight", 0.3), fusion)
+    return CTCFusionSearch(fusion) if fusion is not None else None
 
 
-def language_scorer(predictor: Predictor, place: str, order: int | None = None) -> NGram | Neural:
+def language_scorer(predictor: Predictor, place: str, order: int | None = None) -> NGramLM | NeuralLM:
     """What tells how a text goes on: n-grams of a text file, or a run that has learned to."""
     target = predictor.target_tokenizer
     if not Path(place).is_dir():
         texts = (target.encode(line) for line in read_lines(place) if line.strip())
-        counted = NGram(texts, len(target), order or 5)
+        counted = NGramLM(texts, len(target), order or 5)
         if not counted.counts:
             raise DataError(f"{place}: found no text, expected lines to count n-grams of")
         return counted
@@ -337,7 +337,7 @@ def language_scorer(predictor: Predictor, place: str, order: int | None = None) 
             f"{place}: found a vocabulary of {len(theirs):,} {theirs.kind}, expected the very same as the targets of "
             f"{predictor.run.folder} ({len(target):,} {target.kind})"
         )
-    return Neural(model, place)
+    return NeuralLM(model, place)
 
 
 def partial_method(given: Mapping[str, Any]) -> Method | None:

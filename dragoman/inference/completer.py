@@ -13,7 +13,7 @@ import numpy as np
 from dragoman.config import settings
 from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
 from dragoman.data.tokenizers.base import EOS, UNK
-from dragoman.decoding.complete import complete
+from dragoman.decoding.complete import CompletionOptions, complete
 from dragoman.decoding.likelihood import mean_log_probabilities, text_likelihood
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError, RunError
@@ -81,10 +81,8 @@ class Completer:
         if is_dataclass(sampling):
             sampling = settings.build(Sampling, settings.as_table(sampling))  # ranges are checked
         rows = [self.encode(prompt, f"prompt {place}", allow_unknown) for place, prompt in enumerate(prompts, first)]
-        found = complete(
-            self.model, rows, max_length, sampling=sampling, samples=samples, one_line=one_line, device=self.device,
-            rows=batch_size, first=first,
-        )  # fmt: skip
+        options = CompletionOptions(max_length, sampling, samples, one_line)
+        found = complete(self.model, rows, options, device=self.device, rows=batch_size, first=first)
         return [
             [
                 Completed(

@@ -22,7 +22,7 @@ from dragoman.decoding.constraints.compiler import ConstraintCompiler
 from dragoman.decoding.constraints.source import Terminology, add_source_constraints, restore_placeholders
 from dragoman.decoding.constraints.spec import ConstrainedInput, constraints_for_inputs
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.joint_ctc import Attending, Fused, Joint
+from dragoman.decoding.joint_ctc import AttentionSearch, CTCFusionSearch, JointSearch
 from dragoman.decoding.methods import Method
 from dragoman.decoding.search import search_all
 from dragoman.decoding.trace import Trace
@@ -190,7 +190,8 @@ class Predictor:
         for name, value in (("batch_size", batch_size), ("n_best", n_best), ("window", window)):
             if value < 1:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
-        if is_dataclass(method) and not isinstance(method, type | Fused | Attending | Joint):  # these hold models
+        holds_models = isinstance(method, CTCFusionSearch | AttentionSearch | JointSearch)
+        if is_dataclass(method) and not isinstance(method, type) and not holds_models:
             method = settings.build(type(method), settings.as_table(method))  # ranges are checked
         if "diversity_penalty" in given and config.beam_groups == 1:
             raise ConfigError(

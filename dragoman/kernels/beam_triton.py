@@ -85,13 +85,13 @@ def best_next(scores: Tensor, count: int, never: int, end: int) -> tuple[Tensor,
 
 
 @triton.jit
-def _settle(
+def _update(
     values, nexts, ends, limits, enough, totals, tokens, scores, last, lengths, done, ended, ranks, complete, parts,
     divisors, origins, fed, width, each, looked, kept, longest, most, end,
     EVERY: tl.constexpr, LOOKED: tl.constexpr, WIDTH: tl.constexpr, KEPT: tl.constexpr, LONGEST: tl.constexpr,
     CERTAIN: tl.constexpr,
 ):  # fmt: skip
-    """See `plain_choice` and `settle` in beam.py: the same for one source a program."""
+    """`top_candidates` and `update` of decoding/beam_state.py, one program per source."""
     source = tl.program_id(0).to(tl.int64)
     nothing = float("-inf")
     length, limit = tl.load(lengths), tl.load(limits + source)
@@ -198,19 +198,22 @@ def _settle(
     tl.store(done + source, finished.to(tl.int8))
 
 
-def settle(live: Any, nexts: Any, origins: Tensor, fed: Tensor, *, most: int, certain: bool, end: int) -> None:
-    """Change `live` (see beam.Live) to what it is after a step, in place; which hypothesis each one goes on from
-    (N,) and which token it is fed next (N,)."""
-    sources, width, longest = live.tokens.shape
-    kept, each = live.ranks.shape[1], nexts.values.shape[1]
+def update(state: Any, following: Any, parents: Tensor, fed: Tensor, *, n_best: int, certain: bool, end: int) -> None:
+    """Change a `BeamState` to the one after a step, in place, from the best `NextTokens` of every hypothesis.
+
+    Also written: the hypothesis that each one continues, `parents` (N,), and the token that it reads next, `fed` (N,).
+    """
+    sources, width, longest = state.tokens.shape
+    kept, each = state.complete_scores.shape[1], following.scores.shape[1]
     looked = min(2 * width, width * each)
     power = triton.next_power_of_2
     sizes = {"EVERY": power(width * each), "LOOKED": power(looked), "WIDTH": power(width), "KEPT": power(kept)}
     large = max(sizes["WIDTH"], sizes["KEPT"]) * power(longest) > 1024
-    _settle[(sources,)](
-        nexts.values, nexts.tokens, nexts.ends, live.limits, live.enough, live.totals, live.tokens, live.scores,
-        live.last, live.length, live.done.view(torch.int8), live.ended, live.ranks, live.complete, live.parts,
-        live.divisors, origins, fed, width, each, looked, kept, longest, most, end,
+    _update[(sources,)](
+        following.scores, following.tokens, following.eos_scores, state.limits, state.max_complete, state.totals,
+        state.tokens, state.token_scores, state.last, state.length, state.done.view(torch.int8), state.num_complete,
+        state.complete_scores, state.complete_tokens, state.complete_token_scores, state.divisors, parents, fed,
+        width, each, looked, kept, longest, n_best, end,
         **sizes, LONGEST=power(longest), CERTAIN=certain, num_warps=4 if large else 1,
     )  # fmt: skip
-    live.length.add_(1)
+    state.length.add_(1)

@@ -14,7 +14,7 @@ from dragoman.data.batch import Batch, RiskCandidates, pad_tokens
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.greedy import follow
+from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.search import limits_for
 from dragoman.errors import hint
 from dragoman.scoring.registry import segment_cost_metrics
@@ -108,7 +108,7 @@ class MinimumRisk:
         limits = limits_for(batch, SearchConfig(), self.ratio)
         if model.max_positions is not None:
             limits = limits.clamp(max=model.max_positions)
-        found = follow(model.step, state, limits[rows], choose=draw_tokens)
+        found = greedy_search(model.step, state, limits[rows], choose=draw_tokens)
         model.train(was_training)
         return [list(hypothesis.tokens[:-1]) for hypothesis in found]
 

@@ -14,7 +14,7 @@ from dragoman.analysis.layer_table import layer_table, parameter_count
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.collate import PAIR_COLLATOR
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.decoding.beam import beam
+from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.errors import DataError
 from dragoman.layers.attention import CrossAttention
 from dragoman.layers.cells import GRUConfig, LSTMConfig
@@ -138,9 +138,9 @@ def test_self_attention_over_a_cache_is_seen_as_over_the_whole(batch: Batch, cap
 def test_watching_changes_no_search(model: EncoderDecoder) -> None:
     batch = batch_of(SOURCES)
     limits = torch.tensor([6, 5, 7])
-    plain = beam(model.step, model.start(batch), limits, width=3, most=3)
+    plain = beam_search(model.step, model.start(batch), limits, BeamOptions(3, n_best=3))
     with record_attention(model) as seen:
-        watched = beam(model.step, model.start(batch), limits, width=3, most=3)
+        watched = beam_search(model.step, model.start(batch), limits, BeamOptions(3, n_best=3))
     assert seen
     assert [[one.tokens for one in row] for row in watched] == [[one.tokens for one in row] for row in plain]
     for left, right in zip(watched, plain, strict=True):

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import PAD, SOS
-from dragoman.decoding.beam import beam
-from dragoman.decoding.greedy import follow
+from dragoman.decoding.beam import BeamOptions, beam_search
+from dragoman.decoding.greedy import greedy_search
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.models.contracts import State
 from dragoman.models.encoder_decoder import EncoderDecoder
@@ -146,7 +146,7 @@ def test_law_5_no_token_sees_the_future(model: EncoderDecoder, batch: Batch) -> 
 def test_law_6_a_search_score_is_the_teacher_forced_score(model: EncoderDecoder, width: int) -> None:
     batch = batch_of(SOURCES)
     limits = torch.tensor([6, 7, 5, 9])
-    found = beam(model.step, model.start(batch), limits, width=width, most=width)
+    found = beam_search(model.step, model.start(batch), limits, BeamOptions(width, n_best=width))
     for source, hypotheses in zip(SOURCES, found, strict=True):
         assert hypotheses
         for hypothesis in hypotheses:
@@ -159,8 +159,8 @@ def test_law_6_a_search_score_is_the_teacher_forced_score(model: EncoderDecoder,
 def test_law_7_beam_of_one_is_greedy(model: EncoderDecoder) -> None:
     batch = batch_of(SOURCES)
     limits = torch.tensor([6, 7, 5, 9])
-    wide = beam(model.step, model.start(batch), limits, width=1)
-    greedy = follow(model.step, model.start(batch), limits)
+    wide = beam_search(model.step, model.start(batch), limits, BeamOptions(1))
+    greedy = greedy_search(model.step, model.start(batch), limits)
     assert [row[0].tokens for row in wide] == [row.tokens for row in greedy]
     for left, right in zip(wide, greedy, strict=True):
         assert left[0].score == pytest.approx(right.score, abs=1e-10)

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
-from dragoman.decoding.beam import beam
+from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.greedy import follow
+from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.errors import DragomanError
 from dragoman.layers.cells import GRUConfig, LSTMConfig
@@ -142,14 +143,12 @@ class Case(NamedTuple):
 
     def found(self, sources: Sequence[int] | None = None) -> list[list[Hypothesis]]:
         chosen = range(len(self.limits)) if sources is None else sources
-        return beam(
+        return beam_search(
             self.table.step,
             self.table.start(chosen),
             torch.tensor([self.limits[source] for source in chosen]),
-            width=self.width,
-            length_penalty=self.length_penalty,
-            most=self.most,
-            complete=self.complete,
+            BeamOptions(self.width, self.most, self.complete),
+            Scorer(self.length_penalty),
         )
 
     def expected(self, source: int) -> list[Found]:
@@ -243,7 +242,7 @@ def test_beam_of_one_is_greedy() -> None:
         case = any_case(seed)._replace(width=1, most=1, complete=None)
         limits = torch.tensor(case.limits)
         start = case.table.start(range(len(case.limits)))
-        greedy = follow(case.table.step, start, limits, length_penalty=case.length_penalty)
+        greedy = greedy_search(case.table.step, start, limits, Scorer(case.length_penalty))
         for source, (found, one) in enumerate(zip(case.found(), greedy, strict=True)):
             assert [row.tokens for row in found] == [one.tokens]
             assert found[0].token_scores == pytest.approx(one.token_scores, abs=1e-12)
@@ -341,7 +340,7 @@ def test_a_broken_model_ends_the_search() -> None:
         return torch.full((len(tokens), 7), math.nan), state
 
     start = State(static=(torch.zeros(2),), cache=(torch.zeros(2),), length=0)
-    assert beam(broken, start, torch.tensor([4, 6]), width=3) == [[], []]
+    assert beam_search(broken, start, torch.tensor([4, 6]), BeamOptions(3)) == [[], []]
     assert len(steps) == 6
 
     model = EncoderDecoder(EncoderDecoderConfig(encoder=ENCODERS["gru"], decoder=DECODERS["lstm"]), 11, 11).eval()
@@ -398,7 +397,7 @@ def test_beam_over_a_real_model_is_the_slow_beam_that_rereads_everything(encoder
 
             return guess
 
-        found = beam(model.step, model.start(batch_of(sources)), torch.tensor(limits), width=3, most=3)
+        found = beam_search(model.step, model.start(batch_of(sources)), torch.tensor(limits), BeamOptions(3, n_best=3))
         for source, limit, row in zip(sources, limits, found, strict=True):
             expected = slow_beam(guess_for(source), limit, width=3, length_penalty=1.0, most=3, complete=None)
             assert [one.tokens for one in row] == [one.tokens for one in expected]

@@ -12,10 +12,10 @@ import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding.beam import beam
+from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.coverage import Coverage
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.decoding.trace import COMPLETE, KEPT, LATE, PRUNED, Trace
 from dragoman.errors import ConfigError
@@ -74,17 +74,18 @@ def slow(guess: Guess, limit: int, options: Options) -> list[Found]:
 def fast(
     table: Table, sources: Sequence[int], limits: Sequence[int], options: Options, trace: Trace | None = None
 ) -> list[list[Hypothesis]]:
-    return beam(
+    return beam_search(
         table.step,
         table.start(sources),
         torch.tensor([limits[source] for source in sources]),
-        width=options.width,
-        length_penalty=options.penalty,
-        normalisation=options.normalisation,
-        certain=options.certain,
-        shortest=options.shortest,
-        no_repeat=options.no_repeat,
-        most=options.most,
+        BeamOptions(
+            options.width,
+            options.most,
+            certain=options.certain,
+            min_length=options.shortest,
+            no_repeat_ngram=options.no_repeat,
+        ),
+        Scorer(options.penalty, options.normalisation),  # type: ignore[arg-type]
         trace=trace,
     )
 
@@ -217,6 +218,13 @@ def test_coverage_is_counted_from_the_attention_of_the_whole_output(decoder: str
 
 def test_coverage_without_attention_is_refused() -> None:
     table = Table(0, 6, 1.0, 0.0, 0.0)
-    coverage = Coverage(table.step, 0.2, torch.ones(1, 2, dtype=torch.bool))
+    mask = torch.ones(1, 2, dtype=torch.bool)
     with pytest.raises(ConfigError, match="coverage_penalty: this model"):
-        beam(table.step, table.start([0]), torch.tensor([4]), width=2, coverage=coverage)
+        beam_search(
+            table.step,
+            table.start([0]),
+            torch.tensor([4]),
+            BeamOptions(2),
+            Scorer(coverage_penalty=0.2),
+            source_mask=mask,
+        )

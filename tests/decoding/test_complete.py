@@ -13,7 +13,7 @@ from torch import Tensor
 from dragoman.data.bptt import BpttPlan, TokenStream
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding.complete import Completion, complete
+from dragoman.decoding.complete import Completion, CompletionOptions, complete
 from dragoman.decoding.hypothesis import NEVER_WRITTEN
 from dragoman.decoding.likelihood import mean_log_probabilities, text_likelihood
 from dragoman.decoding.sampling import Sampling
@@ -80,7 +80,7 @@ def by_hand(model: LanguageModel, prompt: list[int], longest: int, one_line: boo
 def test_greedy_completions_are_those_of_a_plain_loop(model: LanguageModel, one_line: bool) -> None:
     with torch.no_grad():
         model.output.bias[EOS] += 1.5  # so that some lines end
-    found = complete(model, PROMPTS, 12, one_line=one_line, rows=2)
+    found = complete(model, PROMPTS, CompletionOptions(12, one_line=one_line), rows=2)
     ends = 0
     for prompt, (one,) in zip(PROMPTS, found, strict=True):
         expected = by_hand(model, prompt, 12, one_line)
@@ -94,19 +94,19 @@ def test_greedy_completions_are_those_of_a_plain_loop(model: LanguageModel, one_
 
 def test_samples_follow_from_prompt_and_seed_alone(model: LanguageModel) -> None:
     sampling = Sampling(temperature=1.3, top_k=8, seed=4)
-    together = complete(model, PROMPTS, 7, sampling=sampling, samples=3)
+    together = complete(model, PROMPTS, CompletionOptions(7, sampling, samples=3))
     for prompt, found in zip(PROMPTS, together, strict=True):
-        alone = complete(model, [prompt], 7, sampling=sampling, samples=3, rows=1)[0]
+        alone = complete(model, [prompt], CompletionOptions(7, sampling, samples=3), rows=1)[0]
         assert [one.tokens for one in alone] == [one.tokens for one in found]
         assert all(len(one.tokens) == 7 for one in found)
     assert len({one.tokens for one in together[1]}) > 1
-    other = complete(model, PROMPTS, 7, sampling=Sampling(temperature=1.3, top_k=8, seed=5), samples=3)
+    other = complete(model, PROMPTS, CompletionOptions(7, Sampling(temperature=1.3, top_k=8, seed=5), samples=3))
     assert [one.tokens for row in other for one in row] != [one.tokens for row in together for one in row]
 
 
 def test_samples_are_as_likely_as_the_model_says(model: LanguageModel) -> None:
     count = 4000
-    found = complete(model, [[5, 6]], 1, sampling=Sampling(seed=2), samples=count)[0]
+    found = complete(model, [[5, 6]], CompletionOptions(1, Sampling(seed=2), samples=count))[0]
     chances = next_scores(model, [5, 6]).exp()
     chances[list(NEVER_WRITTEN)] = 0
     chances /= chances.sum()
@@ -116,9 +116,9 @@ def test_samples_are_as_likely_as_the_model_says(model: LanguageModel) -> None:
 
 def test_no_room_is_said_before_anything_is_read() -> None:
     model = LanguageModel(CASES["learned"], WORDS).eval()
-    assert len(complete(model, [[5] * 13], 11)[0][0].tokens) == 11
-    with pytest.raises(DataError, match=r"prompt 2: 14 tokens .* and 12 to follow, but the model reads at most 24"):
-        complete(model, [[5], [5] * 13], 12)
+    assert len(complete(model, [[5] * 13], CompletionOptions(11))[0][0].tokens) == 11
+    with pytest.raises(DataError, match=r"prompt 2: found 14 tokens .* and 12 to write, expected at most 24"):
+        complete(model, [[5], [5] * 13], CompletionOptions(12))
 
 
 # --- likelihoods

@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
-from dragoman.decoding import ctc
-from dragoman.decoding import length_nat as slots
+from dragoman.decoding import ctc, length_nat
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.layers.ctc import best_places, collapsed, needed_positions, text_log_probability
@@ -81,7 +80,7 @@ def read(
     emissions: CTCEmissions, beam: int, most: int, penalty: float = 0.0, limit: int = 99
 ) -> list[list[Hypothesis]]:
     limits = torch.full_like(emissions.lengths, limit)
-    return ctc.read(emissions, limits, SearchConfig(beam=beam, length_penalty=penalty), most)
+    return ctc.decode(emissions, limits, SearchConfig(beam=beam, length_penalty=penalty), most)
 
 
 # ---------------------------------------------------------------------- paths and texts
@@ -252,7 +251,7 @@ def test_neighbours_do_not_matter() -> None:
 def test_limits_hold(beam: int) -> None:
     emissions = emissions_of(5, [5, 5], symbols=3, sharpness=3.0)
     limits = torch.tensor([3, 1])  # two tokens, and none, besides <eos>
-    found = ctc.read(emissions, limits, SearchConfig(beam=beam, length_penalty=0.0), beam)
+    found = ctc.decode(emissions, limits, SearchConfig(beam=beam, length_penalty=0.0), beam)
     assert max(len(one.tokens) for one in found[0]) == 3
     assert [one.tokens for one in found[1]] == [(EOS,)]
     if beam == 20:
@@ -278,7 +277,7 @@ def test_slots_give_the_best_texts_of_all_lengths() -> None:
         lengths = torch.tensor([chance.sample(range(4), 3) for _ in range(2)])
         written = torch.randn(2, 3, 3, FIRST + 3, dtype=torch.float64).log_softmax(-1)
         length_scores = torch.randn(2, 3, dtype=torch.float64).log_softmax(-1)
-        found = slots.read(
+        found = length_nat.decode(
             LengthBeam(written, lengths, length_scores), torch.tensor([9, 9]), SearchConfig(length_penalty=0.5), 6
         )
         for row in range(2):
@@ -298,4 +297,4 @@ def test_slots_give_the_best_texts_of_all_lengths() -> None:
 def test_slots_of_no_length_are_left_out() -> None:
     written = torch.randn(1, 2, 3, 7, dtype=torch.float64).log_softmax(-1)
     given = LengthBeam(written, torch.tensor([[0, 2]]), torch.tensor([[0.0, -math.inf]], dtype=torch.float64))
-    assert [one.tokens for one in slots.read(given, torch.tensor([1]), SearchConfig(), 4)[0]] == [(EOS,)]
+    assert [one.tokens for one in length_nat.decode(given, torch.tensor([1]), SearchConfig(), 4)[0]] == [(EOS,)]

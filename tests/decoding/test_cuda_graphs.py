@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from dragoman.data.batch import Batch, batch_of
-from dragoman.decoding import cuda_graph_beam as repeated
-from dragoman.decoding import cuda_graph_step as captured
-from dragoman.decoding.beam import beam
+from dragoman.decoding import cuda_graph_beam, cuda_graph_step
+from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.cuda_graph_step import Captured, Shape, on_grid
-from dragoman.decoding.greedy import follow
+from dragoman.decoding.cuda_graph_beam import graph_beam_search
+from dragoman.decoding.cuda_graph_step import GraphDecoder, GraphShape, GraphStep, round_up
+from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.layers import positions
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -41,8 +42,8 @@ def as_rows(found: list[list[Hypothesis]]) -> list[list[tuple[tuple[int, ...], f
     return [[(one.tokens, pytest.approx(one.normalised, abs=1e-9)) for one in some] for some in found]
 
 
-def shape_for(batch: Batch, width: int, limit: int) -> Shape:
-    return Shape(on_grid(len(batch.source)) + 1, width, on_grid(batch.source.shape[1]) + 2, on_grid(limit, 8))
+def shape_for(batch: Batch, width: int, limit: int) -> GraphShape:
+    return GraphShape(round_up(len(batch.source)) + 1, width, round_up(batch.source.shape[1]) + 2, round_up(limit, 8))
 
 
 @pytest.mark.parametrize("decoder", list(DECODER_CASES))
@@ -51,30 +52,30 @@ def test_a_stage_gives_what_growing_states_give(decoder: str) -> None:
     """Beam search and greedy search, sources that finish at different times, padding in every direction."""
     model, batch = model_of(decoder), batch_of(SOURCES)
     limits = torch.tensor([9, 3, 6, 7, 5])
-    writer = Captured(model)
+    graphs = GraphDecoder(model)
     shape = shape_for(batch, 3, 9)
     for _ in range(2):  # the second time on buffers that were used before
-        found = beam(writer.step, writer.start(batch, shape), limits, width=3, most=3)
-        writer.stages[shape].lock.release()
-        assert as_rows(found) == as_rows(beam(model.step, model.start(batch), limits, width=3, most=3))
+        found = beam_search(graphs.step, graphs.start(batch, shape), limits, BeamOptions(3, n_best=3))
+        graphs.steps[shape].lock.release()
+        assert as_rows(found) == as_rows(beam_search(model.step, model.start(batch), limits, BeamOptions(3, n_best=3)))
     shape = shape_for(batch, 1, 9)
-    greedy = follow(writer.step, writer.start(batch, shape), limits)
-    assert as_rows([greedy]) == as_rows([follow(model.step, model.start(batch), limits)])
+    greedy = greedy_search(graphs.step, graphs.start(batch, shape), limits)
+    assert as_rows([greedy]) == as_rows([greedy_search(model.step, model.start(batch), limits)])
 
 
 @torch.no_grad()
 def test_threads_that_ask_at_once_share_one_stage() -> None:
     model, batch = model_of("gru"), batch_of(SOURCES)
-    writer, shape, made = Captured(model), shape_for(batch, 3, 9), []
-    state = model.start(batch, shape.written)
+    graphs, shape, made = GraphDecoder(model), shape_for(batch, 3, 9), []
+    state = model.start(batch, shape.target_length)
 
-    def make() -> captured.Stage:
+    def make() -> GraphStep:
         time.sleep(0.05)  # long enough for all to come
-        made.append(captured.Stage(model, state.static, state.cache, replace(shape, sources=len(SOURCES))))
+        made.append(GraphStep(model, state.static, state.cache, replace(shape, sources=len(SOURCES))))
         return made[-1]
 
     def ask() -> None:
-        stage = writer.stage(shape, make)
+        stage = graphs.acquire(shape, make)
         stage.lock.release()
 
     threads = [Thread(target=ask) for _ in range(6)]
@@ -83,40 +84,38 @@ def test_threads_that_ask_at_once_share_one_stage() -> None:
     for thread in threads:
         thread.join()
     assert len(made) == 1
-    assert list(writer.stages.values()) == made
+    assert list(graphs.steps.values()) == made
 
 
 def test_shapes_are_few() -> None:
-    assert [on_grid(number) for number in (1, 7, 8, 9, 17, 31, 100)] == [1, 7, 8, 10, 20, 32, 112]
-    assert on_grid(9, 8) == 16
+    assert [round_up(number) for number in (1, 7, 8, 9, 17, 31, 100)] == [1, 7, 8, 10, 20, 32, 112]
+    assert round_up(9, 8) == 16
 
 
 @pytest.mark.parametrize("decoder", list(DECODER_CASES))
-@pytest.mark.parametrize(("width", "most", "stop"), [(1, 1, "complete"), (3, 3, "complete"), (3, 2, "certain")])
+@pytest.mark.parametrize(("width", "n_best", "certain"), [(1, 1, False), (3, 3, False), (3, 2, True)])
 def test_a_search_that_repeats_itself_gives_what_the_plain_one_gives(
-    decoder: str, width: int, most: int, stop: str, monkeypatch: pytest.MonkeyPatch
+    decoder: str, width: int, n_best: int, certain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when few sources are left and move to a smaller stage."""
-    monkeypatch.setattr(repeated, "FEWEST", 2)
-    monkeypatch.setattr(repeated, "LOOK", 2)
+    monkeypatch.setattr(cuda_graph_beam, "MIN_SOURCES", 2)
+    monkeypatch.setattr(cuda_graph_beam, "CHECK_EVERY", 2)
     model, batch = model_of(decoder), batch_of([*SOURCES, *SOURCES[::-1]])
     limits = torch.tensor([2, 11, 2, 2, 4, 9, 2, 2, 3, 10])
-    writer = Captured(model)
-    monkeypatch.setattr(repeated, "known", lambda *given: writer)
-    config = SearchConfig(beam=width, stop=stop, length_penalty=0.7)  # type: ignore[arg-type]
-    expected = beam(
-        model.step, model.start(batch), limits, width=width, most=most, certain=stop == "certain", length_penalty=0.7
-    )
+    graphs = GraphDecoder(model)
+    monkeypatch.setattr(cuda_graph_beam, "graph_decoder", lambda *given: graphs)
+    options, scorer = BeamOptions(width, n_best, certain=certain), Scorer(length_penalty=0.7)
+    expected = beam_search(model.step, model.start(batch), limits, options, scorer)
     for round_ in range(6):
-        found = repeated.search(model, batch, limits, width, most, config)
-        if round_ < captured.USES:
+        found = graph_beam_search(model, batch, limits, options, scorer)
+        if round_ < cuda_graph_step.MIN_USES:
             assert found is None
         else:
             assert found is not None
             assert as_rows(found) == as_rows(expected)
-    assert writer.working
+    assert graphs.enabled
     if max(len(some[-1].tokens) for some in expected) > 5:
-        assert len({kind.shape.sources for kind in writer.stages}) > 1, "nothing moved to a smaller stage"
+        assert len({key.shape.sources for key in graphs.steps}) > 1, "nothing moved to a smaller stage"
 
 
 @needs_gpu
@@ -129,9 +128,9 @@ def test_a_gpu_repeats_captured_steps_with_the_same_result(decoder: str, width: 
     config = SearchConfig(beam=width, max_length=9)
     first = search(model, batch, config, 1.0)
     again = [search(model, batch, config, 1.0) for _ in range(4)]
-    known = captured._KNOWN[model]
-    assert known.working
-    assert known.stages, "nothing was captured"
+    decoder_steps = cuda_graph_step._DECODERS[model]
+    assert decoder_steps.enabled
+    assert decoder_steps.steps, "nothing was captured"
     for found in again:
         assert as_rows(found) == as_rows(first)
 
@@ -139,12 +138,12 @@ def test_a_gpu_repeats_captured_steps_with_the_same_result(decoder: str, width: 
 @torch.no_grad()
 def test_weights_at_another_address_are_captured_anew() -> None:
     model, batch = model_of("gru"), batch_of(SOURCES)
-    writer, shape = Captured(model), shape_for(batch, 3, 9)
+    graphs, shape = GraphDecoder(model), shape_for(batch, 3, 9)
 
-    def stage() -> captured.Stage:
-        writer.start(batch, shape)
-        writer.stages[shape].lock.release()
-        return writer.stages[shape]
+    def stage() -> GraphStep:
+        graphs.start(batch, shape)
+        graphs.steps[shape].lock.release()
+        return graphs.steps[shape]
 
     first = stage()
     assert stage() is first
@@ -165,7 +164,7 @@ def test_graphs_read_the_same_positions_after_a_longer_output(width: int) -> Non
     batch = batch_of(SOURCES).to(torch.device("cuda"))
     config = SearchConfig(beam=width, max_length=24, min_length=24)
     before = [search(model, batch, config, 1.0) for _ in range(5)]
-    assert captured._KNOWN[model].stages
+    assert cuda_graph_step._DECODERS[model].steps
     for longest in (300, 700):
         longer = SearchConfig(beam=width, max_length=longest, min_length=longest)
         for _ in range(4):

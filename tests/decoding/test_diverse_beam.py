@@ -11,15 +11,15 @@ import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding.beam import beam
+from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.forbidden import ForbiddenTexts
 from dragoman.decoding.constraints.prefix import PrefixConstraint
 from dragoman.decoding.constraints.required import RequiredPhrases
-from dragoman.decoding.diverse_beam import Groups
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.sampling import Sampling
+from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError
@@ -72,9 +72,19 @@ def slow_groups(
     return sorted(chosen, key=lambda one: -one.normalised)
 
 
+class Groups(NamedTuple):
+    """How many groups, and their diversity penalty."""
+
+    count: int
+    diversity: float
+
+
 def fast(table: Table, limits: list[int], sources: list[int], groups: Groups, **options: Any) -> list[list[Hypothesis]]:
     rows = torch.tensor([limits[source] for source in sources])
-    return beam(table.step, table.start(sources), rows, groups=groups, **options)
+    scorer = Scorer(options.pop("length_penalty", 1.0), diversity_penalty=groups.diversity)
+    search = {name: options.pop(name, None) for name in ("constraints", "trace")}
+    beam_options = BeamOptions(n_best=options.pop("most"), groups=groups.count, **options)
+    return beam_search(table.step, table.start(sources), rows, beam_options, scorer, **search)
 
 
 def test_groups_are_the_slow_groups_in_any_batch() -> None:
@@ -104,11 +114,11 @@ def test_groups_are_the_slow_groups_in_any_batch() -> None:
     assert min(differs, several) > 200
 
 
-def test_one_group_is_plain_beam_search() -> None:
+def test_groups_without_a_penalty_are_plain_beam_search() -> None:
     for seed in range(100):
         case = any_case(seed)._replace(complete=None)
         found = fast(
-            case.table, case.limits, list(range(len(case.limits))), Groups(1, 5.0),
+            case.table, case.limits, list(range(len(case.limits))), Groups(2, 0.0),
             width=case.width, length_penalty=case.length_penalty, most=case.most,
         )  # fmt: skip
         assert found == case.found()
@@ -138,9 +148,9 @@ def test_rules_hold_in_every_group() -> None:
             None,
             ConstraintAutomaton([PrefixConstraint(TOKEN_BYTES, "ba"), ForbiddenTexts(TOKEN_BYTES, ["aa"])], SIZE),
         ]
-        options: dict[str, Any] = {"width": 2, "most": 4, "no_repeat": 3, "shortest": 3}
+        options: dict[str, Any] = {"width": 2, "most": 4, "no_repeat_ngram": 3, "min_length": 3}
         groups = Groups(2, 1.5)
-        found = fast(table, [9, 9, 9], [0, 1, 2], groups, rules=rules, **options)
+        found = fast(table, [9, 9, 9], [0, 1, 2], groups, constraints=rules, **options)
         assert found[1] == fast(table, [9, 9, 9], [1], groups, **options)[0]
         for one in found[0]:
             assert all(holds(one.tokens, cuts) for cuts in require)
@@ -154,9 +164,9 @@ def test_rules_hold_in_every_group() -> None:
                 exact = [table.guess(source, one.tokens[:place])[token] for place, token in enumerate(one.tokens)]
                 assert one.token_scores == pytest.approx(exact)
                 assert one.normalised == pytest.approx(sum(exact) / len(exact))
-            alone = fast(table, [9, 9, 9], [source], groups, rules=[rules[source]], **options)[0]
+            alone = fast(table, [9, 9, 9], [source], groups, constraints=[rules[source]], **options)[0]
             assert alone == row
-            apart += row != fast(table, [9, 9, 9], [source], Groups(2, 0.0), rules=[rules[source]], **options)[0]
+            apart += row != fast(table, [9, 9, 9], [source], Groups(2, 0.0), constraints=[rules[source]], **options)[0]
     assert apart > 15
 
 

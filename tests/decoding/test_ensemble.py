@@ -15,7 +15,7 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ensemble import Average, Ensemble
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.mbr import MinimumBayesRisk, expected_costs
-from dragoman.decoding.sampling import Sampling, draw
+from dragoman.decoding.sampling import Sampling, draw_samples
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.positions import LearnedConfig
@@ -142,7 +142,7 @@ def test_minimum_bayes_risk_is_a_plain_loop_over_samples(metric: str) -> None:
     model = model_of()
     method = MinimumBayesRisk(samples=12, metric=metric, sampling=Sampling(seed=3, temperature=0.8))
     request = request_for(model, SOURCES, longest=6, most=12)
-    samples = draw(request, method.sampling, 12, "test")
+    samples = draw_samples(request, method.sampling, 12, "test")
     for drawn, found in zip(samples, method.search(request), strict=True):
         plain: dict[str, float] = {}
         for one in drawn:
@@ -166,7 +166,7 @@ def test_the_typical_output_wins_over_the_most_probable() -> None:
     ]
     texts = {10: "w x y z", 11: "a b c d", 12: "a b c e", 13: "a b f d"}
     request = request_for(model_of(), [[5]])._replace(text=lambda tokens: texts[tokens[0]])
-    ranked = MinimumBayesRisk(metric="wer").ranked(samples, request)
+    ranked = MinimumBayesRisk(metric="wer").rank(samples, request)
     assert [one.tokens[0] for one in ranked] == [11, 12, 13, 10]
     assert -ranked[0].normalised == pytest.approx((1 + 0 + 0.25 + 0.25 + 0) / 5)  # itself twice among the truths
     assert expected_costs(["a"], Counter({"a": 3, "b": 1}), "exact_match") == [0.25]
@@ -175,7 +175,7 @@ def test_the_typical_output_wins_over_the_most_probable() -> None:
 def test_spellings_of_one_text_speak_together() -> None:
     samples = [Hypothesis((token,), (score,), score, score) for token, score in ((10, -2.0), (11, -1.0), (12, -0.1))]
     request = request_for(model_of(), [[5]])._replace(text=lambda tokens: {10: "a", 11: "a", 12: "b"}[tokens[0]])
-    ranked = MinimumBayesRisk(metric="exact_match").ranked(samples, request)
+    ranked = MinimumBayesRisk(metric="exact_match").rank(samples, request)
     assert [one.tokens for one in ranked] == [(11,), (12,)]
     assert [-one.normalised for one in ranked] == pytest.approx([1 / 3, 2 / 3])
 

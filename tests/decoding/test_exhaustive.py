@@ -12,9 +12,10 @@ import torch
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import exhaustive as module
-from dragoman.decoding.beam import beam
+from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.exhaustive import Exhaustive, every_output
+from dragoman.decoding.exhaustive import Exhaustive, exhaustive_search
+from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
@@ -26,7 +27,7 @@ CPU = torch.device("cpu")
 
 @pytest.mark.parametrize("rows", [1, 3, 2048])
 def test_it_is_brute_force(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROWS", rows)
+    monkeypatch.setattr(module, "BLOCK_ROWS", rows)
     seen = 0
     for seed in range(40):
         chance = random.Random(seed)
@@ -34,7 +35,7 @@ def test_it_is_brute_force(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
         table = Table(seed, 4 + words, 1.0, 0.0, chance.choice([0.0, 0.3]))
         penalty, most = chance.choice([0.0, 1.0]), chance.choice([1, 5, 1000])
         expected = exhaustive(table.of(0), 4 + words, limit, penalty)
-        found = every_output(table.step, table.start([0]), limit, length_penalty=penalty, most=most, device=CPU)
+        found = exhaustive_search(table.step, table.start([0]), limit, Scorer(penalty), most, CPU)
         assert [one.tokens for one in found] == [one.tokens for one in expected[:most]]
         for left, right in zip(found, expected, strict=False):
             assert left.token_scores == pytest.approx(right.parts, abs=1e-12)
@@ -53,9 +54,8 @@ def test_it_is_teacher_forcing_and_a_wide_beam_on_a_real_model() -> None:
         found = search(model, batch_of(sources), config, 1.0, 1000, method=Exhaustive(length=3))
         limits = torch.tensor([4, 4])
         with torch.no_grad():
-            wide = beam(
-                model.step, model.start(batch_of(sources)), limits, width=outputs, most=outputs, length_penalty=0.0
-            )
+            options = BeamOptions(outputs, n_best=outputs)
+            wide = beam_search(model.step, model.start(batch_of(sources)), limits, options, Scorer(length_penalty=0.0))
         for source, row, other in zip(sources, found, wide, strict=True):
             assert len(row) == outputs
             assert [one.tokens for one in row] == [one.tokens for one in other]
@@ -81,7 +81,7 @@ def test_all_outputs_together_have_all_the_probability() -> None:
             return [one - total for one in real]
 
     table = Ends(1, 8, 1.0, 0.0, 0.0)
-    found = every_output(table.step, table.start([0]), 6, length_penalty=1.0, most=10**6, device=CPU)
+    found = exhaustive_search(table.step, table.start([0]), 6, Scorer(), 10**6, CPU)
     assert sum(math.exp(one.score) for one in found) == pytest.approx(1.0, abs=1e-12)
     assert len(found) == 1 + 4 + 16
 

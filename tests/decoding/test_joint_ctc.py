@@ -10,9 +10,9 @@ import torch
 from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.exhaustive import Exhaustive
-from dragoman.decoding.hypothesis import divisor
 from dragoman.decoding.mbr import MinimumBayesRisk
 from dragoman.decoding.sampling import Sampling
+from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.decoding.speculative import Speculative
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -70,7 +70,7 @@ def test_rescoring_is_decoding(encoder: str, decoder: str, kind: torch.dtype, to
 
 
 @pytest.mark.parametrize("normalisation", ["power", "gnmt", "none"])
-def test_every_way_ranks_by_the_normalisation_that_was_asked_for(normalisation: str) -> None:
+def test_every_way_ranks_by_the_normalisation_that_was_asked_for(normalisation: Any) -> None:
     """FIELD H4."""
     model, sources = model_of(), some_sources(5, 6, 9)
     for name, (settings, method, most) in WAYS.items():
@@ -79,7 +79,7 @@ def test_every_way_ranks_by_the_normalisation_that_was_asked_for(normalisation: 
         wanted = SearchConfig(**{**settings, "normalisation": normalisation, "length_penalty": 0.7}, max_length=7)
         for row in search(model, batch_of(sources), wanted, 1.0, most, method=method, text=spelled):
             for one in row:
-                worth = one.score / divisor(len(one.tokens), 0.7, normalisation)
+                worth = one.score / Scorer(0.7, normalisation).divisor(len(one.tokens))
                 assert one.normalised == pytest.approx(worth), name
     found = search(
         model,
@@ -89,4 +89,4 @@ def test_every_way_ranks_by_the_normalisation_that_was_asked_for(normalisation: 
         method=Speculative(model),
     )
     for (one,) in found:
-        assert one.normalised == pytest.approx(one.score / divisor(len(one.tokens), 1.0, normalisation))
+        assert one.normalised == pytest.approx(one.score / Scorer(1.0, normalisation).divisor(len(one.tokens)))

@@ -10,7 +10,7 @@ import torch
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding import ngram
-from dragoman.decoding.ngram import Neural, NGram
+from dragoman.decoding.ngram import NeuralLM, NGramLM
 from dragoman.errors import DataError
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
@@ -46,7 +46,7 @@ def by_hand(text: tuple[int, ...], token: int, order: int) -> float:
 
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_shares_are_those_of_witten_and_bell(order: int) -> None:
-    model = NGram(TEXTS, VOCABULARY, order)
+    model = NGramLM(TEXTS, VOCABULARY, order)
     for text in ((), (4,), (4, 5), (5, 4), (8, 8), (6,)):
         found = model([text])[0].exp()
         assert float(found.sum()) == pytest.approx(1.0)
@@ -55,12 +55,12 @@ def test_shares_are_those_of_witten_and_bell(order: int) -> None:
 
 
 def test_what_an_ngram_model_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngram, "KEPT", 3 * VOCABULARY)
-    model, fresh = NGram(TEXTS, VOCABULARY, 3), NGram(TEXTS, VOCABULARY, 3)
+    monkeypatch.setattr(ngram, "MAX_CACHED", 3 * VOCABULARY)
+    model, fresh = NGramLM(TEXTS, VOCABULARY, 3), NGramLM(TEXTS, VOCABULARY, 3)
     texts = [(first, second) for first in range(4, 9) for second in range(4, 9)]
     for text in texts:
         assert torch.equal(model([text]), fresh([text]))
-        assert len(model.known) <= 5
+        assert len(model._cache) <= 5
 
 
 STACKS = {
@@ -79,7 +79,7 @@ def test_a_neural_model_says_what_it_says_by_teacher_forcing(stack: str) -> None
         scores = model.score(batch_of([[]], [list(text)])).log_probabilities[0].tolist()
         for place, token in enumerate((*text, EOS)):
             truth[(*text[:place], token)] = scores[place]
-    scorer, read = Neural(model), 0
+    scorer, read = NeuralLM(model), 0
 
     def step(tokens: torch.Tensor, state: Any) -> Any:
         nonlocal read
@@ -109,7 +109,7 @@ def test_a_neural_model_says_what_it_says_by_teacher_forcing(stack: str) -> None
 
 def test_a_text_that_is_too_long_for_a_neural_model_says_for_which() -> None:
     stack = TransformerConfig(layers=1, width=16, heads=2, feedforward=32, positions=LearnedConfig(max_positions=4))
-    scorer = Neural(LanguageModel(LanguageModelConfig(stack=stack), VOCABULARY).eval(), "runs/words")
+    scorer = NeuralLM(LanguageModel(LanguageModelConfig(stack=stack), VOCABULARY).eval(), "runs/words")
     scorer([(4, 4)])
     with pytest.raises(DataError, match=r"^runs/words: a sequence of 6 tokens, but the model has learned 4 positions"):
         scorer([(4,) * 5])

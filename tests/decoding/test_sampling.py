@@ -16,7 +16,7 @@ from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import sampling
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.methods import Request
-from dragoman.decoding.sampling import Sampling, draw, key_of, narrowed, spin, uniform
+from dragoman.decoding.sampling import Sampling, draw_samples, sample_key, sample_token, truncate, uniform
 from dragoman.decoding.search import search, search_all
 from dragoman.errors import DragomanError
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -58,7 +58,9 @@ def far_from(counts: Counter[tuple[int, ...]], chances: dict[tuple[int, ...], fl
 
 
 def test_chance_is_uniform_and_knows_seed_source_sample_and_step() -> None:
-    keys = [key_of(seed, source, sample) for seed in (0, 1) for source in ([5], [5, 6], [56]) for sample in (0, 1, 10)]
+    keys = [
+        sample_key(seed, source, sample) for seed in (0, 1) for source in ([5], [5, 6], [56]) for sample in (0, 1, 10)
+    ]
     drawn = [uniform(key, step) for key in keys for step in range(500)]
     assert len(set(drawn)) == len(drawn)
     assert all(0 <= one < 1 for one in drawn)
@@ -66,7 +68,7 @@ def test_chance_is_uniform_and_knows_seed_source_sample_and_step() -> None:
     assert sum((tenths[place] - 900) ** 2 / 900 for place in range(10)) < 27.9  # 0.1 % of fair dice exceed it
     apart = [first * second for first, second in pairwise(drawn)]
     assert sum(apart) / len(apart) == pytest.approx(0.25, abs=0.01)  # one step says nothing of the next
-    assert uniform(key_of(3, [7, 8], 2), 5) == uniform(key_of(3, [7, 8], 2), 5)
+    assert uniform(sample_key(3, [7, 8], 2), 5) == uniform(sample_key(3, [7, 8], 2), 5)
 
 
 def test_the_ball_falls_where_a_plain_wheel_says() -> None:
@@ -83,7 +85,7 @@ def test_the_ball_falls_where_a_plain_wheel_says() -> None:
         if expected < 0:  # rounding at the very end
             continue
         logs = torch.tensor([[math.log(weight) if weight else -math.inf for weight in weights]])
-        found = int(spin(logs.double(), torch.tensor([ball], dtype=torch.float64))[0])
+        found = int(sample_token(logs.double(), torch.tensor([ball], dtype=torch.float64))[0])
         assert weights[found] > 0
         assert found == expected
 
@@ -117,7 +119,7 @@ def test_temperature_top_k_and_top_p_against_a_plain_reference() -> None:
             top_p=chance.choice([1.0, 0.9, 0.5, 0.01]),
         )
         logs = torch.tensor([[math.log(one) if one else -math.inf for one in chances]], dtype=torch.float64)
-        found = narrowed(logs, wheel).softmax(-1)[0].tolist()
+        found = truncate(logs, wheel).softmax(-1)[0].tolist()
         assert found == pytest.approx(plainly_narrowed(chances, wheel), abs=1e-12)
         sizes.add(sum(one > 0 for one in found))
     assert {1, 2, 3, 5} <= sizes
@@ -148,7 +150,7 @@ def test_samples_are_as_likely_as_the_model_says(temperature: float) -> None:
             return table.start([0])
 
     request = Request(Told(), batch_of([[5]]), torch.tensor([3]), CONFIG, 1, spelled)  # type: ignore[arg-type]
-    drawn = draw(request, Sampling(temperature=temperature), 6000, "sampling")[0]
+    drawn = draw_samples(request, Sampling(temperature=temperature), 6000, "sampling")[0]
     chances = {one.tokens: chance_of(one.tokens) for one in words}
     assert sum(chances.values()) == pytest.approx(1.0)
     assert far_from(Counter(one.tokens for one in drawn), chances) < 2.6  # 6 degrees: exceeded once in 60
@@ -182,10 +184,10 @@ def test_samples_do_not_depend_on_batch_or_order() -> None:
 
 def test_many_samples_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     request = request_for(model_of(), [[5, 6, 7], [8], [4]])
-    whole = draw(request, Sampling(), 20, "test")
+    whole = draw_samples(request, Sampling(), 20, "test")
     for rows in (1, 9, 31):
-        monkeypatch.setattr(sampling, "ROWS", rows)
-        parts = draw(request, Sampling(), 20, "test")
+        monkeypatch.setattr(sampling, "MAX_ROWS", rows)
+        parts = draw_samples(request, Sampling(), 20, "test")
         assert [[one.tokens for one in row] for row in parts] == [[one.tokens for one in row] for row in whole]
 
 

@@ -13,7 +13,7 @@ from dragoman.data.batch import batch_of
 from dragoman.decoding import speculative
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.ensemble import Ensemble
-from dragoman.decoding.greedy import follow
+from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.search import search
 from dragoman.decoding.speculative import Speculative
 from dragoman.errors import ConfigError
@@ -54,7 +54,7 @@ def test_it_is_greedy_search_on_a_thousand_inputs_with_any_two_models() -> None:
         method = Speculative(draft, tokens=1 + seed % 5)
         batch = batch_of(sources)
         with torch.no_grad():
-            greedy = follow(target.step, target.start(batch), torch.tensor(limits))
+            greedy = greedy_search(target.step, target.start(batch), torch.tensor(limits))
         found = method.decode(target, batch, limits)
         assert [one.tokens for one in found] == [one.tokens for one in greedy]
         for left, right in zip(found, greedy, strict=True):
@@ -62,12 +62,12 @@ def test_it_is_greedy_search_on_a_thousand_inputs_with_any_two_models() -> None:
             assert left.normalised == pytest.approx(right.normalised, abs=1e-10)
         inputs += len(sources)
         lengths |= {len(one.tokens) for one in found}
-        kept_shares.add(method.saved.kept / method.saved.proposed)
-        assert method.saved.greedy_calls == max(len(one.tokens) for one in found)
+        kept_shares.add(method.stats.accepted / method.stats.proposed)
+        assert method.stats.greedy_calls == max(len(one.tokens) for one in found)
     assert inputs >= 1000
     assert min(kept_shares) < 0.15 < max(kept_shares) < 1
     assert len(lengths) > 15
-    assert max(lengths) > speculative.SETTLED + 6  # states were moved on
+    assert max(lengths) > speculative.MIN_ADVANCE + 6  # states were moved on
 
 
 @pytest.mark.parametrize("decoder", list(DECODER_CASES))
@@ -77,7 +77,7 @@ def test_every_decoder_can_be_checked(decoder: str) -> None:
     target = EncoderDecoder(config, 9, 9).double().eval()
     batch, limits = batch_of(some_sources(1, 6)), [25, 3, 9, 1, 24, 12]
     with torch.no_grad():
-        greedy = follow(target.step, target.start(batch), torch.tensor(limits))
+        greedy = greedy_search(target.step, target.start(batch), torch.tensor(limits))
         for draft in (target, model_of(seed=5)):
             found = Speculative(draft, tokens=3).decode(target, batch, limits)
             assert [one.tokens for one in found] == [one.tokens for one in greedy]
@@ -88,13 +88,13 @@ def test_a_perfect_draft_saves_most_calls() -> None:
     batch = batch_of(some_sources(2, 10))
     method = Speculative(model, tokens=4)
     longest = max(len(one.tokens) for one in method.decode(model, batch, [41] * 10))
-    saved = method.saved
+    stats = method.stats
     assert longest == 41
-    assert saved.kept == saved.proposed > 0
+    assert stats.accepted == stats.proposed > 0
     # Five tokens a call, and one more call for every 16 or more tokens.
-    assert saved.calls <= 9 + 2
-    assert saved.greedy_calls == 41
-    assert "in place of 41" in str(saved)
+    assert stats.calls <= 9 + 2
+    assert stats.greedy_calls == 41
+    assert "in place of 41" in str(stats)
 
 
 def test_one_row_alone_is_as_in_a_batch() -> None:
@@ -110,7 +110,7 @@ def test_an_ensemble_may_be_checked_and_may_propose() -> None:
     target = Ensemble(members)
     batch, limits = batch_of(some_sources(4, 20)), limits_of(4, 20, 20)
     with torch.no_grad():
-        greedy = follow(target.step, target.start(batch), torch.tensor(limits))
+        greedy = greedy_search(target.step, target.start(batch), torch.tensor(limits))
     for draft in (members[0], Ensemble(members, "log")):
         found = Speculative(draft).decode(target, batch, limits)
         assert [one.tokens for one in found] == [one.tokens for one in greedy]
@@ -123,7 +123,7 @@ def test_a_draft_with_fewer_positions_stops_proposing() -> None:
     draft = EncoderDecoder(EncoderDecoderConfig(encoder=ENCODERS["gru"], decoder=short), 9, 9).double().eval()
     batch, limits = batch_of(some_sources(5, 9)), [30, 4, 6, 7, 8, 30, 1, 2, 20]
     with torch.no_grad():
-        greedy = follow(target.step, target.start(batch), torch.tensor(limits))
+        greedy = greedy_search(target.step, target.start(batch), torch.tensor(limits))
     found = Speculative(draft).decode(target, batch, limits)
     assert [one.tokens for one in found] == [one.tokens for one in greedy]
     assert max(len(one.tokens) for one in found) == 30
@@ -135,7 +135,7 @@ def test_it_walks_the_road_of_search_and_says_what_it_cannot_do() -> None:
     expected = search(model, batch, config, 1.0)
     found = search(model, batch, config, 1.0, method=Speculative(draft))
     assert [row[0].tokens for row in found] == [row[0].tokens for row in expected]
-    with pytest.raises(ConfigError, match="greedy search, which has one"):
+    with pytest.raises(ConfigError, match="n_best: found 2, expected 1 with a draft"):
         search(model, batch, config, 1.0, 2, method=Speculative(draft))
     with pytest.raises(ConfigError, match="token by token"):
         Speculative(NonAutoregressive(NonAutoregressiveConfig(), 9, 9))

@@ -168,8 +168,8 @@ def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> No
     method = speculative(large, large, 4)
     found = large.predict(INPUTS, method=method)
     assert texts(found) == greedy
-    assert method.saved.kept == method.saved.proposed
-    assert method.saved.calls < method.saved.greedy_calls / 2
+    assert method.stats.accepted == method.stats.proposed
+    assert method.stats.calls < method.stats.greedy_calls / 2
     assert "in place of" in call("evaluate", "large", "test.tsv", "--draft", "small").err
 
 

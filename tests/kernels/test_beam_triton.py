@@ -8,9 +8,19 @@ from torch import nn
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
-from dragoman.decoding import cuda_graph_step as captured
-from dragoman.decoding.beam import NOTHING, Nexts, beam, begin, each_of, hypotheses, next_tokens, plain_choice, settle
+from dragoman.decoding import cuda_graph_step
+from dragoman.decoding.beam import BeamOptions, beam_search
+from dragoman.decoding.beam_state import (
+    BeamSize,
+    NextTokens,
+    complete_hypotheses,
+    initial_state,
+    top_candidates,
+    top_next_tokens,
+    update,
+)
 from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.scorer import NEG_INF
 from dragoman.decoding.search import search
 from dragoman.layers.blocks import Residual
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -32,7 +42,7 @@ def test_the_best_next_tokens_are_those_of_a_sort(dtype: torch.dtype, size: int)
         values, tokens, ends = best_next(given, 10, 3, EOS)
         expected = given.float().log_softmax(-1)
         torch.testing.assert_close(ends, expected[:, EOS : EOS + 1], rtol=1e-5, atol=1e-5)
-        expected[:, :3] = NOTHING
+        expected[:, :3] = NEG_INF
         order = expected.sort(dim=1, descending=True, stable=True)
         assert torch.equal(tokens, order.indices[:, :10])
         torch.testing.assert_close(values, order.values[:, :10], rtol=1e-5, atol=1e-5)
@@ -42,7 +52,7 @@ def test_the_best_next_tokens_are_those_of_a_sort(dtype: torch.dtype, size: int)
 @pytest.mark.parametrize("certain", [False, True])
 @pytest.mark.parametrize("vocabulary", [7, 40])
 def test_a_step_is_settled_as_torch_settles_it(width: int, certain: bool, vocabulary: int) -> None:
-    from dragoman.kernels import beam_triton as best_kernels
+    from dragoman.kernels import beam_triton
 
     torch.manual_seed(width)
     device, sources, longest = torch.device("cuda"), 60, 9
@@ -50,24 +60,26 @@ def test_a_step_is_settled_as_torch_settles_it(width: int, certain: bool, vocabu
     limits = torch.randint(1, longest + 1, (sources,), device=device)
     divisors = [1.0, *(length**0.7 for length in range(1, longest + 1))]
     enough = torch.full_like(limits, width)
-    mine, theirs = (begin(limits, longest, width, width, enough, divisors, torch.float32) for _ in range(2))
+    mine, theirs = (
+        initial_state(limits, BeamSize(width, width, longest), enough, divisors, torch.float32) for _ in range(2)
+    )
     origins, fed = (torch.zeros(sources * width, dtype=torch.long, device=device) for _ in range(2))
     first = torch.arange(sources, device=device)[:, None] * width
     for _ in range(int(limits.max())):
         given = (torch.randn(sources * width, vocabulary, device=device) * 2).log_softmax(-1)
-        nexts = next_tokens(given, each_of(width, vocabulary))
-        choice = plain_choice(theirs, nexts)
-        theirs, kept = settle(theirs, choice, most=most, certain=certain)
-        whole = Nexts(nexts.values, nexts.tokens, nexts.ends.contiguous())
-        best_kernels.settle(mine, whole, origins, fed, most=most, certain=certain, end=EOS)
-        live = theirs.totals > NOTHING
-        for part in ("done", "totals", "ended", "ranks", "length"):
+        following = top_next_tokens(given, width)
+        candidates = top_candidates(theirs, following)
+        theirs, kept = update(theirs, candidates, n_best=most, certain=certain)
+        whole = NextTokens(following.scores, following.tokens, following.eos_scores.contiguous())
+        beam_triton.update(mine, whole, origins, fed, n_best=most, certain=certain, end=EOS)
+        live = theirs.totals > NEG_INF
+        for part in ("done", "totals", "num_complete", "complete_scores", "length"):
             torch.testing.assert_close(getattr(mine, part), getattr(theirs, part), rtol=1e-6, atol=1e-6)
-        for part in ("tokens", "scores", "last"):
+        for part in ("tokens", "token_scores", "last"):
             assert torch.equal(getattr(mine, part)[live], getattr(theirs, part)[live]), part
-        assert torch.equal(origins.view(sources, width)[live], (choice.origin.gather(1, kept) + first)[live])
+        assert torch.equal(origins.view(sources, width)[live], (candidates.parents.gather(1, kept) + first)[live])
         assert torch.equal(fed.view(sources, width)[live], theirs.last[live])
-        found, expected = hypotheses(mine, most), hypotheses(theirs, most)
+        found, expected = complete_hypotheses(mine, most), complete_hypotheses(theirs, most)
         assert [[one.tokens for one in some] for some in found] == [[one.tokens for one in some] for some in expected]
 
 
@@ -85,11 +97,11 @@ def test_a_search_in_kernels_writes_what_the_plain_one_writes(decoder: str, widt
     batch = batch.to(torch.device("cuda"))
     how = SearchConfig(beam=width, max_length=11)
     limits = torch.full((40,), 12, device="cuda")
-    expected = beam(model.step, model.start(batch), limits, width=width)
-    for _ in range(captured.USES + 2):
+    expected = beam_search(model.step, model.start(batch), limits, BeamOptions(width))
+    for _ in range(cuda_graph_step.MIN_USES + 2):
         found = search(model, batch, how, 1.0)
-    assert captured._KNOWN[model].working
-    assert captured._KNOWN[model].stages, "nothing was captured"
+    assert cuda_graph_step._DECODERS[model].enabled
+    assert cuda_graph_step._DECODERS[model].steps, "nothing was captured"
     for mine, theirs in zip(found, expected, strict=True):
         assert mine[0].tokens == theirs[0].tokens
         assert mine[0].normalised == pytest.approx(theirs[0].normalised, abs=1e-4)

@@ -16,8 +16,8 @@ from dragoman.config import settings
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.bptt import Segment
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.decoding.beam import beam
-from dragoman.decoding.greedy import follow
+from dragoman.decoding.beam import BeamOptions, beam_search
+from dragoman.decoding.greedy import greedy_search
 from dragoman.errors import ConfigError, DataError
 from dragoman.layers.cells import BY_TORCH, GRUConfig, LSTMConfig
 from dragoman.layers.dropout import drop
@@ -251,9 +251,9 @@ def test_search_and_teacher_forcing_agree_after_a_prompt(model: LanguageModel) -
     prompts = torch.cat([torch.full((2, 1), EOS), tokens_of(2, 4)], 1)
     batch = Batch(prompts, prompts != PAD, prompts.new_empty(2, 0))
     limits = torch.tensor([6, 9])
-    greedy = follow(model.step, model.start(batch), limits)
-    best = beam(model.step, model.start(batch), limits, width=4, length_penalty=1.0, most=2)
-    one = beam(model.step, model.start(batch), limits, width=1, length_penalty=1.0, most=1)
+    greedy = greedy_search(model.step, model.start(batch), limits)
+    best = beam_search(model.step, model.start(batch), limits, BeamOptions(4, n_best=2))
+    one = beam_search(model.step, model.start(batch), limits, BeamOptions(1))
     for row in range(2):
         assert one[row][0].tokens == greedy[row].tokens
         for hypothesis in [greedy[row], *best[row]]:

@@ -15,8 +15,8 @@ from transformers import MarianConfig, MarianMTModel
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
-from dragoman.decoding.beam import beam
-from dragoman.decoding.greedy import follow
+from dragoman.decoding.beam import BeamOptions, beam_search
+from dragoman.decoding.greedy import greedy_search
 from dragoman.layers.attention import (
     CrossAttention,
     attend,
@@ -232,9 +232,9 @@ def test_search_writes_what_marian_writes(width: int) -> None:
     )
     limits = torch.full((len(sources),), limit)
     if width == 1:
-        found = follow(ours.step, ours.start(batch), limits)
+        found = greedy_search(ours.step, ours.start(batch), limits)
     else:
-        found = [row[0] for row in beam(ours.step, ours.start(batch), limits, width=width)]
+        found = [row[0] for row in beam_search(ours.step, ours.start(batch), limits, BeamOptions(width))]
     lengths = []
     for row, hypothesis in zip(written[:, 1:].tolist(), found, strict=True):  # theirs begin with <sos>
         expected = tuple(row[: row.index(EOS) + 1])

@@ -15,7 +15,7 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
-from dragoman.decoding.beam import beam
+from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import Constraint
 from dragoman.decoding.constraints.forbidden import ForbiddenTexts
@@ -131,14 +131,12 @@ def found_by(
     rules: Sequence[ConstraintAutomaton | None],
     **options: Any,
 ) -> list[list[Hypothesis]]:
-    return beam(
+    return beam_search(
         table.step,
         table.start(sources),
         torch.tensor([limits[source] for source in sources]),
-        width=width,
-        most=options.pop("most", width),
-        rules=[rules[source] for source in sources],
-        **options,
+        BeamOptions(width, **{"n_best": width, **options}),
+        constraints=[rules[source] for source in sources],
     )
 
 
@@ -193,7 +191,7 @@ def test_required_words_are_in_all_of_a_thousand_outputs() -> None:
             ConstraintAutomaton([RequiredPhrases([TOKEN_BYTES.tokenizations(text) for text in own])], SIZE)
             for own in texts
         ]
-        found = found_by(table, range(8), limits, chance.randint(1, 4), rules, most=1)
+        found = found_by(table, range(8), limits, chance.randint(1, 4), rules, n_best=1)
         for own, limit, row in zip(texts, limits, found, strict=True):
             needed = [TOKEN_BYTES.tokenizations(text) for text in own]
             fits = [
@@ -219,7 +217,7 @@ def test_a_wide_beam_under_rules_finds_the_best_of_all() -> None:
         table, limit = Table(seed, SIZE, 1.0, 0.0, 0.0), chance.randint(2, 4)
         parts, legal = any_rules(chance, chance.choice([("require",), ("forbid",), ("prefix", "require"), ("among",)]))
         best = [one for one in exhaustive(table.of(0), SIZE, limit, 1.0) if legal(one.tokens[:-1])]
-        found = found_by(table, [0], [limit], 100, [ConstraintAutomaton(parts, SIZE)], complete=10**6)
+        found = found_by(table, [0], [limit], 100, [ConstraintAutomaton(parts, SIZE)], num_complete=10**6)
         same(found[0], best)
 
 
@@ -230,7 +228,7 @@ def test_repetition_and_length_give_way_to_rules() -> None:
             ConstraintAutomaton([AllowedOutputs([(4, 4, 4)])], SIZE),
             ConstraintAutomaton([RequiredPhrases([[(4, 4, 4)]])], SIZE),
         ]
-        found = found_by(table, [0, 1], [7, 7], 2, rules, no_repeat=1, shortest=5, most=1)
+        found = found_by(table, [0, 1], [7, 7], 2, rules, no_repeat_ngram=1, min_length=5, n_best=1)
         assert found[0][0].tokens == (4, 4, 4, EOS)
         assert holds(found[1][0].tokens, [(4, 4, 4)])
 
@@ -328,7 +326,7 @@ def test_rules_over_real_tokenizers_hold_in_the_text(config: Any) -> None:
             rules.append(PrefixConstraint(token_bytes, prefix))
         if any(text in prefix for text in never):
             continue
-        found = found_by(table, [0], [30], 3, [ConstraintAutomaton(rules, len(tokenizer))], most=1)
+        found = found_by(table, [0], [30], 3, [ConstraintAutomaton(rules, len(tokenizer))], n_best=1)
         text = tokenizer.decode(found[0][0].tokens)
         assert all(one in text for one in need)
         assert not any(one in text for one in never)

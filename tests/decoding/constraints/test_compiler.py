@@ -73,7 +73,7 @@ def test_placeholders_survive_as_often_as_they_came(config: Any) -> None:
         rules = [compiler.compile(constraints) for constraints in asked]
         table = QuickTable(seed, len(tokenizer), 1.0, 3.0, 0.0)
         rooms = [chance.randint(1, 9) + (int(one.distance(one.start)) if one else 0) for one in rules]
-        found = found_by(table, range(10), rooms, 2, rules, most=1)
+        found = found_by(table, range(10), rooms, 2, rules, n_best=1)
         for source, constraints, row in zip(sources, asked, found, strict=True):
             text = restore_placeholders(tokenizer.decode(row[0].tokens), source, constraints.placeholders)
             for one, count in constraints.placeholders:
