@@ -1,4 +1,4 @@
-"""Every command and snippet of docs/search.md works as it stands there (FIELD H1 to H6, H9)."""
+"""Every command and snippet of docs/decoding.md works as it stands there ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.cli import guarded
 from tests.conftest import quiet_machine
 
 ROOT = Path(__file__).parent.parent
-PAGE = (ROOT / "docs" / "search.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "decoding.md").read_text(encoding="utf-8")
 SHORT = ["train.steps=6", "train.validate_every=6", "train.decode=4"]  # the same road, in seconds
 
 
@@ -34,7 +34,7 @@ def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         for kind, block in re.findall(r"```(console|python)\n(.*?)```", PAGE, re.DOTALL):
             if kind == "python":
                 capsys.readouterr()
-                exec(compile(block, "docs/search.md", "exec"), names)
+                exec(compile(block, "docs/decoding.md", "exec"), names)
                 assert capsys.readouterr().out.strip()
                 continue
             for line in block.splitlines():
