@@ -1,4 +1,4 @@
-"""Every command and snippet of docs/decoding.md works as it stands there ."""
+"""Every command and snippet of docs/decoding.md works as it stands there."""
 
 from __future__ import annotations
 
