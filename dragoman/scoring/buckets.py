@@ -1,4 +1,4 @@
-"""Scores of parts of a test set: by length, by the rarest source word, by tag (FIELD I4)."""
+"""Scores of subsets of a test set: by length, by frequency of the rarest source word, by tag."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dragoman.scoring.lengths import length_buckets
 from dragoman.scoring.metric import Statistics, TextMetric
 from dragoman.scoring.significance import DEFAULT_DRAWS, Interval, bootstrap, interval
 
-FREQUENCIES = (0, 1, 2, 10, 100, 1000)  # where the groups begin; each is ten times as frequent as the one before
+FREQUENCIES = (0, 1, 2, 10, 100, 1000)  # lower bounds of the frequency buckets
 
 
 class Bucket(NamedTuple):
-    """Segments that belong together."""
+    """A subset of the segments."""
 
     label: str
-    places: list[int]
+    segments: list[int]  # indices
 
 
 class BucketScore(NamedTuple):
-    """What a group scores."""
+    """The score of a bucket."""
 
     label: str
     segments: int
@@ -32,48 +32,50 @@ class BucketScore(NamedTuple):
     interval: Interval
 
 
-def by_length(sources: Sequence[str], groups: int = 6) -> list[Bucket]:
-    """About equally many segments a group, by the words of their sources, short ones first."""
+def by_length(sources: Sequence[str], buckets: int = 6) -> list[Bucket]:
+    """Buckets of about equally many segments by the number of source words, short ones first."""
     return [
-        Bucket(f"{min_length}" if min_length == max_length else f"{min_length}–{max_length}", places)
-        for min_length, max_length, places in length_buckets(sources, groups)
+        Bucket(f"{min_length}" if min_length == max_length else f"{min_length}–{max_length}", segments)
+        for min_length, max_length, segments in length_buckets(sources, buckets)
     ]
 
 
 def by_frequency(sources: Sequence[str], training: Iterable[str]) -> list[Bucket]:
-    """By how often the rarest word of each source stands in the training text, unseen ones first.
+    """Buckets by the number of times that the rarest source word occurs in the training text, unseen words first.
 
-    Words are what stands between spaces, as they are written. A source without words belongs to no group.
+    Words are separated by whitespace and case-sensitive. A source without words is in no bucket.
     """
     counts: Counter[str] = Counter()
     for line in training:
         counts.update(line.split())
     labels = ["unseen", "once"]
     labels += [f"{first}–{following - 1}" for first, following in pairwise(FREQUENCIES[2:])] + [f"{FREQUENCIES[-1]}+"]
-    groups = [Bucket(label, []) for label in labels]
-    for place, source in enumerate(sources):
+    buckets = [Bucket(label, []) for label in labels]
+    for segment, source in enumerate(sources):
         if words := source.split():
-            groups[bisect_right(FREQUENCIES, min(counts[word] for word in words)) - 1].places.append(place)
-    return [group for group in groups if group.places]
+            buckets[bisect_right(FREQUENCIES, min(counts[word] for word in words)) - 1].segments.append(segment)
+    return [bucket for bucket in buckets if bucket.segments]
 
 
 def by_tag(tags: Sequence[str]) -> list[Bucket]:
-    """One group for every tag, in the order of the alphabet."""
-    groups: dict[str, Bucket] = {}
-    for place, tag in enumerate(tags):
-        groups.setdefault(tag, Bucket(tag, [])).places.append(place)
-    return [groups[tag] for tag in sorted(groups)]
+    """One bucket for every tag, in alphabetical order."""
+    buckets: dict[str, Bucket] = {}
+    for segment, tag in enumerate(tags):
+        buckets.setdefault(tag, Bucket(tag, [])).segments.append(segment)
+    return [buckets[tag] for tag in sorted(buckets)]
 
 
 def score_buckets(
-    metric: TextMetric, statistics: Statistics, groups: Sequence[Bucket], *, draws: int = DEFAULT_DRAWS, seed: int = 1
+    metric: TextMetric, statistics: Statistics, buckets: Sequence[Bucket], *, draws: int = DEFAULT_DRAWS, seed: int = 1
 ) -> list[BucketScore]:
-    """The score of every group, with its 95 % interval: small groups are not sure."""
-    found = []
-    for label, places in groups:
-        if places[-1] >= len(statistics.rows):
-            raise DataError(f"group '{label}': found segment {places[-1] + 1}, expected at most {len(statistics.rows)}")
-        part = Statistics(statistics.rows[places], statistics.signature)
-        where = interval(bootstrap(metric, part, draws, seed))
-        found.append(BucketScore(label, len(places), metric.score(part), where))
-    return found
+    """The score of every bucket, with its 95 % confidence interval by bootstrap."""
+    scores = []
+    for label, segments in buckets:
+        if segments[-1] >= len(statistics.rows):
+            raise DataError(
+                f"bucket '{label}': found segment {segments[-1] + 1}, expected at most {len(statistics.rows)}"
+            )
+        part = Statistics(statistics.rows[segments], statistics.signature)
+        confidence = interval(bootstrap(metric, part, draws, seed))
+        scores.append(BucketScore(label, len(segments), metric.score(part), confidence))
+    return scores

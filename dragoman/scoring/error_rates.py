@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,42 +20,38 @@ from dragoman.scoring.metric import (
     signature,
 )
 
+SymbolUnits = Literal["words", "characters"]
+
 
 @dataclass(frozen=True)
 class ErrorRate:
-    """Edits and chosen reference length of every segment, enough for any cut or resampling of the rate."""
+    """The edits of every segment, and the length of its closest reference."""
 
     edits: tuple[int, ...]
     lengths: tuple[int, ...]
 
     @property
     def value(self) -> float:
-        """All edits over all reference symbols; may exceed one.
+        """All edits divided by the length of all references; may exceed 1.
 
-        Where the references hold nothing at all, the edits are taken over a length of one: 0.0 for silence
-        answered by silence, the bare count of edits otherwise. jiwer counts the same way.
+        Empty references count as length one in all: 0.0 for an empty output, else the number of edits. jiwer counts the
+        same way.
         """
         return sum(self.edits) / max(1, sum(self.lengths))
 
 
 def word_error_rate(hypotheses: Sequence[str], references: References) -> ErrorRate:
-    """The edit rate over tokens between whitespace, each segment against its closest reference."""
-    check_segments(hypotheses, references)
-    return _error_rate(
-        [text.split() for text in hypotheses], [[text.split() for text in texts] for texts in references]
-    )
+    """The edit rate over whitespace-separated tokens, each segment against its closest reference."""
+    return _error_rate(hypotheses, references, "words")
 
 
 def character_error_rate(hypotheses: Sequence[str], references: References) -> ErrorRate:
     """The edit rate over characters, inner spaces included, each segment against its closest reference."""
-    check_segments(hypotheses, references)
-    return _error_rate(
-        [text.strip() for text in hypotheses], [[text.strip() for text in texts] for texts in references]
-    )
+    return _error_rate(hypotheses, references, "characters")
 
 
 def exact_matches(hypotheses: Sequence[str], references: References) -> tuple[bool, ...]:
-    """Whether each hypothesis is, but for whitespace at its ends, one of its references."""
+    """Whether each hypothesis equals one of its references, whitespace at the ends aside."""
     check_segments(hypotheses, references)
     return tuple(
         hypothesis.strip() in {text.strip() for text in texts}
@@ -63,53 +59,55 @@ def exact_matches(hypotheses: Sequence[str], references: References) -> tuple[bo
     )
 
 
-def closest_reference(hypothesis: Sequence[str], choices: Sequence[Sequence[str]]) -> tuple[int, Sequence[str]]:
-    """The fewest edits, and the reference they lead to.
+def symbols(text: str, units: SymbolUnits) -> Sequence[str]:
+    """The words or the characters of a text."""
+    return text.split() if units == "words" else text.strip()
 
-    The closest reference counts, much as in NIST scoring; of equally close ones the longest, so that one more equally
-    close reference never raises the rate.
+
+def closest_reference(hypothesis: Sequence[str], references: Sequence[Sequence[str]]) -> tuple[int, Sequence[str]]:
+    """The fewest edits, and the reference that needs them, as in NIST scoring.
+
+    Of equally close references the longest counts, so that another equally close reference never raises the rate.
     """
-    measured = [(edit_distance(hypothesis, reference), -len(reference)) for reference in choices]
-    best = min(range(len(choices)), key=measured.__getitem__)
-    return measured[best][0], choices[best]
+    distances = [(edit_distance(hypothesis, reference), -len(reference)) for reference in references]
+    best = min(range(len(references)), key=distances.__getitem__)
+    return distances[best][0], references[best]
 
 
-def _error_rate(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> ErrorRate:
-    found = [closest_reference(hypothesis, choices) for hypothesis, choices in zip(hypotheses, references, strict=True)]
-    return ErrorRate(tuple(edits for edits, _ in found), tuple(len(reference) for _, reference in found))
+def _closest_references(
+    hypotheses: Sequence[str], references: References, units: SymbolUnits
+) -> Iterator[tuple[Sequence[str], int, Sequence[str]]]:
+    """Of every segment the symbols of its hypothesis, the fewest edits and the symbols of the closest reference."""
+    check_segments(hypotheses, references)
+    for text, texts in zip(hypotheses, references, strict=True):
+        hypothesis = symbols(text, units)
+        yield hypothesis, *closest_reference(hypothesis, [symbols(text, units) for text in texts])
+
+
+def _error_rate(hypotheses: Sequence[str], references: References, units: SymbolUnits) -> ErrorRate:
+    closest = list(_closest_references(hypotheses, references, units))
+    return ErrorRate(tuple(edits for _, edits, _ in closest), tuple(len(reference) for *_, reference in closest))
 
 
 def edit_alignments(
-    hypotheses: Sequence[str],
-    references: References,
-    *,
-    units: Literal["words", "characters"] = "words",
-    substitution: int = 1,
+    hypotheses: Sequence[str], references: References, *, units: SymbolUnits = "words", substitution: int = 1
 ) -> list[EditAlignment]:
-    """How each closest reference was changed into its hypothesis: what was replaced, inserted and left out.
+    """The edit alignment from each closest reference to its hypothesis.
 
-    An insertion is what the hypothesis has too much. With every cost 1 the edits are those of the error rate; how they
-    divide into kinds may depend on the choice among equally cheap alignments.
+    An insertion is a symbol that only the hypothesis has. With every cost 1 the number of edits is that of the error
+    rate; how they divide into kinds may depend on the choice among equally cheap alignments.
     """
-    check_segments(hypotheses, references)
-    found = []
-    for hypothesis, texts in zip(hypotheses, references, strict=True):
-        if units == "words":
-            _, reference = closest_reference(hypothesis.split(), [text.split() for text in texts])
-            found.append(align_edits(reference, hypothesis.split(), substitution=substitution))
-        else:
-            _, reference = closest_reference(hypothesis.strip(), [text.strip() for text in texts])
-            found.append(align_edits(reference, hypothesis.strip(), substitution=substitution))
-    return found
+    return [
+        align_edits(reference, hypothesis, substitution=substitution)
+        for hypothesis, _, reference in _closest_references(hypotheses, references, units)
+    ]
 
 
-def count_edit_kinds(
-    hypotheses: Sequence[str], references: References, units: Literal["words", "characters"]
-) -> dict[str, int]:
-    """How many symbols were replaced, inserted and left out in all, and how many the references have."""
-    found = edit_alignments(hypotheses, references, units=units)
-    kinds = {kind: sum(getattr(one, kind) for one in found) for kind in ("substitutions", "insertions", "deletions")}
-    return kinds | {"reference": sum(len(one.left) for one in found)}
+def count_edit_kinds(hypotheses: Sequence[str], references: References, units: SymbolUnits) -> dict[str, int]:
+    """All substitutions, insertions and deletions, and the number of reference symbols."""
+    aligned = edit_alignments(hypotheses, references, units=units)
+    kinds = {kind: sum(getattr(one, kind) for one in aligned) for kind in ("substitutions", "insertions", "deletions")}
+    return kinds | {"reference": sum(len(one.left) for one in aligned)}
 
 
 # --- statistics and metrics

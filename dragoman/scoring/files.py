@@ -1,4 +1,4 @@
-"""Texts to score from files, line by line."""
+"""Read hypotheses and references from files, line by line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dragoman.errors import DataError
 
 
 def read_parallel_lines(path: str | Path, other: str | Path, count: int) -> list[str]:
-    """The lines of a file that must have as many as another."""
+    """The lines of a file; raises DataError unless there are `count` of them, as in the file `other`."""
     lines = list(read_lines(path))
     if len(lines) != count:
         raise DataError(f"{path}: found {len(lines):,} lines, expected {count:,} as in {other}")
@@ -18,7 +18,7 @@ def read_parallel_lines(path: str | Path, other: str | Path, count: int) -> list
 
 
 def read_references(paths: Sequence[str | Path], other: str | Path, count: int) -> list[list[str]]:
-    """All references of each segment: a line may hold several, tab-separated, and so may several files."""
+    """The references of each segment: one line of every file, which may have several separated by tabs."""
     columns = [read_parallel_lines(path, other, count) for path in paths]
     return [
         [text for line in row for text in line.split("\t") if text.strip()] or [""]

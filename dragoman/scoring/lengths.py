@@ -1,4 +1,4 @@
-"""Scores by sentence length (FIELD I4): the figure that shows why attention matters."""
+"""BLEU by source length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dragoman.errors import DataError
 
 
 class LengthScore(NamedTuple):
-    """The segments whose source has from `shortest` to `longest` words, and their BLEU."""
+    """BLEU of the segments whose source has from `min_length` to `max_length` words."""
 
     min_length: int
     max_length: int
@@ -21,11 +21,11 @@ def bleu_by_length(
     sources: Sequence[str],
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
-    groups: int = 6,
+    buckets: int = 6,
     *,
     tokenize: str = "13a",
 ) -> list[LengthScore]:
-    """Corpus BLEU of the segments in each group of source lengths, in words between spaces, short ones first."""
+    """Corpus BLEU of each bucket of source lengths in whitespace-separated words, short sources first."""
     if not len(sources) == len(hypotheses) == len(references):
         counts = f"{len(sources)} sources, {len(hypotheses)} hypotheses and {len(references)} segments of references"
         raise DataError(f"cannot score by length: found {counts}, expected as many of each")
@@ -33,27 +33,28 @@ def bleu_by_length(
 
     from dragoman.scoring.sacrebleu import reference_streams
 
-    found: list[LengthScore] = []
-    for min_length, max_length, places in length_buckets(sources, groups):
+    scores: list[LengthScore] = []
+    for min_length, max_length, segments in length_buckets(sources, buckets):
         metric = BLEU(tokenize=tokenize, force=True)
         score = metric.corpus_score(
-            [hypotheses[place] for place in places], reference_streams([references[place] for place in places])
+            [hypotheses[segment] for segment in segments],
+            reference_streams([references[segment] for segment in segments]),
         )
-        found.append(LengthScore(min_length, max_length, len(places), float(score.score)))
-    return found
+        scores.append(LengthScore(min_length, max_length, len(segments), float(score.score)))
+    return scores
 
 
-def length_buckets(sources: Sequence[str], groups: int) -> list[tuple[int, int, list[int]]]:
-    """Shortest and longest source of each group, in words between spaces, and the places of its segments.
+def length_buckets(sources: Sequence[str], buckets: int) -> list[tuple[int, int, list[int]]]:
+    """The shortest and longest source of each bucket, in whitespace-separated words, and the indices of its segments.
 
-    Groups hold about equally many segments, as far as whole lengths allow; all segments of one length share a group.
+    Buckets have about equally many segments; all segments of one length are in the same bucket.
     """
-    order = sorted(range(len(sources)), key=lambda place: len(sources[place].split()))
-    lengths = [len(sources[place].split()) for place in order]
+    order = sorted(range(len(sources)), key=lambda segment: len(sources[segment].split()))
+    lengths = [len(sources[segment].split()) for segment in order]
     found = []
     first = 0
-    for group in range(groups):
-        last = max(first, round(len(order) * (group + 1) / groups))
+    for number in range(1, buckets + 1):
+        last = max(first, round(len(order) * number / buckets))
         while 0 < last < len(order) and lengths[last] == lengths[last - 1]:
             last += 1
         if last > first:

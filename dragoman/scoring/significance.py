@@ -1,8 +1,8 @@
-"""How sure a score is, and whether two systems differ (FIELD I6), for any metric of the table.
+"""Bootstrap confidence intervals and significance tests for every text metric.
 
-Segments are drawn again, or exchanged between two systems, and the sums of their counts combined anew; what a draw
-costs is one product of matrices, whatever the metric. Every draw follows from the seed, so all systems and metrics see
-the same draws.
+A draw resamples segments, or exchanges them between two systems, and combines the new sums of their statistics. All
+draws together are one matrix product, whatever the metric. Draws follow from the seed, so all systems and metrics see
+the same ones.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ import numpy as np
 from dragoman.errors import DataError
 from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric
 
-DEFAULT_DRAWS = 1000  # draws
-BLOCK = 1 << 22  # numbers held at once
-ROUNDING = 1e-9  # sums in another order must not turn an equal difference into a smaller one
+DEFAULT_DRAWS = 1000
+BLOCK = 1 << 22  # numbers in memory at once
+ROUNDING = 1e-9  # tolerance for sums in another order, so that an equal difference counts as equal
 
 
 class Interval(NamedTuple):
-    """Where a score lies with the asked-for confidence."""
+    """A confidence interval of a score."""
 
     low: float
     high: float
 
 
 def _blocks(draws: int, segments: int) -> Iterator[int]:
-    most = max(1, BLOCK // max(1, segments))
-    for first in range(0, draws, most):
-        yield min(most, draws - first)
+    size = max(1, BLOCK // max(1, segments))
+    for first in range(0, draws, size):
+        yield min(size, draws - first)
 
 
 def bootstrap_sums(rows: FloatArray, draws: int = DEFAULT_DRAWS, seed: int = 1) -> FloatArray:
-    """Sums of counts (times, K) of corpora drawn with replacement from these segments (S, K)."""
-    draw, segments = np.random.default_rng(seed), len(rows)
-    found = []
+    """Summed statistics (draws, K) of corpora drawn with replacement from these segments (S, K)."""
+    generator, segments = np.random.default_rng(seed), len(rows)
+    sums = []
     for corpora in _blocks(draws, segments):
-        # Segments of one corpus after another: counting them all at once is far faster than drawing the counts.
-        places = draw.integers(0, segments, (corpora, segments)) + segments * np.arange(corpora)[:, None]
-        weights = np.bincount(places.ravel(), minlength=corpora * segments).reshape(corpora, segments)
-        found.append(weights.astype(np.float64) @ rows)
-    return np.concatenate(found)
+        # One bincount over all corpora is far faster than drawing multinomial counts.
+        indices = generator.integers(0, segments, (corpora, segments)) + segments * np.arange(corpora)[:, None]
+        weights = np.bincount(indices.ravel(), minlength=corpora * segments).reshape(corpora, segments)
+        sums.append(weights.astype(np.float64) @ rows)
+    return np.concatenate(sums)
 
 
 def exchange_sums(difference: FloatArray, draws: int = DEFAULT_DRAWS, seed: int = 1) -> FloatArray:
-    """Sums (times, K) of the rows of a difference between two systems that a coin chose for exchange."""
-    draw, segments = np.random.default_rng(seed), len(difference)
+    """Sums (draws, K) over the segments exchanged between two systems, each with probability ½, of their difference."""
+    generator, segments = np.random.default_rng(seed), len(difference)
     return np.concatenate(
         [
-            draw.integers(0, 2, (corpora, segments), dtype=np.int8).astype(np.float64) @ difference
+            generator.integers(0, 2, (corpora, segments), dtype=np.int8).astype(np.float64) @ difference
             for corpora in _blocks(draws, segments)
         ]
     )
 
 
 def bootstrap(metric: TextMetric, statistics: Statistics, draws: int = DEFAULT_DRAWS, seed: int = 1) -> FloatArray:
-    """The scores (times,) of corpora drawn with replacement from the segments of this one."""
+    """The scores (draws,) of corpora drawn with replacement from the segments of this one."""
     return metric.combine(bootstrap_sums(statistics.rows, draws, seed))
 
 
 def interval(scores: FloatArray, confidence: float = 0.95) -> Interval:
-    """The middle part of bootstrapped scores."""
+    """The central interval of bootstrapped scores."""
     tail = (1 - confidence) / 2
     low, high = np.quantile(scores, [tail, 1 - tail])
     return Interval(float(low), float(high))
@@ -71,12 +71,12 @@ def interval(scores: FloatArray, confidence: float = 0.95) -> Interval:
 def intervals(
     metrics: Mapping[str, TextMetric], counts: Mapping[str, Statistics], draws: int = DEFAULT_DRAWS, seed: int = 1
 ) -> dict[str, list[float]]:
-    """The 95 % interval of every metric, as JSON takes it."""
+    """The 95 % confidence interval of every metric, for JSON."""
     return {name: list(interval(bootstrap(metric, counts[name], draws, seed))) for name, metric in metrics.items()}
 
 
 def _p_value(differences: FloatArray, observed: float) -> float:
-    """The share of draws at least as far apart as what was seen, which itself counts as one of them."""
+    """The share of draws whose difference is at least the observed one, which itself counts as one draw."""
     scale = ROUNDING * max(1.0, abs(observed))
     return (1 + int((np.abs(differences) >= abs(observed) - scale).sum())) / (len(differences) + 1)
 
@@ -84,9 +84,9 @@ def _p_value(differences: FloatArray, observed: float) -> float:
 def paired_bootstrap(one: FloatArray, other: FloatArray, observed: float) -> float:
     """The two-sided p-value of two systems from their scores on the same drawn corpora.
 
-    Koehn 2004, with the draws moved so that no difference is their mean (Riezler and Maxwell 2005): how often chance
-    alone gives a difference as large as the observed one. sacreBLEU's own test centres absolute differences, which
-    leaves one tail: its p-values are about half of these.
+    Koehn (2004) with differences centred at zero (Riezler and Maxwell 2005): how often chance alone gives a difference
+    as large as the observed one. sacreBLEU centres absolute differences, which leaves one tail, so its p-values are
+    about half of these.
     """
     differences = one - other
     return _p_value(differences - differences.mean(), observed)
@@ -95,29 +95,29 @@ def paired_bootstrap(one: FloatArray, other: FloatArray, observed: float) -> flo
 def approximate_randomisation(
     metric: TextMetric, one: Statistics, other: Statistics, draws: int = DEFAULT_DRAWS, seed: int = 1
 ) -> float:
-    """The two-sided p-value of two systems when each segment's outputs are exchanged or not by a coin (Noreen 1989)."""
+    """The two-sided p-value of two systems when the outputs of random segments are exchanged (Noreen 1989)."""
     if one.rows.shape != other.rows.shape:
         raise DataError(f"found {len(one.rows)} and {len(other.rows)} segments, expected as many of each system")
     return _randomised(metric, one.rows, other.rows, exchange_sums(other.rows - one.rows, draws, seed))
 
 
-def _randomised(metric: TextMetric, one: FloatArray, other: FloatArray, moved: FloatArray) -> float:
+def _randomised(metric: TextMetric, one: FloatArray, other: FloatArray, exchanged: FloatArray) -> float:
     left, right = one.sum(axis=0), other.sum(axis=0)
-    differences = metric.combine(left + moved) - metric.combine(right - moved)
+    differences = metric.combine(left + exchanged) - metric.combine(right - exchanged)
     return _p_value(differences, float(metric.combine(left) - metric.combine(right)))
 
 
 class BaselineComparison(NamedTuple):
-    """A system against the baseline."""
+    """A system compared with the baseline."""
 
     difference: float
     better: bool
-    bootstrap: float  # p-values, for each comparison by itself: of twenty, one is below 0.05 by chance
-    randomisation: float
+    bootstrap: float  # p-value by paired bootstrap, not corrected for multiple comparisons
+    randomisation: float  # p-value by approximate randomisation, not corrected either
 
 
 class SystemScore(NamedTuple):
-    """What one system reaches by one metric; the baseline has nothing to be compared with."""
+    """The score of one system by one metric; the baseline itself has no comparison."""
 
     metric: str
     system: str
@@ -127,7 +127,7 @@ class SystemScore(NamedTuple):
     signature: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The standing as JSON takes it."""
+        """The score for JSON."""
         versus = self.versus._asdict() if self.versus else None
         return self._asdict() | {"interval": list(self.interval), "versus": versus}
 
@@ -141,33 +141,33 @@ def compare(
     seed: int = 1,
     confidence: float = 0.95,
 ) -> list[SystemScore]:
-    """Every system by every metric, each against the first system."""
+    """The scores of every system by every metric, each compared with the first system, the baseline."""
     counts = [
         {name: metric.statistics(outputs, references) for name, metric in metrics.items()}
         for outputs in systems.values()
     ]
-    # All metrics stand side by side, so that segments are drawn once for all of them.
+    # The statistics of all metrics are columns of one matrix, so that segments are drawn once for all metrics.
     widths = np.cumsum([counts[0][name].rows.shape[1] for name in metrics])[:-1]
-    wholes = [np.concatenate([counted.rows for counted in mine.values()], axis=1) for mine in counts]
+    wholes = [np.concatenate([one.rows for one in own.values()], axis=1) for own in counts]
 
     def parts(sums: FloatArray) -> dict[str, FloatArray]:
         return dict(zip(metrics, np.split(sums, widths, axis=1), strict=True))
 
-    drawn = [parts(bootstrap_sums(whole, draws, seed)) for whole in wholes]
-    moved = [parts(exchange_sums(wholes[0] - whole, draws, seed)) for whole in wholes]
-    standings = []
+    resampled = [parts(bootstrap_sums(whole, draws, seed)) for whole in wholes]
+    exchanged = [parts(exchange_sums(wholes[0] - whole, draws, seed)) for whole in wholes]
+    scores = []
     for name, metric in metrics.items():
-        baseline = metric.combine(drawn[0][name])
-        for place, system in enumerate(systems):
-            mine, again = counts[place][name], metric.combine(drawn[place][name])
-            score, versus = metric.score(mine), None
-            if place:
+        baseline = metric.combine(resampled[0][name])
+        for number, system in enumerate(systems):
+            own, own_draws = counts[number][name], metric.combine(resampled[number][name])
+            score, versus = metric.score(own), None
+            if number:
                 difference = score - metric.score(counts[0][name])
                 versus = BaselineComparison(
                     difference,
                     difference > 0 if metric.higher_is_better else difference < 0,
-                    paired_bootstrap(again, baseline, difference),
-                    _randomised(metric, mine.rows, counts[0][name].rows, moved[place][name]),
+                    paired_bootstrap(own_draws, baseline, difference),
+                    _randomised(metric, own.rows, counts[0][name].rows, exchanged[number][name]),
                 )
-            standings.append(SystemScore(name, system, score, interval(again, confidence), versus, mine.signature))
-    return standings
+            scores.append(SystemScore(name, system, score, interval(own_draws, confidence), versus, own.signature))
+    return scores

@@ -22,7 +22,7 @@ def sentences(lengths: list[int], wrong_from: int) -> tuple[list[str], list[str]
 def test_groups_are_scored_as_sacrebleu_scores_them() -> None:
     lengths = [12, 4, 4, 8, 20, 4, 8, 5, 16, 9, 30, 7]
     sources, outputs, references = sentences(lengths, 8)
-    found = bleu_by_length(sources, outputs, references, groups=4)
+    found = bleu_by_length(sources, outputs, references, buckets=4)
     assert sum(group.segments for group in found) == len(lengths)
     assert found[0].min_length == 4
     assert found[-1].max_length == 30

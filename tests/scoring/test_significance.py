@@ -152,12 +152,14 @@ def test_cuts_hold_every_segment_once_and_score_it_as_it_is() -> None:
         by_tag([text.split()[0] for text in sources]),
         by_frequency(sources, sources[:3]),
     ):
-        assert sorted(place for group in groups for place in group.places) == list(range(90))
+        assert sorted(place for group in groups for place in group.segments) == list(range(90))
         assert len(groups) > 1
         for group, part in zip(groups, score_buckets(metric, counts, groups, draws=20), strict=True):
-            alone = metric.statistics([outputs["base"][p] for p in group.places], [references[p] for p in group.places])
+            alone = metric.statistics(
+                [outputs["base"][p] for p in group.segments], [references[p] for p in group.segments]
+            )
             assert part.score == pytest.approx(metric.score(alone), abs=1e-9)
-            assert (part.label, part.segments) == (group.label, len(group.places))
+            assert (part.label, part.segments) == (group.label, len(group.segments))
             assert part.interval.low <= part.score + 1e-9
 
 
@@ -182,7 +184,7 @@ def test_the_cut_is_drawn(tmp_path: Path) -> None:
     counts = {name: metric.statistics(texts, references) for name, texts in outputs.items()}
     parts = {name: score_buckets(metric, counted, groups, draws=20) for name, counted in counts.items()}
     assert draw_buckets(parts, metric, tmp_path / "cut.svg", "words", "title").stat().st_size > 5_000
-    with pytest.raises(DataError, match="group 'x': found segment 61, expected at most 60"):
+    with pytest.raises(DataError, match="bucket 'x': found segment 61, expected at most 60"):
         score_buckets(metric, metric.statistics(outputs["base"], references), [Bucket("x", [60])])
 
 
