@@ -32,30 +32,32 @@ sys.path.insert(0, str(ROOT))
 if importlib.util.find_spec("sentencepiece") is None:  # tokens are drawn here, so a bare GPU machine will do
     sys.modules["sentencepiece"] = ModuleType("sentencepiece")
 
-from dragoman.layers.blocks import TokenEmbedding  # noqa: E402
+from dragoman.kernels.torch_rnn import torch_rnn  # noqa: E402
 from dragoman.layers.cells import (  # noqa: E402
     Cell,
     CellConfig,
+    CellState,
     CoupledLSTMConfig,
     GRUConfig,
+    LayerNormLSTMConfig,
     LSTMConfig,
-    NormalisedLSTMConfig,
     PeepholeLSTMConfig,
-    PlainConfig,
+    RNNConfig,
     build_cell,
 )
-from dragoman.layers.memory_attention import AdditiveConfig  # noqa: E402
+from dragoman.layers.embeddings import TokenEmbedding  # noqa: E402
+from dragoman.layers.rnn_attention import AdditiveConfig  # noqa: E402
 from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig  # noqa: E402
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig  # noqa: E402
 
 TORCH: dict[str, type[nn.RNNBase]] = {"torch.nn.LSTM": nn.LSTM, "torch.nn.GRU": nn.GRU, "torch.nn.RNN": nn.RNN}
 CELLS: dict[str, CellConfig] = {
-    "plain": PlainConfig(),
-    "plain relu": PlainConfig(activation="relu"),
+    "plain": RNNConfig(),
+    "plain relu": RNNConfig(activation="relu"),
     "lstm": LSTMConfig(),
     "peephole-lstm": PeepholeLSTMConfig(),
     "coupled-lstm": CoupledLSTMConfig(),
-    "normalised-lstm": NormalisedLSTMConfig(),
+    "normalised-lstm": LayerNormLSTMConfig(),
     "gru": GRUConfig(),
     "gru relu": GRUConfig(activation="relu"),
     "gru reset before": GRUConfig(reset="before"),
@@ -170,8 +172,12 @@ def clock(works: dict[str, Work], rounds: int, device: str, now: Callable[[], fl
     }
 
 
+def by_torch(cell: Cell, x: Tensor, start: CellState) -> Tensor:
+    return torch_rnn(cell.torch_kernel, x, start, cell.torch_weights(), training=True)[0]
+
+
 def cell_works(arguments: argparse.Namespace, only: list[str]) -> dict[str, Work]:
-    """Torch's layers, and our cells by walk, by plain loop and by torch's kernel, and all as CUDA graphs."""
+    """Torch's layers, and our cells fused, as a plain loop and by torch's function, and all as CUDA graphs."""
     device = arguments.device
     x = torch.randn(arguments.rows, arguments.steps, arguments.width, device=device, requires_grad=True)
     works: dict[str, Work] = {}
@@ -195,10 +201,10 @@ def cell_works(arguments: argparse.Namespace, only: list[str]) -> dict[str, Work
             continue
         cell: Cell = build_cell(config, arguments.width, arguments.width).to(device)
         start = cell.start(arguments.rows)
-        eager(f"{name}: walk", cell, lambda cell=cell, start=start: cell.states(x, start)[0])  # type: ignore[misc]
-        eager(f"{name}: loop", cell, lambda cell=cell, start=start: cell.loop(x, start)[0])  # type: ignore[misc]
-        if cell.by_torch:
-            eager(f"{name}: torch's", cell, lambda cell=cell, start=start: cell.torchs(x, start, cell._weights())[0])  # type: ignore[misc]
+        eager(f"{name}: fused", cell, lambda cell=cell, start=start: cell.all_states(x, start)[0])  # type: ignore[misc]
+        eager(f"{name}: loop", cell, lambda cell=cell, start=start: cell.plain_loop(x, start)[0])  # type: ignore[misc]
+        if cell.torch_kernel:
+            eager(f"{name}: torch's", cell, lambda cell=cell, start=start: by_torch(cell, x, start))  # type: ignore[misc]
     return works
 
 

@@ -64,10 +64,10 @@ ARCHITECTURES: dict[str, Table] = {
         {**BOTH, "layers": 3, "direction": "first-both", "residual_from": 3},
         {**BAHDANAU, "layers": 3, "context_to": "all", "residual_from": 3},
     ),
-    "plain cells": pair({**BOTH, "cell": "plain"}, {**BAHDANAU, "cell": "plain"}),
+    "plain cells": pair({**BOTH, "cell": "rnn"}, {**BAHDANAU, "cell": "rnn"}),
     "peephole cells": pair({**BOTH, "cell": "peephole-lstm"}, {**BAHDANAU, "cell": "peephole-lstm"}),
     "coupled cells": pair({**BOTH, "cell": "coupled-lstm"}, {**BAHDANAU, "cell": "coupled-lstm"}),
-    "normalised cells": pair({**BOTH, "cell": "normalised-lstm"}, {**BAHDANAU, "cell": "normalised-lstm"}),
+    "normalised cells": pair({**BOTH, "cell": "layer-norm-lstm"}, {**BAHDANAU, "cell": "layer-norm-lstm"}),
     "kalchbrenner": pair(
         {"kind": "kalchbrenner", "width": 96, "dropout": 0.1},
         {"kind": "fixed-context", "cell": "gru", "context": "every-step", **SIZE},

@@ -20,7 +20,8 @@ PACKAGE = Path(dragoman.__file__).parent
 ORDER = [
     {"version", "errors"},
     {"config", "files"},
-    {"data", "kernels", "layers", "scoring"},
+    {"data", "kernels", "scoring"},
+    {"layers"},
     {"models"},
     {"decoding"},
     {"training"},

@@ -14,7 +14,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
-from dragoman.layers.attention import observing
+from dragoman.layers.attention import observe_attention
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def record_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
         if id(module) in names:  # another model may run in the same block
             seen.setdefault(names[id(module)], []).append(weights.detach())
 
-    with observing(keep):
+    with observe_attention(keep):
         yield seen
 
 
@@ -60,7 +60,7 @@ def cross_attention_weights(model: Any, batch: Batch) -> dict[str, Tensor]:
     layers = {
         name: torch.cat(parts, 2).float().cpu()  # recurrent decoders attend once a step
         for name, parts in seen.items()
-        if getattr(kinds[name], "reads_memory", False)
+        if getattr(kinds[name], "is_cross_attention", False)
     }
     if not layers:
         raise DataError("no attention to show: this model's output does not look at its source by attention")

@@ -19,7 +19,7 @@ from dragoman.data.media.images import LineImageConfig
 from dragoman.data.tokenizers.base import PAD, UNK, Tokenizer
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
-from dragoman.layers.ctc import best_places
+from dragoman.layers.ctc import viterbi_positions
 from dragoman.models.contracts import CTCEmissions
 from dragoman.models.transcriber import Transcriber
 
@@ -128,7 +128,7 @@ def align_emissions(
     target = pad_tokens(known)[:, :-1] if max(sizes.tolist(), default=0) else torch.full((len(rows), 1), PAD)
     inside = torch.arange(target.shape[1]) < sizes[:, None]
     target, sizes = (part.to(predictor.device) for part in (target.where(inside, PAD), sizes))
-    ends = best_places(emissions.log_probabilities, emissions.lengths, target, sizes, PAD)
+    ends = viterbi_positions(emissions.log_probabilities, emissions.lengths, target, sizes, PAD)
     firsts, lasts = (part.tolist() for part in ends)
     stride = require_transcriber(predictor).stride
     for number, (file, text, row) in enumerate(zip(files, texts, rows, strict=True)):

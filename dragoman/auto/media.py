@@ -24,7 +24,10 @@ from dragoman.tasks.transcribe import Transcribe
 # Narrow-band audio: with few samples a second, a window resolves few frequencies.
 WIDE_BAND, NARROW_BAND_FEATURES = 16_000, {"num_mels": 23}
 MODELS: dict[str, dict[str, Any]] = {
-    "audio": {"augment": {"kind": "masking"}, "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}}},
+    "audio": {
+        "augment": {"kind": "specaugment"},
+        "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}},
+    },
     "line-image": {"augment": {"kind": "line"}, "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}}},
     "picture": {"augment": {"kind": "picture"}, "encoder": {"kind": "resnet"}, "decoder": {"kind": "recurrent"}},
 }

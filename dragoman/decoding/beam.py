@@ -27,7 +27,7 @@ from dragoman.decoding.diverse_beam import BeamGroups
 from dragoman.decoding.hypothesis import Hypothesis, Step, allowed
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.decoding.trace import Trace
-from dragoman.kernels.topk import best as topk
+from dragoman.kernels.topk import topk
 
 
 @dataclass(frozen=True)

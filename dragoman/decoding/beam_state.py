@@ -14,7 +14,7 @@ from torch import Tensor
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer, best_possible
-from dragoman.kernels.topk import best as topk
+from dragoman.kernels.topk import topk
 
 
 class BeamState(NamedTuple):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from dragoman.decoding.hypothesis import Step
 from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
-from dragoman.layers.attention import observing
+from dragoman.layers.attention import observe_attention
 
 
 class CoverageTracker:
@@ -28,7 +28,7 @@ class CoverageTracker:
             if getattr(module, "reads_memory", False):
                 recorded.append(weights)
 
-        with observing(record):
+        with observe_attention(record):
             out = self._step(tokens, state)
         if not recorded:
             raise ConfigError("search.coverage_penalty: this model does not attend to its source; set the penalty to 0")

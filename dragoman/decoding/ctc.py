@@ -21,7 +21,7 @@ from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
-from dragoman.layers.ctc import collapsed, text_log_probability
+from dragoman.layers.ctc import collapse, ctc_log_probability
 from dragoman.models.contracts import CTCEmissions
 
 BLANK = PAD
@@ -86,7 +86,7 @@ def decode(
         best = best_path(emissions, limits - 1)
     else:
         best = prefix_beam_search(emissions, limits - 1, width, fusion)
-    scores = text_log_probability(log_probabilities, emissions.lengths, best.texts, best.sizes, BLANK)
+    scores = ctc_log_probability(log_probabilities, emissions.lengths, best.texts, best.sizes, BLANK)
     scores = scores.masked_fill(~best.valid, NEG_INF)
     outputs = []
     for row in zip(*(tensor.tolist() for tensor in (best.texts, best.sizes, scores, best.fusion)), strict=True):
@@ -111,7 +111,7 @@ class BestTexts(NamedTuple):
 
 def best_path(emissions: CTCEmissions, limits: Tensor) -> BestTexts:
     """The text of the most probable symbol at every position, one per source, cut at its limit."""
-    texts, sizes = collapsed(emissions.log_probabilities.argmax(-1), emissions.lengths, BLANK)
+    texts, sizes = collapse(emissions.log_probabilities.argmax(-1), emissions.lengths, BLANK)
     sizes = sizes.minimum(limits.clamp(min=0))
     beyond = torch.arange(texts.shape[1], device=texts.device) >= sizes[:, None]
     sizes = sizes[:, None]

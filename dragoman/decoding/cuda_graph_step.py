@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from dragoman.data.batch import Batch, round_up_lengths
 from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels.graph_inputs import GraphInputs
-from dragoman.layers.self_attention import SelfAttention, Shared
+from dragoman.layers.self_attention import SelfAttention, SharedCache
 from dragoman.models.contracts import State, map_tensors
 
 MIN_USES = 2  # a shape is captured at the first use after these
@@ -64,7 +64,8 @@ class GraphStep:
             entries = shape.width * shape.target_length
             self.visible = torch.zeros(rows, entries, dtype=torch.bool, device=device)
             self.cache: Any = tuple(
-                Shared(empty_cache(layer[0], entries), empty_cache(layer[1], entries), self.visible) for layer in cache
+                SharedCache(empty_cache(layer[0], entries), empty_cache(layer[1], entries), self.visible)
+                for layer in cache
             )
         else:
             self.cache = map_tensors(cache, lambda tensor: tensor.repeat_interleave(shape.width, 0))

@@ -11,7 +11,7 @@ from torch import Tensor
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding.hypothesis import Hypothesis, Step, allowed
 from dragoman.decoding.scorer import Scorer
-from dragoman.kernels.topk import first_best
+from dragoman.kernels.topk import argmax
 
 # log-probabilities (B, V), sources (B,) they belong to, number of this token from 1 → tokens (B,)
 TokenChooser = Callable[[Tensor, Tensor, int], Tensor]
@@ -20,7 +20,7 @@ StopAt = Literal["eos", "eos-or-limit", "limit"]
 
 def argmax_token(log_probabilities: Tensor, sources: Tensor, length: int) -> Tensor:
     """The most probable token, the greedy choice."""
-    return first_best(log_probabilities)
+    return argmax(log_probabilities)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request, distinct
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import ConfigError
-from dragoman.layers.ctc import text_log_probability
+from dragoman.layers.ctc import ctc_log_probability
 from dragoman.models.contracts import CTCEmissions, State
 
 
@@ -124,7 +124,7 @@ class JointSearch:
         beyond = torch.arange(target.shape[1] - 1, device=device) >= sizes[:, None]
         labels = target[None, :, :-1].masked_fill(beyond, BLANK)
         lengths = emissions.lengths[row : row + 1]
-        ctc_scores = text_log_probability(frames, lengths, labels, sizes[None], BLANK)[0].tolist()
+        ctc_scores = ctc_log_probability(frames, lengths, labels, sizes[None], BLANK)[0].tolist()
         weight = self.ctc_weight
         return [
             tuple(weight * ctc_score / (len(text) + 1) + (1 - weight) * score for score in scores[: len(text) + 1])

@@ -26,7 +26,7 @@ from dragoman.data.tokenizers.base import EOS, SOS, UNK, Tokenizer
 from dragoman.decoding.hypothesis import NEVER_WRITTEN
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.files import digest, remove_folder
-from dragoman.layers.blocks import FeedForward, GatedFeedForward
+from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
 from dragoman.layers.positions import LearnedConfig, sinusoids
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import FullConfig
@@ -132,11 +132,11 @@ def set_relation(spec: Any, config: TransformerConfig, attention: Any) -> None:
     """How the positions are told inside self-attention, and what the scores are scaled with."""
     kind = config.positions.kind
     if kind == "relative-bias":
-        spec.relative_attention_bias = array(attention.relation.table)
-        spec.relative_attention_max_distance = np.dtype("int32").type(attention.relation.distance)
+        spec.relative_attention_bias = array(attention.relative.table)
+        spec.relative_attention_max_distance = np.dtype("int32").type(attention.relative.distance)
     elif kind == "relative":
-        table = attention.relation.table  # (k+1 or 2k+1, d): a decoder has no vectors for what is ahead
-        missing = 2 * attention.relation.distance + 1 - table.shape[0]
+        table = attention.relative.table  # (k+1 or 2k+1, d): a decoder has no vectors for what is ahead
+        missing = 2 * attention.relative.distance + 1 - table.shape[0]
         spec.relative_position_keys = array(torch.cat([table, table.new_zeros(missing, table.shape[1])]))
         del spec.relative_position_values  # ours are keys only
     if config.score == "dot":
@@ -204,8 +204,8 @@ def encoder_spec(config: TransformerConfig, encoder: TransformerEncoder) -> Any:
         set_norm(spec.layer_norm, encoder.norm)
     for layer, block in zip(spec.layer, encoder.blocks, strict=True):
         assert isinstance(block, EncoderBlock)
-        set_self_attention(layer.self_attention, config, block.attention, block.around_attention.norm)
-        set_norm(layer.ffn.layer_norm, block.around_feedforward.norm)
+        set_self_attention(layer.self_attention, config, block.attention, block.attention_norm)
+        set_norm(layer.ffn.layer_norm, block.feedforward_norm)
         set_feed_forward(layer.ffn, block.feedforward)
     return spec
 
@@ -220,9 +220,9 @@ def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output:
         set_norm(spec.layer_norm, decoder.norm)
     for layer, block in zip(spec.layer, decoder.blocks, strict=True):
         assert isinstance(block, DecoderBlock)
-        set_self_attention(layer.self_attention, config, block.attention, block.around_attention.norm)
-        set_cross_attention(layer.attention, config, block.cross, block.around_cross.norm)
-        set_norm(layer.ffn.layer_norm, block.around_feedforward.norm)
+        set_self_attention(layer.self_attention, config, block.attention, block.attention_norm)
+        set_cross_attention(layer.attention, config, block.cross, block.cross_norm)
+        set_norm(layer.ffn.layer_norm, block.feedforward_norm)
         set_feed_forward(layer.ffn, block.feedforward)
     set_linear(spec.projection, *with_copies(output))
     return spec

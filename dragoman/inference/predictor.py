@@ -31,7 +31,7 @@ from dragoman.exchange import engine as engines
 from dragoman.exchange.choice import Choice
 from dragoman.inference.evaluation import ReferenceLoss, as_examples, metric_names, read_files, reference_loss
 from dragoman.inference.prediction import NOTHING, Prediction, Rerank, confident
-from dragoman.kernels.weight_layout import for_few_rows
+from dragoman.kernels.weight_layout import lay_out_for_decoding
 from dragoman.runs import Run, resolve_device
 from dragoman.scoring.calibration import PlattScale
 from dragoman.scoring.error_rates import count_edit_kinds
@@ -72,7 +72,7 @@ class Predictor:
         self.model: Any = run.model(self.device)
         if precision == "bfloat16":
             self.model.bfloat16()
-        for_few_rows(self.model)
+        lay_out_for_decoding(self.model)
         self.ratio = float(run.data["length_ratio"])
         known = calibrated(run.folder, run.weights_path())
         self.temperature = known.temperature if known else None  # None: tells no confidences

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from dragoman.kernels import cpu_dropout
 from dragoman.kernels.cpu_matmul import products, slow_stacks
-from dragoman.layers.dropout import cheaply, keep_mask
 
 SHORT = 64  # positions of queries and of keys up to which this beats the fused kernel without dropout
 
@@ -25,7 +25,7 @@ def suits(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
         and (query.requires_grad or key.requires_grad or value.requires_grad)
         and (rows, heads) == key.shape[:2]
         and query.dtype == key.dtype == value.dtype
-        and (cheaply(query, dropout) if dropout else max(length, key.shape[2]) <= SHORT)
+        and (cpu_dropout.suits(query, dropout) if dropout else max(length, key.shape[2]) <= SHORT)
         and slow_stacks(query)
     )
 
@@ -44,7 +44,7 @@ def attend_small(
         added = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, torch.finfo(query.dtype).min / 2)
         sees = mask.any(-1, keepdim=True)
         something = None if bool(sees.all()) else sees.to(query.dtype)
-    drops = keep_mask((*query.shape[:2], length, seen), dropout, query) if dropout else None
+    drops = cpu_dropout.keep_mask((*query.shape[:2], length, seen), dropout, query) if dropout else None
     out: Tensor = _Attention.apply(query, key, value, added, drops, scale)  # type: ignore[no-untyped-call]
     return out if something is None else out * something
 

@@ -1,6 +1,7 @@
-"""The pointwise part of a step as one kernel each way, for NVIDIA GPUs; see `walk` for what they say in plain torch.
+"""Triton kernels for the pointwise part of a recurrent step, one forward and one backward per cell.
 
-All compute in float32, whatever types gates (autocast) and states have.
+`fused_rnn`, `fused_lstm` and `fused_gru` have the same equations in plain torch. The kernels compute in float32,
+whatever the types of gates and states. Imported on GPUs only.
 """
 
 # ruff: noqa: N803  constants of a kernel are spelled as constants
@@ -15,13 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dragoman.kernels.fused_rnn import EPSILON, CoupledWalk, GRUWalk, LSTMWalk, NormalisedWalk, PeepholeWalk, Walk
-
-BLOCK = 512  # numbers a program
-LSTM, PEEPHOLE, COUPLED = 0, 1, 2
-KINDS = {LSTMWalk: LSTM, PeepholeWalk: PEEPHOLE, CoupledWalk: COUPLED}
-TANH, RELU, GELU, SILU = 0, 1, 2, 3
-BENDS = {"tanh": TANH, "relu": RELU, "gelu": GELU, "silu": SILU}
+BLOCK = 512  # numbers per program
+LSTM_KINDS = {"lstm": 0, "peephole-lstm": 1, "coupled-lstm": 2}
+ACTIVATIONS = {"tanh": 0, "relu": 1, "gelu": 2, "silu": 3}
 
 
 @triton.jit
@@ -30,24 +27,24 @@ def _tanh(x):
 
 
 @triton.jit
-def _bend(x, BEND: tl.constexpr):
-    if BEND == 0:
+def _activation(x, ACTIVATION: tl.constexpr):
+    if ACTIVATION == 0:
         return _tanh(x)
-    elif BEND == 1:
+    elif ACTIVATION == 1:
         return tl.maximum(x, 0.0)
-    elif BEND == 2:
+    elif ACTIVATION == 2:
         return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     else:
         return x * tl.sigmoid(x)
 
 
 @triton.jit
-def _slope(x, bent, BEND: tl.constexpr):
-    if BEND == 0:
-        return 1.0 - bent * bent
-    elif BEND == 1:
-        return tl.where(bent > 0.0, 1.0, 0.0)
-    elif BEND == 2:
+def _activation_slope(x, activated, ACTIVATION: tl.constexpr):
+    if ACTIVATION == 0:
+        return 1.0 - activated * activated
+    elif ACTIVATION == 1:
+        return tl.where(activated > 0.0, 1.0, 0.0)
+    elif ACTIVATION == 2:
         return 0.5 * (1.0 + tl.erf(x * 0.7071067811865476)) + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
     else:
         gate = tl.sigmoid(x)
@@ -55,364 +52,368 @@ def _slope(x, bent, BEND: tl.constexpr):
 
 
 @triton.jit
-def _get(pointer, place, real):
-    return tl.load(pointer + place, mask=real, other=0.0).to(tl.float32)
+def _load(pointer, index, valid):
+    return tl.load(pointer + index, mask=valid, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _put(pointer, place, value, real):
-    tl.store(pointer + place, value.to(pointer.dtype.element_ty), mask=real)
+def _store(pointer, index, value, valid):
+    tl.store(pointer + index, value.to(pointer.dtype.element_ty), mask=valid)
 
 
 @triton.jit
-def _arriving(carried, outer, stride, place, row, column, real, OUTER: tl.constexpr):
-    gradient = _get(carried, place, real)
-    if OUTER:
-        gradient += _get(outer, row * stride + column, real)
+def _state_gradient(d_next, d_out, stride, index, row, column, valid, HAS_D_OUT: tl.constexpr):
+    gradient = _load(d_next, index, valid)
+    if HAS_D_OUT:
+        gradient += _load(d_out, row * stride + column, valid)
     return gradient
 
 
-# The plain cell
+# Elman RNN
 
 
 @triton.jit
-def _plain_forward(gates, hidden, seen, size, BEND: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr):
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = place < size
-    value = _bend(_get(gates, place, real), BEND)
-    _put(hidden, place, value, real)
+def _rnn_forward(gates, hidden, rounded, size, ACTIVATION: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr):
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = index < size
+    value = _activation(_load(gates, index, valid), ACTIVATION)
+    _store(hidden, index, value, valid)
     if LOW:
-        _put(seen, place, value, real)
+        _store(rounded, index, value, valid)
 
 
 @triton.jit
-def _plain_backward(
-    hidden, carried, outer, stride, d_gates, size,
-    BEND: tl.constexpr, OUTER: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+def _rnn_backward(
+    hidden, d_next, d_out, stride, d_gates, size,
+    ACTIVATION: tl.constexpr, HAS_D_OUT: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = place < size
-    gradient = _arriving(carried, outer, stride, place, place // WIDTH, place % WIDTH, real, OUTER)
-    value = _get(hidden, place, real)
-    _put(d_gates, place, gradient * _slope(value, value, BEND), real)
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = index < size
+    gradient = _state_gradient(d_next, d_out, stride, index, index // WIDTH, index % WIDTH, valid, HAS_D_OUT)
+    value = _load(hidden, index, valid)
+    _store(d_gates, index, gradient * _activation_slope(value, value, ACTIVATION), valid)
 
 
-# LSTM, peephole and coupled
+# LSTM, with peepholes, with coupled gates
 
 
 @triton.jit
 def _lstm_forward(
-    gates, holes, before, after, hidden, seen, size,
+    gates, peepholes, before, after, hidden, rounded, size,
     KIND: tl.constexpr, LOW: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = place < size
-    row, column = place // WIDTH, place % WIDTH
-    memory = _get(before, place, real)
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = index < size
+    row, column = index // WIDTH, index % WIDTH
+    memory = _load(before, index, valid)
     if KIND == 2:
         base = row * (3 * WIDTH) + column
-        forget = tl.sigmoid(_get(gates, base, real))
-        output = tl.sigmoid(_get(gates, base + WIDTH, real))
-        candidate = _tanh(_get(gates, base + 2 * WIDTH, real))
+        forget = tl.sigmoid(_load(gates, base, valid))
+        output = tl.sigmoid(_load(gates, base + WIDTH, valid))
+        candidate = _tanh(_load(gates, base + 2 * WIDTH, valid))
         memory = candidate + forget * (memory - candidate)
-        _put(gates, base, forget, real)
-        _put(gates, base + WIDTH, output, real)
-        _put(gates, base + 2 * WIDTH, candidate, real)
+        _store(gates, base, forget, valid)
+        _store(gates, base + WIDTH, output, valid)
+        _store(gates, base + 2 * WIDTH, candidate, valid)
     else:
         base = row * (4 * WIDTH) + column
-        write = _get(gates, base, real)
-        forget = _get(gates, base + WIDTH, real)
-        candidate = _tanh(_get(gates, base + 2 * WIDTH, real))
-        output = _get(gates, base + 3 * WIDTH, real)
+        ingate = _load(gates, base, valid)
+        forget = _load(gates, base + WIDTH, valid)
+        candidate = _tanh(_load(gates, base + 2 * WIDTH, valid))
+        output = _load(gates, base + 3 * WIDTH, valid)
         if KIND == 1:
-            write += _get(holes, column, real) * memory
-            forget += _get(holes, column + WIDTH, real) * memory
-        write, forget = tl.sigmoid(write), tl.sigmoid(forget)
-        memory = forget * memory + write * candidate
+            ingate += _load(peepholes, column, valid) * memory
+            forget += _load(peepholes, column + WIDTH, valid) * memory
+        ingate, forget = tl.sigmoid(ingate), tl.sigmoid(forget)
+        memory = forget * memory + ingate * candidate
         if KIND == 1:
-            output += _get(holes, column + 2 * WIDTH, real) * memory
+            output += _load(peepholes, column + 2 * WIDTH, valid) * memory
         output = tl.sigmoid(output)
-        _put(gates, base, write, real)
-        _put(gates, base + WIDTH, forget, real)
-        _put(gates, base + 2 * WIDTH, candidate, real)
-        _put(gates, base + 3 * WIDTH, output, real)
+        _store(gates, base, ingate, valid)
+        _store(gates, base + WIDTH, forget, valid)
+        _store(gates, base + 2 * WIDTH, candidate, valid)
+        _store(gates, base + 3 * WIDTH, output, valid)
     value = output * _tanh(memory)
-    _put(after, place, memory, real)
-    _put(hidden, place, value, real)
+    _store(after, index, memory, valid)
+    _store(hidden, index, value, valid)
     if LOW:
-        _put(seen, place, value, real)
+        _store(rounded, index, value, valid)
 
 
 @triton.jit
 def _lstm_backward(
-    gates, holes, before, after, carried, outer, stride, carried_memory, outer_memory, stride_memory, d_gates, size,
-    KIND: tl.constexpr, OUTER: tl.constexpr, OUTER_MEMORY: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    gates, peepholes, before, after, d_next, d_out, stride, d_next_memory, d_out_memory, stride_memory, d_gates, size,
+    KIND: tl.constexpr, HAS_D_OUT: tl.constexpr, HAS_D_OUT_MEMORY: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = place < size
-    row, column = place // WIDTH, place % WIDTH
-    d_hidden = _arriving(carried, outer, stride, place, row, column, real, OUTER)
-    d_memory = _arriving(carried_memory, outer_memory, stride_memory, place, row, column, real, OUTER_MEMORY)
-    old = _get(before, place, real)
-    shown = _tanh(_get(after, place, real))
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = index < size
+    row, column = index // WIDTH, index % WIDTH
+    d_hidden = _state_gradient(d_next, d_out, stride, index, row, column, valid, HAS_D_OUT)
+    d_memory = _state_gradient(d_next_memory, d_out_memory, stride_memory, index, row, column, valid, HAS_D_OUT_MEMORY)
+    old = _load(before, index, valid)
+    tanh_memory = _tanh(_load(after, index, valid))
     if KIND == 2:
         base = row * (3 * WIDTH) + column
-        forget = _get(gates, base, real)
-        output = _get(gates, base + WIDTH, real)
-        candidate = _get(gates, base + 2 * WIDTH, real)
-        d_memory += d_hidden * output * (1.0 - shown * shown)
-        _put(d_gates, base, d_memory * (old - candidate) * forget * (1.0 - forget), real)
-        _put(d_gates, base + WIDTH, d_hidden * shown * output * (1.0 - output), real)
-        _put(d_gates, base + 2 * WIDTH, d_memory * (1.0 - forget) * (1.0 - candidate * candidate), real)
+        forget = _load(gates, base, valid)
+        output = _load(gates, base + WIDTH, valid)
+        candidate = _load(gates, base + 2 * WIDTH, valid)
+        d_memory += d_hidden * output * (1.0 - tanh_memory * tanh_memory)
+        _store(d_gates, base, d_memory * (old - candidate) * forget * (1.0 - forget), valid)
+        _store(d_gates, base + WIDTH, d_hidden * tanh_memory * output * (1.0 - output), valid)
+        _store(d_gates, base + 2 * WIDTH, d_memory * (1.0 - forget) * (1.0 - candidate * candidate), valid)
         d_memory = d_memory * forget
     else:
         base = row * (4 * WIDTH) + column
-        write = _get(gates, base, real)
-        forget = _get(gates, base + WIDTH, real)
-        candidate = _get(gates, base + 2 * WIDTH, real)
-        output = _get(gates, base + 3 * WIDTH, real)
-        d_output = d_hidden * shown * output * (1.0 - output)
-        d_memory += d_hidden * output * (1.0 - shown * shown)
+        ingate = _load(gates, base, valid)
+        forget = _load(gates, base + WIDTH, valid)
+        candidate = _load(gates, base + 2 * WIDTH, valid)
+        output = _load(gates, base + 3 * WIDTH, valid)
+        d_output = d_hidden * tanh_memory * output * (1.0 - output)
+        d_memory += d_hidden * output * (1.0 - tanh_memory * tanh_memory)
         if KIND == 1:
-            d_memory += d_output * _get(holes, column + 2 * WIDTH, real)
-        d_write = d_memory * candidate * write * (1.0 - write)
+            d_memory += d_output * _load(peepholes, column + 2 * WIDTH, valid)
+        d_ingate = d_memory * candidate * ingate * (1.0 - ingate)
         d_forget = d_memory * old * forget * (1.0 - forget)
-        _put(d_gates, base, d_write, real)
-        _put(d_gates, base + WIDTH, d_forget, real)
-        _put(d_gates, base + 2 * WIDTH, d_memory * write * (1.0 - candidate * candidate), real)
-        _put(d_gates, base + 3 * WIDTH, d_output, real)
+        _store(d_gates, base, d_ingate, valid)
+        _store(d_gates, base + WIDTH, d_forget, valid)
+        _store(d_gates, base + 2 * WIDTH, d_memory * ingate * (1.0 - candidate * candidate), valid)
+        _store(d_gates, base + 3 * WIDTH, d_output, valid)
         d_memory = d_memory * forget
         if KIND == 1:
-            d_memory += d_write * _get(holes, column, real) + d_forget * _get(holes, column + WIDTH, real)
-    _put(carried_memory, place, d_memory, real)
+            d_memory += d_ingate * _load(peepholes, column, valid) + d_forget * _load(peepholes, column + WIDTH, valid)
+    _store(d_next_memory, index, d_memory, valid)
 
 
-# The normalised LSTM: a row a program
+# LSTM with layer norm: one row per program
 
 
 @triton.jit
-def _normalised_forward(
-    projected, products, gates, gain, memory_gain, memory_shift, spread, inner, inner_spread, before, after, hidden,
-    seen, EPSILON: tl.constexpr, LOW: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+def _layer_norm_lstm_forward(
+    projected, products, gates, gain, memory_gain, memory_bias, product_scale, normed_memory, memory_scale,
+    before, after, hidden, rounded, EPSILON: tl.constexpr, LOW: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
-    real = column < WIDTH
+    valid = column < WIDTH
     base = row * (4 * WIDTH) + column
-    write = _get(products, base, real)
-    forget = _get(products, base + WIDTH, real)
-    candidate = _get(products, base + 2 * WIDTH, real)
-    output = _get(products, base + 3 * WIDTH, real)
-    mean = tl.sum(write + forget + candidate + output, 0) / (4 * WIDTH)
-    write = tl.where(real, write - mean, 0.0)
-    forget = tl.where(real, forget - mean, 0.0)
-    candidate = tl.where(real, candidate - mean, 0.0)
-    output = tl.where(real, output - mean, 0.0)
-    squares = write * write + forget * forget + candidate * candidate + output * output
+    ingate = _load(products, base, valid)
+    forget = _load(products, base + WIDTH, valid)
+    candidate = _load(products, base + 2 * WIDTH, valid)
+    output = _load(products, base + 3 * WIDTH, valid)
+    mean = tl.sum(ingate + forget + candidate + output, 0) / (4 * WIDTH)
+    ingate = tl.where(valid, ingate - mean, 0.0)
+    forget = tl.where(valid, forget - mean, 0.0)
+    candidate = tl.where(valid, candidate - mean, 0.0)
+    output = tl.where(valid, output - mean, 0.0)
+    squares = ingate * ingate + forget * forget + candidate * candidate + output * output
     scale = 1.0 / tl.sqrt(tl.sum(squares, 0) / (4 * WIDTH) + EPSILON)
-    tl.store(spread + row, scale)
-    write, forget, candidate, output = write * scale, forget * scale, candidate * scale, output * scale
-    _put(products, base, write, real)
-    _put(products, base + WIDTH, forget, real)
-    _put(products, base + 2 * WIDTH, candidate, real)
-    _put(products, base + 3 * WIDTH, output, real)
-    write = tl.sigmoid(_get(projected, base, real) + write * _get(gain, column, real))
-    forget = tl.sigmoid(_get(projected, base + WIDTH, real) + forget * _get(gain, column + WIDTH, real))
-    candidate = _tanh(_get(projected, base + 2 * WIDTH, real) + candidate * _get(gain, column + 2 * WIDTH, real))
-    output = tl.sigmoid(_get(projected, base + 3 * WIDTH, real) + output * _get(gain, column + 3 * WIDTH, real))
-    _put(gates, base, write, real)
-    _put(gates, base + WIDTH, forget, real)
-    _put(gates, base + 2 * WIDTH, candidate, real)
-    _put(gates, base + 3 * WIDTH, output, real)
-    place = row * WIDTH + column
-    memory = tl.where(real, forget * _get(before, place, real) + write * candidate, 0.0)
-    _put(after, place, memory, real)
-    centred = tl.where(real, memory - tl.sum(memory, 0) / WIDTH, 0.0)
+    tl.store(product_scale + row, scale)
+    ingate, forget, candidate, output = ingate * scale, forget * scale, candidate * scale, output * scale
+    _store(products, base, ingate, valid)
+    _store(products, base + WIDTH, forget, valid)
+    _store(products, base + 2 * WIDTH, candidate, valid)
+    _store(products, base + 3 * WIDTH, output, valid)
+    ingate = tl.sigmoid(_load(projected, base, valid) + ingate * _load(gain, column, valid))
+    forget = tl.sigmoid(_load(projected, base + WIDTH, valid) + forget * _load(gain, column + WIDTH, valid))
+    candidate = _tanh(_load(projected, base + 2 * WIDTH, valid) + candidate * _load(gain, column + 2 * WIDTH, valid))
+    output = tl.sigmoid(_load(projected, base + 3 * WIDTH, valid) + output * _load(gain, column + 3 * WIDTH, valid))
+    _store(gates, base, ingate, valid)
+    _store(gates, base + WIDTH, forget, valid)
+    _store(gates, base + 2 * WIDTH, candidate, valid)
+    _store(gates, base + 3 * WIDTH, output, valid)
+    index = row * WIDTH + column
+    memory = tl.where(valid, forget * _load(before, index, valid) + ingate * candidate, 0.0)
+    _store(after, index, memory, valid)
+    centred = tl.where(valid, memory - tl.sum(memory, 0) / WIDTH, 0.0)
     inner_scale = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / WIDTH + EPSILON)
-    tl.store(inner_spread + row, inner_scale)
+    tl.store(memory_scale + row, inner_scale)
     normed = centred * inner_scale
-    _put(inner, place, normed, real)
-    value = output * _tanh(_get(memory_shift, column, real) + normed * _get(memory_gain, column, real))
-    _put(hidden, place, value, real)
+    _store(normed_memory, index, normed, valid)
+    value = output * _tanh(_load(memory_bias, column, valid) + normed * _load(memory_gain, column, valid))
+    _store(hidden, index, value, valid)
     if LOW:
-        _put(seen, place, value, real)
+        _store(rounded, index, value, valid)
 
 
 @triton.jit
-def _normalised_backward(
-    products, gates, gain, memory_gain, memory_shift, spread, inner, inner_spread, before, carried, outer, stride,
-    carried_memory, outer_memory, stride_memory, d_gates, d_products, d_shown,
-    OUTER: tl.constexpr, OUTER_MEMORY: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+def _layer_norm_lstm_backward(
+    products, gates, gain, memory_gain, memory_bias, product_scale, normed_memory, memory_scale,
+    before, d_next, d_out, stride,
+    d_next_memory, d_out_memory, stride_memory, d_gates, d_products, d_tanh_memory,
+    HAS_D_OUT: tl.constexpr, HAS_D_OUT_MEMORY: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
-    real = column < WIDTH
-    base, place = row * (4 * WIDTH) + column, row * WIDTH + column
-    d_hidden = _arriving(carried, outer, stride, place, row, column, real, OUTER)
-    d_memory = _arriving(carried_memory, outer_memory, stride_memory, place, row, column, real, OUTER_MEMORY)
-    write = _get(gates, base, real)
-    forget = _get(gates, base + WIDTH, real)
-    candidate = _get(gates, base + 2 * WIDTH, real)
-    output = _get(gates, base + 3 * WIDTH, real)
-    normed, scale = _get(inner, place, real), _get(memory_gain, column, real)
-    shown = _tanh(_get(memory_shift, column, real) + normed * scale)
-    d_output = d_hidden * shown * output * (1.0 - output)
-    d_tanh = d_hidden * output * (1.0 - shown * shown)
-    _put(d_shown, place, d_tanh, real)
+    valid = column < WIDTH
+    base, index = row * (4 * WIDTH) + column, row * WIDTH + column
+    d_hidden = _state_gradient(d_next, d_out, stride, index, row, column, valid, HAS_D_OUT)
+    d_memory = _state_gradient(d_next_memory, d_out_memory, stride_memory, index, row, column, valid, HAS_D_OUT_MEMORY)
+    ingate = _load(gates, base, valid)
+    forget = _load(gates, base + WIDTH, valid)
+    candidate = _load(gates, base + 2 * WIDTH, valid)
+    output = _load(gates, base + 3 * WIDTH, valid)
+    normed, scale = _load(normed_memory, index, valid), _load(memory_gain, column, valid)
+    tanh_memory = _tanh(_load(memory_bias, column, valid) + normed * scale)
+    d_output = d_hidden * tanh_memory * output * (1.0 - output)
+    d_tanh = d_hidden * output * (1.0 - tanh_memory * tanh_memory)
+    _store(d_tanh_memory, index, d_tanh, valid)
     d_normed = d_tanh * scale  # zero beyond the width, as the gain is
     mean, along = tl.sum(d_normed, 0) / WIDTH, tl.sum(d_normed * normed, 0) / WIDTH
-    d_memory += (d_normed - mean - normed * along) * tl.load(inner_spread + row)
-    d_write = d_memory * candidate * write * (1.0 - write)
-    d_forget = d_memory * _get(before, place, real) * forget * (1.0 - forget)
-    d_candidate = d_memory * write * (1.0 - candidate * candidate)
-    _put(carried_memory, place, d_memory * forget, real)
-    _put(d_gates, base, d_write, real)
-    _put(d_gates, base + WIDTH, d_forget, real)
-    _put(d_gates, base + 2 * WIDTH, d_candidate, real)
-    _put(d_gates, base + 3 * WIDTH, d_output, real)
-    d_write *= _get(gain, column, real)
-    d_forget *= _get(gain, column + WIDTH, real)
-    d_candidate *= _get(gain, column + 2 * WIDTH, real)
-    d_output *= _get(gain, column + 3 * WIDTH, real)
-    write = _get(products, base, real)
-    forget = _get(products, base + WIDTH, real)
-    candidate = _get(products, base + 2 * WIDTH, real)
-    output = _get(products, base + 3 * WIDTH, real)
-    mean = tl.sum(d_write + d_forget + d_candidate + d_output, 0) / (4 * WIDTH)
-    along = d_write * write + d_forget * forget + d_candidate * candidate + d_output * output
+    d_memory += (d_normed - mean - normed * along) * tl.load(memory_scale + row)
+    d_ingate = d_memory * candidate * ingate * (1.0 - ingate)
+    d_forget = d_memory * _load(before, index, valid) * forget * (1.0 - forget)
+    d_candidate = d_memory * ingate * (1.0 - candidate * candidate)
+    _store(d_next_memory, index, d_memory * forget, valid)
+    _store(d_gates, base, d_ingate, valid)
+    _store(d_gates, base + WIDTH, d_forget, valid)
+    _store(d_gates, base + 2 * WIDTH, d_candidate, valid)
+    _store(d_gates, base + 3 * WIDTH, d_output, valid)
+    d_ingate *= _load(gain, column, valid)
+    d_forget *= _load(gain, column + WIDTH, valid)
+    d_candidate *= _load(gain, column + 2 * WIDTH, valid)
+    d_output *= _load(gain, column + 3 * WIDTH, valid)
+    ingate = _load(products, base, valid)
+    forget = _load(products, base + WIDTH, valid)
+    candidate = _load(products, base + 2 * WIDTH, valid)
+    output = _load(products, base + 3 * WIDTH, valid)
+    mean = tl.sum(d_ingate + d_forget + d_candidate + d_output, 0) / (4 * WIDTH)
+    along = d_ingate * ingate + d_forget * forget + d_candidate * candidate + d_output * output
     along = tl.sum(along, 0) / (4 * WIDTH)
-    scale = tl.load(spread + row)
-    _put(d_products, base, (d_write - mean - write * along) * scale, real)
-    _put(d_products, base + WIDTH, (d_forget - mean - forget * along) * scale, real)
-    _put(d_products, base + 2 * WIDTH, (d_candidate - mean - candidate * along) * scale, real)
-    _put(d_products, base + 3 * WIDTH, (d_output - mean - output * along) * scale, real)
+    scale = tl.load(product_scale + row)
+    _store(d_products, base, (d_ingate - mean - ingate * along) * scale, valid)
+    _store(d_products, base + WIDTH, (d_forget - mean - forget * along) * scale, valid)
+    _store(d_products, base + 2 * WIDTH, (d_candidate - mean - candidate * along) * scale, valid)
+    _store(d_products, base + 3 * WIDTH, (d_output - mean - output * along) * scale, valid)
 
 
-# GRU with the reset after the product
+# GRU with the reset gate after the product
 
 
 @triton.jit
 def _gru_forward(
-    projected, products, gates, bare, before, hidden, seen, size,
-    BEND: tl.constexpr, LOW: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    projected, products, gates, preactivation, before, hidden, rounded, size,
+    ACTIVATION: tl.constexpr, LOW: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = place < size
-    base = place // WIDTH * (3 * WIDTH) + place % WIDTH
-    reset = tl.sigmoid(_get(projected, base, real) + _get(products, base, real))
-    update = tl.sigmoid(_get(projected, base + WIDTH, real) + _get(products, base + WIDTH, real))
-    inner = _get(projected, base + 2 * WIDTH, real) + reset * _get(products, base + 2 * WIDTH, real)
-    candidate = _bend(inner, BEND)
-    _put(bare, place, inner, real)
-    _put(gates, base, reset, real)
-    _put(gates, base + WIDTH, update, real)
-    _put(gates, base + 2 * WIDTH, candidate, real)
-    value = candidate + update * (_get(before, place, real) - candidate)
-    _put(hidden, place, value, real)
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = index < size
+    base = index // WIDTH * (3 * WIDTH) + index % WIDTH
+    reset = tl.sigmoid(_load(projected, base, valid) + _load(products, base, valid))
+    update = tl.sigmoid(_load(projected, base + WIDTH, valid) + _load(products, base + WIDTH, valid))
+    candidate_input = _load(projected, base + 2 * WIDTH, valid) + reset * _load(products, base + 2 * WIDTH, valid)
+    candidate = _activation(candidate_input, ACTIVATION)
+    _store(preactivation, index, candidate_input, valid)
+    _store(gates, base, reset, valid)
+    _store(gates, base + WIDTH, update, valid)
+    _store(gates, base + 2 * WIDTH, candidate, valid)
+    value = candidate + update * (_load(before, index, valid) - candidate)
+    _store(hidden, index, value, valid)
     if LOW:
-        _put(seen, place, value, real)
+        _store(rounded, index, value, valid)
 
 
 @triton.jit
 def _gru_backward(
-    products, gates, bare, before, carried, outer, stride, direct, d_gates, d_products, size,
-    BEND: tl.constexpr, OUTER: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    products, gates, preactivation, before, d_next, d_out, stride, d_direct, d_gates, d_products, size,
+    ACTIVATION: tl.constexpr, HAS_D_OUT: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    real = place < size
-    row, column = place // WIDTH, place % WIDTH
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    valid = index < size
+    row, column = index // WIDTH, index % WIDTH
     base = row * (3 * WIDTH) + column
-    d_hidden = _arriving(carried, outer, stride, place, row, column, real, OUTER)
-    reset = _get(gates, base, real)
-    update = _get(gates, base + WIDTH, real)
-    candidate = _get(gates, base + 2 * WIDTH, real)
-    d_update = d_hidden * (_get(before, place, real) - candidate) * update * (1.0 - update)
-    d_candidate = d_hidden * (1.0 - update) * _slope(_get(bare, place, real), candidate, BEND)
-    d_reset = d_candidate * _get(products, base + 2 * WIDTH, real) * reset * (1.0 - reset)
-    _put(d_gates, base, d_reset, real)
-    _put(d_gates, base + WIDTH, d_update, real)
-    _put(d_gates, base + 2 * WIDTH, d_candidate, real)
-    _put(d_products, base, d_reset, real)
-    _put(d_products, base + WIDTH, d_update, real)
-    _put(d_products, base + 2 * WIDTH, d_candidate * reset, real)
-    _put(direct, place, d_hidden * update, real)
+    d_hidden = _state_gradient(d_next, d_out, stride, index, row, column, valid, HAS_D_OUT)
+    reset = _load(gates, base, valid)
+    update = _load(gates, base + WIDTH, valid)
+    candidate = _load(gates, base + 2 * WIDTH, valid)
+    d_update = d_hidden * (_load(before, index, valid) - candidate) * update * (1.0 - update)
+    d_candidate = (
+        d_hidden * (1.0 - update) * _activation_slope(_load(preactivation, index, valid), candidate, ACTIVATION)
+    )
+    d_reset = d_candidate * _load(products, base + 2 * WIDTH, valid) * reset * (1.0 - reset)
+    _store(d_gates, base, d_reset, valid)
+    _store(d_gates, base + WIDTH, d_update, valid)
+    _store(d_gates, base + 2 * WIDTH, d_candidate, valid)
+    _store(d_products, base, d_reset, valid)
+    _store(d_products, base + WIDTH, d_update, valid)
+    _store(d_products, base + 2 * WIDTH, d_candidate * reset, valid)
+    _store(d_direct, index, d_hidden * update, valid)
 
 
 # Launching
 
 
-def _outer(walk: Walk, step: int, part: int) -> tuple[Tensor, int, bool]:
-    """The gradient from outside of a state after a step, its rows' stride, and whether there is one."""
-    outer = walk.outer[part]
-    if outer is None:
-        return walk.carried[part], 0, False
-    return outer[step], outer.stride(1), True
+def _output_gradient(rnn: Any, step: int, index: int) -> tuple[Tensor, int, bool]:
+    """The gradient of a state from the output of a step, the stride of its rows, and whether there is one."""
+    gradients = rnn.output_gradients[index]
+    if gradients is None:
+        return rnn.state_gradients[index], 0, False
+    return gradients[step], gradients.stride(1), True
 
 
-def _grid(walk: Walk) -> tuple[int]:
-    return (triton.cdiv(walk.rows * walk.width, BLOCK),)
+def _grid(rnn: Any) -> tuple[int]:
+    return (triton.cdiv(rnn.rows * rnn.width, BLOCK),)
 
 
-def _wide(walk: Walk) -> dict[str, Any]:
-    return {"WIDTH": walk.width, "BLOCK": BLOCK}
+def _sizes(rnn: Any) -> dict[str, Any]:
+    return {"WIDTH": rnn.width, "BLOCK": BLOCK}
 
 
-def point(walk: Any, step: int) -> None:
-    """`walk.point`, and h' in the product's own type."""
-    low, size = walk.seen is not walk.states[0], walk.rows * walk.width
-    ends = walk.states[0][step + 1], walk.seen[step + 1]
-    gates = walk.gates[step]
-    if type(walk) is Walk:
-        _plain_forward[_grid(walk)](gates, *ends, size, BEND=BENDS[walk.bend], LOW=low, BLOCK=BLOCK)
-    elif type(walk) is GRUWalk:
-        _gru_forward[_grid(walk)](
-            walk.projected[step], walk.products[step], gates, walk.before[step], walk.states[0][step], *ends, size,
-            BEND=BENDS[walk.bend], LOW=low, **_wide(walk),
+def pointwise_forward(rnn: Any, step: int) -> None:
+    """`pointwise_forward` of a `FusedRNN`; also rounds h to the type of the product."""
+    low, size = rnn.hidden_inputs is not rnn.states[0], rnn.rows * rnn.width
+    new_hidden = rnn.states[0][step + 1], rnn.hidden_inputs[step + 1]
+    gates = rnn.gates[step]
+    if rnn.kernel == "rnn":
+        _rnn_forward[_grid(rnn)](gates, *new_hidden, size, ACTIVATION=ACTIVATIONS[rnn.activation], LOW=low, BLOCK=BLOCK)
+    elif rnn.kernel == "gru":
+        _gru_forward[_grid(rnn)](
+            rnn.projected[step], rnn.products[step], gates, rnn.preactivation[step], rnn.states[0][step], *new_hidden,
+            size, ACTIVATION=ACTIVATIONS[rnn.activation], LOW=low, **_sizes(rnn),
         )  # fmt: skip
-    elif type(walk) is NormalisedWalk:
-        _normalised_forward[(walk.rows,)](
-            walk.projected[step], walk.products[step], gates, *walk.extras, walk.spread[step], walk.inner[step],
-            walk.inner_spread[step], walk.states[1][step], walk.states[1][step + 1], *ends,
-            EPSILON=EPSILON, LOW=low, WIDTH=walk.width, BLOCK=triton.next_power_of_2(walk.width),
+    elif rnn.kernel == "layer-norm-lstm":
+        _layer_norm_lstm_forward[(rnn.rows,)](
+            rnn.projected[step], rnn.products[step], gates, *rnn.extras, rnn.product_scale[step],
+            rnn.normed_memory[step], rnn.memory_scale[step], rnn.states[1][step], rnn.states[1][step + 1], *new_hidden,
+            EPSILON=rnn.epsilon, LOW=low, WIDTH=rnn.width, BLOCK=triton.next_power_of_2(rnn.width),
         )  # fmt: skip
     else:
-        holes = walk.extras[0] if walk.extras else gates
-        _lstm_forward[_grid(walk)](
-            gates, holes, walk.states[1][step], walk.states[1][step + 1], *ends, size,
-            KIND=KINDS[type(walk)], LOW=low, **_wide(walk),
+        peepholes = rnn.extras[0] if rnn.extras else gates
+        _lstm_forward[_grid(rnn)](
+            gates, peepholes, rnn.states[1][step], rnn.states[1][step + 1], *new_hidden, size,
+            KIND=LSTM_KINDS[rnn.kernel], LOW=low, **_sizes(rnn),
         )  # fmt: skip
 
 
-def unpoint(walk: Any, step: int) -> None:
-    """`walk.unpoint`."""
-    size, gates, d_gates = walk.rows * walk.width, walk.gates[step], walk.d_gates[step]
-    outer, stride, has_outer = _outer(walk, step, 0)
-    if type(walk) is Walk:
-        _plain_backward[_grid(walk)](
-            walk.states[0][step + 1], walk.carried[0], outer, stride, d_gates, size,
-            BEND=BENDS[walk.bend], OUTER=has_outer, **_wide(walk),
+def pointwise_backward(rnn: Any, step: int) -> None:
+    """`pointwise_backward` of a `FusedRNN`."""
+    size, gates, d_gates = rnn.rows * rnn.width, rnn.gates[step], rnn.d_gates[step]
+    from_output, stride, has_output = _output_gradient(rnn, step, 0)
+    if rnn.kernel == "rnn":
+        _rnn_backward[_grid(rnn)](
+            rnn.states[0][step + 1], rnn.state_gradients[0], from_output, stride, d_gates, size,
+            ACTIVATION=ACTIVATIONS[rnn.activation], HAS_D_OUT=has_output, **_sizes(rnn),
         )  # fmt: skip
         return
-    if type(walk) is GRUWalk:
-        walk.direct = torch.empty_like(walk.states[0][0])
-        _gru_backward[_grid(walk)](
-            walk.products[step], gates, walk.before[step], walk.states[0][step], walk.carried[0], outer, stride,
-            walk.direct, d_gates, walk.d_products[step], size,
-            BEND=BENDS[walk.bend], OUTER=has_outer, **_wide(walk),
+    if rnn.kernel == "gru":
+        rnn.direct_gradient = torch.empty_like(rnn.states[0][0])
+        _gru_backward[_grid(rnn)](
+            rnn.products[step], gates, rnn.preactivation[step], rnn.states[0][step], rnn.state_gradients[0],
+            from_output, stride, rnn.direct_gradient, d_gates, rnn.d_products[step], size,
+            ACTIVATION=ACTIVATIONS[rnn.activation], HAS_D_OUT=has_output, **_sizes(rnn),
         )  # fmt: skip
         return
-    outer_memory, stride_memory, has_outer_memory = _outer(walk, step, 1)
-    arriving = walk.carried[0], outer, stride, walk.carried[1], outer_memory, stride_memory
-    if type(walk) is NormalisedWalk:
-        _normalised_backward[(walk.rows,)](
-            walk.products[step], gates, *walk.extras, walk.spread[step], walk.inner[step], walk.inner_spread[step],
-            walk.states[1][step], *arriving, d_gates, walk.d_products[step], walk.d_shown[step],
-            OUTER=has_outer, OUTER_MEMORY=has_outer_memory, WIDTH=walk.width,
-            BLOCK=triton.next_power_of_2(walk.width),
+    memory_from_output, memory_stride, has_output_memory = _output_gradient(rnn, step, 1)
+    gradients = rnn.state_gradients[0], from_output, stride, rnn.state_gradients[1], memory_from_output, memory_stride
+    if rnn.kernel == "layer-norm-lstm":
+        _layer_norm_lstm_backward[(rnn.rows,)](
+            rnn.products[step], gates, *rnn.extras, rnn.product_scale[step], rnn.normed_memory[step],
+            rnn.memory_scale[step], rnn.states[1][step], *gradients, d_gates, rnn.d_products[step],
+            rnn.d_tanh_memory[step], HAS_D_OUT=has_output, HAS_D_OUT_MEMORY=has_output_memory, WIDTH=rnn.width,
+            BLOCK=triton.next_power_of_2(rnn.width),
         )  # fmt: skip
         return
-    holes = walk.extras[0] if walk.extras else gates
-    _lstm_backward[_grid(walk)](
-        gates, holes, walk.states[1][step], walk.states[1][step + 1], *arriving, d_gates, size,
-        KIND=KINDS[type(walk)], OUTER=has_outer, OUTER_MEMORY=has_outer_memory, **_wide(walk),
+    peepholes = rnn.extras[0] if rnn.extras else gates
+    _lstm_backward[_grid(rnn)](
+        gates, peepholes, rnn.states[1][step], rnn.states[1][step + 1], *gradients, d_gates, size,
+        KIND=LSTM_KINDS[rnn.kernel], HAS_D_OUT=has_output, HAS_D_OUT_MEMORY=has_output_memory, **_sizes(rnn),
     )  # fmt: skip

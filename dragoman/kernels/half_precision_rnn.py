@@ -1,12 +1,13 @@
-"""Torch's recurrent kernels in half precision, kept right and fast.
+"""torch's recurrent functions in half precision: gradients in the range of float16, sizes that cuDNN computes fast.
 
-Autocast always runs them in float16, whatever it runs all else in. Gradients of a mean over thousands of tokens are so
-small that float16 rounds them away, so they are made larger on the way in and smaller on the way out, by a power of
-two: nothing else changes. And matrix units read eight such numbers at a time: other sizes are filled up with zeros
-(steps with an LSTM of width 1,150 took 1.5 times as long as of 1,152), and units of zeros stay zero.
+Autocast always runs them in float16, whatever type it uses elsewhere. Gradients of a mean over thousands of tokens are
+so small that float16 rounds them to zero. So they are scaled up before the backward pass of the kernel and scaled down
+after it, by a power of two, which changes nothing else.
 
-Narrow layers are filled up to a multiple of 32: cuDNN 9.19 adds wrong biases to a float16 LSTM of other multiples of 8
-from 40 to 176 when a batch has a multiple of 8 rows, without a word. In float32, and of other cells, all is right.
+Tensor cores read eight such numbers at a time. Other sizes are padded with zeros (steps with an LSTM of width 1,150
+took 1.5 times as long as of width 1,152), and units of zeros stay zero. Narrow layers are padded to a multiple of 32:
+cuDNN 9.19 silently adds wrong biases to a float16 LSTM of other multiples of 8 from 40 to 176 when a batch has a
+multiple of 8 rows. In float32, and for other cells, its results are right.
 """
 
 from __future__ import annotations
@@ -19,106 +20,104 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-ALIGNED = {"cuda": 8}  # numbers of half precision that matrix units read at a time, by device
-NARROW, TILE = 256, 32  # recurrent layers below this width are filled up to a multiple of so many units
+from dragoman.kernels.alignment import ALIGNMENT, padding
 
-Kernel = Callable[[Tensor, tuple[Tensor, ...], list[Tensor]], tuple[Tensor, tuple[Tensor, ...]]]
+NARROW, NARROW_MULTIPLE = 256, 32  # recurrent layers below this width are padded to this multiple
 
-
-def spare(size: int, device: torch.device) -> int:
-    """How many zeros fill up a size for half precision on this device."""
-    return -size % ALIGNED.get(device.type, 1)
+Kernel = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, tuple[Tensor, ...]]]
 
 
-def spare_units(width: int, device: torch.device) -> int:
-    """`spare` of a recurrent layer."""
-    if width < NARROW and device.type in ALIGNED:
-        return -width % TILE
-    return spare(width, device)
+def in_half_precision(
+    kernel: Kernel, x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """kernel(x, state, weights), under autocast or of half-precision tensors, padded and with scaled gradients."""
+    width = state[0].shape[-1]
+    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+    out, after = with_scaled_gradients(kernel, *padded(x, state, weights), dtype)
+    return out[..., :width], tuple(tensor[..., :width] for tensor in after)
 
 
-class Scale:
-    """By what gradients are multiplied inside: known once they have come in."""
-
-    def __init__(self) -> None:
-        self.factor: Tensor | None = None
-
-
-class _Enter(torch.autograd.Function):
-    """What goes into a kernel; its gradients are made small again."""
-
-    @staticmethod
-    def forward(ctx: Any, scale: Scale, *parts: Tensor) -> tuple[Tensor, ...]:
-        ctx.scale = scale
-        ctx.set_materialize_grads(False)
-        return tuple(part.view_as(part) for part in parts)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        factor = ctx.scale.factor
-        return None, *(None if one is None else (one / factor).to(one.dtype) for one in gradients)
+def unit_padding(width: int, device: torch.device) -> int:
+    """How many units of zeros to add to a recurrent layer of this width."""
+    if width < NARROW and device.type in ALIGNMENT:
+        return -width % NARROW_MULTIPLE
+    return padding(width, device)
 
 
-class _Leave(torch.autograd.Function):
-    """What comes out of a kernel, in the precision all else has; the largest of its gradients is made about one."""
+def padded(
+    x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]
+) -> tuple[Tensor, tuple[Tensor, ...], list[Tensor]]:
+    """x (N, T, I), states (N, D), weights (blocks·D, I), (blocks·D, D) and biases, with zeros up to aligned sizes."""
+    inputs, width = x.shape[-1], state[0].shape[-1]
+    more_inputs, more_units = padding(inputs, x.device), unit_padding(width, x.device)
+    if not more_inputs and not more_units:
+        return x, tuple(state), list(weights)
 
-    @staticmethod
-    def forward(ctx: Any, scale: Scale, dtype: torch.dtype, *parts: Tensor) -> tuple[Tensor, ...]:
-        ctx.scale, ctx.dtypes = scale, [part.dtype for part in parts]
-        ctx.set_materialize_grads(False)
-        return tuple(part.to(dtype, copy=True) for part in parts)
+    def pad_blocks(weight: Tensor, columns: int) -> Tensor:
+        """Add zeros below every block of rows, and at the end of every row."""
+        zeros = (0, columns, 0, more_units) if weight.dim() == 2 else (0, more_units)
+        return F.pad(weight.reshape(-1, width, *weight.shape[1:]), zeros).flatten(0, 1)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        largest = torch.stack([one.abs().amax() for one in gradients if one is not None]).amax()
-        _, exponent = torch.frexp(largest.float())
-        # Powers of two that float32 has; where all is zero the exponent is too.
-        factor = torch.ldexp(torch.ones_like(largest, dtype=torch.float32), -exponent.clamp(-100, 100))
-        ctx.scale.factor = factor
-        scaled = (
-            None if one is None else (one * factor).to(dtype) for one, dtype in zip(gradients, ctx.dtypes, strict=True)
-        )
-        return None, None, *scaled
+    input_weight, hidden_weight, *biases = weights
+    padded_weights = [pad_blocks(input_weight, more_inputs), pad_blocks(hidden_weight, more_units)]
+    padded_weights += [pad_blocks(bias, 0) for bias in biases]
+    return F.pad(x, (0, more_inputs)), tuple(F.pad(tensor, (0, more_units)) for tensor in state), padded_weights
 
 
 def with_scaled_gradients(
     kernel: Kernel, x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], dtype: torch.dtype
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """kernel(x, state, weights) as `dtype`, whose gradients inside are neither too small nor too large for float16."""
-    scale = Scale()
-    entered = _Enter.apply(scale, x, *state, *weights)  # type: ignore[no-untyped-call]
-    between = 1 + len(state)
-    out, after = kernel(entered[0], tuple(entered[1:between]), list(entered[between:]))
-    out, *after_all = _Leave.apply(scale, dtype, out, *after)  # type: ignore[no-untyped-call]
-    return out, tuple(after_all)
+    """kernel(x, state, weights) as `dtype`, with gradients inside the kernel scaled to the range of float16."""
+    scale = GradientScale()
+    inputs = _Unscale.apply(scale, x, *state, *weights)  # type: ignore[no-untyped-call]
+    first_weight = 1 + len(state)
+    out, after = kernel(inputs[0], tuple(inputs[1:first_weight]), list(inputs[first_weight:]))
+    out, *scaled_after = _ScaleUp.apply(scale, dtype, out, *after)  # type: ignore[no-untyped-call]
+    return out, tuple(scaled_after)
 
 
-def filled_up(
-    x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], blocks: int
-) -> tuple[Tensor, tuple[Tensor, ...], list[Tensor]]:
-    """x (N, T, I), states (N, D), weights (blocks·D, I), (blocks·D, D) and biases, with zeros up to aligned sizes."""
-    inputs, width = x.shape[-1], state[0].shape[-1]
-    more_inputs, more_width = spare(inputs, x.device), spare_units(width, x.device)
-    if not more_inputs and not more_width:
-        return x, tuple(state), list(weights)
+class GradientScale:
+    """The factor of the gradients inside a kernel; set when the backward pass enters the kernel."""
 
-    def rows(part: Tensor, columns: int) -> Tensor:
-        """Zeros below every block, and after every row."""
-        below = (0, columns, 0, more_width) if part.dim() == 2 else (0, more_width)
-        return F.pad(part.reshape(blocks, width, *part.shape[1:]), below).flatten(0, 1)
-
-    from_input, from_hidden, *biases = weights
-    filled = [rows(from_input, more_inputs), rows(from_hidden, more_width), *(rows(bias, 0) for bias in biases)]
-    return F.pad(x, (0, more_inputs)), tuple(F.pad(part, (0, more_width)) for part in state), filled
+    def __init__(self) -> None:
+        self.factor: Tensor | None = None
 
 
-def in_half_precision(
-    kernel: Kernel, x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], blocks: int
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """kernel(x, state, weights) under autocast or of halves, aligned and with gradients to scale."""
-    width = state[0].shape[-1]
-    dtype = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-    out, after = with_scaled_gradients(kernel, *filled_up(x, state, weights, blocks), dtype)
-    return out[..., :width], tuple(part[..., :width] for part in after)
+class _Unscale(torch.autograd.Function):
+    """The inputs of a kernel; the backward pass scales their gradients down again."""
+
+    @staticmethod
+    def forward(ctx: Any, scale: GradientScale, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.scale = scale
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        factor = ctx.scale.factor
+        return None, *(None if gradient is None else (gradient / factor).to(gradient.dtype) for gradient in gradients)
+
+
+class _ScaleUp(torch.autograd.Function):
+    """The outputs of a kernel as `dtype`; the backward pass scales their largest gradient to about one."""
+
+    @staticmethod
+    def forward(ctx: Any, scale: GradientScale, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.scale, ctx.dtypes = scale, [tensor.dtype for tensor in tensors]
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.to(dtype, copy=True) for tensor in tensors)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        largest = torch.stack([gradient.abs().amax() for gradient in gradients if gradient is not None]).amax()
+        _, exponent = torch.frexp(largest.float())
+        # A power of two within the range of float32; the exponent of zero is zero.
+        factor = torch.ldexp(torch.ones_like(largest, dtype=torch.float32), -exponent.clamp(-100, 100))
+        ctx.scale.factor = factor
+        scaled = (
+            None if gradient is None else (gradient * factor).to(dtype)
+            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
+        )
+        return None, None, *scaled

@@ -7,22 +7,16 @@ are an operator of torch, so that compiled code may hold them.
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dragoman.kernels.triton_support import HAS_TRITON
+
 LONGEST = 64  # positions on either side that fit into registers
 DEPTHS = (16, 32, 64, 128)
 HALF = (torch.bfloat16, torch.float16)
-
-
-@cache
-def has_triton() -> bool:
-    """Whether kernels can be compiled."""
-    return find_spec("triton") is not None
 
 
 def half_of(x: Tensor) -> torch.dtype | None:
@@ -43,7 +37,7 @@ def suits(query: Tensor, key: Tensor, mask: Tensor | None) -> bool:
         and query.shape[3] in DEPTHS
         and query.shape[0] == key.shape[0]
         and (mask is None or (mask.dim() == 4 and mask.shape[:3] == (key.shape[0], 1, 1)))
-        and has_triton()
+        and HAS_TRITON
     )
 
 
@@ -63,7 +57,7 @@ def attend_short(
 def suits_packed(packed: Tensor, depth: int) -> bool:
     """Whether `attend_packed` serves: queries, keys and values side by side (B, T, (H + 2K)·d) in half precision."""
     fits = packed.dtype in HALF and packed.shape[1] <= LONGEST and depth in DEPTHS
-    return packed.is_cuda and fits and packed.stride(2) == 1 and has_triton()
+    return packed.is_cuda and fits and packed.stride(2) == 1 and HAS_TRITON
 
 
 def attend_packed(
@@ -79,7 +73,7 @@ def shares(query: Tensor, key: Tensor) -> bool:
     """Whether `attend_shared` serves: hypotheses (N, H, 1, d) over what those of their source wrote (B, K, C·k, d)."""
     rows = query.shape[0] // key.shape[0] * (query.shape[1] // key.shape[1])
     half = query.dtype in HALF and query.dtype == key.dtype
-    return query.is_cuda and half and query.shape[3] in DEPTHS and rows <= LONGEST and has_triton()
+    return query.is_cuda and half and query.shape[3] in DEPTHS and rows <= LONGEST and HAS_TRITON
 
 
 def attend_shared(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.kernels.short_attention import has_triton
+from dragoman.kernels.triton_support import HAS_TRITON
 
 CHUNK = 64
 WORTH = 2048  # columns
@@ -23,10 +23,10 @@ def in_chunks(scores: Tensor) -> bool:
 def suits(weight: Tensor, size: int) -> bool:
     """Whether a kernel of ours finds the best of so many scores of a model with such weights."""
     precise = weight.dtype in (torch.float32, torch.bfloat16, torch.float16)
-    return weight.is_cuda and precise and size <= LARGEST and has_triton()
+    return weight.is_cuda and precise and size <= LARGEST and HAS_TRITON
 
 
-def first_best(scores: Tensor) -> Tensor:
+def argmax(scores: Tensor) -> Tensor:
     """argmax over the last axis of (N, V)."""
     if not in_chunks(scores):
         return scores.argmax(-1)
@@ -42,7 +42,7 @@ def first_best(scores: Tensor) -> Tensor:
     return place * CHUNK + inside.argmax(-1)
 
 
-def best(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def topk(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """topk over the last axis of (N, V): values and places, the best first.
 
     The best `count` lie in the `count` chunks with the highest maxima, or in the rest that fills no chunk.

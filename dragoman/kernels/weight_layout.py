@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 
-def for_few_rows(model: nn.Module) -> None:
+def lay_out_for_decoding(model: nn.Module) -> None:
     """Lay the matrices of linear layers so that a few rows are multiplied fast; shapes and values stay.
 
     Decoding multiplies one row a hypothesis. OpenBLAS, which torch has where there is no Intel library, then spends

@@ -12,18 +12,16 @@ from torch.nn import functional as F
 
 from dragoman.kernels import short_attention
 from dragoman.kernels.cpu_attention import attend_small, suits
-from dragoman.kernels.deferred_gradients import DIRECT, Products
+from dragoman.kernels.cpu_dropout import dropout as apply_dropout
 from dragoman.layers.attention_scores import SCORES
-from dragoman.layers.blocks import glorot
-from dragoman.layers.dropout import drop
-from dragoman.layers.linear import Linear
+from dragoman.layers.linear import Linear, glorot
 
 Observer = Callable[[nn.Module, Tensor], None]
 _observer: ContextVar[Observer | None] = ContextVar("attention_observer", default=None)
 
 
 @contextmanager
-def observing(observer: Observer) -> Iterator[None]:
+def observe_attention(observer: Observer) -> Iterator[None]:
     """Show every attention weight computed inside the block to `observer(module, weights)`."""
     token = _observer.set(observer)
     try:
@@ -112,7 +110,7 @@ def attend(
         if hypotheses > 1:
             seen = seen.view(-1, heads, hypotheses, length, key.shape[2]).transpose(1, 2).flatten(0, 1)
         show(module, F.pad(seen, (dropped, 0)))  # (N, H, T, S)
-        out = drop(weights, dropout) @ value
+        out = apply_dropout(weights, dropout) @ value
     if hypotheses > 1:
         out = out.view(-1, heads, hypotheses, length, depth).transpose(1, 2)
         out = out.reshape(rows, heads, length, depth)
@@ -135,7 +133,7 @@ Cache = tuple[Tensor, ...]  # of a layer; of softmax attention the keys and valu
 class CrossAttention(nn.Module):
     """Multi-head attention over an encoder's memory (FIELD D8); keys and values are projected once."""
 
-    reads_memory = True  # its weights are an alignment of target and source
+    is_cross_attention = True  # its weights are an alignment of target and source
 
     def __init__(
         self,
@@ -164,14 +162,15 @@ class CrossAttention(nn.Module):
         key, value = (split_heads(part, self.key_heads) for part in (self.key(keys), self.value(values)))
         return self.score.key(key), value
 
-    def forward(self, x: Tensor, memory: Cache, mask: Tensor, products: Products = DIRECT) -> Tensor:
+    def forward(self, x: Tensor, memory: Cache, mask: Tensor) -> Tensor:
         """(N, T, D) queries over the memory of their source; mask (B, S)."""
         out = attend(
             self,
-            self.score.query(split_heads(products.map(self.query, x), self.heads)),
+            self.score.query(split_heads(self.query(x), self.heads)),
             *memory,
             mask=mask[:, None, None, :],
             dropout=self.dropout if self.training else 0.0,
             scale=self.score.scale,
         )
-        return products.map(self.output, join_heads(out))
+        joined: Tensor = self.output(join_heads(out))
+        return joined

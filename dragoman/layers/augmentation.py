@@ -24,10 +24,10 @@ class NoAugmentationConfig:
 
 
 @dataclass(frozen=True)
-class MaskingConfig:
+class SpecAugmentConfig:
     """Stretches of time and bands silenced (SpecAugment, Park et al. 2019), and rows changed like other voices."""
 
-    kind: ClassVar[str] = "masking"
+    kind: ClassVar[str] = "specaugment"
     times: SizeOrNone = setting(2, help="stretches of time silenced in every row")
     time_share: Amount = setting(0.05, help="longest such stretch, as a share of the row")
     bands: SizeOrNone = setting(2, help="bands of features silenced in every row")
@@ -39,7 +39,7 @@ class MaskingConfig:
 
 
 @dataclass(frozen=True)
-class LineChangesConfig:
+class LineAugmentConfig:
     """Lines of text squeezed, slanted, moved up or down, inked more or less, and speckled."""
 
     kind: ClassVar[str] = "line"
@@ -52,7 +52,7 @@ class LineChangesConfig:
 
 
 @dataclass(frozen=True)
-class PictureChangesConfig:
+class ImageAugmentConfig:
     """Pictures moved or cut a little, brighter or darker, with more or less contrast, and mirrored."""
 
     kind: ClassVar[str] = "picture"
@@ -64,7 +64,7 @@ class PictureChangesConfig:
     colour: Amount = setting(0.0, help="most by which each of the three colours is made stronger or weaker, as a share")
 
 
-AugmentationConfig = NoAugmentationConfig | MaskingConfig | LineChangesConfig | PictureChangesConfig
+AugmentationConfig = NoAugmentationConfig | SpecAugmentConfig | LineAugmentConfig | ImageAugmentConfig
 
 
 def spans(rows: int, lengths: Tensor, count: int, share: float, size: int) -> Tensor:
@@ -81,10 +81,10 @@ def spans(rows: int, lengths: Tensor, count: int, share: float, size: int) -> Te
     return ((places >= first[:, :, None]) & (places < (first + widths)[:, :, None])).any(1)
 
 
-class Masking(nn.Module):
+class SpecAugment(nn.Module):
     """What is silenced becomes 0, the mean of features that were normalised."""
 
-    def __init__(self, config: MaskingConfig) -> None:
+    def __init__(self, config: SpecAugmentConfig) -> None:
         super().__init__()
         self.config = config
 
@@ -147,10 +147,10 @@ def leaning(x: Tensor, squeeze: float, stretch: float, slant: float) -> Tensor:
     return nn.functional.grid_sample(x[:, None], places, align_corners=True)[:, 0]
 
 
-class LineChanges(nn.Module):
+class LineAugment(nn.Module):
     """Ink stays where a row is real; paper is 0."""
 
-    def __init__(self, config: LineChangesConfig) -> None:
+    def __init__(self, config: LineAugmentConfig) -> None:
         super().__init__()
         self.config = config
 
@@ -177,10 +177,10 @@ def zoomed(places: Tensor, share: float) -> Tensor:
     return (first + places * kept).round().long()
 
 
-class PictureChanges(nn.Module):
+class ImageAugment(nn.Module):
     """Colours are numbers from 0 to 1; what comes in from beyond an edge repeats it."""
 
-    def __init__(self, config: PictureChangesConfig) -> None:
+    def __init__(self, config: ImageAugmentConfig) -> None:
         super().__init__()
         self.config = config
 
@@ -220,9 +220,9 @@ class AsItIs(nn.Module):
 
 AUGMENTATIONS: dict[type, Any] = {
     NoAugmentationConfig: AsItIs,
-    MaskingConfig: Masking,
-    LineChangesConfig: LineChanges,
-    PictureChangesConfig: PictureChanges,
+    SpecAugmentConfig: SpecAugment,
+    LineAugmentConfig: LineAugment,
+    ImageAugmentConfig: ImageAugment,
 }
 
 

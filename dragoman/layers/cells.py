@@ -1,15 +1,14 @@
-"""Recurrent cells (FIELD B1–B5, B9), one contract: `cell(x, state) -> (y, state)`.
+"""Recurrent cells: `cell(x, state) -> (output, state)`.
 
-A state is a tuple of (N, D) tensors whose first is the output. A step is `advance(project(x), state)`: what the input
-adds to the gates does not depend on the state, so `sequence` projects all steps in one product and only then walks
-through time: by torch's own kernel where that is the fastest (`BY_TORCH`), by our walk (`walk.py`) everywhere else.
-`loop` says the same by plain steps, and tests hold all of them against each other. A cell holds one bias per gate
-(torch's own layers carry two that always add up).
+A state is a tuple of tensors (N, D); the first is the output. A step is `step(project(x), state)`. The projection of
+the input does not depend on the state, so `sequence` projects all steps in one product and then runs the recurrence: by
+torch's kernel where that is fastest (`kernels.torch_rnn`), by our own (`kernels.fused_rnn`) otherwise. `plain_loop`
+computes the same step by step, and tests compare all of them. A cell has one bias per gate; torch's layers have two
+that are always added.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -19,37 +18,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import setting
-from dragoman.kernels.deferred_gradients import DIRECT, Products
-from dragoman.kernels.fused_rnn import (
-    CoupledWalk,
-    GRUBeforeWalk,
-    GRUWalk,
-    LSTMWalk,
-    NormalisedWalk,
-    PeepholeWalk,
-    Walk,
-    stepped,
-    walked,
-)
-from dragoman.kernels.half_precision_rnn import in_half_precision
-
-# cuDNN would like all weights of a layer in one block; they are small, and gathering them costs nothing that shows.
-warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+from dragoman.kernels.deferred_gradients import deferring, linear
+from dragoman.kernels.fused_gru import FusedGRU, FusedGRUResetBefore
+from dragoman.kernels.fused_lstm import FusedCoupledLSTM, FusedLayerNormLSTM, FusedLSTM, FusedPeepholeLSTM
+from dragoman.kernels.fused_rnn import FusedRNN, fused_rnn, fused_rnn_step
+from dragoman.kernels.torch_rnn import torch_is_faster, torch_rnn
 
 CellState = tuple[Tensor, ...]  # each (N, D); the first is the output
 
-Start = Literal["orthogonal", "identity", "uniform"]
-START = "how W_hh starts, gate by gate: lengths kept (orthogonal, identity) or uniform within 1/√width"
-FORGET_BIAS = "bias of the forget gate at the start; above 0 it stands open, so that gradients reach far back"
+RecurrentInit = Literal["orthogonal", "identity", "uniform"]
+RECURRENT_INIT = "initial W_hh of every gate: orthogonal, identity, or uniform within 1/√width"
+FORGET_BIAS = "initial bias of the forget gate; above 0 the gate is open, so that gradients flow far back"
 
 
 @dataclass(frozen=True)
-class PlainConfig:
-    """The plain cell of Elman 1990; with relu and an identity start, that of Le et al. 2015."""
+class RNNConfig:
+    """The cell of Elman 1990; with relu and an identity matrix, that of Le et al. 2015."""
 
-    kind: ClassVar[str] = "plain"
-    activation: Literal["tanh", "relu"] = setting("tanh", help="what bends the new state")
-    start: Start = setting("orthogonal", help=START)
+    kind: ClassVar[str] = "rnn"
+    activation: Literal["tanh", "relu"] = setting("tanh", help="activation of the new state")
+    recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
 
 @dataclass(frozen=True)
@@ -58,34 +46,34 @@ class LSTMConfig:
 
     kind: ClassVar[str] = "lstm"
     forget_bias: float = setting(1.0, help=FORGET_BIAS)
-    start: Start = setting("orthogonal", help=START)
+    recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
 
 @dataclass(frozen=True)
 class PeepholeLSTMConfig:
-    """An LSTM whose gates also see the memory they guard, Gers and Schmidhuber 2000."""
+    """An LSTM whose gates also read the memory cell, Gers and Schmidhuber 2000."""
 
     kind: ClassVar[str] = "peephole-lstm"
     forget_bias: float = setting(1.0, help=FORGET_BIAS)
-    start: Start = setting("orthogonal", help=START)
+    recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
 
 @dataclass(frozen=True)
 class CoupledLSTMConfig:
-    """An LSTM that writes exactly as much as it forgets, Greff et al. 2017: a quarter fewer parameters."""
+    """An LSTM with coupled input and forget gates, i = 1 − f, Greff et al. 2017: a quarter fewer parameters."""
 
     kind: ClassVar[str] = "coupled-lstm"
     forget_bias: float = setting(1.0, help=FORGET_BIAS)
-    start: Start = setting("orthogonal", help=START)
+    recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
 
 @dataclass(frozen=True)
-class NormalisedLSTMConfig:
+class LayerNormLSTMConfig:
     """An LSTM with layer norm inside, Ba et al. 2016."""
 
-    kind: ClassVar[str] = "normalised-lstm"
+    kind: ClassVar[str] = "layer-norm-lstm"
     forget_bias: float = setting(1.0, help=FORGET_BIAS)
-    start: Start = setting("orthogonal", help=START)
+    recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
 
 @dataclass(frozen=True)
@@ -96,11 +84,11 @@ class GRUConfig:
     reset: Literal["after", "before"] = setting(
         "after", help="reset gate after the product with W_hh (torch, cuDNN) or before it (the paper)"
     )
-    activation: Literal["tanh", "relu", "gelu", "silu"] = setting("tanh", help="what bends the candidate")
-    start: Start = setting("orthogonal", help=START)
+    activation: Literal["tanh", "relu", "gelu", "silu"] = setting("tanh", help="activation of the candidate")
+    recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
 
-CellConfig = PlainConfig | LSTMConfig | PeepholeLSTMConfig | CoupledLSTMConfig | NormalisedLSTMConfig | GRUConfig
+CellConfig = RNNConfig | LSTMConfig | PeepholeLSTMConfig | CoupledLSTMConfig | LayerNormLSTMConfig | GRUConfig
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -108,9 +96,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "silu": F.silu,
 }
-# Where torch's own kernel for a whole sequence beats our walk, by device; measured by benchmarks/recurrence.py.
-BY_TORCH: dict[str, frozenset[str]] = {"cpu": frozenset(), "cuda": frozenset({"plain", "lstm", "gru"})}
-STARTS: dict[str, Callable[[Tensor], Tensor]] = {
+INITIALISERS: dict[str, Callable[[Tensor], Tensor]] = {
     "orthogonal": nn.init.orthogonal_,
     "identity": nn.init.eye_,
     "uniform": lambda block: nn.init.uniform_(block, -(block.shape[1] ** -0.5), block.shape[1] ** -0.5),
@@ -118,15 +104,15 @@ STARTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Cell(nn.Module):
-    """What all cells share: `blocks` of weight rows, one per gate or candidate, and the walk through time."""
+    """What all cells share: one block of weight rows per gate or candidate, and how sequences are computed."""
 
     blocks: int
-    parts: int  # tensors in the state
-    walk: type[Walk]
-    bend = "tanh"  # what bends the candidate
-    by_torch = ""  # the name of torch's kernel for whole sequences, if there is one
+    num_states: int  # tensors in the state
+    fused: type[FusedRNN]
+    activation_name = "tanh"  # of the candidate
+    torch_kernel = ""  # the name of torch's function for whole sequences, if there is one
 
-    def __init__(self, inputs: int, width: int, start: Start) -> None:
+    def __init__(self, inputs: int, width: int, recurrent_init: RecurrentInit) -> None:
         super().__init__()
         self.inputs, self.width = inputs, width
         self.input_weight = nn.Parameter(torch.empty(self.blocks * width, inputs))
@@ -135,246 +121,252 @@ class Cell(nn.Module):
         for block in self.input_weight.chunk(self.blocks):
             nn.init.xavier_uniform_(block)
         for block in self.hidden_weight.chunk(self.blocks):
-            STARTS[start](block)
+            INITIALISERS[recurrent_init](block)
 
     def start(self, rows: int) -> CellState:
-        """The state before anything was read."""
-        return tuple(self.bias.new_zeros(rows, self.width) for _ in range(self.parts))
+        """The state before the first step: zeros."""
+        return tuple(self.bias.new_zeros(rows, self.width) for _ in range(self.num_states))
 
     def project(self, x: Tensor) -> Tensor:
-        """What the input adds to every block, bias included: (…, I) → (…, blocks·D)."""
+        """W_ih x + b: (…, I) → (…, blocks·D)."""
         return F.linear(x, self.input_weight, self.bias)
 
-    def multiply(self, x: Tensor, products: Products = DIRECT) -> Tensor:
-        """`project` but for `settle`; of the first entries of the inputs alone, where x has no more."""
-        return products.linear(x, self.input_weight[:, : x.shape[-1]], self.bias)
+    def input_product(self, x: Tensor) -> Tensor:
+        """`project` before `finish_projection`; where x is narrower than the input, of its first entries only."""
+        return linear(x, self.input_weight[:, : x.shape[-1]], self.bias)
 
-    def settle(self, product: Tensor) -> Tensor:
-        """What is left to do once all of the input was multiplied."""
+    def finish_projection(self, product: Tensor) -> Tensor:
+        """What follows after the product of the whole input: nothing, but for a norm in some cells."""
         return product
 
-    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
-        """The state one step later; projected (N, blocks·D)."""
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        """The state after one step, by the equations of the cell; projected (N, blocks·D)."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """One step: x (N, I) → output (N, D)."""
-        state = self.advance(self.project(x), state)
+        """One step: x (N, I) → output (N, D) and the state after it."""
+        state = self.step(self.project(x), state)
         return state[0], state
 
-    def step(self, projected: Tensor, state: CellState, products: Products) -> CellState:
-        """`advance` as one step of autograd, for a loop that something else takes part in."""
-        if products is DIRECT or self.walk is GRUBeforeWalk:  # which multiplies twice a step
-            return self.advance(projected, state, products)
-        return stepped(
-            self.walk, projected, products.linear(state[0], self.hidden_weight), state, self.extras(), self.bend
-        )
+    def run(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
+        """x (N, T, I), T ≥ 1 → outputs (N, T, D) and the state after them; one step needs no set-up of a sequence."""
+        if x.shape[1] > 1:
+            return self.sequence(x, state)
+        if deferring():
+            after = self.fused_step(self.finish_projection(self.input_product(x[:, 0])), state)
+            return after[0][:, None], after
+        out, after = self(x[:, 0], state)
+        return out[:, None], after
+
+    def stepper(self, x: Tensor) -> Callable[[int, Tensor, CellState], CellState]:
+        """A function (t, context, state) → state of a step with the input [x_t; context], for a loop over time.
+
+        x (N, T, X) is known before the loop. W [x; c] = W_x x + W_c c, so one product computes W_x x of all steps.
+        """
+        if x.shape[1] == 1:
+            return lambda t, context, state: self(torch.cat([x[:, t], context], -1), state)[1]
+        projected = self.input_product(x.transpose(0, 1)).unbind(0)  # T times (N, blocks·D)
+        weight = self.input_weight[:, x.shape[-1] :]
+
+        def step(t: int, context: Tensor, state: CellState) -> CellState:
+            return self.fused_step(self.finish_projection(projected[t] + linear(context, weight)), state)
+
+        return step
+
+    def fused_step(self, projected: Tensor, state: CellState) -> CellState:
+        """`step` as one autograd function, inside a loop that defers gradients."""
+        if not deferring() or self.fused is FusedGRUResetBefore:  # which multiplies twice per step
+            return self.step(projected, state)
+        product = linear(state[0], self.hidden_weight)
+        return fused_rnn_step(self.fused, projected, product, state, self.extras(), self.activation_name)
 
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """Every step of x (N, T, I) → outputs (N, T, D) and the state after the last."""
-        if self.by_torch in BY_TORCH.get(x.device.type, ()):
-            if torch.is_autocast_enabled(x.device.type) or x.dtype.itemsize == 2:
-                return in_half_precision(self.torchs, x, state, self._weights(), self.blocks)
-            return self.torchs(x, state, self._weights())
-        states = self.states(x, state)
+        """All steps of x (N, T, I) → outputs (N, T, D) and the state after the last."""
+        if torch_is_faster(self.torch_kernel, x):
+            return torch_rnn(self.torch_kernel, x, state, self.torch_weights(), self.training)
+        states = self.all_states(x, state)
         return states[0], tuple(part[:, -1] for part in states)
 
-    def states(self, x: Tensor, state: CellState) -> CellState:
-        """The whole state after every step of x (N, T, I), each part (N, T, D)."""
-        if torch.compiler.is_compiling():  # a compiler sees through plain steps, and fuses them itself
-            return self.loop(x, state)
+    def all_states(self, x: Tensor, state: CellState) -> CellState:
+        """The whole state after every step of x (N, T, I), each tensor (N, T, D)."""
+        if torch.compiler.is_compiling():  # a compiler fuses plain steps itself
+            return self.plain_loop(x, state)
         projected = self.project(x.transpose(0, 1))
-        states = walked(self.walk, projected, self.hidden_weight, state, self.extras(), self.bend)
-        # A walk keeps at least float32, also of a model that is in half precision as a whole.
+        states = fused_rnn(self.fused, projected, self.hidden_weight, state, self.extras(), self.activation_name)
+        # The fused recurrence keeps states in at least float32, also of a model in half precision.
         return tuple(part.transpose(0, 1).to(self.bias.dtype) for part in states)
 
-    def loop(self, x: Tensor, state: CellState) -> CellState:
-        """`states` by plain steps, time first in the product so that every step is contiguous."""
+    def plain_loop(self, x: Tensor, state: CellState) -> CellState:
+        """`all_states` step by step; time first in the product, so that every step is contiguous."""
         steps = []
         for projected in self.project(x.transpose(0, 1)).unbind(0):  # (N, blocks·D)
-            state = self.advance(projected, state)
+            state = self.step(projected, state)
             steps.append(state)
         return tuple(torch.stack(part, 1) for part in zip(*steps, strict=True))
 
-    def torchs(self, x: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
-        """`sequence` by torch's own kernel, with weights as `_weights` gives them."""
-        raise NotImplementedError
-
     def extras(self) -> tuple[Tensor, ...]:
-        """Parameters beside weights and bias that a walk reads."""
+        """Parameters of the recurrence beside W_hh."""
         return ()
 
-    def _add_hidden(self, projected: Tensor, hidden: Tensor, products: Products) -> Tensor:
-        if products is DIRECT:
-            return torch.addmm(projected, hidden, self.hidden_weight.t())
-        return projected + products.linear(hidden, self.hidden_weight)
-
-    def _weights(self) -> list[Tensor]:
-        """In the order torch's kernels want them, with the second bias that we do not have."""
+    def torch_weights(self) -> list[Tensor]:
+        """Weights as torch's kernels expect them, with zeros for the second bias."""
         return [self.input_weight, self.hidden_weight, self.bias, torch.zeros_like(self.bias)]
 
+    def _add_hidden(self, projected: Tensor, hidden: Tensor) -> Tensor:
+        """projected + W_hh h'."""
+        if deferring():
+            return projected + linear(hidden, self.hidden_weight)
+        return torch.addmm(projected, hidden, self.hidden_weight.t())
 
-class PlainCell(Cell):
-    """h = tanh(W_hh h' + W_xh x + b) (FIELD B1)."""
 
-    blocks, parts = 1, 1
-    walk, by_torch = Walk, "plain"
+class RNNCell(Cell):
+    """h = tanh(W_hh h' + W_ih x + b)."""
 
-    def __init__(self, config: PlainConfig, inputs: int, width: int) -> None:
-        super().__init__(inputs, width, config.start)
-        self.activation, self.bend = ACTIVATIONS[config.activation], config.activation
-        self.fused = {"tanh": torch.rnn_tanh, "relu": torch.rnn_relu}[config.activation]
+    blocks, num_states = 1, 1
+    fused = FusedRNN
 
-    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
+    def __init__(self, config: RNNConfig, inputs: int, width: int) -> None:
+        super().__init__(inputs, width, config.recurrent_init)
+        self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
+        self.torch_kernel = f"rnn_{config.activation}"
+
+    def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, D)."""
-        return (self.activation(self._add_hidden(projected, state[0], products)),)
-
-    def torchs(self, x: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
-        """See Cell."""
-        start = state[0][None].contiguous()
-        out, hidden = self.fused(x, start, weights, True, 1, 0.0, self.training, False, True)
-        return out, (hidden[0],)
+        return (self.activation(self._add_hidden(projected, state[0])),)
 
 
 class LSTMCell(Cell):
-    """c = f⊙c' + i⊙ĉ, h = o⊙tanh(c) (FIELD B2); state (h, c), rows i, f, ĉ, o."""
+    """c = f⊙c' + i⊙ĉ, h = o⊙tanh(c); state (h, c), blocks i, f, ĉ, o."""
 
-    blocks, parts = 4, 2
-    walk, by_torch = LSTMWalk, "lstm"
+    blocks, num_states = 4, 2
+    fused, torch_kernel = FusedLSTM, "lstm"
 
     def __init__(self, config: LSTMConfig, inputs: int, width: int) -> None:
-        super().__init__(inputs, width, config.start)
+        super().__init__(inputs, width, config.recurrent_init)
         nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)  # Jozefowicz et al. 2015
 
-    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
+    def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 4D)."""
-        write, forget, candidate, output = self._add_hidden(projected, state[0], products).chunk(4, -1)
-        memory = torch.sigmoid(forget) * state[1] + torch.sigmoid(write) * torch.tanh(candidate)
+        ingate, forget, candidate, output = self._add_hidden(projected, state[0]).chunk(4, -1)
+        memory = torch.sigmoid(forget) * state[1] + torch.sigmoid(ingate) * torch.tanh(candidate)
         return torch.sigmoid(output) * torch.tanh(memory), memory
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """One step, x (N, I), with torch's fused cell."""
-        hidden, memory = torch.lstm_cell(x, list(state), *self._weights())
+        hidden, memory = torch.lstm_cell(x, list(state), *self.torch_weights())
         return hidden, (hidden, memory)
-
-    def torchs(self, x: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
-        """See Cell."""
-        start = [part[None].contiguous() for part in state]
-        out, hidden, memory = torch.lstm(x, start, weights, True, 1, 0.0, self.training, False, True)
-        return out, (hidden[0], memory[0])
 
 
 class PeepholeLSTMCell(Cell):
-    """f and i also read p⊙c', o reads p⊙c (FIELD B3); state (h, c), rows i, f, ĉ, o, peepholes i, f, o."""
+    """f and i also read p⊙c', o reads p⊙c; state (h, c), blocks i, f, ĉ, o, peepholes i, f, o."""
 
-    blocks, parts = 4, 2
-    walk = PeepholeWalk
+    blocks, num_states = 4, 2
+    fused = FusedPeepholeLSTM
 
     def __init__(self, config: PeepholeLSTMConfig, inputs: int, width: int) -> None:
-        super().__init__(inputs, width, config.start)
+        super().__init__(inputs, width, config.recurrent_init)
         nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)
-        self.peepholes = nn.Parameter(torch.zeros(3, width))  # shut: it starts as the LSTM without them
+        self.peepholes = nn.Parameter(torch.zeros(3, width))  # zeros: it starts as the LSTM without them
 
     def extras(self) -> tuple[Tensor, ...]:
         """The peepholes."""
         return (self.peepholes,)
 
-    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
+    def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 4D)."""
         hidden, memory = state
-        write, forget, candidate, output = self._add_hidden(projected, hidden, products).chunk(4, -1)
-        see_write, see_forget, see_output = self.peepholes.unbind()
-        write, forget = torch.sigmoid(write + see_write * memory), torch.sigmoid(forget + see_forget * memory)
-        memory = forget * memory + write * torch.tanh(candidate)
-        output = torch.sigmoid(output + see_output * memory)
+        ingate, forget, candidate, output = self._add_hidden(projected, hidden).chunk(4, -1)
+        peep_in, peep_forget, peep_out = self.peepholes.unbind()
+        ingate, forget = torch.sigmoid(ingate + peep_in * memory), torch.sigmoid(forget + peep_forget * memory)
+        memory = forget * memory + ingate * torch.tanh(candidate)
+        output = torch.sigmoid(output + peep_out * memory)
         return output * torch.tanh(memory), memory
 
 
 class CoupledLSTMCell(Cell):
-    """c = f⊙c' + (1−f)⊙ĉ, h = o⊙tanh(c) (FIELD B4); state (h, c), rows f, o, ĉ."""
+    """c = f⊙c' + (1−f)⊙ĉ, h = o⊙tanh(c); state (h, c), blocks f, o, ĉ."""
 
-    blocks, parts = 3, 2
-    walk = CoupledWalk
+    blocks, num_states = 3, 2
+    fused = FusedCoupledLSTM
 
     def __init__(self, config: CoupledLSTMConfig, inputs: int, width: int) -> None:
-        super().__init__(inputs, width, config.start)
+        super().__init__(inputs, width, config.recurrent_init)
         nn.init.constant_(self.bias.data[:width], config.forget_bias)
 
-    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
+    def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 3D)."""
-        forget, output, candidate = self._add_hidden(projected, state[0], products).chunk(3, -1)
+        forget, output, candidate = self._add_hidden(projected, state[0]).chunk(3, -1)
         forget, output, candidate = torch.sigmoid(forget), torch.sigmoid(output), torch.tanh(candidate)
         memory = candidate + forget * (state[1] - candidate)
         return output * torch.tanh(memory), memory
 
 
-class NormalisedLSTMCell(Cell):
+class LayerNormLSTMCell(Cell):
     """Gates from norm(W_x x) + norm(W_h h') + b, h = o⊙tanh(norm(c)): Ba et al. 2016, equations 20–22.
 
-    State (h, c), rows i, f, ĉ, o. The first two norms have no shift of their own, for b is one.
+    State (h, c), blocks i, f, ĉ, o. The first two norms have no bias of their own, because b is one.
     """
 
-    blocks, parts = 4, 2
-    walk = NormalisedWalk
+    blocks, num_states = 4, 2
+    fused = FusedLayerNormLSTM
 
-    def __init__(self, config: NormalisedLSTMConfig, inputs: int, width: int) -> None:
-        super().__init__(inputs, width, config.start)
+    def __init__(self, config: LayerNormLSTMConfig, inputs: int, width: int) -> None:
+        super().__init__(inputs, width, config.recurrent_init)
         nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)
         self.input_norm = nn.LayerNorm(4 * width, bias=False)
         self.hidden_norm = nn.LayerNorm(4 * width, bias=False)
         self.memory_norm = nn.LayerNorm(width)
 
     def project(self, x: Tensor) -> Tensor:
-        """What the input adds to every block, normalised: (…, I) → (…, 4D)."""
-        return self.settle(F.linear(x, self.input_weight))
+        """norm(W_ih x) + b: (…, I) → (…, 4D)."""
+        return self.finish_projection(F.linear(x, self.input_weight))
 
-    def multiply(self, x: Tensor, products: Products = DIRECT) -> Tensor:
-        """See Cell: the norm comes before the bias."""
-        return products.linear(x, self.input_weight[:, : x.shape[-1]])
+    def input_product(self, x: Tensor) -> Tensor:
+        """Without the bias, which is added after the norm."""
+        return linear(x, self.input_weight[:, : x.shape[-1]])
 
-    def settle(self, product: Tensor) -> Tensor:
-        """See Cell."""
+    def finish_projection(self, product: Tensor) -> Tensor:
+        """norm(W_ih x) + b."""
         normed: Tensor = self.input_norm(product)
         return normed + self.bias
 
     def extras(self) -> tuple[Tensor, ...]:
-        """The gain of W h', and gain and shift of the memory."""
+        """The gain of norm(W_hh h'), and gain and bias of norm(c)."""
         return self.hidden_norm.weight, self.memory_norm.weight, self.memory_norm.bias
 
-    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
+    def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 4D)."""
-        blocks = projected + self.hidden_norm(products.linear(state[0], self.hidden_weight))
-        write, forget, candidate, output = blocks.chunk(4, -1)
-        memory = torch.sigmoid(forget) * state[1] + torch.sigmoid(write) * torch.tanh(candidate)
+        blocks = projected + self.hidden_norm(linear(state[0], self.hidden_weight))
+        ingate, forget, candidate, output = blocks.chunk(4, -1)
+        memory = torch.sigmoid(forget) * state[1] + torch.sigmoid(ingate) * torch.tanh(candidate)
         return torch.sigmoid(output) * torch.tanh(self.memory_norm(memory)), memory
 
 
 class GRUCell(Cell):
-    """h = u⊙h' + (1−u)⊙ĥ (FIELD B5); rows r, u, ĥ.
+    """h = u⊙h' + (1−u)⊙ĥ; blocks r, u, ĥ.
 
-    ĥ = tanh(W x + r⊙(U h') + b) with the reset after the product, tanh(W x + U (r⊙h') + b) with it before.
+    ĥ = tanh(W x + r⊙(U h') + b) with the reset gate after the product, tanh(W x + U (r⊙h') + b) with the gate before.
     """
 
-    blocks, parts = 3, 1
+    blocks, num_states = 3, 1
 
     def __init__(self, config: GRUConfig, inputs: int, width: int) -> None:
-        super().__init__(inputs, width, config.start)
+        super().__init__(inputs, width, config.recurrent_init)
         self.before = config.reset == "before"
-        self.walk = GRUBeforeWalk if self.before else GRUWalk
-        self.fused = not self.before and config.activation == "tanh"
-        self.by_torch = "gru" if self.fused else ""
-        self.activation, self.bend = ACTIVATIONS[config.activation], config.activation
+        self.fused = FusedGRUResetBefore if self.before else FusedGRU
+        self.torch_kernel = "gru" if not self.before and config.activation == "tanh" else ""
+        self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
 
-    def advance(self, projected: Tensor, state: CellState, products: Products = DIRECT) -> CellState:
+    def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 3D)."""
         (hidden,), sizes = state, [2 * self.width, self.width]
         gates, candidate = torch.split(projected, sizes, -1)
         if self.before:
             gate_weight, candidate_weight = torch.split(self.hidden_weight, sizes)
-            reset, update = torch.sigmoid(gates + products.linear(hidden, gate_weight)).chunk(2, -1)
-            candidate = candidate + products.linear(reset * hidden, candidate_weight)
+            reset, update = torch.sigmoid(gates + linear(hidden, gate_weight)).chunk(2, -1)
+            candidate = candidate + linear(reset * hidden, candidate_weight)
         else:
-            to_gates, to_candidate = torch.split(products.linear(hidden, self.hidden_weight), sizes, -1)
+            to_gates, to_candidate = torch.split(linear(hidden, self.hidden_weight), sizes, -1)
             reset, update = torch.sigmoid(gates + to_gates).chunk(2, -1)
             candidate = candidate + reset * to_candidate
         candidate = self.activation(candidate)
@@ -382,28 +374,22 @@ class GRUCell(Cell):
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """One step, x (N, I), with torch's fused cell where there is one."""
-        if not self.fused:
+        if not self.torch_kernel:
             return super().forward(x, state)
-        hidden = torch.gru_cell(x, state[0], *self._weights())
+        hidden = torch.gru_cell(x, state[0], *self.torch_weights())
         return hidden, (hidden,)
-
-    def torchs(self, x: Tensor, state: CellState, weights: list[Tensor]) -> tuple[Tensor, CellState]:
-        """See Cell."""
-        start = state[0][None].contiguous()
-        out, hidden = torch.gru(x, start, weights, True, 1, 0.0, self.training, False, True)
-        return out, (hidden[0],)
 
 
 CELLS: dict[type, Callable[..., Cell]] = {
-    PlainConfig: PlainCell,
+    RNNConfig: RNNCell,
     LSTMConfig: LSTMCell,
     PeepholeLSTMConfig: PeepholeLSTMCell,
     CoupledLSTMConfig: CoupledLSTMCell,
-    NormalisedLSTMConfig: NormalisedLSTMCell,
+    LayerNormLSTMConfig: LayerNormLSTMCell,
     GRUConfig: GRUCell,
 }
 
 
 def build_cell(config: CellConfig, inputs: int, width: int) -> Cell:
-    """The cell a configuration asks for."""
+    """The cell of a configuration."""
     return CELLS[type(config)](config, inputs, width)

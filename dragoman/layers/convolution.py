@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from dragoman.layers.attention import attend
 
 
-class NormalisedConvolution(nn.Module):
+class WeightNormConvolution(nn.Module):
     """w = g · v / ‖v‖ for each output (Salimans and Kingma 2016, eq. 2); of kernel 1 it is a linear layer.
 
     `gain` is the variance a layer keeps: 4 before a gated linear unit, which quarters it, and 1 elsewhere, less
@@ -37,7 +37,7 @@ class NormalisedConvolution(nn.Module):
         return F.conv1d(x.transpose(1, 2), self.weight(), self.bias).transpose(1, 2)
 
 
-def surrounded(x: Tensor, mask: Tensor, kernel: int) -> Tensor:
+def pad_same(x: Tensor, mask: Tensor, kernel: int) -> Tensor:
     """Zeros on padding and around the ends, so that a kernel gives as many columns as it gets: (B, T+k−1, D)."""
     x = x * mask[:, :, None].to(x.dtype)
     return F.pad(x, (0, 0, (kernel - 1) // 2, kernel // 2))
@@ -49,12 +49,12 @@ class GatedConvolution(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.inputs, self.kernel = inputs, kernel
-        self.convolution = NormalisedConvolution(inputs, 2 * outputs, kernel, gain=4 * (1 - dropout))
+        self.convolution = WeightNormConvolution(inputs, 2 * outputs, kernel, gain=4 * (1 - dropout))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Every position sees both sides of it: (B, S, I), mask (B, S) → (B, S, O)."""
-        return F.glu(self.convolution(surrounded(self.dropout(x), mask, self.kernel)))
+        return F.glu(self.convolution(pad_same(self.dropout(x), mask, self.kernel)))
 
     def extend(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """New positions see themselves and the k−1 inputs before: (N, T, I), past (N, k−1, I) → (N, T, O)."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 
-class LinearChain(nn.Module):
+class LinearChainCRF(nn.Module):
     """Scores of neighbouring tags, and of the first and the last, beside what each word says of its own tag.
 
     Rows are real from the first word up to some last one. Nothing here looks at a number on the host.

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-NOTHING = float("-inf")
+NEG_INF = float("-inf")
 
 
-def collapsed(path: Tensor, lengths: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+def collapse(path: Tensor, lengths: Tensor, blank: int) -> tuple[Tensor, Tensor]:
     """Texts (B, T) of paths (B, T), filled up with the blank, and their sizes (B,); a row has `lengths` positions."""
     places = torch.arange(path.shape[1], device=path.device)
     before = F.pad(path, (1, 0), value=blank)[:, :-1]
@@ -24,7 +24,7 @@ def collapsed(path: Tensor, lengths: Tensor, blank: int) -> tuple[Tensor, Tensor
     return texts.masked_fill(places >= sizes[:, None], blank), sizes
 
 
-def needed_positions(texts: Tensor, sizes: Tensor) -> Tensor:
+def min_path_length(texts: Tensor, sizes: Tensor) -> Tensor:
     """How many positions the shortest path of each text (B, L) has: a blank must part equal neighbours; (B,)."""
     inside = torch.arange(1, texts.shape[1], device=texts.device) < sizes[:, None]
     return sizes + ((texts[:, 1:] == texts[:, :-1]) & inside).sum(1)
@@ -39,7 +39,7 @@ def with_blanks(texts: Tensor, blank: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def text_log_probability(
+def ctc_log_probability(
     log_probabilities: Tensor,  # (B, T, V)
     lengths: Tensor,  # (B,) positions that are real
     texts: Tensor,  # (B, k, L) several texts a row
@@ -52,12 +52,12 @@ def text_log_probability(
     emissions of a source are never repeated for its hypotheses, as `torch.nn.functional.ctc_loss` would need.
     """
     symbols, skips = with_blanks(texts, blank)
-    forward = log_probabilities.new_full(symbols.shape, NOTHING)
+    forward = log_probabilities.new_full(symbols.shape, NEG_INF)
     forward[:, :, 0] = 0.0
     for place in range(log_probabilities.shape[1]):
         emitted = log_probabilities[:, place].gather(1, symbols.flatten(1)).view_as(forward)
-        one = F.pad(forward[:, :, :-1], (1, 0), value=NOTHING)
-        two = F.pad(forward[:, :, :-2], (2, 0), value=NOTHING).masked_fill(~skips, NOTHING)
+        one = F.pad(forward[:, :, :-1], (1, 0), value=NEG_INF)
+        two = F.pad(forward[:, :, :-2], (2, 0), value=NEG_INF).masked_fill(~skips, NEG_INF)
         later = torch.logaddexp(torch.logaddexp(forward, one), two[:, :, : forward.shape[2]]) + emitted
         forward = torch.where((place < lengths)[:, None, None], later, forward)
     at_blank = forward.gather(2, 2 * sizes[:, :, None])[:, :, 0]
@@ -66,7 +66,7 @@ def text_log_probability(
 
 
 @torch.no_grad()
-def best_places(
+def viterbi_positions(
     log_probabilities: Tensor,  # (B, T, V)
     lengths: Tensor,  # (B,) positions that are real
     texts: Tensor,  # (B, L)
@@ -79,12 +79,12 @@ def best_places(
     """
     rows, longest = texts.shape
     symbols, skips = with_blanks(texts, blank)
-    best = log_probabilities.new_full(symbols.shape, NOTHING)
+    best = log_probabilities.new_full(symbols.shape, NEG_INF)
     best[:, 0] = 0.0
     steps = []  # how far each state lies behind the one it was reached from
     for place in range(log_probabilities.shape[1]):
-        one = F.pad(best[:, :-1], (1, 0), value=NOTHING)
-        two = F.pad(best[:, :-2], (2, 0), value=NOTHING).masked_fill(~skips, NOTHING)
+        one = F.pad(best[:, :-1], (1, 0), value=NEG_INF)
+        two = F.pad(best[:, :-2], (2, 0), value=NEG_INF).masked_fill(~skips, NEG_INF)
         later, step = torch.stack([best, one, two[:, : best.shape[1]]]).max(0)
         going = (place < lengths)[:, None]
         best = torch.where(going, later + log_probabilities[:, place].gather(1, symbols), best)
@@ -95,7 +95,7 @@ def best_places(
     first_places = texts.new_full((rows, longest + 1), len(steps))  # the last column is for blanks
     last_places = texts.new_full((rows, longest + 1), -1)
     for place in reversed(range(len(steps))):
-        spoken = (place < lengths) & (state % 2 == 1) & (scores > NOTHING)
+        spoken = (place < lengths) & (state % 2 == 1) & (scores > NEG_INF)
         column = torch.where(spoken, state // 2, longest)[:, None]
         here = torch.full_like(column, place)
         first_places.scatter_(1, column, here)  # going backwards, the earliest is written last

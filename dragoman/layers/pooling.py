@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Size, setting
 from dragoman.layers.attention import masked_softmax, show
-from dragoman.layers.blocks import glorot, mean_over
+from dragoman.layers.linear import glorot
+from dragoman.layers.masking import masked_mean
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Mean(nn.Module):
 
     def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
         """states (B, T, D), mask (B, T) → (B, D)."""
-        return mean_over(states, mask)
+        return masked_mean(states, mask)
 
 
 class Max(nn.Module):

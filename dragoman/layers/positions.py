@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from dragoman.config.settings import Range, setting
 from dragoman.errors import DataError
 from dragoman.layers.relative_positions import (
-    Relation,
     Relative,
     RelativeBias,
     RelativeBiasConfig,
     RelativeConfig,
+    RelativePositions,
     Rotary,
     RotaryConfig,
 )
@@ -52,11 +52,11 @@ class NoPositionsConfig:
     kind: ClassVar[str] = "none"
 
 
-AddedPositionsConfig = SinusoidalConfig | LearnedConfig | NoPositionsConfig  # for stacks without self-attention
-PositionsConfig = AddedPositionsConfig | RotaryConfig | RelativeConfig | RelativeBiasConfig
+AbsolutePositionsConfig = SinusoidalConfig | LearnedConfig | NoPositionsConfig  # for stacks without self-attention
+PositionsConfig = AbsolutePositionsConfig | RotaryConfig | RelativeConfig | RelativeBiasConfig
 
 
-class NotAdded(nn.Module):
+class NoAbsolutePositions(nn.Module):
     """Leaves embeddings as they are: for no positions, and for those told inside attention."""
 
     max_positions = None
@@ -157,31 +157,33 @@ def rows_from(table: Tensor, start: Tensor | int, length: int) -> Tensor:
     return table[start : start + length]
 
 
-ADDED: dict[type, Any] = {
+ABSOLUTE_POSITIONS: dict[type, Any] = {
     SinusoidalConfig: Sinusoidal,
     LearnedConfig: Learned,
-    RotaryConfig: NotAdded,
-    RelativeConfig: NotAdded,
-    RelativeBiasConfig: NotAdded,
-    NoPositionsConfig: NotAdded,
+    RotaryConfig: NoAbsolutePositions,
+    RelativeConfig: NoAbsolutePositions,
+    RelativeBiasConfig: NoAbsolutePositions,
+    NoPositionsConfig: NoAbsolutePositions,
 }
-RELATIONS: dict[type, Any] = {
+RELATIVE_POSITIONS: dict[type, Any] = {
     RotaryConfig: Rotary,
     RelativeConfig: Relative,
     RelativeBiasConfig: RelativeBias,
 }
 
 
-def added_positions(config: PositionsConfig, width: int) -> Sinusoidal | Learned | NotAdded:
+def build_absolute_positions(config: PositionsConfig, width: int) -> Sinusoidal | Learned | NoAbsolutePositions:
     """What the input of a stack adds to its embeddings."""
-    added: Sinusoidal | Learned | NotAdded = ADDED[type(config)](config, width)
+    added: Sinusoidal | Learned | NoAbsolutePositions = ABSOLUTE_POSITIONS[type(config)](config, width)
     return added
 
 
-def relations(config: PositionsConfig, layers: int, heads: int, depth: int, *, causal: bool) -> list[Relation]:
+def build_relative_positions(
+    config: PositionsConfig, layers: int, heads: int, depth: int, *, causal: bool
+) -> list[RelativePositions]:
     """What the self-attention of every layer is told; some kinds are one for the whole stack."""
-    if type(config) not in RELATIONS:
-        return [Relation() for _ in range(layers)]
-    kind = RELATIONS[type(config)]
+    if type(config) not in RELATIVE_POSITIONS:
+        return [RelativePositions() for _ in range(layers)]
+    kind = RELATIVE_POSITIONS[type(config)]
     made = [kind(config, heads, depth, causal) for _ in range(1 if kind.shared else layers)]
     return made * layers if kind.shared else made

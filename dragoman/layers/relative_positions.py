@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from dragoman.config.settings import Range, setting
 
 
-class Relation(nn.Module):
+class RelativePositions(nn.Module):
     """Nothing is told: attention compares what it is given."""
 
     shared: ClassVar[bool] = False  # one for all layers of a stack
 
-    def turn(self, x: Tensor, places: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, places: Tensor) -> Tensor:
         """Queries or keys (N, H, T, d) that stand at places (T,)."""
         return x
 
@@ -45,7 +45,7 @@ class RotaryConfig:
     )
 
 
-class Rotary(Relation):
+class Rotary(RelativePositions):
     """RoPE (FIELD E4; Su et al. 2021, eq. 34), with the halves of a head as pairs, as in Llama.
 
     The paper pairs neighbours: the same up to a permutation of the rows of the query and key matrices.
@@ -55,7 +55,7 @@ class Rotary(Relation):
         super().__init__()
         self.base = config.base
 
-    def turn(self, x: Tensor, places: Tensor) -> Tensor:
+    def rotate(self, x: Tensor, places: Tensor) -> Tensor:
         """x (N, H, T, d) with the pair (i, i + d/2) turned by place · base^(−2i/d)."""
         precise = torch.promote_types(x.dtype, torch.float32)
         depth = x.shape[-1]
@@ -74,7 +74,7 @@ class RelativeConfig:
     distance: Annotated[int, Range(1, None)] = setting(16, help="distances beyond this are taken as this")
 
 
-class Relative(Relation):
+class Relative(RelativePositions):
     """e_ij = q_i (k_j + a_{j−i})ᵀ / √d (FIELD E3; Shaw et al. 2018, eq. 4): keys only, one table for all heads.
 
     The paper's vectors for the values (eq. 3) are left out: its table 3 finds them to add nothing.
@@ -106,7 +106,7 @@ class RelativeBiasConfig:
             yield f"distance: found {self.distance}, expected more than half of buckets = {self.buckets}"
 
 
-class RelativeBias(Relation):
+class RelativeBias(RelativePositions):
     """The bias of T5 (Raffel et al. 2020, section 2.1): exact buckets near by, logarithmic ones further off.
 
     Encoders spend half of the buckets on each direction, decoders all of them on the past.

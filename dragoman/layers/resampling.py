@@ -23,7 +23,7 @@ class Upsample(nn.Module):
         return self.split(x).view(rows, self.factor * length, -1), mask.repeat_interleave(self.factor, 1)
 
 
-def resized(x: Tensor, lengths: Tensor, sizes: Tensor, longest: int) -> Tensor:
+def resize(x: Tensor, lengths: Tensor, sizes: Tensor, longest: int) -> Tensor:
     """Row b's first `lengths[b]` vectors stretched or squeezed to `sizes[b]` by linear interpolation.
 
     (B, S, D) → (B, longest, D). The ends of both rows lie on each other, as those of a picture that is scaled;

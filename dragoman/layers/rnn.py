@@ -31,7 +31,7 @@ def sequence_to_last(cell: Cell, x: Tensor, lengths: Tensor) -> tuple[Tensor, Ce
 
     Torch's kernels give the whole state after the last column only, so this is for our own walk alone.
     """
-    states = cell.states(x, cell.start(x.shape[0]))
+    states = cell.all_states(x, cell.start(x.shape[0]))
     return states[0], tuple(last_real(part, lengths) for part in states)
 
 
@@ -50,7 +50,7 @@ class VariationalDropout(nn.Module):
         return x * (keep / (1 - self.rate))
 
 
-class Layer(nn.Module):
+class RecurrentLayer(nn.Module):
     """norm(read(dropout(x))), and x itself added in a residual layer (FIELD B8); both kinds below say how they read."""
 
     def __init__(self, width: int, dropout: nn.Module | None, residual: bool, norm: bool) -> None:
@@ -73,7 +73,7 @@ class Layer(nn.Module):
         return out.masked_fill(~mask[:, :, None], 0.0), last
 
 
-class Unidirectional(Layer):
+class Unidirectional(RecurrentLayer):
     """One cell, reading forward or backward."""
 
     def __init__(
@@ -148,7 +148,7 @@ MERGES: dict[str, type[Concatenate] | type[Mean] | type[Projection]] = {
 }
 
 
-class Bidirectional(Layer):
+class Bidirectional(RecurrentLayer):
     """One cell reading forward and one backward, their outputs merged (FIELD B7)."""
 
     def __init__(

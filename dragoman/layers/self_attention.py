@@ -13,10 +13,9 @@ from dragoman.kernels import short_attention
 from dragoman.layers.attention import Cache, attend, join_heads, split_heads, watched
 from dragoman.layers.attention_scores import SCORES, Dot, ScaledDot
 from dragoman.layers.block_windows import Windows
-from dragoman.layers.blocks import glorot
-from dragoman.layers.linear import Linear
+from dragoman.layers.linear import Linear, glorot
 from dragoman.layers.linear_attention import attend_linear, extend_linear
-from dragoman.layers.relative_positions import Relation
+from dragoman.layers.relative_positions import RelativePositions
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class FullConfig:
     kind: ClassVar[str] = "full"
 
 
-class Shared(NamedTuple):
+class SharedCache(NamedTuple):
     """A cache that the k hypotheses of a source write side by side, so that nothing moves when they change places."""
 
     keys: Tensor  # (B, K, C·k, d): for each of C positions one entry a hypothesis
@@ -54,7 +53,7 @@ class SelfAttention(nn.Module):
         key_heads: int = 0,
         score: str = "scaled-dot",
         bias: bool = True,
-        relation: Relation | None = None,
+        relative: RelativePositions | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.key_heads, self.dropout = heads, key_heads or heads, dropout
@@ -62,7 +61,7 @@ class SelfAttention(nn.Module):
         self.project = Linear(width, width + 2 * self.key_heads * depth, bias=bias)
         self.output = Linear(width, width, bias=bias)
         self.score = SCORES[score](heads, depth)
-        self.relation = relation or Relation()
+        self.relative = relative or RelativePositions()
         glorot(self.project, gain=2**-0.5)  # as three square matrices
         glorot(self.output)
 
@@ -81,13 +80,13 @@ class SelfAttention(nn.Module):
         query, key, value = torch.split(projected, [width, key_width, key_width], -1)
         query, key = split_heads(query, self.heads), split_heads(key, self.key_heads)
         query, key = self.score.query(query), self.score.key(key)
-        query, key = self.relation.turn(query, places), self.relation.turn(key, places)
+        query, key = self.relative.rotate(query, places), self.relative.rotate(key, places)
         return query, key, split_heads(value, self.key_heads)
 
     def whole(self, projected: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor | None:
         """What heads read, side by side, where nothing stands between the projection and one kernel; else None."""
         depth = self.output.in_features // self.heads
-        untold = type(self.relation) is Relation and type(self.score) in (ScaledDot, Dot)
+        untold = type(self.relative) is RelativePositions and type(self.score) in (ScaledDot, Dot)
         if not (untold and type(self) is SelfAttention and short_attention.suits_packed(projected, depth)) or watched():
             return None
         dropout = self.dropout if self.training else 0.0
@@ -124,7 +123,7 @@ class SelfAttention(nn.Module):
             past, length = self.empty(x.shape[0], None, like=projected), 0
         places = length + torch.arange(new, device=x.device)
         query, key, value = self.parts(projected, places)
-        if isinstance(past, Shared):
+        if isinstance(past, SharedCache):
             return self.output(join_heads(self._extend_shared(query, key, value, past, places))), past
         if isinstance(length, Tensor):
             key, value = (cache.index_copy_(2, places, part) for cache, part in zip(past, (key, value), strict=True))
@@ -147,9 +146,9 @@ class SelfAttention(nn.Module):
         keep = self.first(length + new) - begin
         return self.output(join_heads(out)), (key[:, :, keep:], value[:, :, keep:])
 
-    def _extend_shared(self, query: Tensor, key: Tensor, value: Tensor, past: Shared, places: Tensor) -> Tensor:
+    def _extend_shared(self, query: Tensor, key: Tensor, value: Tensor, past: SharedCache, places: Tensor) -> Tensor:
         """One new position of every hypothesis, written into the cache of its source in place."""
-        unbiased = type(self.relation).bias is Relation.bias
+        unbiased = type(self.relative).bias is RelativePositions.bias
         if unbiased and short_attention.shares(query, past.keys) and not watched():
             scale = query.shape[3] ** -0.5 if self.score.scale is None else self.score.scale
             return short_attention.attend_shared(query, (key, value), past[:2], past.seen, places, scale)
@@ -196,7 +195,7 @@ class SelfAttention(nn.Module):
             key,
             value,
             mask=mask,
-            bias=self.relation.bias(query, spots - places[:, None], self.score.scale),
+            bias=self.relative.bias(query, spots - places[:, None], self.score.scale),
             causal=causal,
             dropout=self.dropout if self.training else 0.0,
             scale=self.score.scale,

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from dragoman.config.settings import Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.blocks import TokenEmbedding
+from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Loss, TokenScores
 from dragoman.models.encoders.elmo import ElmoEncoder, ElmoEncoderConfig

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dragoman.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.attention import observing
+from dragoman.layers.attention import observe_attention
 from dragoman.layers.augmentation import Augmentation, AugmentationConfig, NoAugmentationConfig
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Encoder, Loss, Memory, State, TokenScores
@@ -69,7 +69,7 @@ def with_attention(model: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor,
         if id(module) in inside:
             seen.setdefault(id(module), []).append(weights)
 
-    with observing(keep):
+    with observe_attention(keep):
         out = run()
     assert seen, "no attention over the memory was observed; compiled blocks show none"
     return out, [torch.cat(steps, 2) for steps in seen.values()]  # recurrent decoders attend once per step

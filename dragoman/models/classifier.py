@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from dragoman.config.settings import Share, SizeOrNone, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import UNK
-from dragoman.layers.blocks import drop_words, glorot
+from dragoman.layers.embeddings import word_dropout
+from dragoman.layers.linear import glorot
 from dragoman.layers.pooling import POOLINGS, MeanConfig, PoolingConfig
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
@@ -85,7 +86,7 @@ class PooledModel(BaseModel):
         """One vector (B, P) for each source (B, S)."""
         if self.training and self.config.word_dropout:
             share = self.config.word_dropout
-            source = drop_words(source, share, UNK, keep_below=4, keep_from=self.keep_from, keep=self.space)
+            source = word_dropout(source, share, UNK, keep_below=4, keep_from=self.keep_from, keep=self.space)
         memory = self.encoder(source, mask)
         out: Tensor = self.pooling(memory.values, memory.mask, memory.final[-1])
         return out

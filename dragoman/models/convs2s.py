@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from dragoman.config.settings import Share, Size, setting
-from dragoman.layers.blocks import TokenEmbedding
-from dragoman.layers.convolution import NormalisedConvolution
-from dragoman.layers.positions import AddedPositionsConfig, LearnedConfig, added_positions
+from dragoman.layers.convolution import WeightNormConvolution
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.positions import AbsolutePositionsConfig, LearnedConfig, build_absolute_positions
 
 SQRT_HALF = 0.5**0.5  # keeps the variance of a sum of two
 
@@ -26,7 +26,7 @@ class ConvS2SStackConfig:
     widths: tuple[Size, ...] = setting((), help="output channels layer by layer; replaces width")
     kernels: tuple[Size, ...] = setting((), help="kernel sizes layer by layer; replaces kernel")
     dropout: Share = setting(0.1, help="dropout on embeddings, before every convolution and on the output")
-    positions: AddedPositionsConfig = setting(LearnedConfig(), help="position embeddings")
+    positions: AbsolutePositionsConfig = setting(LearnedConfig(), help="position embeddings")
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
@@ -49,7 +49,7 @@ class ConvS2SInput(nn.Module):
     def __init__(self, config: ConvS2SStackConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
-        self.positions = added_positions(config.positions, config.embedding)
+        self.positions = build_absolute_positions(config.positions, config.embedding)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, start: Tensor | int) -> Tensor:
@@ -60,4 +60,4 @@ class ConvS2SInput(nn.Module):
 
 def shortcut(inputs: int, outputs: int) -> nn.Module:
     """The residual path of a layer: the identity, or a linear map where the sizes differ."""
-    return nn.Identity() if inputs == outputs else NormalisedConvolution(inputs, outputs)
+    return nn.Identity() if inputs == outputs else WeightNormConvolution(inputs, outputs)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from dragoman.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch, RiskCandidates
 from dragoman.data.tokenizers.base import PAD, SOS, UNK
-from dragoman.layers.blocks import Embedding, FirstRows, TokenEmbedding, build_embedding, drop_words
+from dragoman.layers.embeddings import Embedding, TokenEmbedding, build_embedding, word_dropout
+from dragoman.layers.linear import FirstRowsLinear
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Decoder, Encoder, Loss, Memory, State, TokenScores
 from dragoman.models.decoders.recurrent import (
@@ -164,7 +165,7 @@ class EncoderDecoder(BaseModel):
             target = build_embedding(target_vocabulary, config.decoder.embedding, PAD)
         self.encoder = build_encoder(config.encoder, source)
         self.decoder = build_decoder(config.decoder, target, self.encoder.width)
-        layer = FirstRows if tags else nn.Linear  # a table shared with the source ends in tags, which are not written
+        layer = FirstRowsLinear if tags else nn.Linear  # the rows after the vocabulary are tags of the source
         self.output = layer(self.decoder.width, target_vocabulary, bias=config.output_bias)
         self.cross_entropy = CrossEntropy()
         if config.output_bias:
@@ -209,7 +210,7 @@ class EncoderDecoder(BaseModel):
         """Encode sources (B, S)."""
         if self.training:
             share = self.config.word_dropout
-            source = drop_words(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
+            source = word_dropout(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
         return self.encoder(source, mask)
 
     def _hidden(self, inputs: Tensor, state: State) -> Tensor:
@@ -228,7 +229,7 @@ class EncoderDecoder(BaseModel):
     def _teacher_inputs(self, target: Tensor) -> Tensor:
         """The decoder's inputs under teacher forcing: <sos> and all target tokens but the last."""
         inputs = torch.cat([target.new_full((target.shape[0], 1), SOS), target[:, :-1]], 1)
-        return drop_words(inputs, self.config.word_dropout, UNK, keep_below=4) if self.training else inputs
+        return word_dropout(inputs, self.config.word_dropout, UNK, keep_below=4) if self.training else inputs
 
     def _scheduled_sampling(self, teacher: Tensor, state: State, probability: float, passes: int) -> Tensor:
         """Hidden vectors; each input is the teacher's with this probability, else sampled from the model.

@@ -22,8 +22,9 @@ from dragoman.config.settings import Range, Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment
 from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
-from dragoman.layers.blocks import ACTIVATIONS, FirstRows, TokenEmbedding, glorot
-from dragoman.layers.linear import Linear
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.feed_forward import ACTIVATIONS
+from dragoman.layers.linear import FirstRowsLinear, Linear, glorot
 from dragoman.models.contracts import Loss, Memory, TokenScores
 from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, full_precision
@@ -129,7 +130,7 @@ class MaskedLM(nn.Module):
         self.transform = Linear(width, width)
         self.activation = ACTIVATIONS[config.encoder.activation]
         self.transform_norm = nn.LayerNorm(width)
-        self.output = FirstRows(width, vocabulary)
+        self.output = FirstRowsLinear(width, vocabulary)
         self.output.weight = embedding.weight
         self.cross_entropy = CrossEntropy()
         nn.init.zeros_(self.output.bias)

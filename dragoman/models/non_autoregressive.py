@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from dragoman.config.settings import Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import PAD, UNK
-from dragoman.layers.blocks import FirstRows, TokenEmbedding, build_embedding, drop_words
+from dragoman.layers.embeddings import TokenEmbedding, build_embedding, word_dropout
+from dragoman.layers.linear import FirstRowsLinear
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import CTCEmissions, Encoder, LengthBeam, Loss, Memory, TokenScores
 from dragoman.models.decoders.feed_forward import FeedForwardStack, FeedForwardStackConfig
@@ -92,7 +93,7 @@ class NonAutoregressive(BaseModel):
         width = config.decoder.embedding
         self.alignment = ALIGNMENTS[type(config.alignment)](config.alignment, self.encoder.width, width)
         self.decoder = PARALLEL_DECODERS[type(config.decoder)](config.decoder, IdentityEmbedding(width))
-        layer = FirstRows if tags else nn.Linear  # a table shared with the source ends in tags, which are not written
+        layer = FirstRowsLinear if tags else nn.Linear  # the rows after the vocabulary are tags of the source
         self.output = layer(self.decoder.width, target_vocabulary, bias=False)
         if config.tie == "all":
             assert self.first_tag == target_vocabulary, "tied tables need one vocabulary"
@@ -116,7 +117,7 @@ class NonAutoregressive(BaseModel):
         """Encode sources (B, S)."""
         if self.training:
             share = self.config.word_dropout
-            source = drop_words(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
+            source = word_dropout(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
         return self.encoder(source, mask)
 
     def log_probabilities(self, vectors: Tensor, mask: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from dragoman.layers.attention_windows import MonotonicConfig
 from dragoman.layers.cells import GRUConfig
-from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, MonotonicConfig
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
+from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig
 from dragoman.models.contracts import Decoder, Encoder
 from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
 from dragoman.models.decoders.recurrent import (

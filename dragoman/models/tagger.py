@@ -14,8 +14,9 @@ from dragoman.config.settings import Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.collate import NO_TAG
 from dragoman.data.tokenizers.base import EOS, PAD, UNK
-from dragoman.layers.blocks import drop_words, glorot
-from dragoman.layers.crf import LinearChain
+from dragoman.layers.crf import LinearChainCRF
+from dragoman.layers.embeddings import word_dropout
+from dragoman.layers.linear import glorot
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
 from dragoman.models.encoders.character_words import CharacterWordsConfig
@@ -65,7 +66,7 @@ class Tagger(BaseModel):
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(self.encoder.width, tags)
         glorot(self.output)
-        self.chain = LinearChain(tags) if config.crf else None
+        self.chain = LinearChainCRF(tags) if config.crf else None
 
     @property
     def graph_blockers(self) -> list[str]:
@@ -77,7 +78,7 @@ class Tagger(BaseModel):
         source, starts = batch.source, batch.target[:, 1]
         if self.training and self.config.word_dropout:
             share = self.config.word_dropout
-            source = drop_words(source, share, UNK, keep_below=4, keep_from=self.keep_from, keep=self.space)
+            source = word_dropout(source, share, UNK, keep_below=4, keep_from=self.keep_from, keep=self.space)
         memory = self.encoder(source, batch.source_mask)
         states = memory.values
         if self.by_word:

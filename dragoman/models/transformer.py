@@ -10,11 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, Size, setting
+from dragoman.kernels.add_norm import add_norm
 from dragoman.layers.attention import Cache, CrossAttention
-from dragoman.layers.blocks import NORMS, FeedForward, GatedFeedForward, Residual, TokenEmbedding, mean_over
 from dragoman.layers.dropout import Dropout
-from dragoman.layers.positions import RELATIONS, PositionsConfig, SinusoidalConfig, added_positions, relations
-from dragoman.layers.relative_positions import Relation
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
+from dragoman.layers.masking import masked_mean
+from dragoman.layers.normalisation import NORMS
+from dragoman.layers.positions import (
+    RELATIVE_POSITIONS,
+    PositionsConfig,
+    SinusoidalConfig,
+    build_absolute_positions,
+    build_relative_positions,
+)
+from dragoman.layers.relative_positions import RelativePositions
 from dragoman.layers.self_attention import (
     SELF_ATTENTIONS,
     FullConfig,
@@ -60,7 +70,7 @@ class TransformerConfig:
         if self.key_heads and self.heads % self.key_heads:
             yield f"key_heads: found {self.key_heads}, expected 0 or a divisor of heads = {self.heads}"
         if isinstance(self.attention, LinearConfig):
-            if type(self.positions) in RELATIONS:
+            if type(self.positions) in RELATIVE_POSITIONS:
                 yield (
                     f"positions: found {self.positions.kind!r}, but linear attention never meets a single key, "
                     "expected 'sinusoidal', 'learned' or 'none'"
@@ -92,7 +102,7 @@ class TransformerInput(nn.Module):
     def __init__(self, config: TransformerConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
-        self.positions = added_positions(config.positions, config.width)
+        self.positions = build_absolute_positions(config.positions, config.width)
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, start: Tensor | int) -> Tensor:
@@ -101,12 +111,14 @@ class TransformerInput(nn.Module):
         return out
 
 
-def relations_of(config: TransformerConfig, *, causal: bool) -> list[Relation]:
+def relative_positions_of(config: TransformerConfig, *, causal: bool) -> list[RelativePositions]:
     """What the self-attention of every block is told about positions."""
-    return relations(config.positions, config.layers, config.heads, config.width // config.heads, causal=causal)
+    return build_relative_positions(
+        config.positions, config.layers, config.heads, config.width // config.heads, causal=causal
+    )
 
 
-def self_attention(config: TransformerConfig, relation: Relation) -> SelfAttention:
+def self_attention(config: TransformerConfig, relative: RelativePositions) -> SelfAttention:
     """The chosen kind, as a block needs it."""
     return SELF_ATTENTIONS[type(config.attention)](
         config.width,
@@ -116,7 +128,7 @@ def self_attention(config: TransformerConfig, relation: Relation) -> SelfAttenti
         key_heads=config.key_heads,
         score=config.score,
         bias=config.bias,
-        relation=relation,
+        relative=relative,
     )
 
 
@@ -126,33 +138,40 @@ def feed_forward(config: TransformerConfig) -> FeedForward | GatedFeedForward:
     return kind(config.width, config.feedforward, config.activation, config.feedforward_dropout, config.bias)
 
 
-def residual(config: TransformerConfig) -> Residual:
-    """The stream around a layer."""
-    return Residual(config.width, config.norm, config.dropout, config.norm_kind, config.bias)
+def build_norm(config: TransformerConfig) -> nn.Module:
+    """Layer norm or RMS norm."""
+    return NORMS[config.norm_kind](config.width, config.bias)
 
 
 def last_norm(config: TransformerConfig) -> nn.Module:
-    """In the pre-norm way the stream leaves the last block without a norm."""
-    return NORMS[config.norm_kind](config.width, config.bias) if config.norm == "pre" else nn.Identity()
+    """The norm after the last block; a post-norm block ends with its own."""
+    return build_norm(config) if config.norm == "pre" else nn.Identity()
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward."""
+    """Self-attention, then feed-forward (section 3.1)."""
 
     compile_in_training = True
 
-    def __init__(self, config: TransformerConfig, relation: Relation) -> None:
+    def __init__(self, config: TransformerConfig, relative: RelativePositions) -> None:
         super().__init__()
-        self.attention = self_attention(config, relation)
+        self.pre_norm = config.norm == "pre"
+        self.attention = self_attention(config, relative)
         self.feedforward = feed_forward(config)
-        self.around_attention = residual(config)
-        self.around_feedforward = residual(config)
+        self.attention_norm = build_norm(config)
+        self.feedforward_norm = build_norm(config)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        out = self.attention(self.around_attention.enter(x), mask)
-        x, entered = self.around_attention.join(x, out, self.around_feedforward)
-        return self.around_feedforward.leave(x, self.feedforward(entered))
+        if self.pre_norm:  # x + attention(norm(x)), then x + feedforward(norm(x))
+            out = self.attention(self.attention_norm(x), mask)
+            x, normed = add_norm(x, self.dropout(out), self.feedforward_norm)
+            x = x + self.dropout(self.feedforward(normed))
+        else:  # norm(x + attention(x)), then norm(x + feedforward(x))
+            _, x = add_norm(x, self.dropout(self.attention(x, mask)), self.attention_norm)
+            _, x = add_norm(x, self.dropout(self.feedforward(x)), self.feedforward_norm)
+        return x
 
 
 class TransformerEncoder(nn.Module):
@@ -162,7 +181,9 @@ class TransformerEncoder(nn.Module):
         super().__init__()
         self.width = config.width
         self.input = TransformerInput(config, embedding)
-        self.blocks = nn.ModuleList(EncoderBlock(config, relation) for relation in relations_of(config, causal=False))
+        self.blocks = nn.ModuleList(
+            EncoderBlock(config, relative) for relative in relative_positions_of(config, causal=False)
+        )
         self.norm = last_norm(config)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
@@ -171,17 +192,18 @@ class TransformerEncoder(nn.Module):
         for block in self.blocks:
             x = block(x, mask)
         x = self.norm(x)
-        return Memory(keys=x, values=x, mask=mask, final=(mean_over(x, mask),))
+        return Memory(keys=x, values=x, mask=mask, final=(masked_mean(x, mask),))
 
 
 class DecoderBlock(nn.Module):
-    """Self-attention over the past, attention over the memory, feed-forward."""
+    """Causal self-attention, attention over the memory, feed-forward (section 3.1)."""
 
     compile_in_training = True
 
-    def __init__(self, config: TransformerConfig, relation: Relation, memory_width: int) -> None:
+    def __init__(self, config: TransformerConfig, relative: RelativePositions, memory_width: int) -> None:
         super().__init__()
-        self.attention = self_attention(config, relation)
+        self.pre_norm = config.norm == "pre"
+        self.attention = self_attention(config, relative)
         self.cross = CrossAttention(
             config.width,
             config.heads,
@@ -192,18 +214,26 @@ class DecoderBlock(nn.Module):
             bias=config.bias,
         )
         self.feedforward = feed_forward(config)
-        self.around_attention = residual(config)
-        self.around_cross = residual(config)
-        self.around_feedforward = residual(config)
+        self.attention_norm = build_norm(config)
+        self.cross_norm = build_norm(config)
+        self.feedforward_norm = build_norm(config)
+        self.dropout = Dropout(config.dropout)
 
     def forward(
         self, x: Tensor, past: Cache, length: Tensor | int, memory: Cache, mask: Tensor
     ) -> tuple[Tensor, Cache]:
         """(N, T, D) → (N, T, D) and the longer cache."""
-        out, present = self.attention.extend(self.around_attention.enter(x), past, length)
-        x, entered = self.around_attention.join(x, out, self.around_cross)
-        x, entered = self.around_cross.join(x, self.cross(entered, memory, mask), self.around_feedforward)
-        return self.around_feedforward.leave(x, self.feedforward(entered)), present
+        if self.pre_norm:  # x + attention(norm(x)), x + cross(norm(x)), x + feedforward(norm(x))
+            out, cache = self.attention.extend(self.attention_norm(x), past, length)
+            x, normed = add_norm(x, self.dropout(out), self.cross_norm)
+            x, normed = add_norm(x, self.dropout(self.cross(normed, memory, mask)), self.feedforward_norm)
+            x = x + self.dropout(self.feedforward(normed))
+        else:  # norm(x + attention(x)), norm(x + cross(x)), norm(x + feedforward(x))
+            out, cache = self.attention.extend(x, past, length)
+            _, x = add_norm(x, self.dropout(out), self.attention_norm)
+            _, x = add_norm(x, self.dropout(self.cross(x, memory, mask)), self.cross_norm)
+            _, x = add_norm(x, self.dropout(self.feedforward(x)), self.feedforward_norm)
+        return x, cache
 
 
 class TransformerDecoder(nn.Module):
@@ -217,7 +247,7 @@ class TransformerDecoder(nn.Module):
         self.input = TransformerInput(config, embedding)
         self.max_positions = self.input.positions.max_positions
         self.blocks = nn.ModuleList(
-            DecoderBlock(config, relation, memory_width) for relation in relations_of(config, causal=True)
+            DecoderBlock(config, relative, memory_width) for relative in relative_positions_of(config, causal=True)
         )
         self.norm = last_norm(config)
 

@@ -15,7 +15,7 @@ from dragoman.data.tokenizers.base import PAD, Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.decoding.config import SearchConfig
-from dragoman.layers.blocks import build_embedding
+from dragoman.layers.embeddings import build_embedding
 from dragoman.models.classifier import ClassifierConfig, SeriesInput
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig

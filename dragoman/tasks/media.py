@@ -16,7 +16,7 @@ from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
-from dragoman.layers.augmentation import LineChangesConfig, MaskingConfig, NoAugmentationConfig, PictureChangesConfig
+from dragoman.layers.augmentation import ImageAugmentConfig, LineAugmentConfig, NoAugmentationConfig, SpecAugmentConfig
 from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
 from dragoman.tasks.base import MEDIA, Config, Task
@@ -32,9 +32,9 @@ READ_BY: dict[type, tuple[Any, ...]] = {
 }
 AUGMENTED_BY: dict[type, tuple[Any, ...]] = {
     NoAugmentationConfig: MEDIA,
-    MaskingConfig: (AudioConfig, LineImageConfig),
-    LineChangesConfig: (LineImageConfig,),
-    PictureChangesConfig: (PictureConfig,),
+    SpecAugmentConfig: (AudioConfig, LineImageConfig),
+    LineAugmentConfig: (LineImageConfig,),
+    ImageAugmentConfig: (PictureConfig,),
 }
 
 

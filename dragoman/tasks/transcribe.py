@@ -46,7 +46,7 @@ class Transcribe(MediaTask):
             "tokenizer": {"source": {"kind": "audio"}, "target": {"kind": "characters"}},
             "model": {
                 "kind": TranscriberConfig.kind,
-                "augment": {"kind": "masking"},
+                "augment": {"kind": "specaugment"},
                 "encoder": {"kind": "frames", "inner": {"kind": "recurrent", "layers": 2}},
             },
             "train": {"steps": 10_000, "batch_tokens": 20_000, "metric": "wer"},

@@ -18,8 +18,8 @@ from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.errors import DataError
 from dragoman.layers.attention import CrossAttention
 from dragoman.layers.cells import GRUConfig, LSTMConfig
-from dragoman.layers.memory_attention import AdditiveConfig, OneHeadAttention
 from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.rnn_attention import AdditiveConfig, SingleHeadAttention
 from dragoman.layers.self_attention import SelfAttention
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -81,7 +81,7 @@ def test_weights_are_shares_of_real_source_positions(model: EncoderDecoder, batc
     assert reading
     for name in reading:
         weights = torch.cat(seen[name], 2)
-        heads = 1 if isinstance(kinds[name], OneHeadAttention) else HEADS
+        heads = 1 if isinstance(kinds[name], SingleHeadAttention) else HEADS
         assert weights.shape == (3, heads, WIDE if name.startswith("encoder.") else LONG, WIDE), name
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), rtol=0.0, atol=1e-6)
         padding = ~batch.source_mask[:, None, None, :].expand_as(weights)
@@ -160,10 +160,10 @@ def test_several_hypotheses_of_a_source_are_told_apart(model: EncoderDecoder) ->
         found.append({name: torch.cat(parts, 2) for name, parts in seen.items()})
     assert found[0]
     for name, weights in found[0].items():
-        heads = 1 if isinstance(kinds[name], OneHeadAttention) else HEADS
+        heads = 1 if isinstance(kinds[name], SingleHeadAttention) else HEADS
         assert weights.shape[:3] == (6, heads, 3)
         torch.testing.assert_close(weights, found[1][name], rtol=0.0, atol=1e-6)
-    last = found[0][attentions(model, (CrossAttention, OneHeadAttention))[-1]]
+    last = found[0][attentions(model, (CrossAttention, SingleHeadAttention))[-1]]
     assert float((last[0] - last[1]).abs().max()) > 1e-3
 
 
@@ -191,7 +191,7 @@ def test_an_error_inside_the_block_ends_the_watching(model: EncoderDecoder, batc
 
 def test_every_attention_is_seen_under_its_name(model: EncoderDecoder, batch: Batch) -> None:
     seen = seen_in(model, batch)
-    assert sorted(seen) == sorted(attentions(model, (SelfAttention, CrossAttention, OneHeadAttention)))
+    assert sorted(seen) == sorted(attentions(model, (SelfAttention, CrossAttention, SingleHeadAttention)))
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
@@ -270,7 +270,7 @@ def test_alignment_has_a_row_an_output_token_and_a_column_a_source_token(
     written = output or "8 7"
     assert found.source == ("4", "5", "6", "7", "<eos>")
     assert found.target == (*written.split(), "<eos>")
-    assert list(found.layers) == attentions(model, (CrossAttention, OneHeadAttention))
+    assert list(found.layers) == attentions(model, (CrossAttention, SingleHeadAttention))
     target = [int(piece) for piece in written.split()]
     seen = seen_in(model, batch_of([[4, 5, 6, 7]], [target]))
     for name, weights in found.layers.items():

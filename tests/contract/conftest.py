@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from dragoman.data.batch import Batch, batch_of
-from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, PeepholeLSTMConfig, PlainConfig
-from dragoman.layers.memory_attention import (
+from dragoman.layers.attention_windows import PredictiveConfig
+from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, PeepholeLSTMConfig, RNNConfig
+from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
+from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
+from dragoman.layers.rnn_attention import (
     AdditiveConfig,
     CosineConfig,
     MultiHeadConfig,
-    PredictiveConfig,
 )
-from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
-from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.models.decoders.recurrent import (
     FixedContextDecoderConfig,
@@ -73,7 +73,7 @@ ENCODER_CASES: dict[str, Any] = {
         cell=GRUConfig(reset="before"), layers=1, embedding=6, width=7, dropout=0.0, merge="mean"
     ),
     "plain-backward-norm": RecurrentEncoderConfig(
-        cell=PlainConfig(), layers=2, embedding=6, widths=(5, 9), width=9, dropout=0.0, direction="backward", norm=True
+        cell=RNNConfig(), layers=2, embedding=6, widths=(5, 9), width=9, dropout=0.0, direction="backward", norm=True
     ),
     "multi-kernel-non-local": MultiKernelConfig(
         kernels=(1, 3, 5), layers=2, embedding=6, width=6, dropout=0.0, non_local=True, positions=SinusoidalConfig()
@@ -98,7 +98,7 @@ DECODER_CASES: dict[str, Any] = {
         readout=MaxoutReadout(width=6),
     ),
     "luong-without-input-feeding": LuongDecoderConfig(
-        cell=PlainConfig(), embedding=6, width=7, dropout=0.0, input_feeding=False,
+        cell=RNNConfig(), embedding=6, width=7, dropout=0.0, input_feeding=False,
         attention=CosineConfig(window=PredictiveConfig(radius=3)),
     ),
     **TRANSFORMER_VARIANTS,

@@ -14,9 +14,9 @@ from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.layers.cells import GRUConfig, LSTMConfig, PeepholeLSTMConfig
-from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
+from dragoman.layers.rnn_attention import AdditiveConfig
 from dragoman.layers.self_attention import LinearConfig
 from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig

@@ -23,8 +23,8 @@ from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
 from dragoman.errors import DragomanError
 from dragoman.layers.cells import GRUConfig, LSTMConfig
-from dragoman.layers.memory_attention import AdditiveConfig
 from dragoman.layers.positions import LearnedConfig
+from dragoman.layers.rnn_attention import AdditiveConfig
 from dragoman.models.contracts import State
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig

@@ -208,7 +208,7 @@ def test_coverage_is_counted_from_the_attention_of_the_whole_output(decoder: str
                 kinds = dict(model.named_modules())
                 with record_attention(model) as seen:
                     model.score(batch_of([source], [list(one.tokens[:-1])]))
-                reading = [parts for name, parts in seen.items() if getattr(kinds[name], "reads_memory", False)]
+                reading = [parts for name, parts in seen.items() if getattr(kinds[name], "is_cross_attention", False)]
                 weights = torch.cat(reading[-1], 2)[0].mean(0)  # (T, S)
                 cost = sum(math.log(min(float(column), 1.0)) for column in weights.sum(0))
                 divisor = ((5 + len(one.tokens)) / 6) ** 0.6

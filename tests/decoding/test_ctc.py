@@ -16,7 +16,7 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 from dragoman.decoding import ctc, length_nat
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.layers.ctc import best_places, collapsed, needed_positions, text_log_probability
+from dragoman.layers.ctc import collapse, ctc_log_probability, min_path_length, viterbi_positions
 from dragoman.models.contracts import CTCEmissions, LengthBeam
 
 Text = tuple[int, ...]
@@ -65,7 +65,7 @@ def test_places_are_those_of_the_best_of_all_paths(seed: int) -> None:
     texts = [(4, 5), (4, 4, 5), (5, 5, 4), ()]  # the second needs four positions
     sizes = torch.tensor([len(text) for text in texts])
     padded = torch.tensor([[*text, *[PAD] * (3 - len(text))] for text in texts])
-    first, last = best_places(emissions.log_probabilities, emissions.lengths, padded, sizes, PAD)
+    first, last = viterbi_positions(emissions.log_probabilities, emissions.lengths, padded, sizes, PAD)
     for row, (length, text) in enumerate(zip(lengths, texts, strict=True)):
         frames = emissions.log_probabilities[row, :length].tolist()
         paths = [path for path in itertools.product([PAD, 4, 5], repeat=length) if text_of(path) == text]
@@ -89,7 +89,7 @@ def read(
 def test_hello() -> None:
     letters = {"-": PAD, "H": 4, "e": 5, "l": 6, "o": 7}
     path = torch.tensor([[letters[letter] for letter in "HHHHHH-eeeelll-lll--oo---"]])
-    texts, sizes = collapsed(path, torch.tensor([25]), PAD)
+    texts, sizes = collapse(path, torch.tensor([25]), PAD)
     names = {number: letter for letter, number in letters.items()}
     assert "".join(names[symbol] for symbol in texts[0, : sizes[0]].tolist()) == "Hello"
     assert set(texts[0, 5:].tolist()) == {PAD}
@@ -103,7 +103,7 @@ def test_collapsing_is_the_definition() -> None:
     for _ in range(200):
         lengths = [chance.randint(0, 7) for _ in range(4)]
         paths = torch.tensor([[chance.choice([PAD, PAD, 4, 5]) for _ in range(7)] for _ in lengths])
-        texts, sizes = collapsed(paths, torch.tensor(lengths), PAD)
+        texts, sizes = collapse(paths, torch.tensor(lengths), PAD)
         for row, length in enumerate(lengths):
             expected = text_of(tuple(paths[row, :length].tolist()))
             assert tuple(texts[row].tolist()) == expected + (PAD,) * (7 - len(expected))
@@ -119,7 +119,7 @@ def test_shortest_path_is_the_definition() -> None:
                 if any(text_of(path) == text for path in itertools.product([PAD, 4, 5], repeat=length))
             )
             padded = torch.tensor([[*text, EOS, PAD, PAD]])
-            assert int(needed_positions(padded, torch.tensor([size]))) == shortest
+            assert int(min_path_length(padded, torch.tensor([size]))) == shortest
 
 
 def test_probability_of_a_text_is_that_of_all_its_paths_and_torchs() -> None:
@@ -130,7 +130,7 @@ def test_probability_of_a_text_is_that_of_all_its_paths_and_torchs() -> None:
         texts = [[[chance.choice([4, 5]) for _ in range(chance.randint(0, 4))] for _ in range(2)] for _ in lengths]
         padded = torch.tensor([[text + [PAD] * (4 - len(text)) for text in row] for row in texts])
         sizes = torch.tensor([[len(text) for text in row] for row in texts])
-        found = text_log_probability(*emissions, padded, sizes, PAD)
+        found = ctc_log_probability(*emissions, padded, sizes, PAD)
         for row, length in enumerate(lengths):
             truth = all_texts(emissions.log_probabilities[row, :length])
             for place, text in enumerate(texts[row]):

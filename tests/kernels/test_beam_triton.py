@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
@@ -22,7 +21,6 @@ from dragoman.decoding.beam_state import (
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.scorer import NEG_INF
 from dragoman.decoding.search import search
-from dragoman.layers.blocks import Residual
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
 
@@ -105,18 +103,3 @@ def test_a_search_in_kernels_writes_what_the_plain_one_writes(decoder: str, widt
     for mine, theirs in zip(found, expected, strict=True):
         assert mine[0].tokens == theirs[0].tokens
         assert mine[0].normalised == pytest.approx(theirs[0].normalised, abs=1e-4)
-
-
-@pytest.mark.parametrize("before", ["pre", "post"])
-def test_a_sum_and_its_norm_are_made_in_one_go(before: str) -> None:
-    torch.manual_seed(1)
-    first, second = (Residual(96, before, 0.1).cuda().bfloat16().eval() for _ in range(2))
-    for part in (first, second):
-        nn.init.normal_(part.norm.weight)  # type: ignore[arg-type]
-        nn.init.normal_(part.norm.bias)  # type: ignore[arg-type]
-    x, out = (torch.randn(5, 3, 96, device="cuda").bfloat16() for _ in range(2))
-    with torch.no_grad():
-        stream, entered = first.join(x, out, second)
-        expected = first.leave(x, out)
-        torch.testing.assert_close(stream, expected, rtol=1e-2, atol=1e-2)
-        torch.testing.assert_close(entered, second.enter(expected), rtol=1e-2, atol=1e-2)

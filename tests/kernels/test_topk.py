@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.kernels.topk import CHUNK, WORTH, best, first_best
-from dragoman.kernels.weight_layout import for_few_rows
+from dragoman.kernels.topk import CHUNK, WORTH, argmax, topk
+from dragoman.kernels.weight_layout import lay_out_for_decoding
 
 
 @pytest.mark.parametrize("size", [5, WORTH, WORTH + 1, WORTH + CHUNK - 1, 3 * WORTH + 7])
@@ -18,11 +18,11 @@ def test_the_best_are_those_of_torch(size: int) -> None:
     scores[2] = float("-inf")
     scores[2, -3] = 0.0  # in the rest that fills no chunk
     scores[3] = scores[3].round()  # many are equal: the first is taken
-    assert torch.equal(first_best(scores), scores.argmax(-1))
+    assert torch.equal(argmax(scores), scores.argmax(-1))
     for count in (1, 5, 10):
         if count > size:
             continue
-        values, places = best(scores, count)
+        values, places = topk(scores, count)
         assert torch.equal(values, scores.topk(count, 1).values)
         assert torch.equal(scores.gather(1, places), values)
         assert all(len(set(row)) == count for row in places.tolist())
@@ -31,7 +31,7 @@ def test_the_best_are_those_of_torch(size: int) -> None:
 def test_nan_is_found_first_as_torch_does() -> None:
     scores = torch.zeros(2, WORTH)
     scores[1, 70] = float("nan")
-    assert first_best(scores).tolist() == [0, 70]
+    assert argmax(scores).tolist() == [0, 70]
 
 
 def test_a_layout_changes_neither_shapes_nor_shared_tables_nor_values() -> None:
@@ -41,7 +41,7 @@ def test_a_layout_changes_neither_shapes_nor_shared_tables_nor_values() -> None:
     model[2].weight = table.weight  # type: ignore[assignment]
     tokens = torch.randint(50, (4, 6))
     before = model(tokens)
-    for_few_rows(model)
+    lay_out_for_decoding(model)
     assert model[2].weight is table.weight
     assert table.weight.shape == (50, 8)
     assert torch.allclose(model(tokens), before, atol=1e-6)

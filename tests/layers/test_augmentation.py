@@ -10,12 +10,12 @@ from dragoman.layers.augmentation import (
     AUGMENTATIONS,
     Augmentation,
     AugmentationConfig,
-    LineChangesConfig,
-    Masking,
-    MaskingConfig,
+    ImageAugment,
+    ImageAugmentConfig,
+    LineAugmentConfig,
     NoAugmentationConfig,
-    PictureChanges,
-    PictureChangesConfig,
+    SpecAugment,
+    SpecAugmentConfig,
     leaning,
     moved,
     spans,
@@ -24,9 +24,9 @@ from dragoman.layers.augmentation import (
 
 CASES: list[AugmentationConfig] = [
     NoAugmentationConfig(),
-    MaskingConfig(times=2, time_share=0.3, bands=2, band_share=0.3),
-    LineChangesConfig(),
-    PictureChangesConfig(),
+    SpecAugmentConfig(times=2, time_share=0.3, bands=2, band_share=0.3),
+    LineAugmentConfig(),
+    ImageAugmentConfig(),
 ]
 
 
@@ -74,7 +74,7 @@ def test_masking_silences_stretches_and_bands() -> None:
     torch.manual_seed(3)
     x = torch.rand(50, 20, 10) + 1
     mask = torch.arange(20) < torch.randint(5, 21, (50, 1))
-    config = MaskingConfig(times=1, time_share=0.25, bands=1, band_share=0.3)
+    config = SpecAugmentConfig(times=1, time_share=0.25, bands=1, band_share=0.3)
     out = Augmentation(config)(x, mask)
     silent = out == 0
     assert torch.equal(out, torch.where(silent, 0.0, x))
@@ -91,7 +91,7 @@ def test_lines_move_whole_and_by_few_pixels() -> None:
     x[:, 4, 3] = 1.0
     mask = torch.ones(200, 9, dtype=torch.bool)
     torch.manual_seed(0)
-    out = Augmentation(LineChangesConfig(shift=2, contrast=0.0, noise=0.0))(x, mask)
+    out = Augmentation(LineAugmentConfig(shift=2, contrast=0.0, noise=0.0))(x, mask)
     assert torch.equal(out.sum((1, 2)), torch.ones(200))
     places = out.flatten(1).argmax(1)
     assert {(int(place) // 7 - 4, int(place) % 7 - 3) for place in places} == {
@@ -99,7 +99,7 @@ def test_lines_move_whole_and_by_few_pixels() -> None:
     }
     edge = moved(torch.arange(4.0).view(1, 4, 1), torch.tensor([1]), 1)
     assert edge.flatten().tolist() == [0, 0, 1, 2]
-    noisy = Augmentation(LineChangesConfig(noise=0.1))(x, mask & (torch.arange(9) < 5))
+    noisy = Augmentation(LineAugmentConfig(noise=0.1))(x, mask & (torch.arange(9) < 5))
     assert not noisy[:, 5:].any()  # padding stays empty
 
 
@@ -107,7 +107,7 @@ def test_pictures_move_mirror_and_change_their_light() -> None:
     picture = torch.rand(1, 8, 8, 3).expand(300, -1, -1, -1)
     x, mask = picture.reshape(300, 8, 24), torch.ones(300, 8, dtype=torch.bool)
     torch.manual_seed(0)
-    config = PictureChangesConfig(shift=2, contrast=0.0, brightness=0.0, mirror=True)
+    config = ImageAugmentConfig(shift=2, contrast=0.0, brightness=0.0, mirror=True)
     out = Augmentation(config)(x, mask).view(300, 8, 8, 3)
     seen = set()
     for row in out:
@@ -121,7 +121,7 @@ def test_pictures_move_mirror_and_change_their_light() -> None:
                         seen.add((down, across, mirrored))
     assert len(seen) == 50  # every way occurs, and nothing else does (below)
     assert len({tuple(row.flatten().tolist()) for row in out}) == 50
-    light = Augmentation(PictureChangesConfig(shift=0, contrast=0.2, brightness=0.1, mirror=False))(x, mask)
+    light = Augmentation(ImageAugmentConfig(shift=0, contrast=0.2, brightness=0.1, mirror=False))(x, mask)
     slope = (light - light.mean((1, 2), keepdim=True)).std((1, 2)) / x.std((1, 2))
     assert 0.8 <= float(slope.min()) < 0.85
     assert 1.15 < float(slope.max()) <= 1.2001
@@ -161,7 +161,7 @@ def test_pictures_are_zoomed_and_coloured_within_bounds() -> None:
     assert widths.min() >= 26
     assert widths.min() < 30 < 36 < widths.max()
     plain = {"shift": 0, "contrast": 0.0, "brightness": 0.0, "mirror": False}
-    change = PictureChanges(PictureChangesConfig(**plain, colour=0.2))
+    change = ImageAugment(ImageAugmentConfig(**plain, colour=0.2))
     pictures = torch.full((30, 4, 12), 0.5)
     out = change(pictures, torch.ones(30, 4, dtype=torch.bool)).view(30, 4, 4, 3)
     assert out.min() >= 0.4
@@ -177,17 +177,17 @@ def test_recordings_become_faster_louder_and_noisier() -> None:
     mask = torch.ones(rows, length, dtype=torch.bool)
     mask[:, 30:] = False
     nothing = {"times": 0, "bands": 0}
-    faster = Masking(MaskingConfig(**nothing, squeeze=0.5))(x, mask)
+    faster = SpecAugment(SpecAugmentConfig(**nothing, squeeze=0.5))(x, mask)
     # The first frame stays, a later one comes earlier: somewhere before its old place the same numbers stand.
     torch.testing.assert_close(faster[:, 0], x[:, 0])
     for row in range(8):
         gaps = (faster[row, :30] - x[row, 20]).abs().sum(1)
         assert int(gaps.argmin()) <= 20
-    louder = Masking(MaskingConfig(**nothing, loudness=2.0))(x, mask) - x
+    louder = SpecAugment(SpecAugmentConfig(**nothing, loudness=2.0))(x, mask) - x
     added = louder[:, 0, 0]
     torch.testing.assert_close(louder[:, :30], added[:, None, None].expand(-1, 30, features), rtol=1e-4, atol=1e-4)
     assert added.abs().max() <= 2.0
     assert added.std() > 0.8
-    noisier = Masking(MaskingConfig(**nothing, noise=0.5))(x, mask)[:, :30] - x[:, :30]
+    noisier = SpecAugment(SpecAugmentConfig(**nothing, noise=0.5))(x, mask)[:, :30] - x[:, :30]
     assert float(noisier.std()) == pytest.approx(0.5, abs=0.05)
-    assert not Masking(MaskingConfig(**nothing, noise=0.5, loudness=1.0))(x, mask)[:, 30:].any()
+    assert not SpecAugment(SpecAugmentConfig(**nothing, noise=0.5, loudness=1.0))(x, mask)[:, 30:].any()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.kernels.torch_rnn import torch_rnn
 from dragoman.layers.cells import (
     CELLS,
     Cell,
@@ -17,21 +18,21 @@ from dragoman.layers.cells import (
     CellState,
     CoupledLSTMConfig,
     GRUConfig,
+    LayerNormLSTMConfig,
     LSTMConfig,
-    NormalisedLSTMConfig,
     PeepholeLSTMConfig,
-    PlainConfig,
+    RNNConfig,
     build_cell,
 )
 
 INPUTS, WIDTH, ROWS, STEPS = 5, 7, 3, 6
 CASES: dict[str, CellConfig] = {
-    "plain": PlainConfig(),
-    "plain-relu": PlainConfig(activation="relu"),
+    "rnn": RNNConfig(),
+    "rnn-relu": RNNConfig(activation="relu"),
     "lstm": LSTMConfig(),
     "peephole": PeepholeLSTMConfig(),
     "coupled": CoupledLSTMConfig(),
-    "normalised": NormalisedLSTMConfig(),
+    "layer-norm": LayerNormLSTMConfig(),
     "gru-after": GRUConfig(),
     "gru-before": GRUConfig(reset="before"),
     "gru-after-relu": GRUConfig(activation="relu"),
@@ -63,18 +64,18 @@ def shaken(config: CellConfig, inputs: int = INPUTS, width: int = WIDTH) -> Cell
 
 
 def start_of(cell: Cell, rows: int = ROWS) -> CellState:
-    return tuple(torch.randn(rows, cell.width).requires_grad_() for _ in range(cell.parts))
+    return tuple(torch.randn(rows, cell.width).requires_grad_() for _ in range(cell.num_states))
 
 
 def looped(cell: Cell, x: Tensor, starts: CellState) -> tuple[Tensor, CellState]:
     """The sequence by plain steps."""
-    states = cell.loop(x, starts)
+    states = cell.plain_loop(x, starts)
     return states[0], tuple(part[:, -1] for part in states)
 
 
 def by_torch(cell: Cell, x: Tensor, starts: CellState) -> list[tuple[Tensor, CellState]]:
     """The sequence by torch's own kernel, where it has one."""
-    return [cell.torchs(x, starts, cell._weights())] if cell.by_torch else []
+    return [torch_rnn(cell.torch_kernel, x, starts, cell.torch_weights(), training=True)] if cell.torch_kernel else []
 
 
 def same_with_gradients(ways: list[tuple[Tensor, CellState]], leaves: list[Tensor]) -> None:
@@ -165,12 +166,12 @@ def gru(reset: str, activation: Callable[[Tensor], Tensor]) -> Callable[..., Cel
 
 
 EQUATIONS: dict[str, Callable[..., CellState]] = {
-    "plain": plain(torch.tanh),
-    "plain-relu": plain(lambda x: x.clamp(min=0)),
+    "rnn": plain(torch.tanh),
+    "rnn-relu": plain(lambda x: x.clamp(min=0)),
     "lstm": lstm,
     "peephole": peephole,
     "coupled": coupled,
-    "normalised": normalised,
+    "layer-norm": normalised,
     "gru-after": gru("after", torch.tanh),
     "gru-before": gru("before", torch.tanh),
     "gru-after-relu": gru("after", lambda x: x.clamp(min=0)),
@@ -197,7 +198,7 @@ def test_a_cell_is_its_equations(name: str) -> None:
 
 @every_cell
 def test_a_sequence_is_step_by_step(name: str) -> None:
-    """Fused or not; and a step is the same through `advance`, which knows no fused kernel."""
+    """Fused or not; and a step is the same through `step`, which uses no fused kernel."""
     cell = shaken(CASES[name])
     x = torch.randn(ROWS, STEPS, INPUTS).requires_grad_()
     starts = start_of(cell)
@@ -206,7 +207,7 @@ def test_a_sequence_is_step_by_step(name: str) -> None:
         out, state = cell(token, state)
         outputs.append(out)
         assert out is state[0]
-        assert len(state) == cell.parts
+        assert len(state) == cell.num_states
     ways = [
         (torch.stack(outputs, 1), state),
         cell.sequence(x, starts),
@@ -233,7 +234,7 @@ def test_gradients_are_the_numeric_ones(name: str) -> None:
     x, starts = torch.randn(2, 3, 2).requires_grad_(), start_of(cell, 2)
 
     def outputs(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:  # gradcheck changes the weights themselves, in place
-        out, state = cell.sequence(x, rest[: cell.parts])
+        out, state = cell.sequence(x, rest[: cell.num_states])
         return out, *state
 
     assert torch.autograd.gradcheck(outputs, (x, *starts, *cell.parameters()))
@@ -242,8 +243,8 @@ def test_gradients_are_the_numeric_ones(name: str) -> None:
 # --- Against torch's layers -------------------------------------------------------------------------------------------
 
 TORCH: dict[str, Callable[..., Any]] = {
-    "plain": nn.RNN,
-    "plain-relu": lambda *sizes, **options: nn.RNN(*sizes, nonlinearity="relu", **options),
+    "rnn": nn.RNN,
+    "rnn-relu": lambda *sizes, **options: nn.RNN(*sizes, nonlinearity="relu", **options),
     "lstm": nn.LSTM,
     "gru-after": nn.GRU,
 }
@@ -259,8 +260,8 @@ def test_a_cell_over_a_sequence_is_torchs_layer(name: str) -> None:
         theirs.bias_ih_l0.copy_(cell.bias)
         theirs.bias_hh_l0.zero_()  # the second bias a gate, which we do not carry
     begin = tuple(part[None] for part in starts)
-    expected, last = theirs(x, begin if cell.parts == 2 else begin[0])
-    last = last if cell.parts == 2 else (last,)
+    expected, last = theirs(x, begin if cell.num_states == 2 else begin[0])
+    last = last if cell.num_states == 2 else (last,)
     found, state = cell.sequence(x, starts)
     weight = torch.randn_like(expected)
     gradients = []
@@ -327,7 +328,7 @@ def size(module: nn.Module) -> int:
         (LSTMConfig(), 128, 128, 131_584),
         (CoupledLSTMConfig(), 74, 256, 338_944 * 3 // 4),  # FIELD B4: a quarter fewer
         (PeepholeLSTMConfig(), 74, 256, 338_944 + 3 * 256),
-        (NormalisedLSTMConfig(), 74, 256, 338_944 + 2 * 4 * 256 + 2 * 256),
+        (LayerNormLSTMConfig(), 74, 256, 338_944 + 2 * 4 * 256 + 2 * 256),
         (GRUConfig(), 74, 256, 338_944 * 3 // 4),
         (GRUConfig(reset="before"), 74, 256, 338_944 * 3 // 4),
     ],
@@ -339,7 +340,7 @@ def test_cells_count_one_bias_a_gate(config: CellConfig, inputs: int, width: int
 
 def test_a_plain_cell_and_a_dense_output_count_eleven() -> None:
     """FIELD M: plain RNN(1→2) + dense(2→1)."""
-    cell = build_cell(PlainConfig(), 1, 2)
+    cell = build_cell(RNNConfig(), 1, 2)
     assert (size(cell), size(nn.Linear(2, 1))) == (8, 3)
 
 
@@ -353,10 +354,10 @@ def test_recurrent_weights_start_orthogonal(name: str) -> None:
 
 
 def test_other_starts() -> None:
-    identity = build_cell(GRUConfig(start="identity"), INPUTS, WIDTH)
+    identity = build_cell(GRUConfig(recurrent_init="identity"), INPUTS, WIDTH)
     for block in identity.hidden_weight.chunk(3):
         assert torch.equal(block, torch.eye(WIDTH))
-    uniform = build_cell(LSTMConfig(start="uniform"), 4, 64).hidden_weight.detach()
+    uniform = build_cell(LSTMConfig(recurrent_init="uniform"), 4, 64).hidden_weight.detach()
     assert 0.95 / 8 < float(uniform.abs().max()) <= 1 / 8
     assert abs(float(uniform.mean())) < 0.01
     assert float(uniform.square().mean()) == pytest.approx(1 / 64 / 3, rel=0.05)  # a uniform law's variance
@@ -368,7 +369,7 @@ def test_other_starts() -> None:
         (LSTMConfig(forget_bias=0.5), 1),
         (PeepholeLSTMConfig(forget_bias=0.5), 1),
         (CoupledLSTMConfig(forget_bias=0.5), 0),
-        (NormalisedLSTMConfig(forget_bias=0.5), 1),
+        (LayerNormLSTMConfig(forget_bias=0.5), 1),
     ],
     ids=lambda value: getattr(value, "kind", None),
 )
@@ -380,7 +381,7 @@ def test_only_the_forget_gate_starts_open(config: CellConfig, block: int) -> Non
 
 def test_an_orthogonal_plain_cell_keeps_the_gradients_length() -> None:
     """FIELD B9: while tanh is near its linear middle, ‖∂h_T/∂h_0 · v‖ = ‖v‖."""
-    cell = build_cell(PlainConfig(), INPUTS, WIDTH)
+    cell = build_cell(RNNConfig(), INPUTS, WIDTH)
     start = torch.full((1, WIDTH), 1e-8).requires_grad_()
     out, _ = cell.sequence(torch.zeros(1, 40, INPUTS), (start,))
     direction = torch.randn(WIDTH)

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrizations import weight_norm
 
-from dragoman.layers.attention import observing
+from dragoman.layers.attention import observe_attention
 from dragoman.layers.convolution import (
     CharacterConvolution,
     GatedConvolution,
     Highway,
     NonLocal,
-    NormalisedConvolution,
+    WeightNormConvolution,
 )
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
@@ -52,7 +52,7 @@ def agree(ours: Tensor, theirs: Tensor, our_parts: Sequence[Tensor], their_parts
         torch.testing.assert_close(mine.reshape(yours.shape), yours, **CLOSE)
 
 
-def torch_twin(ours: NormalisedConvolution) -> nn.Module:
+def torch_twin(ours: WeightNormConvolution) -> nn.Module:
     """torch's weight-normalised convolution with the same g, v and bias."""
     outputs, inputs, kernel = ours.direction.shape
     twin = weight_norm(nn.Conv1d(inputs, outputs, kernel), dim=0)
@@ -63,7 +63,7 @@ def torch_twin(ours: NormalisedConvolution) -> nn.Module:
     return twin
 
 
-def parts_of(ours: NormalisedConvolution, twin: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+def parts_of(ours: WeightNormConvolution, twin: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     norm = twin.parametrizations.weight  # type: ignore[union-attr]
     return [ours.scale, ours.direction, ours.bias], [norm.original0, norm.original1, twin.bias]  # type: ignore[union-attr, list-item]
 
@@ -107,7 +107,7 @@ def test_causal_convolution_is_torchs_in_any_split(kernel: int, sizes: list[int]
 
 def test_weight_normalisation_begins_as_the_drawn_kernel() -> None:
     """At the start g = ‖v‖ (section 3 of the paper), drawn with variance gain / inputs."""
-    layer = NormalisedConvolution(64, 256, 3, gain=4.0)
+    layer = WeightNormConvolution(64, 256, 3, gain=4.0)
     torch.testing.assert_close(layer.weight(), layer.direction, **CLOSE)
     assert float(layer.direction.detach().std()) == pytest.approx(math.sqrt(4.0 / (64 * 3)), rel=0.02)
 
@@ -217,7 +217,7 @@ def test_non_local_begins_as_identity_and_can_be_watched() -> None:
     x = torch.randn(2, 4, 3, 3)
     torch.testing.assert_close(layer(x), x, **CLOSE)
     seen: list[Tensor] = []
-    with observing(lambda module, weights: seen.append(weights)):
+    with observe_attention(lambda module, weights: seen.append(weights)):
         layer(x)
     assert seen[0].shape == (2, 1, 9, 9)
     torch.testing.assert_close(seen[0].sum(-1), torch.ones(2, 1, 9), **CLOSE)

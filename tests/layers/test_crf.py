@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.layers.crf import LinearChain
+from dragoman.layers.crf import LinearChainCRF
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 TAGS = 3
@@ -17,9 +17,9 @@ LENGTHS = [4, 1, 3, 2]
 
 
 @pytest.fixture
-def chain() -> LinearChain:
+def chain() -> LinearChainCRF:
     torch.manual_seed(3)
-    made = LinearChain(TAGS).double()
+    made = LinearChainCRF(TAGS).double()
     for part in made.parameters():
         part.data = torch.randn_like(part)
     return made
@@ -34,7 +34,7 @@ def scores() -> Tensor:
 MASK = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
 
 
-def paths(chain: LinearChain, scores: Tensor, length: int) -> dict[tuple[int, ...], float]:
+def paths(chain: LinearChainCRF, scores: Tensor, length: int) -> dict[tuple[int, ...], float]:
     """The score of every path of a row, by the definition."""
     found = {}
     first, last, between = (part.detach() for part in (chain.first, chain.last, chain.transitions))
@@ -46,7 +46,7 @@ def paths(chain: LinearChain, scores: Tensor, length: int) -> dict[tuple[int, ..
     return found
 
 
-def test_partition_scores_and_marginals_are_sums_over_all_paths(chain: LinearChain, scores: Tensor) -> None:
+def test_partition_scores_and_marginals_are_sums_over_all_paths(chain: LinearChainCRF, scores: Tensor) -> None:
     partition, marginals = chain.log_partition(scores, MASK).detach(), chain.marginals(scores, MASK)
     for row, length in enumerate(LENGTHS):
         every = paths(chain, scores[row], length)
@@ -63,7 +63,7 @@ def test_partition_scores_and_marginals_are_sums_over_all_paths(chain: LinearCha
                 assert float(marginals[row, place, tag]) == pytest.approx(share, abs=1e-10)
 
 
-def test_viterbi_finds_the_best_of_all_paths(chain: LinearChain) -> None:
+def test_viterbi_finds_the_best_of_all_paths(chain: LinearChainCRF) -> None:
     for seed in range(20):
         torch.manual_seed(seed)
         scores = torch.randn(len(LENGTHS), max(LENGTHS), TAGS, dtype=torch.float64)
@@ -73,7 +73,7 @@ def test_viterbi_finds_the_best_of_all_paths(chain: LinearChain) -> None:
             assert tuple(found[row, :length].tolist()) == max(every, key=lambda path: every[path])
 
 
-def test_probabilities_of_all_paths_sum_to_one_and_have_right_gradients(chain: LinearChain, scores: Tensor) -> None:
+def test_probabilities_of_all_paths_sum_to_one_and_have_right_gradients(chain: LinearChainCRF, scores: Tensor) -> None:
     row = scores[2:3, :3]
     mask = torch.ones(1, 3, dtype=torch.bool)
     logs = [chain.log_probability(row, torch.tensor([path]), mask) for path in product(range(TAGS), repeat=3)]
@@ -82,7 +82,7 @@ def test_probabilities_of_all_paths_sum_to_one_and_have_right_gradients(chain: L
     assert torch.autograd.gradcheck(lambda x: chain.log_probability(x, tags, MASK), scores.requires_grad_())
 
 
-def test_padding_changes_nothing(chain: LinearChain, scores: Tensor) -> None:
+def test_padding_changes_nothing(chain: LinearChainCRF, scores: Tensor) -> None:
     wider = torch.cat([scores, torch.full((4, 3, TAGS), 1e3, dtype=torch.float64)], 1)
     mask = torch.nn.functional.pad(MASK, (0, 3))
     torch.testing.assert_close(chain.log_partition(wider, mask), chain.log_partition(scores, MASK), **CLOSE)

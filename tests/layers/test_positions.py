@@ -14,23 +14,23 @@ from torch import Tensor
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.blocks import TokenEmbedding
+from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.positions import (
-    ADDED,
-    RELATIONS,
+    ABSOLUTE_POSITIONS,
+    RELATIVE_POSITIONS,
     LearnedConfig,
     NoPositionsConfig,
     PositionsConfig,
     SinusoidalConfig,
-    relations,
+    build_relative_positions,
     sinusoid_table,
 )
 from dragoman.layers.relative_positions import (
-    Relation,
     Relative,
     RelativeBias,
     RelativeBiasConfig,
     RelativeConfig,
+    RelativePositions,
     Rotary,
     RotaryConfig,
 )
@@ -56,7 +56,7 @@ def test_rotary_multiplies_complex_numbers(base: float) -> None:
     """Su et al. 2021, eq. 12: the pair as a complex number, times e^(i·place·θ)."""
     layer = Rotary(RotaryConfig(base=base), heads=2, depth=6, causal=False)
     x, places = torch.randn(2, 2, 3, 6), torch.tensor([0, 5, 130])
-    found = layer.turn(x, places)
+    found = layer.rotate(x, places)
     for row, head, spot, pair in torch.cartesian_prod(*(torch.arange(size) for size in (2, 2, 3, 3))).tolist():
         number = complex(x[row, head, spot, pair], x[row, head, spot, pair + 3])
         turned = number * cmath.exp(1j * int(places[spot]) * base ** (-2 * pair / 6))
@@ -68,7 +68,7 @@ def test_rotary_scores_depend_on_the_distance_alone() -> None:
     query, key = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
     def score(left: int, right: int) -> float:
-        turned = layer.turn(query, torch.tensor([left])), layer.turn(key, torch.tensor([right]))
+        turned = layer.rotate(query, torch.tensor([left])), layer.rotate(key, torch.tensor([right]))
         return float((turned[0] * turned[1]).sum())
 
     for distance in (-7, 0, 3):
@@ -81,9 +81,9 @@ def test_rotary_keeps_low_precision_to_itself() -> None:
     """bfloat16 cannot count beyond 256: angles are computed in float32."""
     layer = Rotary(RotaryConfig(), heads=1, depth=8, causal=False)
     x, places = torch.randn(1, 1, 4, 8).bfloat16(), torch.tensor([257, 1001, 4099, 9999])
-    found = layer.turn(x, places)
+    found = layer.rotate(x, places)
     assert found.dtype == torch.bfloat16
-    torch.testing.assert_close(found.double(), layer.turn(x.double(), places), rtol=0.0, atol=0.03)
+    torch.testing.assert_close(found.double(), layer.rotate(x.double(), places), rtol=0.0, atol=0.03)
 
 
 # --- Relative (E3) ----------------------------------------------------------------------------------------------------
@@ -123,17 +123,17 @@ def test_buckets_are_those_of_t5(buckets: int, distance: int, causal: bool) -> N
 
 
 def test_a_stack_shares_its_biases_but_not_its_vectors() -> None:
-    def made(config: PositionsConfig) -> list[Relation]:
-        return relations(config, 3, 2, 4, causal=False)
+    def made(config: PositionsConfig) -> list[RelativePositions]:
+        return build_relative_positions(config, 3, 2, 4, causal=False)
 
     assert len({id(one) for one in made(RelativeBiasConfig())}) == 1
     assert len({id(one) for one in made(RelativeConfig())}) == 3
-    assert all(type(one) is Relation for one in made(SinusoidalConfig()))
+    assert all(type(one) is RelativePositions for one in made(SinusoidalConfig()))
     config = TransformerConfig(layers=3, width=8, heads=2, feedforward=8, positions=RelativeBiasConfig(buckets=8))
     encoder = TransformerEncoder(config, TokenEmbedding(9, 8, PAD))
-    tables = [name for name, _ in encoder.named_parameters() if "relation" in name]
-    assert tables == ["blocks.0.attention.relation.table"]
-    assert encoder.blocks[2].attention.relation is encoder.blocks[0].attention.relation  # type: ignore[union-attr]
+    tables = [name for name, _ in encoder.named_parameters() if "relative" in name]
+    assert tables == ["blocks.0.attention.relative.table"]
+    assert encoder.blocks[2].attention.relative is encoder.blocks[0].attention.relative  # type: ignore[union-attr]
 
 
 # --- Order ------------------------------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ def shaken(module: torch.nn.Module) -> None:
 
 
 def test_every_kind_is_tried() -> None:
-    assert {type(kind) for kind in KINDS} == set(ADDED)
-    assert set(RELATIONS) < set(ADDED)
+    assert {type(kind) for kind in KINDS} == set(ABSOLUTE_POSITIONS)
+    assert set(RELATIVE_POSITIONS) < set(ABSOLUTE_POSITIONS)
 
 
 @pytest.mark.parametrize("positions", KINDS, ids=kind_of)
@@ -191,7 +191,7 @@ def test_relations_see_distances_and_sums_see_places(positions: PositionsConfig)
         here = encoder(source, torch.ones(1, 3, dtype=torch.bool)).keys
         there = encoder(later, torch.tensor([[False, False, True, True, True]])).keys[:, 2:]
     difference = float((there - here).abs().max())
-    inside = type(positions) in RELATIONS or positions.kind == "none"
+    inside = type(positions) in RELATIVE_POSITIONS or positions.kind == "none"
     assert difference < 1e-10 if inside else difference > 1e-2
 
 

@@ -14,14 +14,14 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.layers import linear_attention as linear
-from dragoman.layers.attention import Cache, observing
-from dragoman.layers.positions import PositionsConfig, SinusoidalConfig, relations
+from dragoman.layers.attention import Cache, observe_attention
+from dragoman.layers.positions import PositionsConfig, SinusoidalConfig, build_relative_positions
 from dragoman.layers.relative_positions import (
-    Relation,
     Relative,
     RelativeBias,
     RelativeBiasConfig,
     RelativeConfig,
+    RelativePositions,
     RotaryConfig,
 )
 from dragoman.layers.self_attention import (
@@ -66,9 +66,9 @@ def build(
     key_heads: int = 2,
     causal: bool = False,
 ) -> SelfAttention:
-    relation = relations(positions, 1, HEADS, DEPTH, causal=causal)[0]
+    relative = build_relative_positions(positions, 1, HEADS, DEPTH, causal=causal)[0]
     layer = SELF_ATTENTIONS[type(config)](
-        WIDTH, HEADS, config=config, key_heads=key_heads, score=score, relation=relation
+        WIDTH, HEADS, config=config, key_heads=key_heads, score=score, relative=relative
     )
     with torch.no_grad():
         for part in layer.parameters():
@@ -107,16 +107,16 @@ def raw_weights(layer: SelfAttention, config: SelfAttentionConfig, query: Tensor
     if type(layer.score).__name__ == "Cosine":
         query, key = query / query.norm(dim=-1, keepdim=True), key / key.norm(dim=-1, keepdim=True)
         query = query * layer.score.sharpness.exp()
-    relation = layer.relation
-    if type(relation).__name__ == "Rotary":
+    relative = layer.relative
+    if type(relative).__name__ == "Rotary":
         query, key = turned(query), turned(key)
     scores = torch.einsum("bhtd,bhsd->bhts", query, key) * scale
-    if isinstance(relation, Relative):
-        clipped = [[max(-2, min(relation.ahead, s - t)) + 2 for s in range(length)] for t in range(length)]
-        scores = scores + torch.einsum("bhtd,tsd->bhts", query, relation.table[torch.tensor(clipped)]) * scale
-    if isinstance(relation, RelativeBias):
+    if isinstance(relative, Relative):
+        clipped = [[max(-2, min(relative.ahead, s - t)) + 2 for s in range(length)] for t in range(length)]
+        scores = scores + torch.einsum("bhtd,tsd->bhts", query, relative.table[torch.tensor(clipped)]) * scale
+    if isinstance(relative, RelativeBias):
         apart = torch.tensor([[s - t for s in range(length)] for t in range(length)])
-        scores = scores + relation.table[relation.bucket(apart)].movedim(-1, 0)
+        scores = scores + relative.table[relative.bucket(apart)].movedim(-1, 0)
     return scores.exp()
 
 
@@ -187,7 +187,7 @@ def test_encoding_is_plain_sums(monkeypatch: pytest.MonkeyPatch, config: SelfAtt
     expected, weights = plainly(layer, config, x, mask, causal=False)
     same(layer, x, layer(x, mask), expected)
     seen: list[Tensor] = []
-    with observing(lambda _, part: seen.append(part)):
+    with observe_attention(lambda _, part: seen.append(part)):
         watched = layer(x, mask)
     torch.testing.assert_close(watched, expected, **CLOSE)
     assert len(seen) == 1
@@ -213,7 +213,7 @@ def test_decoding_is_plain_sums(monkeypatch: pytest.MonkeyPatch, config: SelfAtt
             continue  # what is in the sum can no longer be told apart: see below
         for capacity in (None, length + 2):
             seen: list[Tensor] = []
-            with torch.no_grad(), observing(lambda _, part, seen=seen: seen.append(part)):
+            with torch.no_grad(), observe_attention(lambda _, part, seen=seen: seen.append(part)):
                 extended(layer, x, sizes, capacity)
             assert len(seen) == len(sizes)
             found = torch.cat([F.pad(part, (0, length - part.shape[3])) for part in seen], 2)
@@ -238,7 +238,7 @@ def test_kinds_scores_and_positions_compose(
         same(layer, x, extended(layer, x, sizes)[0], expected)
     with torch.no_grad():
         torch.testing.assert_close(extended(layer, x, [7, 1], capacity=9)[0], expected, **CLOSE)
-        with observing(lambda *_: None):
+        with observe_attention(lambda *_: None):
             torch.testing.assert_close(extended(layer, x, [4, 4])[0], expected, **CLOSE)
 
 
@@ -248,7 +248,7 @@ def test_watched_while_decoding_linear_attention_shows_what_can_be_told() -> Non
     _, weights = plainly(layer, LinearConfig(), x, torch.ones(2, 6, dtype=torch.bool), causal=True)
     for capacity in (None, 9):
         seen: list[Tensor] = []
-        with torch.no_grad(), observing(lambda _, part, seen=seen: seen.append(part)):
+        with torch.no_grad(), observe_attention(lambda _, part, seen=seen: seen.append(part)):
             extended(layer, x, [4, 2], capacity)
         assert [part.shape for part in seen] == [(2, HEADS, 4, 4), (2, HEADS, 2, 6)]
         torch.testing.assert_close(seen[1][..., 4:], weights[:, :, 4:, 4:], **CLOSE)
@@ -308,7 +308,7 @@ def test_worked_numbers(score: str, shares: list[float]) -> None:
     x = torch.zeros(1, 2, 64)
     x[0, :, 0], x[0, :, 1] = 8.0, torch.tensor([14.0, 12.0])
     seen: list[Tensor] = []
-    with torch.no_grad(), observing(lambda _, part: seen.append(part)):
+    with torch.no_grad(), observe_attention(lambda _, part: seen.append(part)):
         layer(x, torch.ones(1, 2, dtype=torch.bool))
     assert [round(one, 2) for one in seen[0][0, 0, 0].tolist()] == shares
     if score == "scaled-dot":
@@ -322,7 +322,7 @@ def test_cosine_ignores_lengths_and_has_a_temperature_a_head() -> None:
         layer.score.sharpness[1] = -30.0  # so hot that everything is alike
     x, mask = torch.randn(1, 5, WIDTH), torch.ones(1, 5, dtype=torch.bool)
     seen: list[Tensor] = []
-    with torch.no_grad(), observing(lambda _, part: seen.append(part)):
+    with torch.no_grad(), observe_attention(lambda _, part: seen.append(part)):
         layer(x, mask)
         layer(x * torch.tensor([1.0, 7.0, 0.1, 30.0, 2.0])[:, None], mask)
     torch.testing.assert_close(seen[1], seen[0], **CLOSE)
@@ -414,5 +414,5 @@ def test_gradients_reach_the_segment_before_unless_the_state_is_detached() -> No
 
 
 def test_a_relation_that_tells_nothing_costs_nothing() -> None:
-    assert Relation().bias(torch.zeros(1), torch.zeros(1), 1.0) is None
-    assert list(Relation().parameters()) == []
+    assert RelativePositions().bias(torch.zeros(1), torch.zeros(1), 1.0) is None
+    assert list(RelativePositions().parameters()) == []

@@ -11,25 +11,25 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import as_table, build
 from dragoman.errors import ConfigError
-from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.cells import (
     Cell,
     CellConfig,
     CoupledLSTMConfig,
     GRUConfig,
+    LayerNormLSTMConfig,
     LSTMConfig,
-    NormalisedLSTMConfig,
     PeepholeLSTMConfig,
-    PlainConfig,
+    RNNConfig,
 )
-from dragoman.layers.rnn import Bidirectional, Layer, Unidirectional, VariationalDropout
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.rnn import Bidirectional, RecurrentLayer, Unidirectional, VariationalDropout
 from dragoman.models.contracts import Memory
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 
 LENGTHS = [6, 2, 4, 1]
 INPUTS, WIDTH, WORDS = 5, 8, 11
 TORCH: dict[str, tuple[CellConfig, type[nn.RNNBase]]] = {
-    "plain": (PlainConfig(), nn.RNN),
+    "rnn": (RNNConfig(), nn.RNN),
     "lstm": (LSTMConfig(), nn.LSTM),
     "gru": (GRUConfig(), nn.GRU),
 }
@@ -207,7 +207,7 @@ class Twice(nn.Module):
         return 2 * x
 
 
-LAYERS: dict[str, Callable[..., Layer]] = {
+LAYERS: dict[str, Callable[..., RecurrentLayer]] = {
     "forward": Unidirectional,
     "backward": lambda *sizes, **options: Unidirectional(*sizes, backward=True, **options),
     "concatenate": Bidirectional,
@@ -230,11 +230,11 @@ def test_a_layer_drops_its_input_norms_its_output_and_adds_what_was_not_dropped(
 
 
 CELLS: list[CellConfig] = [
-    PlainConfig(activation="relu"),
+    RNNConfig(activation="relu"),
     LSTMConfig(),
     PeepholeLSTMConfig(),
     CoupledLSTMConfig(),
-    NormalisedLSTMConfig(),
+    LayerNormLSTMConfig(),
     GRUConfig(),
     GRUConfig(reset="before"),
 ]
@@ -333,11 +333,11 @@ def test_merges_have_their_sizes(merge: str, extra: int) -> None:
 
 
 def test_cells_are_named_by_their_kind_or_by_a_table() -> None:
-    for kind in ("plain", "lstm", "peephole-lstm", "coupled-lstm", "normalised-lstm", "gru"):
+    for kind in ("rnn", "lstm", "peephole-lstm", "coupled-lstm", "layer-norm-lstm", "gru"):
         assert build(RecurrentEncoderConfig, {"cell": kind}).cell.kind == kind
     assert build(RecurrentEncoderConfig, {}).cell == LSTMConfig()
-    table = {"cell": {"kind": "gru", "reset": "before", "start": "identity"}}
-    assert build(RecurrentEncoderConfig, table).cell == GRUConfig(reset="before", start="identity")
+    table = {"cell": {"kind": "gru", "reset": "before", "recurrent_init": "identity"}}
+    assert build(RecurrentEncoderConfig, table).cell == GRUConfig(reset="before", recurrent_init="identity")
     with pytest.raises(ConfigError, match=r"Did you mean 'peephole-lstm'\?"):
         build(RecurrentEncoderConfig, {"cell": "peepholelstm"})
 

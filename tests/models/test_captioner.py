@@ -16,9 +16,9 @@ from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.kernels.compile import CompiledBlocks
-from dragoman.layers.augmentation import PictureChangesConfig
+from dragoman.layers.augmentation import ImageAugmentConfig
 from dragoman.layers.cells import GRUConfig
-from dragoman.layers.memory_attention import AdditiveConfig, GeneralConfig, build_attention
+from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig, build_rnn_attention
 from dragoman.models.captioner import Captioner, CaptionerConfig, doubly_stochastic_penalty, with_attention
 from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
@@ -160,21 +160,21 @@ def test_the_term_is_there_when_blocks_are_compiled(monkeypatch: pytest.MonkeyPa
 
 def test_plain_training_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     model, whole = build(), batch()
-    monkeypatch.setattr("dragoman.models.captioner.observing", lambda observer: pytest.fail("watched"))
+    monkeypatch.setattr("dragoman.models.captioner.observe_attention", lambda observer: pytest.fail("watched"))
     assert torch.isfinite(model(whole).total)
     assert build(weight=1.0).graph_blockers
     assert build().graph_blockers == []
 
 
 def test_the_gate_scales_what_is_read() -> None:
-    gated = build_attention(AdditiveConfig(width=7, gate=True), 9, 10)
+    gated = build_rnn_attention(AdditiveConfig(width=7, gate=True), 9, 10)
     query, memory, mask = torch.randn(2, 3, 9), torch.randn(2, 5, 10), torch.ones(2, 5, dtype=torch.bool)
     out = gated(query, gated.read(memory, memory), mask, 0)
     gate = gated.gate  # type: ignore[attr-defined]
     beta = torch.sigmoid(query @ gate.weight[0] + gate.bias)
     gated.gate = None  # type: ignore[attr-defined]
     torch.testing.assert_close(out, beta[:, :, None] * gated(query, gated.read(memory, memory), mask, 0))
-    assert build_attention(AdditiveConfig(width=7), 9, 10).gate is None  # type: ignore[attr-defined]
+    assert build_rnn_attention(AdditiveConfig(width=7), 9, 10).gate is None  # type: ignore[attr-defined]
 
 
 def test_settings_that_cannot_be() -> None:
@@ -201,7 +201,7 @@ def test_it_learns_which_corner_is_bright_and_looks_there(tmp_path: Path) -> Non
 
     config = CaptionerConfig(
         label_smoothing=0.0, doubly_stochastic=0.1,
-        augment=PictureChangesConfig(shift=1, mirror=False),
+        augment=ImageAugmentConfig(shift=1, mirror=False),
         encoder=ResNetConfig(channels=(8, 16), blocks=1, width=24, dropout=0.0),
         decoder=RecurrentDecoderConfig(
             cell=GRUConfig(), embedding=12, width=24, attention=AdditiveConfig(width=16, gate=True), dropout=0.0

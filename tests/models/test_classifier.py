@@ -22,8 +22,8 @@ from dragoman.data.collate import (
     TokenCollator,
 )
 from dragoman.data.tokenizers.base import PAD
-from dragoman.layers.blocks import build_embedding
-from dragoman.layers.cells import PlainConfig
+from dragoman.layers.cells import RNNConfig
+from dragoman.layers.embeddings import build_embedding
 from dragoman.layers.pooling import (
     LastConfig,
     MaxConfig,
@@ -218,7 +218,7 @@ def test_labels_are_smoothed_while_training_only() -> None:
 
 @pytest.mark.parametrize(("pooling", "count"), [(LastConfig(), 11), (TimeAttentionConfig(steps=20), 33)])
 def test_the_illustration_has_as_many_parameters_as_it_should(pooling: Any, count: int) -> None:
-    encoder = RecurrentEncoderConfig(cell=PlainConfig(), embedding=1, width=2, direction="forward", dropout=0.0)
+    encoder = RecurrentEncoderConfig(cell=RNNConfig(), embedding=1, width=2, direction="forward", dropout=0.0)
     model = shaken(Regressor(ClassifierConfig(pooling=pooling, encoder=encoder), SeriesInput(1), 1, keep_from=0))
     assert parameter_count(model) == count
     form = Collator(SeriesCollator(), ScalarCollator(torch.float64))

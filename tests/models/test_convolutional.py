@@ -14,8 +14,8 @@ from dragoman.config import settings
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.errors import ConfigError, DataError
-from dragoman.layers.blocks import TokenEmbedding
-from dragoman.layers.convolution import NormalisedConvolution
+from dragoman.layers.convolution import WeightNormConvolution
+from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.models.convs2s import ConvS2SInput
 from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig, ConvS2SDecoderLayer
@@ -68,7 +68,7 @@ Rows = list[Tensor]  # one vector a position
 
 def matrices(layer: nn.Module) -> list[Tensor]:
     """w = g v / ‖v‖ of every output, as one matrix for each column of the kernel."""
-    assert isinstance(layer, NormalisedConvolution)
+    assert isinstance(layer, WeightNormConvolution)
     rows = [g * v / (v * v).sum() ** 0.5 for g, v in zip(layer.scale, layer.direction, strict=True)]
     return list(torch.stack(rows).unbind(2))
 
@@ -80,7 +80,7 @@ def mapped(layer: nn.Module, x: Rows) -> Rows:
     return [matrix @ row + layer.bias for row in x]  # type: ignore[operator]
 
 
-def gated(layer: NormalisedConvolution, x: Rows, before: int) -> Rows:
+def gated(layer: WeightNormConvolution, x: Rows, before: int) -> Rows:
     """v([A B]) = A ⊗ σ(B) over windows that begin `before` places to the left, zeros outside."""
     columns = matrices(layer)
     out = []

@@ -19,8 +19,9 @@ from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.greedy import greedy_search
 from dragoman.errors import ConfigError, DataError
-from dragoman.layers.cells import BY_TORCH, GRUConfig, LSTMConfig
-from dragoman.layers.dropout import drop
+from dragoman.kernels.torch_rnn import BY_TORCH
+from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.dropout import dropout
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
@@ -295,7 +296,7 @@ def test_prompts_of_different_lengths_are_refused() -> None:
 
 def test_recurrent_stack_is_torchs_lstm() -> None:
     """One nn.LSTM a layer, since the sizes differ; outputs, states and gradients."""
-    model = build(LanguageModelConfig(stack=recurrent(cell=LSTMConfig(start="uniform"))))
+    model = build(LanguageModelConfig(stack=recurrent(cell=LSTMConfig(recurrent_init="uniform"))))
     theirs = nn.ModuleList(nn.LSTM(inputs, width, batch_first=True) for inputs, width in ((6, 10), (10, 10), (10, 6)))
     with torch.no_grad():
         for layer, one in zip(model.stack.layers, theirs, strict=True):
@@ -368,8 +369,8 @@ def test_transformer_is_gpt2(dtype: torch.dtype, tolerance: float) -> None:
             ):
                 mine.weight.copy_(its.weight.T)
                 mine.bias.copy_(its.bias)
-            block.around_attention.norm.load_state_dict(other.ln_1.state_dict())
-            block.around_feedforward.norm.load_state_dict(other.ln_2.state_dict())
+            block.attention_norm.load_state_dict(other.ln_1.state_dict())
+            block.feedforward_norm.load_state_dict(other.ln_2.state_dict())
         ours.stack.norm.load_state_dict(theirs.transformer.ln_f.state_dict())
     text = torch.randint(4, WORDS, (3, 20))
     with torch.no_grad():
@@ -424,8 +425,8 @@ def test_transformer_is_llama(dtype: torch.dtype, tolerance: float) -> None:
             block.attention.output.weight.copy_(other.self_attn.o_proj.weight)
             for mine, its in (("gate", "gate_proj"), ("widen", "up_proj"), ("narrow", "down_proj")):
                 getattr(block.feedforward, mine).weight.copy_(getattr(other.mlp, its).weight)
-            block.around_attention.norm.load_state_dict(other.input_layernorm.state_dict())
-            block.around_feedforward.norm.load_state_dict(other.post_attention_layernorm.state_dict())
+            block.attention_norm.load_state_dict(other.input_layernorm.state_dict())
+            block.feedforward_norm.load_state_dict(other.post_attention_layernorm.state_dict())
         ours.stack.norm.load_state_dict(theirs.model.norm.state_dict())
     text = torch.randint(4, WORDS, (3, 20))
     with torch.no_grad():
@@ -448,7 +449,7 @@ def test_weight_drop_is_an_lstm_with_fewer_weights(by_torch: bool, monkeypatch: 
     out.sum().backward()
     gradient = layer.cell.hidden_weight.grad
     torch.manual_seed(11)
-    dropped = drop(layer.cell.hidden_weight.detach(), 0.5)
+    dropped = dropout(layer.cell.hidden_weight.detach(), 0.5)
     kept = dropped != 0
     assert 0.35 < float(kept.float().mean()) < 0.65
     torch.testing.assert_close(dropped[kept], 2 * layer.cell.hidden_weight.detach()[kept])
@@ -465,7 +466,7 @@ def test_weight_drop_is_an_lstm_with_fewer_weights(by_torch: bool, monkeypatch: 
     layer.eval()
     assert torch.equal(layer(x, layer.cell.start(2))[0], layer(x, layer.cell.start(2))[0])
     assert [name for name, _ in layer.named_parameters()] == [
-        f"walked.cell.{name}" for name in ("input_weight", "hidden_weight", "bias")
+        f"sequence.cell.{name}" for name in ("input_weight", "hidden_weight", "bias")
     ]
 
 

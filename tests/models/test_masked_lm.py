@@ -75,10 +75,10 @@ def like_bert(theirs: BertForPreTraining) -> MaskedLM:
             block.attention.project.bias.copy_(torch.cat([part.bias for part in parts]))
             pairs += [
                 (block.attention.output, layer.attention.output.dense),
-                (block.around_attention.norm, layer.attention.output.LayerNorm),
+                (block.attention_norm, layer.attention.output.LayerNorm),
                 (block.feedforward.widen, layer.intermediate.dense),
                 (block.feedforward.narrow, layer.output.dense),
-                (block.around_feedforward.norm, layer.output.LayerNorm),
+                (block.feedforward_norm, layer.output.LayerNorm),
             ]
         for mine, its in pairs:
             assert mine is not None

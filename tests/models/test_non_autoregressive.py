@@ -21,7 +21,7 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.layers.positions import LearnedConfig
-from dragoman.layers.resampling import Upsample, resized
+from dragoman.layers.resampling import Upsample, resize
 from dragoman.models.contracts import CTCEmissions, LengthBeam, NonAutoregressiveModel
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
@@ -280,7 +280,7 @@ def test_length_loss_is_the_length_and_the_tokens() -> None:
         length = model.alignment.length(memory.values[0].mean(0)).log_softmax(-1)[len(target)]
         expected = [length.item()]
         if target:
-            vectors = resized(memory.values, torch.tensor([len(source) + 1]), torch.tensor([len(target)]), len(target))
+            vectors = resize(memory.values, torch.tensor([len(source) + 1]), torch.tensor([len(target)]), len(target))
             vectors = model.alignment.project(vectors)
             hidden = model.decoder(vectors * 5**-0.5, torch.ones(1, len(target), dtype=torch.bool)).values
             tokens = model.output(hidden)[0].log_softmax(-1)
@@ -334,7 +334,7 @@ def test_lengths_keep_to_the_limits() -> None:
 def test_resizing_is_torchs_linear_interpolation() -> None:
     x = torch.randn(6, 7, 3)
     lengths, sizes = torch.tensor([7, 3, 1, 4, 5, 2]), torch.tensor([3, 7, 4, 4, 1, 5])
-    found = resized(x, lengths, sizes, 7)
+    found = resize(x, lengths, sizes, 7)
     assert found.shape == (6, 7, 3)
     for row in range(6):
         expected = F.interpolate(x[row : row + 1, : lengths[row]].mT, size=int(sizes[row]), mode="linear").mT[0]

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.layer_table import parameter_count
-from dragoman.layers.blocks import TokenEmbedding
-from dragoman.layers.cells import LSTMConfig, PlainConfig, build_cell
+from dragoman.layers.cells import LSTMConfig, RNNConfig, build_cell
+from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.pooling import TimeAttention
 
 
@@ -17,13 +17,13 @@ def run(cell: nn.Module, x: Tensor) -> Tensor:
 
 
 def test_plain_recurrence_and_dense() -> None:
-    cell, dense = build_cell(PlainConfig(), 1, 2), nn.Linear(2, 1)
+    cell, dense = build_cell(RNNConfig(), 1, 2), nn.Linear(2, 1)
     assert [parameter_count(part) for part in (cell, dense)] == [8, 3]
     assert dense(run(cell, torch.randn(4, 20, 1))[:, -1]).shape == (4, 1)
 
 
 def test_plain_recurrence_with_attention_over_time() -> None:
-    cell, attention, dense = build_cell(PlainConfig(), 1, 2), TimeAttention(2, 20), nn.Linear(2, 1)
+    cell, attention, dense = build_cell(RNNConfig(), 1, 2), TimeAttention(2, 20), nn.Linear(2, 1)
     assert [parameter_count(part) for part in (cell, attention, dense)] == [8, 22, 3]
     assert dense(attention(run(cell, torch.randn(4, 20, 1)))).shape == (4, 1)
 

@@ -21,9 +21,9 @@ from dragoman.layers.attention import (
     CrossAttention,
     attend,
     masked_softmax,
-    observing,
+    observe_attention,
 )
-from dragoman.layers.blocks import TokenEmbedding
+from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.positions import Sinusoidal, SinusoidalConfig, sinusoids
 from dragoman.layers.self_attention import SelfAttention
 from dragoman.models.contracts import Memory
@@ -145,14 +145,14 @@ def marian_places(layers: int) -> Places:
             block, theirs = f"{side}.blocks.{layer}", f"model.{side}.layers.{layer}"
             places |= pairs(f"{block}.attention.project", [f"{theirs}.self_attn.{part}_proj" for part in "qkv"])
             places |= pairs(f"{block}.attention.output", f"{theirs}.self_attn.out_proj")
-            places |= pairs(f"{block}.around_attention.norm", f"{theirs}.self_attn_layer_norm")
+            places |= pairs(f"{block}.attention_norm", f"{theirs}.self_attn_layer_norm")
             places |= pairs(f"{block}.feedforward.widen", f"{theirs}.fc1")
             places |= pairs(f"{block}.feedforward.narrow", f"{theirs}.fc2")
-            places |= pairs(f"{block}.around_feedforward.norm", f"{theirs}.final_layer_norm")
+            places |= pairs(f"{block}.feedforward_norm", f"{theirs}.final_layer_norm")
         block, theirs = f"decoder.blocks.{layer}", f"model.decoder.layers.{layer}.encoder_attn"
         for name, part in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("output", "out_proj")):
             places |= pairs(f"{block}.cross.{name}", f"{theirs}.{part}")
-        places |= pairs(f"{block}.around_cross.norm", f"{theirs}_layer_norm")
+        places |= pairs(f"{block}.cross_norm", f"{theirs}_layer_norm")
     return places
 
 
@@ -271,14 +271,14 @@ def stack_places(layers: int, norm: str, *, crossing: bool) -> Places:
         places |= pairs(f"{block}.attention.output", f"{theirs}.self_attn.out_proj")
         places |= pairs(f"{block}.feedforward.widen", f"{theirs}.linear1")
         places |= pairs(f"{block}.feedforward.narrow", f"{theirs}.linear2")
-        places |= pairs(f"{block}.around_attention.norm", f"{theirs}.norm1")
-        places |= pairs(f"{block}.around_feedforward.norm", f"{theirs}.norm{3 if crossing else 2}")
+        places |= pairs(f"{block}.attention_norm", f"{theirs}.norm1")
+        places |= pairs(f"{block}.feedforward_norm", f"{theirs}.norm{3 if crossing else 2}")
         if crossing:
             for part in ("weight", "bias"):
                 thirds = tuple(f"{block}.cross.{name}.{part}" for name in ("query", "key", "value"))
                 places[thirds] = (f"{theirs}.multihead_attn.in_proj_{part}",)
             places |= pairs(f"{block}.cross.output", f"{theirs}.multihead_attn.out_proj")
-            places |= pairs(f"{block}.around_cross.norm", f"{theirs}.norm2")
+            places |= pairs(f"{block}.cross_norm", f"{theirs}.norm2")
     if norm == "pre":
         places |= pairs("norm", "norm")
     return places
@@ -396,7 +396,7 @@ def lengths_mask() -> Tensor:
 def weights_of(run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
     """What an attention gives out, and its weights."""
     seen: list[Tensor] = []
-    with observing(lambda _, weights: seen.append(weights)):
+    with observe_attention(lambda _, weights: seen.append(weights)):
         out = run()
     assert len(seen) == 1
     return out, seen[0]

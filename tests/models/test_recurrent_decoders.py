@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import SOS
-from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PlainConfig
-from dragoman.layers.memory_attention import AdditiveConfig, DotConfig
+from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, RNNConfig
+from dragoman.layers.rnn_attention import AdditiveConfig, DotConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.recurrent import (
     FixedContextDecoderConfig,
@@ -194,7 +194,7 @@ def test_luong_attends_after_the_cell(feeding: bool) -> None:
     check(model, torch.stack(out, 1))
 
 
-@pytest.mark.parametrize("cell", [LSTMConfig(), GRUConfig(), CoupledLSTMConfig(), PlainConfig()], ids=lambda c: c.kind)
+@pytest.mark.parametrize("cell", [LSTMConfig(), GRUConfig(), CoupledLSTMConfig(), RNNConfig()], ids=lambda c: c.kind)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_copied_states_are_those_after_the_last_real_token(cell: object, direction: str) -> None:
     """Sutskever 2014: all of the encoder's state, the LSTM's memory included, whatever the padding."""

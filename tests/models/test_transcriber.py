@@ -21,9 +21,9 @@ from dragoman.decoding.ctc import LMFusion
 from dragoman.decoding.joint_ctc import AttentionSearch, CTCFusionSearch, JointSearch
 from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
-from dragoman.layers.augmentation import MaskingConfig
+from dragoman.layers.augmentation import SpecAugmentConfig
 from dragoman.layers.cells import GRUConfig
-from dragoman.layers.memory_attention import AdditiveConfig
+from dragoman.layers.rnn_attention import AdditiveConfig
 from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.frames import FramesConfig, FrameStackingConfig
@@ -260,7 +260,7 @@ def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
     joint = JointAttentionConfig(weight=0.5, label_smoothing=0.0, decoder=decoder)
     config = TranscriberConfig(
         encoder=encoder, attention_decoder=CTCOnlyConfig() if writer == "none" else joint,
-        augment=MaskingConfig(times=1, time_share=0.05, bands=1, band_share=0.2),
+        augment=SpecAugmentConfig(times=1, time_share=0.05, bands=1, band_share=0.2),
     )  # fmt: skip
     model = Transcriber(config, FEATURES, VOCABULARY)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaModel, T5Config, T5Model
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import ConfigError
-from dragoman.layers.blocks import TokenEmbedding
+from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.positions import NoPositionsConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import FullConfig, LinearConfig, LocalConfig
@@ -108,7 +108,7 @@ def t5_places(side: str) -> Places:
     places = {
         "input.embedding.weight": ["shared.weight"],
         "norm.weight": [f"{side}.final_layer_norm.weight"],
-        "blocks.0.attention.relation.table": [f"{first}.relative_attention_bias.weight"],
+        "blocks.0.attention.relative.table": [f"{first}.relative_attention_bias.weight"],
     }
     for layer in range(LAYERS):
         ours, theirs = f"blocks.{layer}", f"{side}.block.{layer}.layer"
@@ -116,14 +116,14 @@ def t5_places(side: str) -> Places:
         places |= {
             f"{ours}.attention.project.weight": [f"{own}.{part}.weight" for part in "qkv"],
             f"{ours}.attention.output.weight": [f"{own}.o.weight"],
-            f"{ours}.around_attention.norm.weight": [f"{theirs}.0.layer_norm.weight"],
+            f"{ours}.attention_norm.weight": [f"{theirs}.0.layer_norm.weight"],
             f"{ours}.feedforward.gate.weight": [f"{last}.DenseReluDense.wi_0.weight"],
             f"{ours}.feedforward.widen.weight": [f"{last}.DenseReluDense.wi_1.weight"],
             f"{ours}.feedforward.narrow.weight": [f"{last}.DenseReluDense.wo.weight"],
-            f"{ours}.around_feedforward.norm.weight": [f"{last}.layer_norm.weight"],
+            f"{ours}.feedforward_norm.weight": [f"{last}.layer_norm.weight"],
         }
         if side == "decoder":
-            places[f"{ours}.around_cross.norm.weight"] = [f"{theirs}.1.layer_norm.weight"]
+            places[f"{ours}.cross_norm.weight"] = [f"{theirs}.1.layer_norm.weight"]
             for name, part in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")):
                 places[f"{ours}.cross.{name}.weight"] = [f"{theirs}.1.EncDecAttention.{part}.weight"]
     return places
@@ -193,11 +193,11 @@ def llama_places() -> Places:
         places |= {
             f"{ours}.attention.project.weight": [f"{theirs}.self_attn.{part}_proj.weight" for part in "qkv"],
             f"{ours}.attention.output.weight": [f"{theirs}.self_attn.o_proj.weight"],
-            f"{ours}.around_attention.norm.weight": [f"{theirs}.input_layernorm.weight"],
+            f"{ours}.attention_norm.weight": [f"{theirs}.input_layernorm.weight"],
             f"{ours}.feedforward.gate.weight": [f"{theirs}.mlp.gate_proj.weight"],
             f"{ours}.feedforward.widen.weight": [f"{theirs}.mlp.up_proj.weight"],
             f"{ours}.feedforward.narrow.weight": [f"{theirs}.mlp.down_proj.weight"],
-            f"{ours}.around_feedforward.norm.weight": [f"{theirs}.post_attention_layernorm.weight"],
+            f"{ours}.feedforward_norm.weight": [f"{theirs}.post_attention_layernorm.weight"],
         }
     return places
 

@@ -133,7 +133,7 @@ CASES: dict[str, dict[str, Any]] = {
         "task": "transcribe",
         "data": {"media": "sounds.tar.gz"},
         "tokenizer": {"source": AUDIO, "target": {"kind": "words"}},
-        "model": {"encoder": ENCODER, "augment": {"kind": "masking", "time_share": 0.02, "band_share": 0.1}},
+        "model": {"encoder": ENCODER, "augment": {"kind": "specaugment", "time_share": 0.02, "band_share": 0.1}},
         "train": {"metric": "wer"},
     },
     "joint": {

@@ -17,7 +17,7 @@ from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, RunError
-from dragoman.layers.blocks import build_embedding
+from dragoman.layers.embeddings import build_embedding
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
@@ -136,7 +136,7 @@ def test_a_language_model_becomes_a_decoder_under_another_name() -> None:
     assert torch.equal(new.output.weight, old.output.weight)  # tied here as there
     assert torch.equal(new.decoder.blocks[0].cross.query.weight, before["decoder.blocks.0.cross.query.weight"])
     left = {name for name, _ in found.left}
-    assert all(".cross." in name or ".around_cross." in name or name.startswith("encoder.") for name in left)
+    assert all(".cross." in name or ".cross_norm." in name or name.startswith("encoder.") for name in left)
     assert found.unused == ("output.weight",)
 
 

@@ -16,24 +16,23 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dragoman.config.settings import Share, Size, SizeOrNone, setting
-from dragoman.kernels.deferred_gradients import DIRECT
+from dragoman.kernels.add_norm import add_norm
 from dragoman.layers.attention import Cache
-from dragoman.layers.blocks import TokenEmbedding
 from dragoman.layers.cells import Cell, CellConfig, CellState, LSTMConfig, build_cell
-from dragoman.layers.dropout import drop
-from dragoman.layers.positions import RELATIONS, NoPositionsConfig
-from dragoman.layers.relative_positions import Relation
+from dragoman.layers.dropout import Dropout, dropout
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.positions import RELATIVE_POSITIONS, NoPositionsConfig
+from dragoman.layers.relative_positions import RelativePositions
 from dragoman.layers.rnn import VariationalDropout
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.models.contracts import State
-from dragoman.models.decoders.recurrent import run
 from dragoman.models.transformer import (
     TransformerConfig,
     TransformerInput,
+    build_norm,
     feed_forward,
     last_norm,
-    relations_of,
-    residual,
+    relative_positions_of,
     self_attention,
 )
 
@@ -90,7 +89,7 @@ class RecurrentStackConfig:
             yield f"memory: found {memory}, expected 0: recurrent layers always carry their state over"
 
 
-class Walked(nn.Module):
+class CellSequence(nn.Module):
     """A cell over (N, T, I) as a module of its own, so that it can be called with other weights."""
 
     def __init__(self, cell: Cell) -> None:
@@ -99,7 +98,7 @@ class Walked(nn.Module):
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """Outputs (N, T, D) and the state after them."""
-        return run(self.cell, x, state, DIRECT)
+        return self.cell.run(x, state)
 
 
 class WeightDropped(nn.Module):
@@ -110,22 +109,20 @@ class WeightDropped(nn.Module):
 
     def __init__(self, cell: Cell, rate: float) -> None:
         super().__init__()
-        self.walked, self.rate = Walked(cell), rate
+        self.sequence, self.rate = CellSequence(cell), rate
 
     @property
     def cell(self) -> Cell:
         """The cell within."""
-        return self.walked.cell
+        return self.sequence.cell
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """x (N, T, I) → outputs (N, T, D) and the state after them."""
-        found: tuple[Tensor, CellState]
         if not self.training or self.rate == 0.0:
-            found = self.walked(x, state)
-        else:
-            weights = {"cell.hidden_weight": drop(self.cell.hidden_weight, self.rate)}
-            found = functional_call(self.walked, weights, (x, state))
-        return found
+            return self.cell.run(x, state)
+        weights = {"cell.hidden_weight": dropout(self.cell.hidden_weight, self.rate)}
+        out: tuple[Tensor, CellState] = functional_call(self.sequence, weights, (x, state))
+        return out
 
 
 class RecurrentStack(nn.Module):
@@ -181,7 +178,7 @@ def memory_problems(config: TransformerConfig, memory: int) -> Iterator[str]:
     """Why a Transformer cannot carry so many positions over."""
     if not memory:
         return
-    told: tuple[Any, ...] = (*RELATIONS, NoPositionsConfig)
+    told: tuple[Any, ...] = (*RELATIVE_POSITIONS, NoPositionsConfig)
     if not isinstance(config.positions, told):
         names = ", ".join(repr(kind.kind) for kind in told)
         yield (
@@ -198,24 +195,30 @@ def memory_problems(config: TransformerConfig, memory: int) -> Iterator[str]:
 
 
 class CausalBlock(nn.Module):
-    """Self-attention over the past, then feed-forward: a decoder's block without a memory to look at."""
+    """Causal self-attention, then feed-forward: a decoder block without a memory."""
 
     compile_in_training = True
 
-    def __init__(self, config: TransformerConfig, relation: Relation) -> None:
+    def __init__(self, config: TransformerConfig, relative: RelativePositions) -> None:
         super().__init__()
-        self.attention = self_attention(config, relation)
+        self.pre_norm = config.norm == "pre"
+        self.attention = self_attention(config, relative)
         self.feedforward = feed_forward(config)
-        self.around_attention = residual(config)
-        self.around_feedforward = residual(config)
+        self.attention_norm = build_norm(config)
+        self.feedforward_norm = build_norm(config)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, past: Cache, length: Tensor | int) -> tuple[Tensor, Cache]:
         """(N, T, D) → (N, T, D) and the longer cache."""
-        around = self.around_attention
-        out, present = self.attention.extend(around.enter(x), past, length)
-        x = around.leave(x, out)
-        around = self.around_feedforward
-        return around.leave(x, self.feedforward(around.enter(x))), present
+        if self.pre_norm:  # x + attention(norm(x)), then x + feedforward(norm(x))
+            out, cache = self.attention.extend(self.attention_norm(x), past, length)
+            x, normed = add_norm(x, self.dropout(out), self.feedforward_norm)
+            x = x + self.dropout(self.feedforward(normed))
+        else:  # norm(x + attention(x)), then norm(x + feedforward(x))
+            out, cache = self.attention.extend(x, past, length)
+            _, x = add_norm(x, self.dropout(out), self.attention_norm)
+            _, x = add_norm(x, self.dropout(self.feedforward(x)), self.feedforward_norm)
+        return x, cache
 
 
 class CausalTransformer(nn.Module):
@@ -231,7 +234,9 @@ class CausalTransformer(nn.Module):
         self.align = config.attention.length if isinstance(config.attention, SegmentsConfig) else 1
         self.input = TransformerInput(config, embedding)
         self.max_positions = self.input.positions.max_positions
-        self.blocks = nn.ModuleList(CausalBlock(config, relation) for relation in relations_of(config, causal=True))
+        self.blocks = nn.ModuleList(
+            CausalBlock(config, relative) for relative in relative_positions_of(config, causal=True)
+        )
         self.norm = last_norm(config)
 
     def start(self, rows: int, capacity: int | None = None) -> State:
@@ -266,7 +271,7 @@ class CausalTransformer(nn.Module):
         for block, cache in zip(self._blocks(), state.cache, strict=True):
             key, value = (part[:, :, -self.memory :] for part in cache)
             back = torch.full((self.memory,), self.memory - state.length, device=key.device)
-            caches.append((block.attention.relation.turn(key, back), value))
+            caches.append((block.attention.relative.rotate(key, back), value))
         return tuple(caches)
 
     def resumed(self, carried: Any) -> State:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Size, setting
 from dragoman.layers.attention import attend
-from dragoman.layers.blocks import TokenEmbedding
-from dragoman.layers.convolution import GatedConvolution, NormalisedConvolution
+from dragoman.layers.convolution import GatedConvolution, WeightNormConvolution
+from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.models.contracts import Memory, State
 from dragoman.models.convs2s import SQRT_HALF, ConvS2SInput, ConvS2SStackConfig, shortcut
 
@@ -35,12 +35,12 @@ class ConvS2SDecoderConfig(ConvS2SStackConfig):
 class ConvS2SAttention(nn.Module):
     """The attention of one layer: query d = W h + g, weights softmax(d · z) (section 3.3, eq. 1 and 2)."""
 
-    reads_memory = True
+    is_cross_attention = True
 
     def __init__(self, width: int, embedding: int) -> None:
         super().__init__()
-        self.query = NormalisedConvolution(width, embedding)
-        self.output = NormalisedConvolution(embedding, width)
+        self.query = WeightNormConvolution(width, embedding)
+        self.output = WeightNormConvolution(embedding, width)
 
     def forward(self, x: Tensor, embedded: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """x (N, T, D), embedded (N, T, E); keys and values (B, 1, S, E), mask (B, S) → (N, T, D)."""
@@ -83,9 +83,9 @@ class ConvS2SDecoder(nn.Module):
         # Queries have the size of the embeddings; a memory of another size is projected once for all layers.
         self.key, self.value = shortcut(memory_width, size), shortcut(memory_width, size)
         shapes = config.shapes
-        self.project_in = NormalisedConvolution(size, shapes[0][0], gain=1 - config.dropout)
+        self.project_in = WeightNormConvolution(size, shapes[0][0], gain=1 - config.dropout)
         self.layers = nn.ModuleList(ConvS2SDecoderLayer(*shape, size, config.dropout) for shape in shapes)
-        self.project_out = NormalisedConvolution(shapes[-1][1], self.width)
+        self.project_out = WeightNormConvolution(shapes[-1][1], self.width)
         self.dropout = nn.Dropout(config.dropout)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:

@@ -8,7 +8,9 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from dragoman.config.settings import Share, Size, setting
-from dragoman.layers.blocks import FeedForward, Residual, mean_over
+from dragoman.layers.dropout import Dropout
+from dragoman.layers.feed_forward import FeedForward
+from dragoman.layers.masking import masked_mean
 from dragoman.models.contracts import Memory
 
 
@@ -40,14 +42,14 @@ class FeedForwardStack(nn.Module):
         self.layers = nn.ModuleList(
             FeedForward(config.width, config.feedforward, config.activation, 0.0) for _ in range(config.layers)
         )
-        self.residuals = nn.ModuleList(Residual(config.width, "pre", config.dropout) for _ in range(config.layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(config.layers))
+        self.residual_dropout = Dropout(config.dropout)
         self.norm = nn.LayerNorm(config.width)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source: what the embedding reads; mask (B, S)."""
         x = self.dropout(self.embedding(source))
-        for layer, residual in zip(self.layers, self.residuals, strict=True):
-            assert isinstance(residual, Residual)
-            x = residual.leave(x, layer(residual.enter(x)))
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = x + self.residual_dropout(layer(norm(x)))
         x = self.norm(x)
-        return Memory(keys=x, values=x, mask=mask, final=(mean_over(x, mask),))
+        return Memory(keys=x, values=x, mask=mask, final=(masked_mean(x, mask),))

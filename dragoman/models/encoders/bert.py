@@ -16,11 +16,12 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import Share, Size, setting
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.layers.blocks import TokenEmbedding, window
 from dragoman.layers.dropout import Dropout
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.masking import crop_to_maximum
 from dragoman.layers.positions import NoPositionsConfig
 from dragoman.models.contracts import Memory
-from dragoman.models.transformer import EncoderBlock, TransformerConfig, last_norm, relations_of
+from dragoman.models.transformer import EncoderBlock, TransformerConfig, last_norm, relative_positions_of
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,16 @@ class BertEncoder(nn.Module):
         self.texts = nn.Parameter(torch.randn(config.texts, config.width) * config.width**-0.5)
         self.embedding_norm = nn.LayerNorm(config.width)
         self.dropout = Dropout(config.dropout)
-        self.blocks = nn.ModuleList(EncoderBlock(stack, relation) for relation in relations_of(stack, causal=False))
+        self.blocks = nn.ModuleList(
+            EncoderBlock(stack, relative) for relative in relative_positions_of(stack, causal=False)
+        )
         self.norm = last_norm(stack)
 
     def forward(
         self, source: Tensor, mask: Tensor, hidden: Tensor | None = None, instead: Tensor | None = None
     ) -> Memory:
         """source (B, S), mask (B, S); where `hidden` (B, S) the vector `instead` (D,) stands for the token."""
-        source, mask = window(source, mask, self.max_positions)
+        source, mask = crop_to_maximum(source, mask, self.max_positions)
         length = source.shape[1] + 1
         embedded = self.embedding(F.pad(source, (1, 0), value=SOS))  # (B, 1+S, D)
         if hidden is not None:

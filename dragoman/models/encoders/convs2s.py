@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config.settings import Size, setting
-from dragoman.layers.blocks import TokenEmbedding, mean_over
-from dragoman.layers.convolution import GatedConvolution, NormalisedConvolution
+from dragoman.layers.convolution import GatedConvolution, WeightNormConvolution
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.masking import masked_mean
 from dragoman.models.contracts import Memory
 from dragoman.models.convs2s import SQRT_HALF, ConvS2SInput, ConvS2SStackConfig, shortcut
 
@@ -68,9 +69,9 @@ class ConvS2SEncoder(nn.Module):
         self.width = config.embedding
         self.input = ConvS2SInput(config, embedding)
         shapes = config.shapes
-        self.project_in = NormalisedConvolution(config.embedding, shapes[0][0], gain=1 - config.dropout)
+        self.project_in = WeightNormConvolution(config.embedding, shapes[0][0], gain=1 - config.dropout)
         self.layers = nn.ModuleList(ConvS2SEncoderLayer(*shape, config.dropout) for shape in shapes)
-        self.project_out = NormalisedConvolution(shapes[-1][1], config.embedding)
+        self.project_out = WeightNormConvolution(shapes[-1][1], config.embedding)
         self.gradient_scale = 1 / (2 * (config.attentions or config.layers))
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
@@ -81,4 +82,4 @@ class ConvS2SEncoder(nn.Module):
             x = layer(x, mask)
         keys: Tensor = ScaledGradient.apply(self.project_out(x), self.gradient_scale)  # type: ignore[no-untyped-call]
         values = (keys + embedded) * SQRT_HALF
-        return Memory(keys=keys, values=values, mask=mask, final=(mean_over(values, mask),))
+        return Memory(keys=keys, values=values, mask=mask, final=(masked_mean(values, mask),))

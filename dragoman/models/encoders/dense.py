@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Share, Size, setting
-from dragoman.layers.blocks import ACTIVATIONS, TokenEmbedding, window
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.feed_forward import ACTIVATIONS
+from dragoman.layers.masking import crop_to_maximum
 from dragoman.models.contracts import Memory
 
 
@@ -46,7 +48,7 @@ class DenseEncoder(nn.Module):
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, S), mask (B, S)."""
-        x, mask = window(self.dropout(self.embedding(source)), mask, self.max_positions)
+        x, mask = crop_to_maximum(self.dropout(self.embedding(source)), mask, self.max_positions)
         x = x * mask[:, :, None].to(x.dtype)
         x = F.pad(x, (0, 0, 0, self.max_positions - x.shape[1])).flatten(1)  # (B, max_positions·E)
         for layer in self.layers:

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import Share, Size, SizeOrNone, setting
 from dragoman.data.tokenizers.base import SOS
-from dragoman.layers.blocks import Embedding
 from dragoman.layers.cells import CellConfig, LSTMConfig
+from dragoman.layers.embeddings import Embedding
 from dragoman.layers.rnn import Unidirectional, last_real
 from dragoman.models.contracts import Memory
 

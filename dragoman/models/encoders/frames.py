@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Range, Share, Size, setting
-from dragoman.layers.blocks import glorot
+from dragoman.layers.linear import glorot
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors, vector_scale

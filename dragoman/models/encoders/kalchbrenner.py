@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Range, Share, Size, setting
-from dragoman.layers.blocks import TokenEmbedding, window
-from dragoman.layers.convolution import surrounded
+from dragoman.layers.convolution import pad_same
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.masking import crop_to_maximum
 from dragoman.models.contracts import Memory
 
 
@@ -89,9 +90,9 @@ class KalchbrennerEncoder(nn.Module):
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, S), mask (B, S)."""
-        x, mask = window(self.dropout(self.embedding(source)), mask, self.max_positions)
+        x, mask = crop_to_maximum(self.dropout(self.embedding(source)), mask, self.max_positions)
         final = self.sentence(x, mask.sum(1))
-        seen = surrounded(x, mask, self.around.kernel_size[0]).transpose(1, 2)
+        seen = pad_same(x, mask, self.around.kernel_size[0]).transpose(1, 2)
         near = torch.tanh(self.around(seen)).transpose(1, 2)  # (B, S, D)
         memory = self.dropout(x + near + final[:, None])
         return Memory(keys=memory, values=memory, mask=mask, final=(final,))

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Share, Size, setting
-from dragoman.layers.blocks import TokenEmbedding, mean_over
-from dragoman.layers.convolution import NonLocal, surrounded
-from dragoman.layers.positions import AddedPositionsConfig, NoPositionsConfig, added_positions
+from dragoman.layers.convolution import NonLocal, pad_same
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.layers.masking import masked_mean
+from dragoman.layers.positions import AbsolutePositionsConfig, NoPositionsConfig, build_absolute_positions
 from dragoman.models.contracts import Memory
 
 
@@ -28,7 +29,7 @@ class MultiKernelConfig:
     width: Size = setting(384, help="size of the memory: a multiple of the number of kernels")
     dropout: Share = setting(0.2, help="on embeddings and after every layer")
     non_local: bool = setting(False, help="after every layer, let each position look at all others")
-    positions: AddedPositionsConfig = setting(NoPositionsConfig(), help="how a token's place is told")
+    positions: AbsolutePositionsConfig = setting(NoPositionsConfig(), help="how a token's place is told")
 
     def problems(self) -> Iterator[str]:
         """What the fields cannot say one by one."""
@@ -54,7 +55,7 @@ class MultiKernelLayer(nn.Module):
         parts = []
         for convolution in self.convolutions:
             assert isinstance(convolution, nn.Conv1d)
-            parts.append(convolution(surrounded(x, mask, convolution.kernel_size[0]).transpose(1, 2)))
+            parts.append(convolution(pad_same(x, mask, convolution.kernel_size[0]).transpose(1, 2)))
         out: Tensor = self.dropout(F.relu(torch.cat(parts, 1)))  # (B, D, S)
         if self.residual:
             out = out + x.transpose(1, 2)
@@ -70,7 +71,7 @@ class MultiKernelEncoder(nn.Module):
         super().__init__()
         self.width = config.width
         self.embedding = embedding
-        self.positions = added_positions(config.positions, config.embedding)
+        self.positions = build_absolute_positions(config.positions, config.embedding)
         self.dropout = nn.Dropout(config.dropout)
         inputs = [config.embedding] + [config.width] * (config.layers - 1)
         self.layers = nn.ModuleList(MultiKernelLayer(config, size) for size in inputs)
@@ -80,4 +81,4 @@ class MultiKernelEncoder(nn.Module):
         x = self.dropout(self.positions(self.embedding(source) * self.embedding.width**0.5, 0))
         for layer in self.layers:
             x = layer(x, mask)
-        return Memory(keys=x, values=x, mask=mask, final=(mean_over(x, mask),))
+        return Memory(keys=x, values=x, mask=mask, final=(masked_mean(x, mask),))

@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar, Literal
 from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, Size, SizeOrNone, setting
-from dragoman.layers.blocks import Embedding
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.dropout import Dropout
-from dragoman.layers.rnn import Bidirectional, Layer, Unidirectional, VariationalDropout
+from dragoman.layers.embeddings import Embedding
+from dragoman.layers.rnn import Bidirectional, RecurrentLayer, Unidirectional, VariationalDropout
 from dragoman.models.contracts import Memory
 
 
@@ -81,7 +81,7 @@ class RecurrentEncoder(nn.Module):
         self.dropout = VariationalDropout(config.dropout) if config.variational else Dropout(config.dropout)
         self.layers = nn.ModuleList(self._layer(config, number) for number in range(config.layers))
 
-    def _layer(self, config: RecurrentEncoderConfig, number: int) -> Layer:
+    def _layer(self, config: RecurrentEncoderConfig, number: int) -> RecurrentLayer:
         inputs, width = (self.embedding.width, *config.sizes)[number : number + 2]
         residual = 0 < config.residual_from <= number + 1 and inputs == width
         if number < config.two_ways:

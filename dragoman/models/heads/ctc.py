@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import Size, setting
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.layers.ctc import collapsed, needed_positions
+from dragoman.layers.ctc import collapse, min_path_length
 from dragoman.layers.resampling import Upsample
 from dragoman.models.contracts import CTCEmissions, Memory, TokenScores
 
@@ -61,7 +61,7 @@ class CTCHead(nn.Module):
 
     def reachable(self, memory_mask: Tensor, target: Tensor) -> Tensor:
         """Which targets (B,) have an alignment."""
-        return needed_positions(target, target_lengths(target)) <= self.upsample.factor * memory_mask.sum(1)
+        return min_path_length(target, target_lengths(target)) <= self.upsample.factor * memory_mask.sum(1)
 
     def loss(self, predict: Predict, memory: Memory, target: Tensor, smoothing: float) -> Tensor:
         """Summed −log p; label smoothing mixes in the cross-entropy to the uniform distribution at every position."""
@@ -85,7 +85,7 @@ class CTCHead(nn.Module):
         per_token = -self.negative_log_probability(emissions, target) / (target != PAD).sum(1)
         never = torch.tensor([SOS, EOS], device=target.device)  # no target label is one of these
         path = emissions.log_probabilities.index_fill(-1, never, float("-inf")).argmax(-1)
-        best, lengths = collapsed(path, emissions.lengths, PAD)
+        best, lengths = collapse(path, emissions.lengths, PAD)
         width = target.shape[1]
         best = F.pad(best, (0, max(0, width - best.shape[1])), value=PAD)[:, :width]
         best = best.masked_fill(torch.arange(width, device=target.device) == lengths[:, None], EOS)

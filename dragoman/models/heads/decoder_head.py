@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.data.tokenizers.base import PAD, SOS
-from dragoman.layers.blocks import build_embedding
+from dragoman.layers.embeddings import build_embedding
 from dragoman.models.contracts import Decoder, Memory, State, TokenScores
 from dragoman.models.heads.softmax import (
     CrossEntropy,

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Size, setting
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.layers.blocks import mean_over
-from dragoman.layers.resampling import resized
+from dragoman.layers.masking import masked_mean
+from dragoman.layers.resampling import resize
 from dragoman.models.contracts import LengthBeam, Memory, TokenScores
 from dragoman.models.heads.ctc import Predict, target_lengths
 from dragoman.models.heads.softmax import full_precision
@@ -43,12 +43,12 @@ class LengthPredictor(nn.Module):
 
     def length_log_probabilities(self, memory: Memory) -> Tensor:
         """Log-probabilities (B, max_length + 1) of every number of tokens, <eos> not counted."""
-        return full_precision(self.length(mean_over(memory.values, memory.mask))).log_softmax(-1)
+        return full_precision(self.length(masked_mean(memory.values, memory.mask))).log_softmax(-1)
 
     def emit(self, predict: Predict, values: Tensor, mask: Tensor, lengths: Tensor, width: int) -> Tensor:
         """Log-probabilities (B, width, V) of the tokens of texts with these lengths (B,)."""
         lengths = lengths.clamp(min=1)  # the decoder needs at least one position, though its output is then unused
-        vectors = self.project(resized(values, mask.sum(1), lengths, width))
+        vectors = self.project(resize(values, mask.sum(1), lengths, width))
         return predict(vectors, torch.arange(width, device=lengths.device) < lengths[:, None])
 
     def emissions(self, predict: Predict, memory: Memory, limits: Tensor, candidates: int) -> LengthBeam:

@@ -9,23 +9,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.layers.attention import observing
-from dragoman.layers.memory_attention import (
+from dragoman.layers.attention import observe_attention
+from dragoman.layers.attention_windows import MonotonicConfig, PredictiveConfig
+from dragoman.layers.rnn_attention import (
     AdditiveConfig,
     CosineConfig,
     DotConfig,
     GeneralConfig,
-    MemoryAttentionConfig,
-    MonotonicConfig,
     MultiHeadConfig,
-    PredictiveConfig,
+    RNNAttentionConfig,
     ScaledDotConfig,
-    build_attention,
+    build_rnn_attention,
 )
 
 LENGTHS = [6, 1, 4]
 SOURCES, LONGEST, QUERY, MEMORY = len(LENGTHS), max(LENGTHS), 5, 5
-CASES: dict[str, MemoryAttentionConfig] = {
+CASES: dict[str, RNNAttentionConfig] = {
     "additive": AdditiveConfig(width=7),
     "dot": DotConfig(),
     "scaled-dot": ScaledDotConfig(),
@@ -48,16 +47,16 @@ def mask() -> Tensor:
     return torch.arange(LONGEST) < torch.tensor(LENGTHS)[:, None]
 
 
-def build(config: MemoryAttentionConfig, memory: int = MEMORY) -> torch.nn.Module:
+def build(config: RNNAttentionConfig, memory: int = MEMORY) -> torch.nn.Module:
     torch.manual_seed(3)
-    attention = build_attention(config, QUERY, memory)
+    attention = build_rnn_attention(config, QUERY, memory)
     assert isinstance(attention, torch.nn.Module)
     for part in attention.parameters():
         part.data.add_(0.3 * torch.randn_like(part))
     return attention
 
 
-def score(attention: torch.nn.Module, config: MemoryAttentionConfig, query: Tensor, key: Tensor) -> Tensor:
+def score(attention: torch.nn.Module, config: RNNAttentionConfig, query: Tensor, key: Tensor) -> Tensor:
     """One number for one query and one place of the memory, from the equations."""
     weights = dict(attention.named_parameters())
     if "keys.weight" in weights:
@@ -109,7 +108,7 @@ def test_local_m_sees_the_places_around_its_own(mask: Tensor) -> None:
     attention = build(DotConfig(window=MonotonicConfig(radius=1)))
     keys, query = torch.randn(SOURCES, LONGEST, MEMORY), torch.randn(SOURCES, 8, QUERY)
     seen: list[Tensor] = []
-    with observing(lambda module, weights: seen.append(weights)):
+    with observe_attention(lambda module, weights: seen.append(weights)):
         whole = attention(query, attention.read(keys, keys), mask, 0)
         later = attention(query[:, 3:], attention.read(keys, keys), mask, 3)
     torch.testing.assert_close(later, whole[:, 3:], rtol=0.0, atol=1e-12)
@@ -150,7 +149,7 @@ def test_multi_head_is_torchs(mask: Tensor) -> None:
     """FIELD D6 against torch.nn.MultiheadAttention with the same weights."""
     config = MultiHeadConfig(heads=2, width=6)
     torch.manual_seed(0)
-    attention = build_attention(config, 6, MEMORY)
+    attention = build_rnn_attention(config, 6, MEMORY)
     assert isinstance(attention, torch.nn.Module)
     theirs = torch.nn.MultiheadAttention(6, 2, kdim=MEMORY, vdim=MEMORY, batch_first=True)
     with torch.no_grad():

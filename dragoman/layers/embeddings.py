@@ -1,0 +1,73 @@
+"""Token embeddings, one-hot vectors and word dropout."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class TokenEmbedding(nn.Module):
+    """Token ids to vectors; the same table may serve source, target and output (FIELD F9).
+
+    `space` is the id of the token that parts words, for those who read words out of characters; None: there is none.
+    """
+
+    def __init__(self, vocabulary: int, width: int, pad: int, space: int | None = None) -> None:
+        super().__init__()
+        self.width = width
+        self.pad = pad
+        self.space = space
+        self.first_tag: int | None = None  # ids from here on are tags (FIELD G10), where there are any
+        self.folded: Tensor | None
+        self.register_buffer("folded", None, persistent=False)  # (V,) each token in lower case, where somebody asks
+        self.weight = nn.Parameter(torch.randn(vocabulary, width) * width**-0.5)
+        nn.init.zeros_(self.weight.data[pad])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T, D)."""
+        return F.embedding(tokens, self.weight, padding_idx=self.pad)
+
+
+class OneHot(nn.Module):
+    """Token ids to unit vectors, as long as the vocabulary; padding is zero. Nothing to learn."""
+
+    like: Tensor  # tells the precision the model is in
+
+    def __init__(self, vocabulary: int, pad: int) -> None:
+        super().__init__()
+        self.width = vocabulary
+        self.pad = pad
+        self.register_buffer("like", torch.zeros(()), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, T) → (B, T, V)."""
+        return (F.one_hot(tokens, self.width) * (tokens != self.pad)[..., None]).to(self.like.dtype)
+
+
+Embedding = TokenEmbedding | OneHot
+
+
+def build_embedding(vocabulary: int, width: int, pad: int, space: int | None = None) -> Embedding:
+    """A table of vectors of this width; width 0: one-hot vectors."""
+    return TokenEmbedding(vocabulary, width, pad, space) if width else OneHot(vocabulary, pad)
+
+
+def word_dropout(
+    tokens: Tensor,
+    probability: float,
+    unknown: int,
+    keep_below: int,
+    keep_from: int | None = None,
+    keep: int | None = None,
+) -> Tensor:
+    """Replace a share of the tokens by <unk>, so that a model cannot lean on any single one."""
+    if probability == 0.0:
+        return tokens
+    hit = torch.rand(tokens.shape, device=tokens.device) < probability
+    hit &= tokens >= keep_below
+    if keep_from is not None:
+        hit &= tokens < keep_from
+    if keep is not None:
+        hit &= tokens != keep
+    return tokens.masked_fill(hit, unknown)

@@ -1,0 +1,56 @@
+"""The position-wise feed-forward layer of the Transformer (Vaswani et al. 2017, section 3.3) and its gated form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.layers.dropout import Dropout
+from dragoman.layers.linear import Linear, glorot
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # the approximation that T5 and GPT-2 were trained with
+    "silu": F.silu,
+}
+
+
+class FeedForward(nn.Module):
+    """Two matrices with an activation between, at every position alike."""
+
+    def __init__(self, width: int, inner: int, activation: str, dropout: float, bias: bool = True) -> None:
+        super().__init__()
+        self.widen = Linear(width, inner, bias=bias)
+        self.narrow = Linear(inner, width, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = Dropout(dropout)
+        for linear in (self.widen, self.narrow):
+            glorot(linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, D)."""
+        out: Tensor = self.narrow(self.dropout(self.activation(self.widen(x))))
+        return out
+
+
+class GatedFeedForward(nn.Module):
+    """The widened vector times an activated gate (Shazeer 2020): SwiGLU with silu, GEGLU with gelu."""
+
+    def __init__(self, width: int, inner: int, activation: str, dropout: float, bias: bool = True) -> None:
+        super().__init__()
+        self.gate = Linear(width, inner, bias=bias)
+        self.widen = Linear(width, inner, bias=bias)
+        self.narrow = Linear(inner, width, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = Dropout(dropout)
+        for linear in (self.gate, self.widen, self.narrow):
+            glorot(linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, D)."""
+        out: Tensor = self.narrow(self.dropout(self.activation(self.gate(x)) * self.widen(x)))
+        return out

@@ -1,0 +1,233 @@
+"""Attention of a recurrent decoder over the encoder's memory (Bahdanau et al. 2015, Luong et al. 2015).
+
+An attention has a score (how a query is compared with a key) and a window (which source positions it may see). `read`
+computes what depends on the memory alone, once. Queries come one step or a whole sequence at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dragoman.config.settings import Size, SizeOrNone, setting
+from dragoman.kernels.additive_score import additive_scores, prepare_keys
+from dragoman.kernels.deferred_gradients import linear, matmul
+from dragoman.layers.attention import CrossAttention, masked_softmax, show
+from dragoman.layers.attention_windows import WINDOWS, GlobalConfig, Position, WindowConfig
+
+
+@dataclass(frozen=True)
+class _SingleHeadConfig:
+    window: WindowConfig = setting(GlobalConfig(), help="which positions of the source can be seen")
+    keys: SizeOrNone = setting(0, help="compare with keys W h of this size; 0: with the memory itself")
+    values: SizeOrNone = setting(0, help="read values W h of this size; 0: the memory itself")
+    gate: bool = setting(False, help="scale the context by a gate σ(w · s) of the query (Xu et al. 2015)")
+
+
+@dataclass(frozen=True)
+class AdditiveConfig(_SingleHeadConfig):
+    """vᵀ tanh(W s + U h): Bahdanau 2015; Luong's concat."""
+
+    kind: ClassVar[str] = "additive"
+    width: Size = setting(512, help="inner size")
+
+
+@dataclass(frozen=True)
+class DotConfig(_SingleHeadConfig):
+    """sᵀ h; a memory of another size than the state is projected first."""
+
+    kind: ClassVar[str] = "dot"
+
+
+@dataclass(frozen=True)
+class ScaledDotConfig(_SingleHeadConfig):
+    """sᵀ h / √D."""
+
+    kind: ClassVar[str] = "scaled-dot"
+
+
+@dataclass(frozen=True)
+class GeneralConfig(_SingleHeadConfig):
+    """sᵀ W h (Luong 2015)."""
+
+    kind: ClassVar[str] = "general"
+
+
+@dataclass(frozen=True)
+class CosineConfig(_SingleHeadConfig):
+    """The cosine of s and h times a learned factor, because a softmax of cosines alone is nearly uniform."""
+
+    kind: ClassVar[str] = "cosine"
+
+
+@dataclass(frozen=True)
+class MultiHeadConfig:
+    """Multi-head scaled dot-product attention (Vaswani 2017)."""
+
+    kind: ClassVar[str] = "multi-head"
+    heads: Size = setting(8, help="must divide width")
+    width: Size = setting(512, help="size of the queries, keys and values of all heads together, and of the context")
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        if self.width % self.heads:
+            yield f"heads: found {self.heads}, expected a divisor of width = {self.width}"
+
+
+RNNAttentionConfig = AdditiveConfig | DotConfig | ScaledDotConfig | GeneralConfig | CosineConfig | MultiHeadConfig
+
+
+# Scores: how a query is compared with a key
+
+
+class DotScore(nn.Module):
+    """Dot products; keys of another size than the query are projected, and those of `general` always."""
+
+    def __init__(self, config: Any, query_width: int, key_width: int) -> None:
+        super().__init__()
+        unprojected = query_width == key_width and not isinstance(config, GeneralConfig)
+        self.key = nn.Identity() if unprojected else nn.Linear(key_width, query_width, bias=False)
+        self.scale = query_width**-0.5 if isinstance(config, ScaledDotConfig) else 1.0
+
+    def prepare(self, keys: Tensor) -> tuple[Tensor, ...]:
+        """What depends on the keys (B, S, K) alone."""
+        return (self.key(keys),)
+
+    def forward(self, query: Tensor, keys: tuple[Tensor, ...]) -> Tensor:
+        """Queries (B, n, Q) and keys as `prepare` returns them → scores (B, n, S)."""
+        return matmul(query, keys[0].transpose(1, 2)) * self.scale
+
+
+class CosineScore(DotScore):
+    """The cosine of query and key times a learned factor."""
+
+    def __init__(self, config: CosineConfig, query_width: int, key_width: int) -> None:
+        super().__init__(config, query_width, key_width)
+        self.sharpness = nn.Parameter(torch.tensor(5.0))
+
+    def prepare(self, keys: Tensor) -> tuple[Tensor, ...]:
+        """Keys of length one."""
+        return (F.normalize(self.key(keys), dim=-1),)
+
+    def forward(self, query: Tensor, keys: tuple[Tensor, ...]) -> Tensor:
+        """Queries of length one, too."""
+        return self.sharpness * super().forward(F.normalize(query, dim=-1), keys)
+
+
+class AdditiveScore(nn.Module):
+    """e = vᵀ tanh(W s + U h) (Bahdanau 2015, eq. 6 and appendix A.1.2)."""
+
+    def __init__(self, config: AdditiveConfig, query_width: int, key_width: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(query_width, config.width, bias=False)
+        self.key = nn.Linear(key_width, config.width)
+        self.score = nn.Linear(config.width, 1, bias=False)
+
+    def prepare(self, keys: Tensor) -> tuple[Tensor, ...]:
+        """U h, and what the kernel derives from it."""
+        return prepare_keys(self.key(keys))
+
+    def forward(self, query: Tensor, keys: tuple[Tensor, ...]) -> Tensor:
+        """Queries (B, n, Q) and keys as `prepare` returns them → scores (B, n, S)."""
+        return additive_scores(linear(query, self.query.weight), keys, self.score.weight)
+
+
+SCORES: dict[type, Any] = {
+    AdditiveConfig: AdditiveScore,
+    DotConfig: DotScore,
+    ScaledDotConfig: DotScore,
+    GeneralConfig: DotScore,  # sᵀ W h: W is applied to the keys, once
+    CosineConfig: CosineScore,
+}
+
+
+# Attention
+
+
+class RNNAttention(Protocol):
+    """What a recurrent decoder needs of its attention."""
+
+    width: int  # of the contexts
+
+    def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+        """What depends on the memory alone, each tensor with one row per source."""
+
+    def __call__(self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Position) -> Tensor:
+        """Queries (N, T, Q), memory as `read` returns it, mask (B, S) → contexts (N, T, width).
+
+        `start` is the target position of the first query.
+        """
+
+
+class SingleHeadAttention(nn.Module):
+    """One score and one window; all hypotheses of a source share its keys and values."""
+
+    is_cross_attention = True
+
+    def __init__(self, config: _SingleHeadConfig, query_width: int, memory_width: int) -> None:
+        super().__init__()
+        key_width = config.keys or memory_width
+        self.width = config.values or memory_width
+        self.keys = nn.Linear(memory_width, key_width, bias=False) if config.keys else nn.Identity()
+        self.values = nn.Linear(memory_width, self.width, bias=False) if config.values else nn.Identity()
+        self.score = SCORES[type(config)](config, query_width, key_width)
+        self.window = WINDOWS[type(config.window)](config.window, query_width)
+        self.gate = nn.Linear(query_width, 1) if config.gate else None
+
+    def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+        """Prepared keys, values, and what else the score prepared, each (B, S, …)."""
+        prepared, *more = self.score.prepare(self.keys(keys))
+        return prepared, self.values(values), *more
+
+    def forward(self, query: Tensor, memory: tuple[Tensor, ...], mask: Tensor, start: Position) -> Tensor:
+        """Queries (N, T, Q), mask (B, S) → contexts (N, T, width)."""
+        keys, values, *more = memory
+        rows, length = query.shape[:2]
+        sources = keys.shape[0]
+        scores = self.score(query.reshape(sources, -1, query.shape[-1]), (keys, *more))  # (B, k·T, S)
+        scores = scores.view(sources, -1, length, scores.shape[-1])  # (B, k, T, S)
+        queries = query.view(sources, -1, length, query.shape[-1])  # (B, k, T, Q)
+        visible, factors = self.window(queries, mask[:, None, None], start)
+        weights = masked_softmax(scores, visible)
+        if factors is not None:
+            weights = (weights * factors).to(weights.dtype)
+        show(self, weights.reshape(rows, 1, length, -1))
+        context = matmul(weights.flatten(1, 2), values).view(rows, length, -1)
+        if self.gate is None:
+            return context
+        return torch.sigmoid(linear(query, self.gate.weight, self.gate.bias)) * context
+
+
+class MultiHeadRNNAttention(CrossAttention):
+    """The cross-attention of the Transformer, for a recurrent decoder."""
+
+    def __init__(self, config: MultiHeadConfig, query_width: int, memory_width: int) -> None:
+        super().__init__(config.width, config.heads, memory_width)
+        self.width = config.width
+        self.resize = None if query_width == config.width else nn.Linear(query_width, config.width)
+
+    def forward(self, query: Tensor, memory: Any, mask: Tensor, start: Position = 0) -> Tensor:
+        """Queries (N, T, Q), mask (B, S) → contexts (N, T, width)."""
+        if self.resize is not None:
+            query = linear(query, self.resize.weight, self.resize.bias)
+        return super().forward(query, memory, mask)
+
+
+ATTENTIONS: dict[type, Callable[..., nn.Module]] = {
+    AdditiveConfig: SingleHeadAttention,
+    DotConfig: SingleHeadAttention,
+    ScaledDotConfig: SingleHeadAttention,
+    GeneralConfig: SingleHeadAttention,
+    CosineConfig: SingleHeadAttention,
+    MultiHeadConfig: MultiHeadRNNAttention,
+}
+
+
+def build_rnn_attention(config: RNNAttentionConfig, query_width: int, memory_width: int) -> RNNAttention:
+    """The attention of a configuration."""
+    return cast(RNNAttention, ATTENTIONS[type(config)](config, query_width, memory_width))
