@@ -18,10 +18,10 @@ from dragoman.data.batch import batch_of
 from dragoman.data.corpus import prepare_corpus
 from dragoman.data.examples import Pairs
 from dragoman.data.tokenizers.base import PAD, UNK
-from dragoman.decoding.confidence import CALIBRATION, log_probability, token_confidences
 from dragoman.decoding.search import search_all
 from dragoman.errors import DataError
 from dragoman.files import digest, write_text
+from dragoman.inference.confidence import CALIBRATION, log_probability, token_confidences
 from dragoman.inference.predictor import Predictor
 from dragoman.models.heads.softmax import full_precision
 from dragoman.runs import check_same_data

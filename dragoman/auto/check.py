@@ -244,7 +244,7 @@ def check_cycle(config: Config, say: Say) -> None:
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             parts.append(Pairs(file=str(path), tag=tag or None))
         data = replace(config.data, train=tuple(parts), valid=None, columns=columns, header=False, cache=folder)
-        searched = task.readout is None and not task.running
+        searched = task.head_decoder is None and not task.running
         decode = 2 if searched else config.train.decode  # meaningless without a search
         training = replace(
             config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1,

@@ -127,7 +127,7 @@ def evaluate(
         evaluate_text(opened, files, batch_size, as_json, device)
         return
     reading = reading_of(opened.config.data, files, columns, header, media)
-    if opened.task.readout is not None:
+    if opened.task.head_decoder is not None:
         evaluate_directly(opened, reading, files, batch_size, metrics, skip_unknown, as_json, output, device)
         return
     if characters and not alignment:

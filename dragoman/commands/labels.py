@@ -36,7 +36,7 @@ def searched_only(command: str, run: str, tasks: str) -> None:
     from dragoman.runs import Run
 
     opened = Run(run)
-    if opened.task.readout is not None:
+    if opened.task.head_decoder is not None:
         raise RunError(
             f'{run}: found task = "{opened.task.name}", which is answered without a search; '
             f"{command} needs task = {tasks}"
@@ -153,7 +153,7 @@ def evaluate_directly(
     if as_json:
         click.echo(json.dumps(scores, ensure_ascii=False))
         return
-    for name, metric in metrics_for(labeler.readout.outputs).items():
+    for name, metric in metrics_for(labeler.head_decoder.outputs).items():
         if name in scores:
             click.echo(f"{metric.label:<15}{metric.format(scores[name]):>10}   {metric.about}")
     click.echo(f"{'loss':<15}{scores['loss']:>10.4g}")

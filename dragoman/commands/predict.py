@@ -110,7 +110,7 @@ def predict(
             f"{run}: found a language model, which answers nothing; go on with texts: dragoman complete {run}"
         )
     files_only(opened, skip_unreadable, media)
-    if opened.task.readout is not None:
+    if opened.task.head_decoder is not None:
         predict_directly(opened, file, batch_size, as_json, device)
         return
     if n_best > 1 and not as_json:

@@ -107,7 +107,7 @@ class Reranker:
         self.weight, self.tag = weight, tag
         if not isinstance(run, Predictor | Completer):
             folder = Run(run)
-            if folder.task.readout is not None:
+            if folder.task.head_decoder is not None:
                 raise ConfigError(
                     f'--rerank needs a reverse run or a language model; {folder.folder} has task = "{folder.task.name}"'
                 )

@@ -9,16 +9,18 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
+import torch
 
 from dragoman.config import settings
+from dragoman.data.batch import batch_of
 from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
 from dragoman.data.tokenizers.base import EOS, UNK
 from dragoman.decoding.complete import CompletionOptions, complete
-from dragoman.decoding.likelihood import mean_log_probabilities, text_likelihood
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.runs import Run, resolve_device
 from dragoman.scoring.perplexity import TextSize, text_size
+from dragoman.training.validation.lm import text_likelihood
 
 LINES = 10_000  # tokenised at a time
 
@@ -181,3 +183,25 @@ class Completer:
             **likelihood.scores(),
             "token_accuracy": accuracy,
         }
+
+
+@torch.no_grad()
+def mean_log_probabilities(
+    model: Any, rows: Sequence[Sequence[int]], device: torch.device, batch_size: int = 64
+) -> list[float]:
+    """The mean log-probability per token, <eos> included, of each row as a line of its own, for reranking.
+
+    A row longer than the model can read scores −∞.
+    """
+    max_positions = model.max_positions
+    means = [float("-inf")] * len(rows)
+    order = [index for index, row in enumerate(rows) if max_positions is None or len(row) < max_positions]
+    order.sort(key=lambda index: len(rows[index]))
+    for first in range(0, len(order), batch_size):
+        indices = order[first : first + batch_size]
+        batch = batch_of([[]] * len(indices), [rows[index] for index in indices]).to(device)
+        scores = model.score(batch)
+        batch_means = scores.log_probabilities.double().sum(1) / scores.mask.sum(1)
+        for index, mean in zip(indices, batch_means.tolist(), strict=True):
+            means[index] = mean
+    return means

@@ -15,8 +15,8 @@ from dragoman.data.formats.base import Row
 from dragoman.data.formats.masked_text import MASK
 from dragoman.data.tokenizers.base import UNKNOWN_SURFACE
 from dragoman.data.tokenizers.labels import LabelVocabulary
-from dragoman.decoding.direct import Answer
-from dragoman.decoding.fill_mask import FillReadout, hidden_scores
+from dragoman.decoding.fill_mask import MaskDecoder
+from dragoman.decoding.labels import LabelPrediction
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import as_examples
 from dragoman.inference.predictor import WINDOW
@@ -24,8 +24,9 @@ from dragoman.runs import Run, resolve_device
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for
 from dragoman.tasks.base import encoder_of, length_limit
+from dragoman.training.validation.mlm import masked_lm_scores
 
-NOTHING = Answer("", None)
+NOTHING = LabelPrediction("", None)
 
 
 class Labeler:
@@ -34,9 +35,9 @@ class Labeler:
     writes = True  # whether an evaluation has answers to keep
 
     def __init__(self, run: Run, device: str = "auto") -> None:
-        readout = run.task.readout
-        assert readout is not None, "a run that searches is a Predictor"
-        self.run, self.config, self.readout = run, run.config, readout
+        head_decoder = run.task.head_decoder
+        assert head_decoder is not None, "a run that searches is a Predictor"
+        self.run, self.config, self.head_decoder = run, run.config, head_decoder
         self.device = resolve_device(device)
         self.source_tokenizer, self.target_tokenizer = run.tokenizers()
         self.labels = self.target_tokenizer.names if isinstance(self.target_tokenizer, LabelVocabulary) else ()
@@ -44,7 +45,7 @@ class Labeler:
         self.collator = run.task.collator(run.config, self.source_tokenizer)
         self.model: Any = run.model(self.device)
 
-    def predict(self, texts: Sequence[str], *, batch_size: int = 64) -> list[Answer]:
+    def predict(self, texts: Sequence[str], *, batch_size: int = 64) -> list[LabelPrediction]:
         """One answer per text, in order; an empty text gives an empty answer.
 
         Two texts have a tab between them, the words of a sentence to be tagged and the numbers of a series spaces.
@@ -60,7 +61,7 @@ class Labeler:
         batch_size: int = 64,
         window: int = WINDOW,
         progress: Callable[[int], None] | None = None,
-    ) -> Iterator[Answer]:
+    ) -> Iterator[LabelPrediction]:
         """Answers in the order of the texts, whatever their number, in bounded memory."""
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
@@ -69,13 +70,15 @@ class Labeler:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
         return self._stream(iter(texts), batch_size, window, progress or (lambda _: None))
 
-    def _stream(self, texts: Iterator[str], rows: int, window: int, done: Callable[[int], None]) -> Iterator[Answer]:
+    def _stream(
+        self, texts: Iterator[str], rows: int, window: int, done: Callable[[int], None]
+    ) -> Iterator[LabelPrediction]:
         first = 1
         while together := list(islice(texts, window)):
             yield from self._window(together, rows, first, done)
             first += len(together)
 
-    def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[Answer]:
+    def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[LabelPrediction]:
         if (wrong := next((text for text in texts if not isinstance(text, str)), None)) is not None:
             raise TypeError(f"found {wrong!r} among the texts, expected strings")
         out = [NOTHING] * len(texts)
@@ -94,7 +97,7 @@ class Labeler:
             chosen = order[start : start + rows]
             some = None if targets is None else [targets[index] for index in chosen]
             batch = self.collator.collate([sources[index] for index in chosen], some).to(self.device)
-            answers = self.readout.read(self.model, batch, self.target_tokenizer)
+            answers = self.head_decoder.decode(self.model, batch, self.target_tokenizer)
             for index, answer in zip(chosen, answers, strict=True):
                 out[places[index]] = answer
             done(len(chosen))
@@ -138,7 +141,7 @@ class Labeler:
                 f'{self.run.folder} has task = "{self.run.task.name}"'
             )
         names = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        check_metric_names(metrics_for(self.readout.outputs), names)
+        check_metric_names(metrics_for(self.head_decoder.outputs), names)
         return as_examples(pairs), names
 
     @torch.no_grad()
@@ -160,7 +163,7 @@ class Labeler:
         metrics: str | Sequence[str] = (),
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
-    ) -> tuple[dict[str, Any], list[Answer]]:
+    ) -> tuple[dict[str, Any], list[LabelPrediction]]:
         """Scores of the run on sources with their labels, numbers or tags, and the answers behind them.
 
         A label that training did not have is an error, or with `skip_unknown` left out and counted as `unknown`.
@@ -175,18 +178,18 @@ class Labeler:
         texts = [example.source for example in examples]
         answers = list(self.stream(texts, batch_size=batch_size, progress=progress))
         found = [answer.value for answer in answers]
-        expected = [self.readout.truth(example.references[0]) for example in examples]
+        expected = [self.head_decoder.parse_reference(example.references[0]) for example in examples]
         scores: dict[str, Any] = {"segments": len(examples)}
-        scores |= score_labels(metrics_for(self.readout.outputs), found, expected, names, self.labels)
+        scores |= score_labels(metrics_for(self.head_decoder.outputs), found, expected, names, self.labels)
         scores["loss"] = self.loss(rows, batch_size)
         if wrong:
             scores["unknown"] = len(wrong)
-        if each := self.readout.report(found, expected):
+        if each := self.head_decoder.report(found, expected):
             scores["labels"] = each
         return scores, answers
 
 
-def keeping_unknown(text: str, answer: Answer) -> Answer:
+def keeping_unknown(text: str, answer: LabelPrediction) -> LabelPrediction:
     """An answer whose words outside the vocabulary stand as they were written, if there are any."""
     if UNKNOWN_SURFACE not in answer.text:
         return answer
@@ -200,7 +203,7 @@ class MaskFiller(Labeler):
 
     writes = False
 
-    def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[Answer]:
+    def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[LabelPrediction]:
         return [keeping_unknown(*both) for both in zip(texts, super()._window(texts, rows, first, done), strict=True)]
 
     def evaluate(
@@ -211,10 +214,10 @@ class MaskFiller(Labeler):
         metrics: str | Sequence[str] = (),
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
-    ) -> tuple[dict[str, Any], list[Answer]]:
+    ) -> tuple[dict[str, Any], list[LabelPrediction]]:
         """How well the run knows what is hidden of texts, always the same tokens; there are no answers to give."""
         examples, names = self._checked(pairs, metrics, skip_unknown)
-        found = hidden_scores(self.model, self._batches(examples, batch_size, progress or (lambda _: None)))
+        found = masked_lm_scores(self.model, self._batches(examples, batch_size, progress or (lambda _: None)))
         assert found is not None
         wanted = {"loss", *(names if names and "all" not in names else found)}
         for name in names:
@@ -233,9 +236,9 @@ class MaskFiller(Labeler):
             done(len(examples) * min(len(kept), start + count) // len(kept) - len(examples) * start // len(kept))
 
 
-LABELERS: dict[type, type[Labeler]] = {FillReadout: MaskFiller}  # by the read-out; others are plain
+LABELERS: dict[type, type[Labeler]] = {MaskDecoder: MaskFiller}  # by head decoder; the others use Labeler
 
 
 def labeler_of(run: Run, device: str = "auto") -> Labeler:
     """What answers for a run that needs no search."""
-    return LABELERS.get(type(run.task.readout), Labeler)(run, device)
+    return LABELERS.get(type(run.task.head_decoder), Labeler)(run, device)

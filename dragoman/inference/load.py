@@ -16,7 +16,7 @@ def load_run(
 ) -> Predictor | Labeler | Completer:
     """Open any trained run."""
     run = Run(folder)
-    if run.task.readout is None and not run.task.running:
+    if run.task.head_decoder is None and not run.task.running:
         return Predictor(run, device, engine=engine, precision=precision)
     for name, found, usual in (("engine", engine, ("auto", "torch")), ("precision", precision, ("float32",))):
         if found not in usual:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from dragoman.decoding.confidence import log_probability
+from dragoman.inference.confidence import log_probability
 from dragoman.scoring.calibration import PlattScale
 
 

@@ -15,7 +15,6 @@ from dragoman.data.examples import Example, Fault
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import EOS
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag, split_tag
-from dragoman.decoding.confidence import calibrated, token_confidences
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
@@ -29,6 +28,7 @@ from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.exchange import engine as engines
 from dragoman.exchange.choice import Choice
+from dragoman.inference.confidence import load_calibration, token_confidences
 from dragoman.inference.evaluation import ReferenceLoss, as_examples, metric_names, read_files, reference_loss
 from dragoman.inference.prediction import NOTHING, Prediction, Rerank, confident
 from dragoman.kernels.weight_layout import lay_out_for_decoding
@@ -55,7 +55,7 @@ class Predictor:
             raise RunError(
                 f"{run.folder}: found a language model, expected a run that answers; dragoman complete goes on with it"
             )
-        if run.task.readout is not None:
+        if run.task.head_decoder is not None:
             raise RunError(
                 f'{run.folder}: found task = "{run.task.name}", which is answered without a search; expected one '
                 'that searches (task = "translate", "transcribe" or "caption")'
@@ -74,7 +74,7 @@ class Predictor:
             self.model.bfloat16()
         lay_out_for_decoding(self.model)
         self.ratio = float(run.data["length_ratio"])
-        known = calibrated(run.folder, run.weights_path())
+        known = load_calibration(run.folder, run.weights_path())
         self.temperature = known.temperature if known else None  # None: tells no confidences
         self.scale = known.scale if known else PlattScale()
 

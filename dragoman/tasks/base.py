@@ -21,7 +21,7 @@ from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.direct import Readout
+from dragoman.decoding.labels import HeadDecoder
 from dragoman.errors import nearest
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
@@ -137,7 +137,7 @@ class Task:
     config: ClassVar[type[Config]]
     starter: ClassVar[Starter]
     automatic: ClassVar[Automatic | None] = None  # None: `auto` has rules of its own for the task
-    readout: ClassVar[Readout | None] = None  # how a model's outputs become answers; None: by search
+    head_decoder: ClassVar[HeadDecoder | None] = None  # how a model's outputs become answers; None: by search
     running: ClassVar[bool] = False  # whether the data are one long text rather than rows
     metrics: ClassVar[tuple[str, ...]] = ()  # that `evaluate` reports by default; none: those of translation
     kinds: ClassVar[bool] = False  # whether `evaluate` also counts insertions, deletions and substitutions

@@ -11,7 +11,7 @@ from dragoman.data.collate import Collator, ScalarCollator
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.labels import LabelFormat
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.decoding.direct import LabelReadout
+from dragoman.decoding.labels import LabelDecoder
 from dragoman.layers.pooling import TimeAttentionConfig
 from dragoman.models.classifier import Classifier, ClassifierConfig
 from dragoman.tasks.base import Automatic, Starter
@@ -54,7 +54,7 @@ class Classify(LabelTask):
 
     config = ClassifyConfig
     model_class = Classifier
-    readout = LabelReadout()
+    head_decoder = LabelDecoder()
     loss = "example (nats)"
     starter = Starter(
         "one or two texts with a label: sentiment, acceptability, paraphrase",

@@ -98,5 +98,5 @@ class LabelTask(Task):
 
     def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
         """Loss and the metrics of the task on all validation examples."""
-        assert self.readout is not None
-        return LabelValidator(corpus, self.readout, config.train.metric, device)
+        assert self.head_decoder is not None
+        return LabelValidator(corpus, self.head_decoder, config.train.metric, device)

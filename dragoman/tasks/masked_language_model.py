@@ -15,7 +15,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.masked_text import MaskedTextFormat
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.decoding.fill_mask import FillReadout
+from dragoman.decoding.fill_mask import MaskDecoder
 from dragoman.models.bilm import BiLM, BiLMConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked
 from dragoman.tasks.base import Automatic, Starter, Task
@@ -49,7 +49,7 @@ class MaskedLanguageModelTask(Task):
     """Texts to their masked tokens."""
 
     config = MaskedLanguageModelTaskConfig
-    readout = FillReadout()
+    head_decoder = MaskDecoder()
     loss = "masked token (nats)"
     starter = Starter(
         "texts alone: pre-train an encoder for other tasks to start from",

@@ -14,7 +14,7 @@ from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.numbers import NumberFormat, SeriesFormat
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
-from dragoman.decoding.direct import NumberReadout
+from dragoman.decoding.labels import NumberDecoder
 from dragoman.models.classifier import ClassifierConfig, Regressor
 from dragoman.tasks.base import Automatic, Starter
 from dragoman.tasks.classify import PooledTaskConfig
@@ -42,7 +42,7 @@ class Regress(LabelTask):
 
     config = RegressConfig
     model_class = Regressor
-    readout = NumberReadout()
+    head_decoder = NumberDecoder()
     loss = "number (squared error)"
     starter = Starter(
         "texts or series of numbers with a number: similarity, the next value",

@@ -10,7 +10,7 @@ from dragoman.data.collate import Collator, TagCollator
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.tags import TagFormat
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.decoding.direct import TagReadout
+from dragoman.decoding.labels import TagDecoder
 from dragoman.models.tagger import Tagger, TaggerConfig
 from dragoman.tasks.base import Automatic, Starter
 from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_form
@@ -32,7 +32,7 @@ class Tag(LabelTask):
 
     config = TagConfig
     model_class = Tagger
-    readout = TagReadout()
+    head_decoder = TagDecoder()
     loss = "word (nats)"
     starter = Starter(
         "words with a tag each: parts of speech, names",

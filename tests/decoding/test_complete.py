@@ -15,9 +15,9 @@ from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.complete import Completion, CompletionOptions, complete
 from dragoman.decoding.hypothesis import NEVER_WRITTEN
-from dragoman.decoding.likelihood import mean_log_probabilities, text_likelihood
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import DataError
+from dragoman.inference.completer import mean_log_probabilities
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import SegmentsConfig
@@ -25,6 +25,7 @@ from dragoman.models.decoders.causal import RecurrentStackConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
+from dragoman.training.validation.lm import text_likelihood
 
 WORDS = 13
 CPU = torch.device("cpu")
@@ -171,7 +172,7 @@ def test_likelihoods_do_not_depend_on_the_tokens() -> None:
 
 def test_outputs_are_ranked_by_how_well_they_read(model: LanguageModel) -> None:
     rows = [[5, 6, 7], [], [8, 9, 10, 11, 12], [4] * 24, [6]]
-    found = mean_log_probabilities(model, rows, CPU, at_once=2)
+    found = mean_log_probabilities(model, rows, CPU, batch_size=2)
     for row, mean in zip(rows, found, strict=True):
         if model.max_positions is not None and len(row) >= model.max_positions:
             assert mean == -math.inf

@@ -14,7 +14,7 @@ import torch
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.labels import LabelVocabulary
-from dragoman.decoding.direct import Readout
+from dragoman.decoding.labels import HeadDecoder
 from dragoman.errors import ConfigError
 from dragoman.scoring.label_metrics import applicable, score_labels
 from dragoman.scoring.registry import metrics_for
@@ -26,8 +26,8 @@ LOOKED_AT = 100  # texts among which that of the first row is looked for
 class LabelValidator:
     """Measures a model that answers directly on the validation part of a corpus."""
 
-    def __init__(self, corpus: Corpus, readout: Readout, metric: str, device: torch.device) -> None:
-        self.corpus, self.readout, self.device = corpus, readout, device
+    def __init__(self, corpus: Corpus, head_decoder: HeadDecoder, metric: str, device: torch.device) -> None:
+        self.corpus, self.head_decoder, self.device = corpus, head_decoder, device
         self.plan = BatchPlan(corpus.valid, budget=4096, seed=0, collator=corpus.collator)
         self.labels: tuple[str, ...] = ()
         if isinstance(corpus.target_tokenizer, LabelVocabulary):
@@ -39,7 +39,7 @@ class LabelValidator:
         if metric == "loss":
             return
         truths = [truth for rows in self._batches() for truth in self._truths(rows)]
-        if metric not in (possible := applicable(metrics_for(self.readout.outputs), truths, truths, self.labels)):
+        if metric not in (possible := applicable(metrics_for(self.head_decoder.outputs), truths, truths, self.labels)):
             raise ConfigError(
                 f"train.metric: found '{metric}', which these targets do not have; expected loss, {', '.join(possible)}"
             )
@@ -49,7 +49,7 @@ class LabelValidator:
         return [epoch[place] for place in range(len(epoch))]
 
     def _truths(self, rows: Any) -> list[Any]:
-        return self.readout.truths(
+        return self.head_decoder.references(
             read_batch(self.corpus.valid, rows, collator=self.corpus.collator), self.corpus.target_tokenizer
         )
 
@@ -65,18 +65,18 @@ class LabelValidator:
             if interrupted():
                 return None
             batch = read_batch(self.corpus.valid, rows, collator=self.corpus.collator)
-            expected += self.readout.truths(batch, codec)
+            expected += self.head_decoder.references(batch, codec)
             batch = batch.to(self.device)
             loss = model(batch)
             total, count = total + float(loss.total), count + int(loss.count)
-            found += [answer.value for answer in self.readout.read(model, batch, codec)]
-        scores = score_labels(metrics_for(self.readout.outputs), found, expected, labels=self.labels)
+            found += [answer.value for answer in self.head_decoder.decode(model, batch, codec)]
+        scores = score_labels(metrics_for(self.head_decoder.outputs), found, expected, labels=self.labels)
         return ValidationResult({"loss": total / count, **scores}, self._sample(model))
 
     def _sample(self, model: Any) -> tuple[str, str]:
         first = np.zeros(1, dtype=np.int64)
         batch = read_batch(self.corpus.valid, first, collator=self.corpus.collator).to(self.device)
-        return self._first_text, self.readout.read(model, batch, self.corpus.target_tokenizer)[0].text
+        return self._first_text, self.head_decoder.decode(model, batch, self.corpus.target_tokenizer)[0].text
 
     @cached_property
     def _first_text(self) -> str:

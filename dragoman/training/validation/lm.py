@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from dragoman.data.bptt import OverlappingBpttPlan, TokenStream
+from dragoman.data.bptt import BpttPlan, OverlappingBpttPlan, TokenStream
 from dragoman.data.corpus import Corpus
-from dragoman.decoding.likelihood import text_likelihood
-from dragoman.scoring.perplexity import text_size
+from dragoman.data.tokenizers.base import PAD
+from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size
 from dragoman.training.validation.result import ValidationResult
 
 
@@ -33,3 +33,34 @@ class LanguageModelValidator:
             return None
         likelihood, accuracy = found
         return ValidationResult({**likelihood.scores(), "token_accuracy": accuracy})
+
+
+@torch.no_grad()
+def text_likelihood(
+    model: Any,  # a LanguageModel in evaluation mode
+    plan: BpttPlan,  # not shuffled, so that every token is predicted once
+    size: TextSize,
+    device: torch.device,
+    interrupted: Callable[[], bool] = lambda: False,
+    *,
+    rows: int = 64,
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> tuple[TextLikelihood, float] | None:
+    """The likelihood of the whole text, with the state carried over segments, and the accuracy; None if interrupted.
+
+    `rows` streams are read at once, which changes time and memory but no result.
+    """
+    assert plan.skipped == 0, "a shuffled plan leaves tokens out"
+    nats = torch.zeros((), dtype=torch.float64, device=device)
+    correct = torch.zeros((), dtype=torch.long, device=device)
+    for first in range(0, plan.streams, rows):
+        streams = slice(first, min(first + rows, plan.streams))
+        carried = model.carry(streams.stop - first)
+        for segment in plan.epoch(0, streams):
+            if interrupted():
+                return None
+            scores = model.score(segment.to(device)._replace(carried=carried))
+            nats -= scores.log_probabilities.sum(dtype=torch.float64)
+            correct += scores.correct.sum()
+            progress(int((segment.target != PAD).sum()))
+    return TextLikelihood(float(nats), plan.count, size), int(correct) / max(1, plan.count)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
+from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.corpus import Corpus
-from dragoman.decoding.fill_mask import hidden_scores
 from dragoman.training.validation.result import ValidationResult
 
 
@@ -29,5 +30,32 @@ class MaskedLMValidator:
             read_batch(self.corpus.valid, epoch[place], collator=self.corpus.collator).to(self.device)
             for place in places
         )
-        found = hidden_scores(model, batches, interrupted)
+        found = masked_lm_scores(model, batches, interrupted)
         return None if found is None else ValidationResult(found)
+
+
+@torch.no_grad()
+def masked_lm_scores(
+    model: Any, batches: Iterable[Batch], interrupted: Callable[[], bool] = lambda: False
+) -> dict[str, float] | None:
+    """Loss per masked token, accuracy and pseudo-perplexity, of text pairs also their accuracy; None if interrupted."""
+    total, pair_loss, correct, count, correct_pairs, pairs = 0.0, 0.0, 0, 0, 0, 0
+    has_pairs = getattr(model.config, "pairs", False)
+    for batch in batches:
+        if interrupted():
+            return None
+        if has_pairs:
+            scores, loss, right = model.relations(batch)
+            pair_loss, correct_pairs = pair_loss + float(loss), correct_pairs + int(right)
+            pairs += len(batch.source)
+        else:
+            scores = model.score(batch)
+        total -= float(scores.log_probabilities.sum(dtype=torch.float64))
+        correct += int(scores.correct.sum())
+        count += int(scores.mask.sum())
+    results = {
+        "loss": (total + pair_loss) / count,
+        "accuracy": correct / count,
+        "pseudo_perplexity": math.exp(min(total / count, 700)),
+    }
+    return results | ({"pair_accuracy": correct_pairs / pairs} if has_pairs else {})

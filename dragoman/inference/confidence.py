@@ -1,4 +1,4 @@
-"""How sure a model is of what it wrote, at the temperature that fits its validation data (Guo et al. 2017)."""
+"""The confidence of outputs, at the temperature that fits a run's validation data (Guo et al. 2017)."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dragoman.files import digest
 from dragoman.models.heads.softmax import full_precision
 from dragoman.scoring.calibration import PlattScale
 
-CALIBRATION = "calibration.json"
+CALIBRATION = "calibration.json"  # in a run folder
 
 
-class Calibrated(NamedTuple):
-    """What makes a run's probabilities honest."""
+class SavedCalibration(NamedTuple):
+    """The parameters that calibrate a run's probabilities."""
 
     temperature: float  # of tokens
     scale: PlattScale  # of whole outputs
 
 
-def calibrated(folder: Path, weights: Path) -> Calibrated | None:
-    """How a run is calibrated; None if it never was, or if its weights have changed since."""
+def load_calibration(folder: Path, weights: Path) -> SavedCalibration | None:
+    """The calibration of a run; None if there is none, or if the weights have changed since."""
     path = folder / CALIBRATION
     if not path.exists():
         return None
@@ -38,12 +38,12 @@ def calibrated(folder: Path, weights: Path) -> Calibrated | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"damaged or of an earlier version ({type(error).__name__}: {error})"
         raise RunError(f"{path}: {reason}; write it anew with: dragoman calibrate {folder}") from None
-    return Calibrated(temperature, scale) if known == digest(weights) else None
+    return SavedCalibration(temperature, scale) if known == digest(weights) else None
 
 
 def log_probability(confidences: Sequence[float]) -> float:
-    """log of the product, for an output with these confidences of its tokens."""
-    return sum(math.log(max(one, 1e-30)) for one in confidences)
+    """The log-probability of an output, from the confidences of its tokens."""
+    return sum(math.log(max(confidence, 1e-30)) for confidence in confidences)
 
 
 @torch.no_grad()
@@ -55,13 +55,13 @@ def token_confidences(
     rows: int = 64,
 ) -> list[tuple[float, ...]]:
     """softmax(logits / temperature) of every target token and of its <eos>, in the order of the pairs."""
-    out: list[tuple[float, ...]] = [()] * len(pairs)
-    order = sorted(range(len(pairs)), key=lambda place: (len(pairs[place][1]), len(pairs[place][0])))
+    confidences: list[tuple[float, ...]] = [()] * len(pairs)
+    order = sorted(range(len(pairs)), key=lambda index: (len(pairs[index][1]), len(pairs[index][0])))
     for first in range(0, len(order), rows):
-        places = order[first : first + rows]
-        batch = batch_of([pairs[place][0] for place in places], [pairs[place][1] for place in places]).to(device)
+        indices = order[first : first + rows]
+        batch = batch_of([pairs[index][0] for index in indices], [pairs[index][1] for index in indices]).to(device)
         scores = (full_precision(model.logits(batch)) / temperature).log_softmax(-1)
-        chances = scores.gather(-1, batch.target[:, :, None])[:, :, 0].exp().tolist()
-        for place, row in zip(places, chances, strict=True):
-            out[place] = tuple(row[: len(pairs[place][1]) + 1])
-    return out
+        probabilities = scores.gather(-1, batch.target[:, :, None])[:, :, 0].exp().tolist()
+        for index, row in zip(indices, probabilities, strict=True):
+            confidences[index] = tuple(row[: len(pairs[index][1]) + 1])
+    return confidences
