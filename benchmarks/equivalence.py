@@ -193,7 +193,8 @@ CASES = {
         "language-model-memory": f"model.stack={TRANSFORMER} model.stack.positions=rotary model.memory=8",
         "language-model-recurrent": "model.stack={kind='recurrent',embedding=16,width=24} model.embedding_dropout=0.1 "
                                     "model.activation_penalty=1 model.change_penalty=0.5"}),
-    **each("masked.txt", f"model.encoder={BERT}", {"masked": "", "masked-pairs": "model.pairs=true model.share=0.3"}),
+    **each("masked.txt", f"model.encoder={BERT}", {
+        "masked": "", "masked-pairs": "model.next_sentence=true model.mlm_probability=0.3"}),
     **each("masked.txt", f"model.encoder={TWO_WAY}", {"two-way": "model.kind=bilm"}, "evaluate"),
     **each("labels.tsv", f"model.encoder={BERT} train.start_from={{run='runs/masked',parts=['encoder']}}", {
         "classify-from-masked": "tokenizer.source={kind='run',run='runs/masked'}"}),

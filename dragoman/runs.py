@@ -308,7 +308,7 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
 
 def load_torchvision_weights(model: nn.Module) -> list[str]:
     """Let the parts of a new model that a library has trained take its weights; tells which."""
-    lines = [part.take_trained() for part in model.modules() if isinstance(part, TorchvisionEncoder)]
+    lines = [part.load_pretrained() for part in model.modules() if isinstance(part, TorchvisionEncoder)]
     return [f"starts with {line}" for line in lines if line]
 
 

@@ -222,7 +222,7 @@ class MaskFiller(Labeler):
         wanted = {"loss", *(names if names and "all" not in names else found)}
         for name in names:
             if name != "all" and name not in found:
-                raise DataError(f"metric: found '{name}', which needs model.pairs = true; this run has none")
+                raise DataError(f"metric: found '{name}', which needs model.next_sentence = true; this run has none")
         return {"segments": len(examples), **{name: found[name] for name in found if name in wanted}}, []
 
     def _batches(self, examples: Sequence[Example], count: int, done: Callable[[int], None]) -> Iterator[Any]:

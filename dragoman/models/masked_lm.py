@@ -1,9 +1,8 @@
-"""Masked language models (FIELD A6, K2; Devlin et al. 2019): what stood where a token was hidden.
+"""Masked language models (BERT; Devlin et al. 2019), with optional next-sentence prediction.
 
-A row shows 85 % of its tokens as they are. Of the others, 80 % are hidden behind [MASK], 10 % are exchanged for any
-token and 10 % left, and all of them are to be told. How many follows from the row's length alone, and the places are
-drawn from torch's generator: shapes are the same in every step, and a GPU never has to wait. In validation they follow
-from the row itself, whatever stands beside it, so that validations compare.
+15 % of the tokens of a row are predicted. Of these, [MASK] replaces 80 %, a random token replaces 10 %, and 10 % stay.
+Their number depends only on the row's length, so all shapes are known without waiting for the GPU. Training samples
+their positions with torch's generator. Validation derives them from a hash of the row, so that validations compare.
 """
 
 from __future__ import annotations
@@ -25,77 +24,81 @@ from dragoman.data.tokenizers.base import EOS, PAD, SPECIALS
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.feed_forward import ACTIVATIONS
 from dragoman.layers.linear import FirstRowsLinear, Linear, glorot
+from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Loss, Memory, TokenScores
 from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
-from dragoman.models.heads.softmax import CrossEntropy, full_precision
+from dragoman.models.heads.softmax import CrossEntropy, full_precision, token_scores
 
 
 @dataclass(frozen=True)
 class MaskedLMConfig:
-    """An encoder that learns to tell hidden tokens, for others to start from."""
+    """A masked language model, to pretrain the encoder of other tasks."""
 
     kind: ClassVar[str] = "masked-lm"
-    share: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True)] = setting(
-        0.15, help="share of the tokens that are to be told, at least one of a row"
+    mlm_probability: Annotated[float, Range(0.0, 1.0, exclusive_minimum=True)] = setting(
+        0.15, help="share of the tokens of a row that are predicted, at least one"
     )
-    masked: Annotated[float, Range(0.0, 1.0)] = setting(0.8, help="of these, the share hidden behind [MASK]")
-    exchanged: Annotated[float, Range(0.0, 1.0)] = setting(0.1, help="and the share exchanged for any token")
+    mask_replace: Annotated[float, Range(0.0, 1.0)] = setting(0.8, help="share of these that [MASK] replaces")
+    random_replace: Annotated[float, Range(0.0, 1.0)] = setting(0.1, help="share of these that a random token replaces")
     label_smoothing: Share = setting(0.0, help="share of the target probability spread over the vocabulary")
-    pairs: bool = setting(
-        False, help="rows are a text and the one after it; half the seconds are exchanged, and that is to be told too"
+    next_sentence: bool = setting(
+        False, help="next-sentence prediction: rows are two texts; the second is the next one, or another one"
     )
-    encoder: BertEncoderConfig = setting(BertEncoderConfig(), help="what reads the rows")
+    encoder: BertEncoderConfig = setting(BertEncoderConfig(), help="the encoder that is pretrained")
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
-        if self.masked + self.exchanged > 1.0:
-            most = 1 - self.masked
-            yield f"exchanged: found {self.exchanged}, expected at most {most:g} beside masked = {self.masked}"
-        if self.pairs and self.encoder.texts < 2:
-            yield f"pairs: found true with encoder.texts = {self.encoder.texts}, expected at least 2"
+        """Cross-field validation errors."""
+        if self.mask_replace + self.random_replace > 1.0:
+            limit = 1 - self.mask_replace
+            yield (
+                f"random_replace: found {self.random_replace}, expected at most {limit:g} with "
+                f"mask_replace = {self.mask_replace}"
+            )
+        if self.next_sentence and self.encoder.segments < 2:
+            yield f"next_sentence: found true with encoder.segments = {self.encoder.segments}, expected at least 2"
 
 
 class MaskedBatch(NamedTuple):
-    """A batch with some of its tokens hidden."""
+    """A batch with some of its tokens masked."""
 
-    source: Tensor  # (B, S) what is shown
-    hidden: Tensor  # (B, S) where [MASK] is shown in place of it
-    places: Tensor  # (B, K) what is to be told
-    target: Tensor  # (B, K) what stood there; <pad>: no such place
+    source: Tensor  # (B, S) tokens, some of them replaced by random ones
+    masked: Tensor  # (B, S) True where [MASK] replaces the token
+    positions: Tensor  # (B, K) of the tokens to predict
+    target: Tensor  # (B, K) the original tokens; <pad> where a row has fewer than K
 
 
 def num_masked(lengths: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """How many tokens of rows with so many of text, without <eos>, are to be told."""
+    """How many tokens are predicted of rows with these lengths, counted without <eos>."""
     wanted: NDArray[np.int64] = np.floor(lengths * share + 0.5).astype(np.int64)
     return np.minimum(np.maximum(wanted, 1), lengths)
 
 
 def num_masked_tensor(lengths: Tensor, share: float) -> Tensor:
-    """The same of tensors."""
+    """Like `num_masked`, for tensors."""
     wanted = (lengths.double() * share + 0.5).floor().long()
     return torch.minimum(wanted.clamp(min=1), lengths)
 
 
 def max_masked(width: int, share: float) -> int:
-    """How many places are told of the longest row of this width."""
+    """K: the largest number of predicted tokens in a batch of this width."""
     return max(1, int(width * share + 0.5))
 
 
-class Draw(Protocol):
-    """Where chance comes from."""
+class RandomDraw(Protocol):
+    """A source of random numbers."""
 
-    def __call__(self, number: int, width: int, /) -> Tensor:
-        """(B, width) in [0, 1); each number is another draw."""
+    def __call__(self, stream: int, width: int, /) -> Tensor:
+        """Random numbers (B, width) in [0, 1); streams are independent."""
 
 
 GOLDEN = -7046029254386353131  # 2⁶⁴ / φ as a signed number
 
 
-def scrambled(bits: Tensor) -> Tensor:
-    """Every bit of the result depends on every bit of a whole number (splitmix64; Steele et al. 2014)."""
+def splitmix64(bits: Tensor) -> Tensor:
+    """Hash 64-bit integers (splitmix64; Steele et al. 2014)."""
 
     def shifted(x: Tensor, by: int) -> Tensor:
-        return (x >> by) & ((1 << (64 - by)) - 1)  # the sign is a bit like any other
+        return (x >> by) & ((1 << (64 - by)) - 1)  # a logical shift: the sign bit is moved too
 
     bits = bits + GOLDEN
     bits = (bits ^ shifted(bits, 30)) * -4658895280553007687
@@ -103,21 +106,21 @@ def scrambled(bits: Tensor) -> Tensor:
     return bits ^ shifted(bits, 31)
 
 
-def row_keys(rows: Tensor, mask: Tensor) -> Tensor:
-    """A number for every row (B,) that follows from its real tokens and their places alone."""
-    places = torch.arange(rows.shape[1], device=rows.device)
-    return (scrambled(rows * GOLDEN + scrambled(places)) * mask).sum(1)
+def row_hashes(rows: Tensor, mask: Tensor) -> Tensor:
+    """A hash of every row (B,), from its real tokens and their positions."""
+    positions = torch.arange(rows.shape[1], device=rows.device)
+    return (splitmix64(rows * GOLDEN + splitmix64(positions)) * mask).sum(1)
 
 
-def fixed_noise(keys: Tensor, number: int, width: int) -> Tensor:
-    """Numbers in [0, 1) that follow from a key, the number of the draw and their place: (B, width)."""
-    places = torch.arange(width, device=keys.device) + (number << 32)
-    bits = scrambled(keys[:, None] ^ scrambled(places))
+def hashed_uniform(hashes: Tensor, stream: int, width: int) -> Tensor:
+    """Numbers (B, width) in [0, 1) that depend only on a row's hash, the stream and the index."""
+    indices = torch.arange(width, device=hashes.device) + (stream << 32)
+    bits = splitmix64(hashes[:, None] ^ splitmix64(indices))
     return ((bits >> 11) & ((1 << 53) - 1)).double() / float(1 << 53)
 
 
-class MaskedLM(nn.Module):
-    """Reads rows with hidden tokens and tells what stood there."""
+class MaskedLM(BaseModel):
+    """Predicts the masked tokens of a row."""
 
     def __init__(self, config: MaskedLMConfig, vocabulary: int) -> None:
         super().__init__()
@@ -125,7 +128,7 @@ class MaskedLM(nn.Module):
         width = config.encoder.width
         embedding = TokenEmbedding(vocabulary, width, PAD)
         self.encoder = BertEncoder(config.encoder, embedding)
-        # Beside the table, which then fits tasks that know no [MASK].
+        # Not a row of the table, so that the table fits tasks without [MASK].
         self.mask_vector = nn.Parameter(torch.randn(width) * width**-0.5)
         self.transform = Linear(width, width)
         self.activation = ACTIVATIONS[config.encoder.activation]
@@ -135,157 +138,126 @@ class MaskedLM(nn.Module):
         self.cross_entropy = CrossEntropy()
         nn.init.zeros_(self.output.bias)
         glorot(self.transform)
-        self.pool = Linear(width, width) if config.pairs else None
-        self.related = Linear(width, 2) if config.pairs else None
-        for linear in (self.pool, self.related):
+        self.pooler = Linear(width, width) if config.next_sentence else None
+        self.next_sentence = Linear(width, 2) if config.next_sentence else None
+        for linear in (self.pooler, self.next_sentence):
             if linear is not None:
                 glorot(linear)
 
-    # ------------------------------------------------------------------ what every whole has
-
-    @property
-    def max_positions(self) -> int | None:
-        """It writes nothing."""
-        return None
-
-    @property
-    def has_unused_parameters(self) -> bool:
-        """Every step uses all parameters."""
-        return False
-
-    @property
-    def graph_blockers(self) -> list[str]:
-        """Why a training step cannot be captured and repeated by the GPU; nothing stands in the way."""
-        return []
-
-    def set_step(self, step: int) -> None:
-        """Nothing here follows a schedule."""
-
-    # ------------------------------------------------------------------ hiding
-
-    def hide(self, source: Tensor, mask: Tensor, wanted: Tensor | None = None) -> MaskedBatch:
-        """Draw what is to be told: of every row as many as `told` says, or `wanted` (B,) has."""
+    def mask_tokens(self, source: Tensor, mask: Tensor, counts: Tensor | None = None) -> MaskedBatch:
+        """Choose and replace the tokens to predict; counts (B,): how many of each row, else as `num_masked` says."""
         config, device = self.config, source.device
-        text = mask & (source != EOS)  # padding and the end of a text are never hidden
-        count = text.sum(1)
-        slots = max_masked(source.shape[1], config.share)
-        if wanted is None:
-            wanted = num_masked_tensor(count, config.share)
+        maskable = mask & (source != EOS)
+        size = max_masked(source.shape[1], config.mlm_probability)
+        if counts is None:
+            counts = num_masked_tensor(maskable.sum(1), config.mlm_probability)
         else:
-            slots = min(slots + 1, source.shape[1])  # of two texts each may be rounded up
+            size = min(size + 1, source.shape[1])  # the numbers of both texts of a row may be rounded up
         draw = self._draw(source, mask)
-        drawn = draw(0, source.shape[1]).masked_fill(~text, 2.0)
-        places = drawn.topk(slots, largest=False, sorted=True).indices  # (B, K), sorted: what is no text comes last
-        real = torch.arange(slots, device=device) < wanted[:, None]
-        target = source.gather(1, places).masked_fill(~real, PAD)
-        fate = draw(1, slots)
-        masked = real & (fate < config.masked)
-        exchanged = real & (fate >= config.masked) & (fate < config.masked + config.exchanged)
+        priority = draw(0, source.shape[1]).masked_fill(~maskable, 2.0)
+        positions = priority.topk(size, largest=False, sorted=True).indices  # (B, K), not maskable ones last
+        real = torch.arange(size, device=device) < counts[:, None]
+        target = source.gather(1, positions).masked_fill(~real, PAD)
+        choice = draw(1, size)
+        masked = real & (choice < config.mask_replace)
+        replaced = real & (choice >= config.mask_replace) & (choice < config.mask_replace + config.random_replace)
         first = len(SPECIALS)
-        others = first + (draw(2, slots) * max(1, self.vocabulary - first)).long()
+        others = first + (draw(2, size) * max(1, self.vocabulary - first)).long()
         others = others.clamp(max=self.vocabulary - 1)
-        shown = source.scatter(1, places, torch.where(exchanged, others, source.gather(1, places)))
-        return MaskedBatch(shown, torch.zeros_like(mask).scatter(1, places, masked), places, target)
+        source = source.scatter(1, positions, torch.where(replaced, others, source.gather(1, positions)))
+        return MaskedBatch(source, torch.zeros_like(mask).scatter(1, positions, masked), positions, target)
 
-    def _draw(self, rows: Tensor, mask: Tensor) -> Draw:
-        """While training chance, which every step seeds; else what follows from each row alone."""
+    def _draw(self, rows: Tensor, mask: Tensor) -> RandomDraw:
+        """Random numbers from torch's generator in training, from a hash of each row in evaluation."""
         if self.training:
-            return lambda number, width: torch.rand(rows.shape[0], width, device=rows.device)
-        key = row_keys(rows, mask)
-        return lambda number, width: fixed_noise(key, number, width)
+            return lambda stream, width: torch.rand(rows.shape[0], width, device=rows.device)
+        hashes = row_hashes(rows, mask)
+        return lambda stream, width: hashed_uniform(hashes, stream, width)
 
-    # ------------------------------------------------------------------ training
-
-    def logits(self, memory: Memory, places: Tensor) -> Tensor:
-        """Scores of what stands at places (B, K) of a memory: (B, K, V)."""
-        seen = memory.values.gather(1, places[:, :, None].expand(-1, -1, memory.values.shape[2]))
-        out: Tensor = self.output(self.transform_norm(self.activation(self.transform(seen))))
+    def logits(self, memory: Memory, positions: Tensor) -> Tensor:
+        """Logits (B, K, V) of the tokens at positions (B, K)."""
+        hidden = memory.values.gather(1, positions[:, :, None].expand(-1, -1, memory.values.shape[2]))
+        out: Tensor = self.output(self.transform_norm(self.activation(self.transform(hidden))))
         return out
 
     def _rows(self, batch: Batch | Segment) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What is read (B, S); for pairs whether the second text is the one that follows, and how much is told (B,).
+        """Input rows (B, S); with next-sentence prediction also its labels (B,) and how many tokens to mask (B,).
 
-        Of every text as much is told as if it stood alone, and every second text stands in one row: so exchanging them
-        changes no count.
+        Of every text as many tokens are masked as if it were alone. Every second text is in exactly one row, so the
+        total number does not depend on the swaps.
         """
-        if not self.config.pairs:
+        if not self.config.next_sentence:
             return batch.source, None, None
         first, second = batch.source, batch.target
-        partners = partners_of(self._draw(first, first != PAD)(3, 1)[:, 0] >= 0.5)
-        follows = partners == torch.arange(len(partners), device=partners.device)
+        partners = swap_partners(self._draw(first, first != PAD)(3, 1)[:, 0] >= 0.5)
+        is_next = partners == torch.arange(len(partners), device=partners.device)
         second = second[partners]
-        texts = ((part != PAD) & (part != EOS) for part in (first, second))
-        wanted = sum(num_masked_tensor(text.sum(1), self.config.share) for text in texts)
-        assert isinstance(wanted, Tensor)
-        return joined(first, second), follows, wanted
+        texts = ((tokens != PAD) & (tokens != EOS) for tokens in (first, second))
+        counts = sum(num_masked_tensor(text.sum(1), self.config.mlm_probability) for text in texts)
+        assert isinstance(counts, Tensor)
+        return concatenate_rows(first, second), is_next, counts
 
-    def _told(self, batch: Batch | Segment) -> tuple[MaskedBatch, Tensor, Tensor | None, Tensor | None]:
-        """What was hidden, the scores for it, and for pairs what is thought of them and what is true."""
-        source, follows, wanted = self._rows(batch)
+    def _predict(self, batch: Batch | Segment) -> tuple[MaskedBatch, Tensor, Tensor | None, Tensor | None]:
+        """The masked batch and its logits; with next-sentence prediction also the logits (B, 2) and labels (B,)."""
+        source, is_next, counts = self._rows(batch)
         mask = source != PAD
-        masking = self.hide(source, mask, wanted)
-        memory = self.encoder(masking.source, mask, masking.hidden, self.mask_vector)
-        related = None
-        if self.pool is not None and self.related is not None:
-            related = self.related(torch.tanh(self.pool(memory.final[0])))  # (B, 2)
-        return masking, self.logits(memory, masking.places), related, follows
+        masked = self.mask_tokens(source, mask, counts)
+        memory = self.encoder(masked.source, mask, masked.masked, self.mask_vector)
+        next_logits = None
+        if self.pooler is not None and self.next_sentence is not None:
+            next_logits = self.next_sentence(torch.tanh(self.pooler(memory.final[0])))  # (B, 2)
+        return masked, self.logits(memory, masked.positions), next_logits, is_next
 
     def forward(self, batch: Batch | Segment) -> Loss:
-        """Summed cross-entropy of what was to be told, and how much that was.
+        """Summed cross-entropy of the masked tokens, and their number.
 
-        The loss of a pair is weighed with the tokens to be told of its row: the sum stays one over tokens.
+        The next-sentence loss of a row is weighted with its number of masked tokens, so that the sum stays one over
+        tokens.
         """
-        masking, logits, related, follows = self._told(batch)
+        masked, logits, next_logits, is_next = self._predict(batch)
         smoothing = self.config.label_smoothing if self.training else 0.0
-        total = self.cross_entropy(logits, masking.target, smoothing).sum()
-        if related is not None and follows is not None:
-            losses = F.cross_entropy(full_precision(related), follows.long(), reduction="none")
-            total = total + (losses * (masking.target != PAD).sum(1)).sum()
-        return Loss(total, (masking.target != PAD).sum())
-
-    # ------------------------------------------------------------------ asking
+        total = self.cross_entropy(logits, masked.target, smoothing).sum()
+        if next_logits is not None and is_next is not None:
+            losses = F.cross_entropy(full_precision(next_logits), is_next.long(), reduction="none")
+            total = total + (losses * (masked.target != PAD).sum(1)).sum()
+        return Loss(total, (masked.target != PAD).sum())
 
     def score(self, batch: Batch | Segment) -> TokenScores:
-        """Of the tokens to be told, in any order; the same ones whenever the same batch is scored."""
-        return self._scores(*self._told(batch)[:2])
+        """Score the masked tokens; in evaluation mode the same tokens are masked each time."""
+        masked, logits, _, _ = self._predict(batch)
+        return token_scores(logits, masked.target)
 
-    def relations(self, batch: Batch | Segment) -> tuple[TokenScores, Tensor, Tensor]:
-        """The same for pairs, with their summed loss and of how many it was known whether one follows the other."""
-        masking, logits, related, follows = self._told(batch)
-        assert related is not None
-        assert follows is not None
-        losses = F.cross_entropy(full_precision(related), follows.long(), reduction="none")
-        weighed = (losses * (masking.target != PAD).sum(1)).sum()
-        return self._scores(masking, logits), weighed, (related.argmax(1) == follows.long()).sum()
+    def score_pairs(self, batch: Batch | Segment) -> tuple[TokenScores, Tensor, Tensor]:
+        """Like `score`, with the summed next-sentence loss and the number of correct next-sentence predictions."""
+        masked, logits, next_logits, is_next = self._predict(batch)
+        assert next_logits is not None
+        assert is_next is not None
+        losses = F.cross_entropy(full_precision(next_logits), is_next.long(), reduction="none")
+        weighted = (losses * (masked.target != PAD).sum(1)).sum()
+        return token_scores(logits, masked.target), weighted, (next_logits.argmax(1) == is_next.long()).sum()
 
-    @staticmethod
-    def _scores(masking: MaskedBatch, logits: Tensor) -> TokenScores:
-        mask = masking.target != PAD
-        chosen = full_precision(logits).log_softmax(-1).gather(-1, masking.target[:, :, None])[:, :, 0]
-        return TokenScores(chosen * mask, (logits.argmax(-1) == masking.target) & mask, mask)
-
-    def fill(self, source: Tensor, mask: Tensor, hidden: Tensor) -> Tensor:
-        """Log-probabilities (B, S, V) of every place where those marked in `hidden` (B, S) are not shown."""
-        memory = self.encoder(source, mask, hidden, self.mask_vector)
-        places = torch.arange(source.shape[1], device=source.device).expand_as(source)
-        return full_precision(self.logits(memory, places)).log_softmax(-1)
+    def fill(self, source: Tensor, mask: Tensor, masked: Tensor) -> Tensor:
+        """Log-probabilities (B, S, V) at every position, with [MASK] where `masked` (B, S) is True."""
+        memory = self.encoder(source, mask, masked, self.mask_vector)
+        positions = torch.arange(source.shape[1], device=source.device).expand_as(source)
+        return full_precision(self.logits(memory, positions)).log_softmax(-1)
 
 
-def partners_of(chosen: Tensor) -> Tensor:
-    """For every row (B,) the one it takes something from: the chosen ones take in a ring, the others keep their own."""
+def swap_partners(chosen: Tensor) -> Tensor:
+    """The row (B,) whose second text each row takes: chosen rows rotate them in a ring, others keep their own."""
     rows = torch.arange(len(chosen), device=chosen.device)
     count, rank = chosen.sum(), chosen.cumsum(0) - 1
-    ring = rows.new_zeros(len(chosen) + 1)  # the chosen rows in order; the last place is for all others
+    ring = rows.new_zeros(len(chosen) + 1)  # the chosen rows in order; the last entry collects all others
     ring = ring.scatter(0, torch.where(chosen, rank, len(chosen)), rows)
     return torch.where(chosen, ring[(rank - 1).remainder(count.clamp(min=1))], rows)
 
 
-def joined(first: Tensor, second: Tensor) -> Tensor:
-    """Rows of two sides as one, without padding between: (B, S), (B, T) → (B, S+T)."""
+def concatenate_rows(first: Tensor, second: Tensor) -> Tensor:
+    """Concatenate the rows of (B, S) and (B, T) without padding between them: (B, S+T)."""
     lengths = (first != PAD).sum(1, keepdim=True)
     width = first.shape[1] + second.shape[1]
-    places = torch.arange(width, device=first.device).expand(first.shape[0], -1)
+    positions = torch.arange(width, device=first.device).expand(first.shape[0], -1)
     left = F.pad(first, (0, width - first.shape[1]), value=PAD)
-    later = (places - lengths).clamp(min=0, max=second.shape[1] - 1)
-    right = second.gather(1, later).masked_fill(places - lengths >= second.shape[1], PAD)
-    return torch.where(places < lengths, left, right)
+    offsets = (positions - lengths).clamp(min=0, max=second.shape[1] - 1)
+    right = second.gather(1, offsets).masked_fill(positions - lengths >= second.shape[1], PAD)
+    return torch.where(positions < lengths, left, right)

@@ -57,7 +57,7 @@ class NoSearchConfig(Config):
             yield "model.encoder: reads numbers, expected an embedding of at least 1 and no 'character-words'"
         if numbers and getattr(self.model, "word_dropout", False):
             yield f"model.word_dropout: found {self.model.word_dropout}, expected 0: numbers are not words"
-        ends = 0 if numbers else 1 + getattr(self.model, "pairs", False)  # <eos> of each text
+        ends = 0 if numbers else 1 + getattr(self.model, "next_sentence", False)  # <eos> of each text
         yield from too_long(self, "encoder", encoder, ends)
 
 

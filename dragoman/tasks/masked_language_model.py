@@ -38,7 +38,7 @@ def predicted_tokens(config: Any) -> LossTerms:
     """How many tokens of rows with these lengths the model predicts."""
     model = config.model
     if isinstance(model, MaskedLMConfig):
-        share = model.share
+        share = model.mlm_probability
         return lambda source, target: (
             num_masked(source.astype(np.int64), share) + num_masked(target.astype(np.int64), share)
         )
@@ -88,7 +88,7 @@ class MaskedLanguageModelTask(Task):
 
     def example_format(self, config: Any) -> ExampleFormat:
         """Token rows of one or two texts."""
-        return MaskedTextFormat(config.data.max_length, getattr(config.model, "pairs", False))
+        return MaskedTextFormat(config.data.max_length, getattr(config.model, "next_sentence", False))
 
     def collator(self, config: Any, source: Tokenizer) -> Collator:
         """Padded token rows; batches are sized by the tokens that are predicted."""

@@ -321,7 +321,7 @@ def test_settings_of_what_is_chosen_can_be_asked_for(tmp_path: Path) -> None:
         configure(str(path), ["task=regress", "model.encoder.widht=48"])
 
 
-@pytest.mark.parametrize("over", [["model.pairs=true"], ["model.kind=bilm"]])
+@pytest.mark.parametrize("over", [["model.next_sentence=true"], ["model.kind=bilm"]])
 def test_other_ways_to_pretrain_need_one_setting(over: list[str], tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("one line\nanother line\na third\n" * 5)

@@ -22,7 +22,7 @@ from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError
 from dragoman.layers.cells import GRUConfig
 from dragoman.layers.embeddings import TokenEmbedding, word_dropout
-from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder, spelled
+from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder, split_words
 from dragoman.models.encoders.convs2s import ConvS2SEncoderConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig
@@ -73,7 +73,7 @@ def plain_words(row: list[int], space: int | None, longest: int) -> list[list[in
 @pytest.mark.parametrize("space", [SPACE, None])
 def test_rows_are_cut_at_spaces(longest: int, space: int | None) -> None:
     batch = batch_of(ROWS)
-    found = spelled(batch.source, batch.source_mask, space, longest)
+    found = split_words(batch.source, batch.source_mask, space, longest)
     words = [plain_words(row, space, longest) for row in ROWS]
     assert found.shape == (6, max(map(len, words)), max(len(word) for row in words for word in row))
     for row, expected in zip(found.tolist(), words, strict=True):
@@ -84,7 +84,7 @@ def test_rows_are_cut_at_spaces(longest: int, space: int | None) -> None:
 
 def test_a_row_of_nothing_breaks_nothing() -> None:
     source = torch.full((2, 3), PAD)
-    assert spelled(source, source != PAD, SPACE, 4).shape == (2, 1, 1)
+    assert split_words(source, source != PAD, SPACE, 4).shape == (2, 1, 1)
     memory = encoder_of(INNER["gru"])(source, source != PAD)
     assert not memory.mask.any()
     assert torch.isfinite(memory.final[0]).all()
@@ -234,7 +234,7 @@ def test_characters_in_words_out(cached: Path, tmp_path: Path) -> None:
 
 def test_a_tag_is_a_word_of_its_own() -> None:
     source = torch.tensor([[20, 4, 5, 7, 6, EOS]])  # <2de> a b ␣ c <eos>
-    words = spelled(source, source != PAD, 7, 9, first_tag=20)
+    words = split_words(source, source != PAD, 7, 9, first_tag=20)
     assert words.tolist() == [[[20, PAD], [4, 5], [6, PAD], [EOS, PAD]]]
 
 

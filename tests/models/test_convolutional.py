@@ -315,7 +315,7 @@ def test_sentence_convolution_is_a_loop_over_sentences() -> None:
         final, _ = plain_sentence(encoder, tokens)
         torch.testing.assert_close(memory.final[0][place], final, **CLOSE)
         vectors = encoder.embedding.weight[tokens]
-        near = encoder.around(nn.functional.pad(vectors.T, (1, 1)))  # a kernel of 3
+        near = encoder.local(nn.functional.pad(vectors.T, (1, 1)))  # a kernel of 3
         expected = vectors + torch.tanh(near).T + final
         torch.testing.assert_close(memory.values[place, : len(tokens)], expected, **CLOSE)
         weight = torch.randn_like(expected)

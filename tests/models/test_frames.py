@@ -193,9 +193,9 @@ def test_patches_are_squares() -> None:
     memory = encoder(picture.view(1, 8, 24), torch.ones(1, 8, dtype=torch.bool))
     assert memory.keys.shape == (1, 4, 8)
     squares = [picture[0, top : top + 4, left : left + 4] for top in (0, 4) for left in (0, 4)]
-    matrix = encoder.cut.weight.permute(0, 2, 3, 1).flatten(1)  # (E, 4·4·3)
+    matrix = encoder.patches.weight.permute(0, 2, 3, 1).flatten(1)  # (E, 4·4·3)
     for place, square in enumerate(squares):
-        expected = matrix @ ((square.flatten() - 0.5) * 4) + encoder.cut.bias
+        expected = matrix @ ((square.flatten() - 0.5) * 4) + encoder.patches.bias
         torch.testing.assert_close(seen[0][0, place], expected)
 
 

@@ -16,7 +16,7 @@ from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.errors import ConfigError, DataError
 from dragoman.models.encoders.bert import BertEncoderConfig
-from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, joined, num_masked
+from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, concatenate_rows, num_masked
 
 WORDS = 41
 MASK = 40  # of Hugging Face's table; we have no such word
@@ -54,19 +54,19 @@ def bert() -> BertForPreTraining:
 
 
 def like_bert(theirs: BertForPreTraining) -> MaskedLM:
-    ours = MaskedLM(MaskedLMConfig(encoder=ENCODER, pairs=True), WORDS).eval()
+    ours = MaskedLM(MaskedLMConfig(encoder=ENCODER, next_sentence=True), WORDS).eval()
     table, head = theirs.bert.embeddings, theirs.cls.predictions
     pairs = [
         (ours.encoder.embedding_norm, table.LayerNorm),
         (ours.transform, head.transform.dense),
         (ours.transform_norm, head.transform.LayerNorm),
-        (ours.pool, theirs.bert.pooler.dense),
-        (ours.related, theirs.cls.seq_relationship),
+        (ours.pooler, theirs.bert.pooler.dense),
+        (ours.next_sentence, theirs.cls.seq_relationship),
     ]
     with torch.no_grad():
         ours.encoder.embedding.weight.copy_(table.word_embeddings.weight)
         ours.encoder.positions.copy_(table.position_embeddings.weight)
-        ours.encoder.texts.copy_(table.token_type_embeddings.weight)
+        ours.encoder.segments.copy_(table.token_type_embeddings.weight)
         ours.mask_vector.copy_(table.word_embeddings.weight[MASK])
         ours.output.bias.copy_(head.bias)
         for block, layer in zip(ours.encoder.blocks, theirs.bert.encoder.layer, strict=True):
@@ -108,9 +108,9 @@ def test_one_and_two_texts_with_hidden_tokens_are_berts() -> None:
         memory = ours.encoder(source, mask, hidden, ours.mask_vector)
         places = torch.arange(9).expand(4, -1)
         logits = ours.logits(memory, places)
-        assert ours.pool is not None
-        assert ours.related is not None
-        related = ours.related(torch.tanh(ours.pool(memory.final[0])))
+        assert ours.pooler is not None
+        assert ours.next_sentence is not None
+        related = ours.next_sentence(torch.tanh(ours.pooler(memory.final[0])))
     torch.testing.assert_close(logits[mask], expected.prediction_logits[:, 1:][mask], rtol=0.0, atol=1e-5)
     torch.testing.assert_close(related, expected.seq_relationship_logits, rtol=0.0, atol=1e-5)
     with torch.no_grad():
@@ -124,19 +124,21 @@ def test_the_loss_is_berts_on_what_was_hidden() -> None:
     """With everything behind [MASK], their loss with labels at the places that we drew."""
     theirs = bert()
     ours = like_bert(theirs)
-    ours.config = MaskedLMConfig(encoder=ENCODER, pairs=False, masked=1.0, exchanged=0.0, share=0.3)
-    ours.pool = ours.related = None
+    ours.config = MaskedLMConfig(
+        encoder=ENCODER, next_sentence=False, mask_replace=1.0, random_replace=0.0, mlm_probability=0.3
+    )
+    ours.pooler = ours.next_sentence = None
     batch = batch_of([[5, 6, 7, 8, 9, 10, 11], [12, 13, 14]])
     ours.train()
     torch.manual_seed(9)
     loss = ours(batch)
     torch.manual_seed(9)
-    masking = ours.hide(batch.source, batch.source_mask)
-    labels = torch.full_like(batch.source, -100).scatter(1, masking.places, masking.target)
+    masking = ours.mask_tokens(batch.source, batch.source_mask)
+    labels = torch.full_like(batch.source, -100).scatter(1, masking.positions, masking.target)
     labels[labels == PAD] = -100
     assert int((labels != -100).sum()) == int(loss.count) == 2 + 1
-    assert torch.equal(labels != -100, masking.hidden)
-    shown = torch.cat([torch.full((2, 1), SOS), batch.source.masked_fill(masking.hidden, MASK)], 1)
+    assert torch.equal(labels != -100, masking.masked)
+    shown = torch.cat([torch.full((2, 1), SOS), batch.source.masked_fill(masking.masked, MASK)], 1)
     attention = torch.cat([torch.ones(2, 1, dtype=torch.long), batch.source_mask.long()], 1)
     scores = theirs(input_ids=shown, attention_mask=attention).prediction_logits[:, 1:]
     expected = nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="sum")
@@ -155,39 +157,39 @@ def test_as_many_are_told_as_the_lengths_say_and_shares_are_met() -> None:
     model = built(200).train()
     batch = random_batch(500, 60)
     torch.manual_seed(1)
-    found = model.hide(batch.source, batch.source_mask)
+    found = model.mask_tokens(batch.source, batch.source_mask)
     lengths = batch.source_mask.sum(1).numpy() - 1
     real = found.target != PAD
     assert (real.sum(1).numpy() == num_masked(lengths, 0.15)).all()
     assert (num_masked(np.array([1, 2, 3, 10, 100]), 0.15) == [1, 1, 1, 2, 15]).all()
     # Every place once, never <eos> or padding, and the target is what stood there.
     for row in range(500):
-        places = found.places[row][real[row]].tolist()
+        places = found.positions[row][real[row]].tolist()
         assert len(set(places)) == len(places)
         assert max(places) < lengths[row]
         assert found.target[row][real[row]].tolist() == batch.source[row, places].tolist()
     chosen = torch.zeros_like(batch.source_mask)
     for row in range(500):
-        chosen[row, found.places[row][real[row]]] = True
+        chosen[row, found.positions[row][real[row]]] = True
     assert torch.equal(found.source[~chosen], batch.source[~chosen])
-    assert not (found.hidden & ~chosen).any()
+    assert not (found.masked & ~chosen).any()
     count = int(real.sum())
-    hidden = int(found.hidden.sum())
+    hidden = int(found.masked.sum())
     exchanged = int((found.source != batch.source).sum())
     for seen, share in ((hidden, 0.8), (exchanged, 0.1)):
         assert abs(seen / count - share) < 4 * math.sqrt(share * (1 - share) / count)
     strangers = found.source[found.source != batch.source]
     assert strangers.min() >= 4
     assert strangers.max() < 200
-    assert not (found.hidden & (found.source != batch.source)).any()
+    assert not (found.masked & (found.source != batch.source)).any()
 
 
 def test_every_place_is_as_likely() -> None:
     model = built(200).train()
     source = torch.tensor([[*range(10, 30), EOS, PAD, PAD]]).repeat(4000, 1)
     torch.manual_seed(3)
-    found = model.hide(source, source != PAD)
-    seen = torch.bincount(found.places[found.target != PAD], minlength=23) / 4000
+    found = model.mask_tokens(source, source != PAD)
+    seen = torch.bincount(found.positions[found.target != PAD], minlength=23) / 4000
     assert seen[20:].sum() == 0
     assert float((seen[:20] - 0.15).abs().max()) < 4.5 * math.sqrt(0.15 * 0.85 / 4000)
 
@@ -197,7 +199,7 @@ def test_two_texts_and_rows_without_text() -> None:
     source = torch.tensor([[5, 6, EOS, 7, 8, EOS], [EOS, EOS, PAD, PAD, PAD, PAD]])
     for seed in range(40):
         torch.manual_seed(seed)
-        found = model.hide(source, source != PAD)
+        found = model.mask_tokens(source, source != PAD)
         assert (found.source[0, [2, 5]] == EOS).all()
         assert torch.equal(found.source[1], source[1])
         assert (found.target != PAD).sum(1).tolist() == [1, 0]
@@ -247,14 +249,14 @@ def test_joined_rows_have_no_padding_between() -> None:
         width = max(map(len, rows))
         return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
 
-    found = joined(padded(lefts), padded(rights))
+    found = concatenate_rows(padded(lefts), padded(rights))
     assert found.shape == (3, 8)
     for row, left, right in zip(found.tolist(), lefts, rights, strict=True):
         assert row == left + right + [PAD] * (8 - len(left) - len(right))
 
 
 def test_half_of_the_seconds_are_exchanged_and_told() -> None:
-    model = built(200, pairs=True).train()
+    model = built(200, next_sentence=True).train()
     batch = Batch(
         torch.tensor([[10 + row, EOS] for row in range(60)]).repeat(20, 1)[:60],
         torch.ones(60, 2, dtype=torch.bool),
@@ -278,14 +280,14 @@ def test_half_of_the_seconds_are_exchanged_and_told() -> None:
 
 def test_exchanging_seconds_changes_no_count() -> None:
     """Steps are divided by a count that is known before anything is drawn."""
-    model, random = built(200, pairs=True).train(), np.random.default_rng(1)
+    model, random = built(200, next_sentence=True).train(), np.random.default_rng(1)
     for rows in (1, 2, 3, 8):
         lengths = random.integers(1, 11, (2, rows))
         left, right = ([random.integers(4, 200, size).tolist() for size in side] for side in lengths)
         batch = batch_of(left, right)
         for seed in range(6):
             torch.manual_seed(seed)
-            assert int(model(batch).count) == num_masked(lengths, model.config.share).sum()
+            assert int(model(batch).count) == num_masked(lengths, model.config.mlm_probability).sum()
             found, follows, _ = model._rows(batch)
             assert follows is not None
             seconds = []
@@ -302,7 +304,7 @@ def test_it_learns_what_follows_from_what() -> None:
     encoder = BertEncoderConfig(
         layers=1, width=32, heads=2, feedforward=64, max_positions=12, dropout=0.0, attention_dropout=0.0
     )
-    model = MaskedLM(MaskedLMConfig(share=0.25, encoder=encoder), 14)
+    model = MaskedLM(MaskedLMConfig(mlm_probability=0.25, encoder=encoder), 14)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     losses = []
     for _ in range(120):
@@ -321,12 +323,12 @@ def test_it_learns_what_follows_from_what() -> None:
 
 
 def test_settings_and_long_rows() -> None:
-    config = MaskedLMConfig(encoder=ENCODER, pairs=True)
+    config = MaskedLMConfig(encoder=ENCODER, next_sentence=True)
     assert settings.build(MaskedLMConfig, settings.as_table(config)) == config
-    with pytest.raises(ConfigError, match=r"exchanged: found 0.3, expected at most 0.2 beside masked = 0.8"):
-        settings.build(MaskedLMConfig, {"exchanged": 0.3})
-    with pytest.raises(ConfigError, match=r"pairs: found true with encoder.texts = 1, expected at least 2"):
-        settings.build(MaskedLMConfig, {"pairs": True, "encoder": {"texts": 1}})
+    with pytest.raises(ConfigError, match=r"random_replace: found 0.3, expected at most 0.2 with mask_replace = 0.8"):
+        settings.build(MaskedLMConfig, {"random_replace": 0.3})
+    with pytest.raises(ConfigError, match=r"next_sentence: found true with encoder.segments = 1, expected at least 2"):
+        settings.build(MaskedLMConfig, {"next_sentence": True, "encoder": {"segments": 1}})
     with pytest.raises(ConfigError, match=r"heads: found 5, expected a divisor of width = 16"):
         settings.build(MaskedLMConfig, {"encoder": {"heads": 5, "width": 16}})
     with pytest.raises(DataError, match=r"a source of 24 tokens \(<eos> counts\), but the model reads at most 23"):

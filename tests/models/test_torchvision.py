@@ -32,7 +32,7 @@ def test_every_place_of_the_grid_is_an_entry_and_no_picture_sees_another(
 ) -> None:
     stand_in(monkeypatch)
     reader = encoder(name)
-    reader.take_trained()
+    reader.load_pretrained()
     pictures, mask = torch.rand(3, SIDE, 3 * SIDE), torch.ones(3, SIDE, dtype=torch.bool)
     memory = reader.train()(pictures, mask)  # norms and dropout within behave as in use
     assert memory.keys.shape == (3, places, 6)
@@ -124,7 +124,7 @@ def test_faults_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     with pytest.raises(ConfigError, match=r"has no 'resnet81'\. Did you mean 'resnet18'"):
         encoder("resnet81")
-    with pytest.raises(ConfigError, match="'vit_b_16', which ends in no grid"):
+    with pytest.raises(ConfigError, match="'vit_b_16', which ends in no feature map"):
         encoder("vit_b_16")
 
     def unreachable() -> nn.Module:
@@ -133,4 +133,4 @@ def test_faults_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = encoder()
     monkeypatch.setitem(torchvision_stand_in.NETWORKS, "resnet18", unreachable)
     with pytest.raises(DragomanError, match="weights of torchvision's resnet18 could not be downloaded: no network"):
-        reader.take_trained()
+        reader.load_pretrained()

@@ -44,7 +44,7 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 MODELS: dict[str, dict[str, Any]] = {
     "masked": {"encoder": BERT},
-    "pairs": {"pairs": True, "encoder": BERT},
+    "pairs": {"next_sentence": True, "encoder": BERT},
     "bilm": {"kind": "bilm", "encoder": ELMO},
 }
 
@@ -171,7 +171,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["predict", "masked", "mask.txt", "--beam", "3"], "--beam goes with a search"),
     (["predict", "masked", "long.txt"], "found a length of 31, expected at most the 22 of model.encoder.max_positions"),
     (["evaluate", "masked", "test.txt", "--metric", "acuracy"], "Did you mean 'accuracy'?"),
-    (["evaluate", "masked", "test.txt", "--metric", "pair_accuracy"], "needs model.pairs = true"),
+    (["evaluate", "masked", "test.txt", "--metric", "pair_accuracy"], "needs model.next_sentence = true"),
     (["evaluate", "masked", "test.txt", "--skip-unknown"], "is for labels and tags"),
     (["evaluate", "masked", "test.txt", "--output", "o.txt"], "no answers to write"),
     (["train", "masked.toml", "train.metric=bleu", "--run", "x"], "has loss, accuracy"),
@@ -258,20 +258,20 @@ def test_fixed_masks_keep_their_shares_and_spare_ends_and_padding(folder: Path) 
         length = int(random_rows.integers(1, 21))
         source[row, :length] = torch.from_numpy(random_rows.integers(4, model.vocabulary, length))
         source[row, length] = EOS
-    found = model.hide(source, source != PAD)
+    found = model.mask_tokens(source, source != PAD)
     real = found.target != PAD
-    assert (source.gather(1, found.places)[real] >= 4).all()
+    assert (source.gather(1, found.positions)[real] >= 4).all()
     count = int(real.sum())
-    for seen, share in ((int(found.hidden.sum()), 0.8), (int((found.source != source).sum()), 0.1 * 17 / 18)):
+    for seen, share in ((int(found.masked.sum()), 0.8), (int((found.source != source).sum()), 0.1 * 17 / 18)):
         assert abs(seen / count - share) < 4.5 * math.sqrt(share * (1 - share) / count)
     # Rows of twenty tokens: every place is as likely.
     long = source[:, :20].clone()
     long = torch.from_numpy(random_rows.integers(4, model.vocabulary, long.shape))
-    seen = torch.bincount(model.hide(long, long != PAD).places.flatten(), minlength=20) / 3000
+    seen = torch.bincount(model.mask_tokens(long, long != PAD).positions.flatten(), minlength=20) / 3000
     assert float((seen - 0.15).abs().max()) < 4.5 * math.sqrt(0.15 * 0.85 / 3000)
     # What is hidden of a row follows from the row.
-    part = model.hide(source[500:520, :21], source[500:520, :21] != PAD)
-    assert torch.equal(part.hidden, found.hidden[500:520, :21])
+    part = model.mask_tokens(source[500:520, :21], source[500:520, :21] != PAD)
+    assert torch.equal(part.masked, found.masked[500:520, :21])
     assert torch.equal(part.source, found.source[500:520, :21])
 
 
@@ -312,7 +312,11 @@ def test_a_text_is_paired_with_the_next_until_a_blank_line() -> None:
 
 def test_pairs_need_texts_on_both_sides_of_the_split() -> None:
     Path("few.txt").write_text("01\n10\n11\n")
-    table = {"task": "masked-language-model", "data": {"train": "few.txt", "cache": "cache"}, "model": {"pairs": True}}
+    table = {
+        "task": "masked-language-model",
+        "data": {"train": "few.txt", "cache": "cache"},
+        "model": {"next_sentence": True},
+    }
     config = build({**table, "tokenizer": {"source": "characters"}})
     with pytest.raises(DataError, match=r"^few\.txt: texts: found 3, expected 4 or more"):
         task_of(config).prepare(config)
@@ -328,7 +332,7 @@ def test_no_text_of_a_pair_is_both_learned_from_and_validated_on(lines: int, asi
             "task": "masked-language-model",
             "data": {"train": "order.txt", "holdout": 20, "cache": "cache"},
             "tokenizer": {"source": "characters"},
-            "model": {"pairs": True, "encoder": {"max_positions": 300}},
+            "model": {"next_sentence": True, "encoder": {"max_positions": 300}},
         }
     )
     corpus = task_of(config).prepare(config)

@@ -101,15 +101,15 @@ def test_all_of_a_run_gives_the_same_model() -> None:
 
 
 def test_what_has_another_shape_is_left_and_explained() -> None:
-    more = replace(BERT, texts=5)
+    more = replace(BERT, segments=5)
     old = seeded(MaskedLM, 1, MaskedLMConfig(encoder=more), WORDS)
     new = seeded(Classifier, 2)
     before = copies(new)
     found = transfer(new, all_named_weights(old), ["encoder"], run="runs/bert")
-    assert ("encoder.texts", "found 5 × 8, expected 2 × 8") in found.left
-    assert torch.equal(new.encoder.texts, before["encoder.texts"])
+    assert ("encoder.segments", "found 5 × 8, expected 2 × 8") in found.left
+    assert torch.equal(new.encoder.segments, before["encoder.segments"])
     assert torch.equal(new.encoder.positions, old.encoder.positions)
-    assert "left as they started: encoder.texts (found 5 × 8, expected 2 × 8)" in found.lines("runs/bert")
+    assert "left as they started: encoder.segments (found 5 × 8, expected 2 × 8)" in found.lines("runs/bert")
 
 
 @pytest.mark.parametrize(("there", "here"), [(20, 10), (10, 20)])
@@ -182,7 +182,7 @@ def test_parts_that_are_not_there_are_refused() -> None:
         transfer(new, {"stack.zzz": torch.zeros(2)}, ["stack:encoder"], run="runs/x")
     with pytest.raises(ConfigError, match=r"'all' of runs/x \(zzz\) has no name in common with this model \(encoder"):
         transfer(new, {"zzz": torch.zeros(2)}, run="runs/x")
-    wide = BertEncoderConfig(layers=1, width=16, heads=2, feedforward=24, max_positions=12, texts=3)
+    wide = BertEncoderConfig(layers=1, width=16, heads=2, feedforward=24, max_positions=12, segments=3)
     other = seeded(MaskedLM, 3, MaskedLMConfig(encoder=wide), WORDS + 1)
     told = r"nothing of runs/y fits this model: encoder\.positions: found 13 × 16, expected 11 × 8; .*\(and 17 more\)"
     with pytest.raises(RunError, match=told):

@@ -1,1 +1,1 @@
-"""Encoders: a source to a memory."""
+"""Encoders: from a source to the memory that decoders attend over."""

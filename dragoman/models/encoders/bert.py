@@ -1,7 +1,7 @@
-"""BERT's encoder (FIELD K2; Devlin et al. 2019): token, segment and position embeddings, norm, post-norm blocks.
+"""BERT's encoder (Devlin et al. 2019): token, segment and position embeddings, layer norm, Transformer blocks.
 
-It reads rows like every other encoder, `a <eos>` or `a <eos> b <eos>`: <eos> is its [SEP], and it puts its [CLS], which
-is <sos>, in front itself. Which text a token belongs to follows from the <eos> before it.
+It reads rows like every other encoder, `a <eos>` or `a <eos> b <eos>`. <eos> is its [SEP]. The encoder itself prepends
+[CLS], which is <sos>. The segment of a token is the number of <eos> before it.
 """
 
 from __future__ import annotations
@@ -26,33 +26,37 @@ from dragoman.models.transformer import EncoderBlock, TransformerConfig, last_no
 
 @dataclass(frozen=True)
 class BertEncoderConfig:
-    """A stack of attention and feed-forward layers over one or two texts."""
+    """BERT's Transformer encoder of one or two texts."""
 
     kind: ClassVar[str] = "bert"
-    layers: Size = setting(12, help="blocks in the stack")
-    width: Size = setting(768, help="size of the vectors that flow through")
-    heads: Size = setting(12, help="attention heads; must divide width")
+    layers: Size = setting(12, help="number of Transformer blocks")
+    width: Size = setting(768, help="size of the hidden vectors")
+    heads: Size = setting(12, help="number of attention heads; must divide width")
     feedforward: Size = setting(3072, help="inner size of the feed-forward layers")
-    dropout: Share = setting(0.1, help="on embeddings and on what each layer adds")
-    attention_dropout: Share = setting(0.1, help="on attention weights; above 0 it leaves the fused kernel")
-    norm: Literal["post", "pre"] = setting("post", help="norm after the sum as in the paper, or before each layer")
-    activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = setting("gelu", help="inside the feed-forward layers")
-    max_positions: Size = setting(511, help="most tokens of a row, every <eos> included; [CLS] has a place of its own")
-    texts: Size = setting(2, help="texts of a row that are told apart")
+    dropout: Share = setting(0.1, help="dropout on embeddings and on the output of each layer")
+    attention_dropout: Share = setting(
+        0.1, help="dropout on attention weights; above 0 the fused attention kernel is not used"
+    )
+    norm: Literal["post", "pre"] = setting("post", help="post-norm as in the paper, or pre-norm")
+    activation: Literal["gelu", "gelu-tanh", "relu", "silu"] = setting(
+        "gelu", help="activation of the feed-forward layers"
+    )
+    max_positions: Size = setting(511, help="longest row, in tokens with every <eos>; [CLS] is not counted")
+    segments: Size = setting(2, help="number of segment embeddings: texts of a row that are distinguished")
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if self.width % self.heads:
             yield f"heads: found {self.heads}, expected a divisor of width = {self.width}"
 
     @property
     def embedding(self) -> int:
-        """Width of the token embeddings this stack reads."""
+        """Width of the token embeddings."""
         return self.width
 
     @property
     def stack(self) -> TransformerConfig:
-        """The blocks, to which positions are not told again."""
+        """Settings of the Transformer blocks; positions are added before them."""
         return TransformerConfig(
             layers=self.layers,
             width=self.width,
@@ -67,16 +71,16 @@ class BertEncoderConfig:
 
 
 class BertEncoder(nn.Module):
-    """Tokens to memory; its final state is what stands at [CLS]."""
+    """The final state is the output at [CLS]."""
 
     def __init__(self, config: BertEncoderConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         stack = config.stack
         self.width, self.max_positions = config.width, config.max_positions
         self.embedding = embedding
-        # As the token table starts, N(0, 1/D): the norm that follows makes any common size one.
+        # Initialised like the token table, N(0, 1/D): the norm that follows removes any common scale.
         self.positions = nn.Parameter(torch.randn(config.max_positions + 1, config.width) * config.width**-0.5)
-        self.texts = nn.Parameter(torch.randn(config.texts, config.width) * config.width**-0.5)
+        self.segments = nn.Parameter(torch.randn(config.segments, config.width) * config.width**-0.5)
         self.embedding_norm = nn.LayerNorm(config.width)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
@@ -85,26 +89,26 @@ class BertEncoder(nn.Module):
         self.norm = last_norm(stack)
 
     def forward(
-        self, source: Tensor, mask: Tensor, hidden: Tensor | None = None, instead: Tensor | None = None
+        self, source: Tensor, mask: Tensor, masked: Tensor | None = None, mask_vector: Tensor | None = None
     ) -> Memory:
-        """source (B, S), mask (B, S); where `hidden` (B, S) the vector `instead` (D,) stands for the token."""
+        """source (B, S), mask (B, S); `mask_vector` (D,) replaces the embedding where `masked` (B, S) is True."""
         source, mask = crop_to_maximum(source, mask, self.max_positions)
         length = source.shape[1] + 1
         embedded = self.embedding(F.pad(source, (1, 0), value=SOS))  # (B, 1+S, D)
-        if hidden is not None:
-            assert instead is not None
+        if masked is not None:
+            assert mask_vector is not None
             embedded = torch.where(
-                F.pad(hidden[:, : length - 1], (1, 0))[:, :, None], instead.to(embedded.dtype), embedded
+                F.pad(masked[:, : length - 1], (1, 0))[:, :, None], mask_vector.to(embedded.dtype), embedded
             )
         real = F.pad(mask, (1, 0), value=True)
-        x = embedded + self.positions[:length] + self.texts[self.text_of(source)]
+        x = embedded + self.positions[:length] + self.segments[self.segment_of(source)]
         x = self.dropout(self.embedding_norm(x))
         for block in self.blocks:
             x = block(x, real)
         x = self.norm(x)
         return Memory(keys=x[:, 1:], values=x[:, 1:], mask=mask, final=(x[:, 0],))
 
-    def text_of(self, source: Tensor) -> Tensor:
-        """Which text [CLS] and every token belong to, counted by the <eos> before it: (B, 1+S)."""
+    def segment_of(self, source: Tensor) -> Tensor:
+        """The segment of [CLS] and of every token (B, 1+S): the number of <eos> before it."""
         before = (source == EOS).cumsum(1) - (source == EOS).long()
-        return F.pad(before, (1, 0)).clamp(max=self.texts.shape[0] - 1)
+        return F.pad(before, (1, 0)).clamp(max=self.segments.shape[0] - 1)

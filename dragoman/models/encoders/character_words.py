@@ -1,4 +1,4 @@
-"""Characters in, words inside (FIELD F4, F5): one vector a word from its characters, Kim et al. 2016."""
+"""Character-aware word encoder (Kim et al. 2016): a character CNN gives one vector per word to any encoder."""
 
 from __future__ import annotations
 
@@ -20,67 +20,65 @@ from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_
 
 @dataclass(frozen=True)
 class CharacterWordsConfig:
-    """Source characters, cut at spaces into words, for an encoder of words; no word is ever unknown to it."""
+    """A character CNN over the words of the source, then an encoder of words; no word is out of vocabulary."""
 
     kind: ClassVar[str] = "character-words"
     embedding: Size = setting(16, help="size of the character embeddings")
-    kernels: tuple[Size, ...] = setting((1, 2, 3, 4, 5, 6), help="characters that the convolutions see")
-    filters: tuple[Size, ...] = setting((25, 50, 75, 100, 125, 150), help="outputs of each of these convolutions")
-    highways: Annotated[int, Range(0)] = setting(1, help="highway layers on a word's vector")
-    longest_word: Size = setting(64, help="characters beyond this many of a word are not read")
+    kernels: tuple[Size, ...] = setting((1, 2, 3, 4, 5, 6), help="kernel sizes of the convolutions, in characters")
+    filters: tuple[Size, ...] = setting((25, 50, 75, 100, 125, 150), help="output channels of each kernel size")
+    highways: Annotated[int, Range(0)] = setting(1, help="highway layers on the word vector")
+    longest_word: Size = setting(64, help="characters read of each word; the rest is cut off")
     hashed: Annotated[int, Range(0)] = setting(
-        0, help="also a learned vector of each whole word, found by a hash of its characters among so many; 0: none"
+        0, help="rows of a table of learned word vectors, indexed by a hash of the word; 0: none"
     )
     hashed_forms: tuple[Literal["word", "folded", "beginning", "ending"], ...] = setting(
         ("word",),
-        help="what of a word is hashed: as it stands, in lower case, its first and its last three letters",
+        help="what is hashed: the word as written, in lower case (folded), its first or its last three letters",
     )
-    hashed_dropout: Share = setting(0.0, help="share of words whose hashed vector is left out while training")
-    dropout: Share = setting(0.0, help="on a word's vector")
-    inner: SequenceEncoderConfig = setting(RecurrentEncoderConfig(), help="what reads the words' vectors")
+    hashed_dropout: Share = setting(0.0, help="share of words whose hashed vector is dropped during training")
+    dropout: Share = setting(0.0, help="dropout on the word vectors")
+    inner: SequenceEncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the word vectors")
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if not self.kernels:
             yield "kernels: found none, expected at least one"
         elif len(self.filters) != len(self.kernels):
             yield f"filters: found {len(self.filters)} numbers, expected one for each of {len(self.kernels)} kernels"
         if self.inner.embedding == 0:
-            yield "inner.embedding: found 0, expected a size: words made of characters have no number of their own"
+            yield "inner.embedding: found 0 (one-hot tokens), expected a size: the inner encoder reads vectors"
         if not self.hashed_forms or len(set(self.hashed_forms)) < len(self.hashed_forms):
-            yield f"hashed_forms: found {list(self.hashed_forms)}, expected at least one, each once"
+            yield f"hashed_forms: found {list(self.hashed_forms)}, expected at least one and no duplicates"
         if self.hashed_dropout and not self.hashed:
             yield f"hashed_dropout: found {self.hashed_dropout}, expected 0 without hashed vectors"
 
 
-def spelled(source: Tensor, mask: Tensor, space: int | None, longest: int, first_tag: int | None = None) -> Tensor:
-    """The characters of every word: (B, S) → (B, W, L), PAD where there is none.
+def split_words(source: Tensor, mask: Tensor, space: int | None, longest: int, first_tag: int | None = None) -> Tensor:
+    """Split characters (B, S) at spaces into words (B, W, L), padded with PAD.
 
-    Spaces belong to no word, however many there are and wherever they stand; <eos> is a word of its own, and so is a
-    tag, whose ids start at `first_tag`.
+    Any number of spaces separates two words. <eos> and language tags (ids from `first_tag`) are words of their own.
     """
     inside = mask if space is None else mask & (source != space)
     alone = source == EOS if first_tag is None else (source == EOS) | (source >= first_tag)
     before = torch.cat([torch.zeros_like(inside[:, :1]), (inside & ~alone)[:, :-1]], 1)
     begins = inside & (~before | alone)
-    word = begins.cumsum(1) - 1  # (B, S) which word a character is in
-    here = torch.arange(source.shape[1], device=source.device).expand_as(source)
-    place = here - torch.where(begins, here, 0).cummax(1).values  # where it stands in its word
-    kept = inside & (place < longest)
+    word = begins.cumsum(1) - 1  # (B, S) index of the character's word
+    position = torch.arange(source.shape[1], device=source.device).expand_as(source)
+    offset = position - torch.where(begins, position, 0).cummax(1).values  # index of the character in its word
+    kept = inside & (offset < longest)
     words = max(1, int(begins.sum(1).max()))
-    letters = max(1, int(torch.where(kept, place + 1, 0).max()))
-    # What is not kept is thrown into one cell too many.
-    cell = torch.where(kept, word * letters + place, words * letters)
+    letters = max(1, int(torch.where(kept, offset + 1, 0).max()))
+    # All other characters go to one extra cell, which is cut off.
+    cell = torch.where(kept, word * letters + offset, words * letters)
     table = source.new_full((source.shape[0], words * letters + 1), PAD)
     return table.scatter(1, cell, source)[:, :-1].reshape(-1, words, letters)
 
 
 class HashedWords(nn.Module):
-    """A vector of each whole word, without a vocabulary: words are hashed into a table that begins with zeros.
+    """Hash embeddings of whole words, without a vocabulary; the table is initialised with zeros.
 
-    So a word that training never saw adds nothing, or what a word adds that shares its row. Other forms of a word may
-    add a vector each: lower case, beginning, ending. While training some are left out, so that the characters learn to
-    do without.
+    A word not seen in training adds zero, or the vector of a word with the same hash. Other forms of the word (lower
+    case, prefix, suffix) may add a vector each. Dropout makes the characters learn to do without.
     """
 
     def __init__(self, rows: int, width: int, dropout: float, forms: Sequence[str] = ("word",)) -> None:
@@ -89,47 +87,46 @@ class HashedWords(nn.Module):
         self.weight = nn.Parameter(torch.zeros(rows, width))
 
     def forward(self, letters: Tensor, folded: Tensor | None = None) -> Tensor:
-        """Characters (B, W, L), PAD after a word's last → (B, W, D); `folded` (V,): every character in lower case."""
-        found: Tensor | None = None
+        """Characters (B, W, L) → (B, W, D); `folded` (V,) maps every character to lower case."""
+        total: Tensor | None = None
         for form in self.forms:
-            number = hash_of(form_of(form, letters, folded), salt=FORMS.index(form))
-            part = nn.functional.embedding(number % self.rows, self.weight)
+            hashes = hash_of(form_of(form, letters, folded), salt=FORMS.index(form))
+            vectors = nn.functional.embedding(hashes % self.rows, self.weight)
             if self.training and self.dropout:
-                part = part * (torch.rand_like(part[:, :, :1]) >= self.dropout)
-            found = part if found is None else found + part
-        assert found is not None
-        return found
+                vectors = vectors * (torch.rand_like(vectors[:, :, :1]) >= self.dropout)
+            total = vectors if total is None else total + vectors
+        assert total is not None
+        return total
 
 
 FORMS = ("word", "folded", "beginning", "ending")
-PART = 3  # characters of a beginning or an ending
+AFFIX = 3  # characters of a prefix or suffix
 
 
 def form_of(form: str, letters: Tensor, folded: Tensor | None) -> Tensor:
-    """Characters (B, W, L) of a form, PAD elsewhere."""
+    """Characters (B, W, L) of a form of each word, padded with PAD."""
     if form == "word":
         return letters
     if folded is not None:
         letters = folded[letters]
     if form == "beginning":
-        return letters[:, :, :PART]
+        return letters[:, :, :AFFIX]
     if form == "ending":
-        place = torch.arange(letters.shape[2], device=letters.device)
-        return letters.masked_fill(place < (letters != PAD).sum(2, keepdim=True) - PART, PAD)
+        index = torch.arange(letters.shape[2], device=letters.device)
+        return letters.masked_fill(index < (letters != PAD).sum(2, keepdim=True) - AFFIX, PAD)
     return letters
 
 
 def hash_of(letters: Tensor, salt: int) -> Tensor:
-    """(B, W): a polynomial modulo a prime, not modulo 2^64: Horner's rule, where padding leaves the number as it is."""
-    number = torch.full_like(letters[:, :, 0], salt)
-    for place in range(letters.shape[2]):
-        letter = letters[:, :, place]
-        number = torch.where(letter == PAD, number, (number * 1_000_003 + letter) % 2_147_483_647)
-    return number
+    """Polynomial hash (B, W) modulo a prime, by Horner's rule; padding does not change it."""
+    value = torch.full_like(letters[:, :, 0], salt)
+    for letter in letters.unbind(2):
+        value = torch.where(letter == PAD, value, (value * 1_000_003 + letter) % 2_147_483_647)
+    return value
 
 
 class CharacterWordsEncoder(nn.Module):
-    """Characters to the memory that another encoder makes of their words: one entry a word."""
+    """A character CNN and an encoder of words; the memory has one entry per word."""
 
     inner: Encoder
 
@@ -149,7 +146,7 @@ class CharacterWordsEncoder(nn.Module):
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """Characters (B, S), mask (B, S) → memory of (B, W)."""
-        letters = spelled(source, mask, self.embedding.space, self.longest, self.embedding.first_tag)  # (B, W, L)
+        letters = split_words(source, mask, self.embedding.space, self.longest, self.embedding.first_tag)  # (B, W, L)
         real = letters != PAD
         words = self.characters(self.embedding(letters).flatten(0, 1), real.flatten(0, 1))
         words = self.project(self.dropout(words)).view(*letters.shape[:2], -1)  # (B, W, D)

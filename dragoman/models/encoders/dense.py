@@ -1,4 +1,4 @@
-"""A source read all at once by a plain network of dense layers (FIELD C6)."""
+"""A feed-forward network over a fixed window of source embeddings."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from dragoman.models.contracts import Memory
 
 @dataclass(frozen=True)
 class DenseEncoderConfig:
-    """A fixed window of embeddings, laid flat and pressed through dense layers."""
+    """Dense layers over the concatenated embeddings of a fixed number of positions."""
 
     kind: ClassVar[str] = "dense"
-    max_positions: Size = setting(32, help="longest source it can read, <eos> included; also the entries of the memory")
-    layers: Size = setting(2, help="dense layers before the one that gives the memory")
+    max_positions: Size = setting(32, help="longest source, in tokens with <eos>; also the number of memory entries")
+    layers: Size = setting(2, help="number of hidden layers")
     embedding: Size = setting(64, help="size of the source embeddings")
-    hidden: Size = setting(512, help="size of the dense layers")
-    width: Size = setting(256, help="size of each entry of the memory")
-    activation: Literal["relu", "gelu", "silu"] = setting("relu", help="after every dense layer")
-    dropout: Share = setting(0.1, help="on embeddings and after every dense layer")
+    hidden: Size = setting(512, help="size of the hidden layers")
+    width: Size = setting(256, help="size of each memory entry")
+    activation: Literal["relu", "gelu", "silu"] = setting("relu", help="activation of the hidden layers")
+    dropout: Share = setting(0.1, help="dropout on embeddings and after every hidden layer")
 
 
 class DenseEncoder(nn.Module):
-    """Tokens to memory: (max_positions × embedding) → hidden → … → (max_positions × width).
+    """(max_positions · embedding) → hidden → … → (max_positions · width).
 
-    Every entry knows the whole source and none belongs to a token, so all of them are real whatever the source's
+    A memory entry depends on the whole source and belongs to no token, so all entries are real, whatever the source's
     length. The final state is their mean.
     """
 
@@ -50,9 +50,9 @@ class DenseEncoder(nn.Module):
         """source (B, S), mask (B, S)."""
         x, mask = crop_to_maximum(self.dropout(self.embedding(source)), mask, self.max_positions)
         x = x * mask[:, :, None].to(x.dtype)
-        x = F.pad(x, (0, 0, 0, self.max_positions - x.shape[1])).flatten(1)  # (B, max_positions·E)
+        x = F.pad(x, (0, 0, 0, self.max_positions - x.shape[1])).flatten(1)  # (B, max_positions · E)
         for layer in self.layers:
             x = self.dropout(self.activation(layer(x)))
         entries = self.entries(x).view(-1, self.max_positions, self.width)
-        everywhere = mask.new_ones(entries.shape[:2])
-        return Memory(keys=entries, values=entries, mask=everywhere, final=(entries.mean(1),))
+        all_real = mask.new_ones(entries.shape[:2])
+        return Memory(keys=entries, values=entries, mask=all_real, final=(entries.mean(1),))

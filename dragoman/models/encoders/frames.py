@@ -1,4 +1,4 @@
-"""Frames in, memory out (FIELD A7): a front end that makes rows shorter, and any row encoder behind it."""
+"""Encoders of audio frames and of the columns of text lines: subsampling, then any sequence encoder."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ Stride = Annotated[int, Range(1, 8)]
 
 @dataclass(frozen=True)
 class FrameStackingConfig:
-    """Some frames side by side, through one matrix."""
+    """Concatenate n frames and project them to one vector."""
 
     kind: ClassVar[str] = "frame-stacking"
-    frames: Size = setting(3, help="frames that become one")
+    frames: Size = setting(3, help="n, frames per vector")
 
     @property
     def stride(self) -> int:
-        """Frames from one place to the next."""
+        """Frames per output position."""
         return self.frames
 
     def output_length(self, length: int) -> int:
-        """How many places are left of so many frames."""
+        """Output positions of a row of this many frames."""
         return -(-length // self.frames)
 
 
 @dataclass(frozen=True)
 class Conv2dSubsamplingConfig:
-    """Convolutions of 3 × 3 over time and features; each may take steps of several places either way."""
+    """3 × 3 convolutions over time and features, with strides."""
 
     kind: ClassVar[str] = "conv2d"
-    channels: tuple[Size, ...] = setting((32, 32), help="outputs of each convolution")
-    time_strides: tuple[Stride, ...] = setting((2, 2), help="places in time from one output of it to the next")
-    feature_strides: tuple[Stride, ...] = setting((2, 2), help="the same along the features")
-    norm: bool = setting(True, help="layer norm on what every convolution gives, place by place")
+    channels: tuple[Size, ...] = setting((32, 32), help="output channels of each convolution")
+    time_strides: tuple[Stride, ...] = setting((2, 2), help="stride of each convolution in time")
+    feature_strides: tuple[Stride, ...] = setting((2, 2), help="stride of each convolution along the features")
+    norm: bool = setting(True, help="layer norm after every convolution")
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if not self.channels:
             yield "channels: found none, expected at least one convolution"
         for name in ("time_strides", "feature_strides"):
@@ -57,13 +57,13 @@ class Conv2dSubsamplingConfig:
 
     @property
     def stride(self) -> int:
-        """Frames from one place to the next."""
+        """Frames per output position."""
         return math.prod(self.time_strides)
 
     def output_length(self, length: int) -> int:
-        """How many places are left of so many frames."""
-        for step in self.time_strides:
-            length = -(-length // step)
+        """Output positions of a row of this many frames."""
+        for stride in self.time_strides:
+            length = -(-length // stride)
         return length
 
 
@@ -72,23 +72,23 @@ SubsamplingConfig = FrameStackingConfig | Conv2dSubsamplingConfig
 
 @dataclass(frozen=True)
 class FramesConfig:
-    """Rows of features for an encoder that otherwise reads tokens."""
+    """Subsampled frames for a sequence encoder."""
 
     kind: ClassVar[str] = "frames"
-    subsampling: SubsamplingConfig = setting(Conv2dSubsamplingConfig(), help="what makes the row shorter")
-    dropout: Share = setting(0.1, help="on what the front gives")
-    inner: SequenceEncoderConfig = setting(RecurrentEncoderConfig(), help="what reads what the front gives")
+    subsampling: SubsamplingConfig = setting(Conv2dSubsamplingConfig(), help="how rows of frames are shortened")
+    dropout: Share = setting(0.1, help="dropout on the subsampled frames")
+    inner: SequenceEncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the subsampled frames")
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if self.inner.embedding == 0:
-            yield "inner.embedding: found 0, expected a size: frames have no number of their own"
+            yield "inner.embedding: found 0 (one-hot tokens), expected a size: the inner encoder reads vectors"
 
 
 class Standardizer(nn.Module):
-    """Stored numbers as features, with mean 0 and deviation 1 over the training data where that was asked for.
+    """Standardises features to mean 0 and deviation 1 over the training data.
 
-    Until `learn` is told of a scale, which the codec of the data keeps, numbers pass as they are.
+    The data's codec keeps the scale; before `set_scale` features stay unchanged.
     """
 
     mean: Tensor
@@ -101,24 +101,24 @@ class Standardizer(nn.Module):
 
     @torch.no_grad()
     def set_scale(self, mean: Tensor, deviation: Tensor) -> None:
-        """Take over what is subtracted, and what numbers are then divided by: (F,) each."""
+        """Set the mean and the standard deviation, (F,) each."""
         self.mean.copy_(mean)
         self.deviation.copy_(deviation.clamp(min=1e-5))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, T, F), bytes or floats, mask (B, T) → the model's floats (B, T, F), 0 where nothing is real."""
+        """(B, T, F), bytes or floats, mask (B, T) → floats (B, T, F), 0 on padding."""
         return ((x - self.mean) / self.deviation).masked_fill(~mask[:, :, None], 0.0).to(self.mean.dtype)
 
 
 class Subsampling(Protocol):
-    """What stands between features and a row encoder."""
+    """A module that shortens rows of features."""
 
     def __call__(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, F) and mask (B, T) → (B, T', E) and mask (B, T'); padding changes nothing."""
+        """(B, T, F) and mask (B, T) → (B, T', E) and mask (B, T'); padding must not change real positions."""
 
 
 class FrameStacking(nn.Module):
-    """Every k frames to one vector; what a row lacks to a whole number of them is zeros."""
+    """Projects every n frames to one vector; the last ones are padded with zeros."""
 
     def __init__(self, config: FrameStackingConfig, features: int, width: int) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class FrameStacking(nn.Module):
         glorot(self.project)
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """See Front."""
+        """(B, T, F) → (B, ⌈T / n⌉, E)."""
         more = -x.shape[1] % self.frames
         x = F.pad(x * mask[:, :, None], (0, 0, 0, more))
         x = x.reshape(x.shape[0], -1, self.frames * x.shape[2])
@@ -135,11 +135,11 @@ class FrameStacking(nn.Module):
 
 
 class Conv2dSubsampling(nn.Module):
-    """Before each convolution padding is zero, just as what lies beyond the ends of a row."""
+    """A stack of strided convolutions; padding is set to zero before each, as beyond the ends of a row."""
 
     def __init__(self, config: Conv2dSubsamplingConfig, features: int, width: int) -> None:
         super().__init__()
-        self.steps = config.time_strides
+        self.strides = config.time_strides
         self.layers, self.norms = nn.ModuleList(), nn.ModuleList()
         channels = 1
         for out, time, feature in zip(config.channels, config.time_strides, config.feature_strides, strict=True):
@@ -153,11 +153,11 @@ class Conv2dSubsampling(nn.Module):
         glorot(self.project)
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """See Front."""
+        """(B, T, F) → (B, T', E)."""
         x = x[:, None]  # (B, C, T, F)
-        for layer, norm, step in zip(self.layers, self.norms, self.steps, strict=True):
+        for layer, norm, stride in zip(self.layers, self.norms, self.strides, strict=True):
             x = layer(x * mask[:, None, :, None])
-            mask = mask[:, ::step]  # an output stands where the middle of its kernel stood
+            mask = mask[:, ::stride]  # an output has the position of its kernel's centre
             x = F.relu(norm(x.transpose(1, 2))).transpose(1, 2)
         return self.project(x.transpose(1, 2).flatten(2)), mask
 
@@ -169,7 +169,7 @@ SUBSAMPLINGS: dict[type, Any] = {
 
 
 class FramesEncoder(nn.Module):
-    """Features to the memory that a row encoder makes of fewer, wider vectors."""
+    """Subsampling and a sequence encoder."""
 
     inner: Encoder
 
@@ -185,6 +185,6 @@ class FramesEncoder(nn.Module):
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
         """source (B, T, F), mask (B, T)."""
         x, mask = self.subsampling(source, mask)
-        # Nothing that stands on padding may reach the row encoder, not even as a number times zero.
+        # A NaN on padding would reach real positions even when multiplied by zero.
         x = torch.where(mask[:, :, None], x, 0.0)
         return self.inner(self.dropout(x) * self.scale, mask)

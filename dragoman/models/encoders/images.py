@@ -1,4 +1,4 @@
-"""Pictures in, a spatial memory out (FIELD A4, D12): one entry for every place of a coarse grid, row after row."""
+"""Image encoders: ResNet, patches and torchvision networks. The memory has one entry per cell of a grid, row by row."""
 
 from __future__ import annotations
 
@@ -25,94 +25,94 @@ GROUPS = 8
 
 @dataclass(frozen=True)
 class ResNetConfig:
-    """A small residual network (He et al. 2016): every stage halves height and width."""
+    """A small residual network (He et al. 2016); every stage halves height and width."""
 
     kind: ClassVar[str] = "resnet"
     channels: tuple[Size, ...] = setting((32, 64, 128, 256), help="channels of every stage")
-    blocks: Size = setting(2, help="residual blocks a stage")
+    blocks: Size = setting(2, help="residual blocks per stage")
     width: Size = setting(256, help="size of the memory")
-    non_local: bool = setting(False, help="after the last stage every place also looks at all others (Wang 2018)")
-    dropout: Share = setting(0.1, help="on the memory")
+    non_local: bool = setting(False, help="a non-local block after the last stage (Wang et al. 2018)")
+    dropout: Share = setting(0.1, help="dropout on the memory")
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if not self.channels:
             yield "channels: found none, expected at least one stage"
         for size in self.channels:
             if size % GROUPS:
-                yield f"channels: found {size}, expected multiples of {GROUPS}, the groups of the norms"
+                yield f"channels: found {size}, expected multiples of {GROUPS} (groups of the group norms)"
 
 
 @dataclass(frozen=True)
 class PatchesConfig:
-    """Squares of a picture as a row of vectors, for an encoder that otherwise reads tokens (Dosovitskiy 2021)."""
+    """Image patches as a sequence of vectors, as in the Vision Transformer (Dosovitskiy et al. 2021)."""
 
     kind: ClassVar[str] = "patches"
-    size: Size = setting(8, help="pixels a side of a square; must divide the picture's")
-    dropout: Share = setting(0.0, help="on the squares' vectors")
+    size: Size = setting(8, help="pixels per side of a patch; must divide the image size")
+    dropout: Share = setting(0.0, help="dropout on the patch vectors")
     inner: SequenceEncoderConfig = setting(
         TransformerConfig(layers=4, width=256, heads=4, feedforward=1024, positions=LearnedConfig(max_positions=1024)),
-        help="what reads the squares, row after row",
+        help="encoder of the patches",
     )
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if self.inner.embedding == 0:
-            yield "inner.embedding: found 0, expected a size: squares have no number of their own"
+            yield "inner.embedding: found 0 (one-hot tokens), expected a size: the inner encoder reads vectors"
 
 
 @dataclass(frozen=True)
 class TorchvisionConfig:
-    """A network of torchvision up to its last pooling, with the weights that come with it or random ones."""
+    """A torchvision network up to its last pooling, pretrained or with random weights."""
 
     kind: ClassVar[str] = "torchvision"
-    name: str = setting("resnet18", help="which one, such as resnet50, mobilenet_v3_small or convnext_tiny")
+    name: str = setting("resnet18", help="name in torchvision, such as resnet50, mobilenet_v3_small or convnext_tiny")
     weights: Literal["trained", "none"] = setting(
-        "trained", help="torchvision's, which it downloads when a run begins; none: random ones"
+        "trained", help="trained: torchvision downloads its weights when a run starts; none: random weights"
     )
     width: Size = setting(256, help="size of the memory")
-    dropout: Share = setting(0.1, help="on the memory")
+    dropout: Share = setting(0.1, help="dropout on the memory")
 
 
 ImageEncoderConfig = ResNetConfig | PatchesConfig | TorchvisionConfig
 
 
 def colours(source: Tensor) -> Tensor:
-    """Rows of pixels (B, H, W·3) as colours (B, 3, H, W)."""
+    """Rows of pixels (B, H, W·3) → channels (B, 3, H, W)."""
     rows, height, _ = source.shape
     return source.view(rows, height, -1, COLOURS).permute(0, 3, 1, 2)
 
 
 def pixels(source: Tensor) -> Tensor:
-    """Rows of pixels (B, H, W·3), 0 to 1, as colours (B, 3, H, W) around 0."""
+    """Rows of pixels (B, H, W·3) from 0 to 1 → channels (B, 3, H, W) centred at 0."""
     return (colours(source) - 0.5) * 4
 
 
 class ResidualBlock(nn.Module):
-    """relu(x + norm(conv(relu(norm(conv(x))))))), the first convolution perhaps taking steps of two.
+    """relu(x + norm(conv(relu(norm(conv(x)))))); the first convolution may have a stride.
 
-    Norms are over groups of channels of one picture (Wu and He 2018), so that no picture sees another.
+    Group norm (Wu and He 2018) in place of batch norm keeps the images of a batch independent.
     """
 
-    def __init__(self, inputs: int, channels: int, step: int) -> None:
+    def __init__(self, inputs: int, channels: int, stride: int) -> None:
         super().__init__()
-        self.first = nn.Conv2d(inputs, channels, 3, step, 1, bias=False)
+        self.first = nn.Conv2d(inputs, channels, 3, stride, 1, bias=False)
         self.second = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
         self.first_norm, self.second_norm = nn.GroupNorm(GROUPS, channels), nn.GroupNorm(GROUPS, channels)
-        fits = inputs == channels and step == 1
-        self.around = nn.Identity() if fits else nn.Conv2d(inputs, channels, 1, step, bias=False)
+        same = inputs == channels and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Conv2d(inputs, channels, 1, stride, bias=False)
         for layer in (self.first, self.second):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-        nn.init.zeros_(self.second_norm.weight)  # a block begins as its input alone, which trains better
+        nn.init.zeros_(self.second_norm.weight)  # a block starts as the identity, which trains better
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, I, H, W) → (B, C, H', W')."""
         y = F.relu(self.first_norm(self.first(x)))
-        return F.relu(self.around(x) + self.second_norm(self.second(y)))
+        return F.relu(self.shortcut(x) + self.second_norm(self.second(y)))
 
 
 class ResNetEncoder(nn.Module):
-    """Pictures to (B, h·w, D); its final state is the mean over the grid."""
+    """Images to memory (B, h·w, D); the final state is the mean over the grid."""
 
     def __init__(self, config: ResNetConfig, features: int) -> None:
         super().__init__()
@@ -134,33 +134,33 @@ class ResNetEncoder(nn.Module):
         glorot(self.project)
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, H, W·3); every picture is whole, so the mask (B, H) says nothing."""
+        """source (B, H, W·3); all rows of an image are real, so the mask (B, H) is ignored."""
         x = self.stages(F.relu(self.stem(pixels(source))))
         return spatial_memory(self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2)))))
 
 
 def spatial_memory(entries: Tensor) -> Memory:
-    """Of entries (B, h·w, D), all of them real; its final state is their mean."""
+    """A memory of entries (B, h·w, D), all real; the final state is their mean."""
     real = torch.ones(entries.shape[:2], dtype=torch.bool, device=entries.device)
     return Memory(keys=entries, values=entries, mask=real, final=(entries.mean(1),))
 
 
 class TorchvisionEncoder(nn.Module):
-    """A network of torchvision, its grid of channels projected.
+    """The last feature map of a torchvision network, projected to the width of the memory.
 
-    Its norms always use the statistics they came with, so that no picture sees another.
+    Its batch norms always use their stored statistics, which keeps the images of a batch independent.
     """
 
     mean: Tensor
-    spread: Tensor
+    deviation: Tensor
 
     def __init__(self, config: TorchvisionConfig, features: int) -> None:
         super().__init__()
         self.config, self.width = config, config.width
         self.trunk = trunk_of(config.name, None)
-        # What ImageNet's colours are, for all of torchvision's networks.
+        # Mean and deviation of ImageNet's colours, which all torchvision networks expect.
         self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None], persistent=False)
-        self.register_buffer("spread", torch.tensor([0.229, 0.224, 0.225])[:, None, None], persistent=False)
+        self.register_buffer("deviation", torch.tensor([0.229, 0.224, 0.225])[:, None, None], persistent=False)
         side = features // COLOURS
         self.eval()
         with torch.no_grad():
@@ -172,31 +172,31 @@ class TorchvisionEncoder(nn.Module):
         self.train()
 
     def train(self, mode: bool = True) -> TorchvisionEncoder:
-        """See nn.Module; but for the network itself."""
+        """Switch the mode; the network itself stays in evaluation mode."""
         super().train(mode)
         self.trunk.eval()
         return self
 
-    def take_trained(self) -> str:
-        """Take torchvision's weights, if they are asked for, and tell so."""
+    def load_pretrained(self) -> str:
+        """Load torchvision's weights if the settings say so; return a line for the log."""
         if self.config.weights == "none":
             return ""
         self.trunk.load_state_dict(trunk_of(self.config.name, "DEFAULT").state_dict())
         fold_norms(self.trunk)
-        count = sum(part.numel() for part in self.trunk.parameters())
+        count = sum(weight.numel() for weight in self.trunk.parameters())
         return f"{count:,} weights of torchvision's {self.config.name}"
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, H, W·3); see PictureEncoder."""
-        x = self.trunk((colours(source) - self.mean) / self.spread)
+        """source (B, H, W·3); the mask is ignored."""
+        x = self.trunk((colours(source) - self.mean) / self.deviation)
         return spatial_memory(self.dropout(self.norm(self.project(x.flatten(2).transpose(1, 2)))))
 
 
 @torch.no_grad()
 def fold_norms(network: nn.Module) -> None:
-    """Move the statistics of all batch norms into their weights and biases, so that in use each gives what it gave.
+    """Fold the statistics of all batch norms into their weights and biases; outputs stay the same.
 
-    A run keeps weights alone: statistics beside them would be lost when it is opened or goes on.
+    A run stores parameters only, so running statistics would be lost when it is loaded.
     """
     for norm in network.modules():
         if isinstance(norm, nn.BatchNorm2d):
@@ -209,7 +209,7 @@ def fold_norms(network: nn.Module) -> None:
 
 
 def trunk_of(name: str, weights: str | None) -> nn.Module:
-    """A network of torchvision up to its last pooling: pictures (B, 3, H, W) → (B, C, h, w)."""
+    """A torchvision network up to its last pooling: images (B, 3, H, W) → (B, C, h, w)."""
     try:
         from torchvision import models
     except ImportError:
@@ -223,18 +223,18 @@ def trunk_of(name: str, weights: str | None) -> nn.Module:
         raise DragomanError(f"the weights of torchvision's {name} could not be downloaded: {error}") from None
     if hasattr(network, "features"):
         trunk: nn.Module = network.features
-    elif hasattr(network, "layer4"):  # a residual network: all but pooling and output
+    elif hasattr(network, "layer4"):  # a ResNet: all but pooling and output
         trunk = nn.Sequential(*list(network.children())[:-2])
     else:
         raise ConfigError(
-            f"model.encoder.name: found {name!r}, which ends in no grid of places; expected a convolutional network "
+            f"model.encoder.name: found {name!r}, which ends in no feature map; expected a convolutional network "
             "such as resnet18, mobilenet_v3_small or convnext_tiny"
         )
     return trunk
 
 
 class PatchesEncoder(nn.Module):
-    """Squares of a picture, each through one matrix, then any row encoder."""
+    """A linear projection of every patch, then a sequence encoder."""
 
     inner: Encoder
 
@@ -242,15 +242,15 @@ class PatchesEncoder(nn.Module):
         super().__init__()
         size = config.inner.embedding
         side = features // COLOURS
-        assert side % config.size == 0, f"squares of {config.size} pixels do not fill a picture of {side}"
-        self.cut = nn.Conv2d(COLOURS, size, config.size, config.size)
+        assert side % config.size == 0, f"patches of {config.size} pixels do not divide an image of {side}"
+        self.patches = nn.Conv2d(COLOURS, size, config.size, config.size)
         self.dropout = nn.Dropout(config.dropout)
         self.scale = vector_scale(config.inner)
         self.inner = encoder_of_vectors(config.inner)
         self.width = self.inner.width
 
     def forward(self, source: Tensor, mask: Tensor) -> Memory:
-        """source (B, H, W·3); see PictureEncoder."""
-        x = self.cut(pixels(source)).flatten(2).transpose(1, 2)  # (B, h·w, E)
+        """source (B, H, W·3); the mask is ignored."""
+        x = self.patches(pixels(source)).flatten(2).transpose(1, 2)  # (B, h·w, E)
         real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         return self.inner(self.dropout(x) * self.scale, real)

@@ -1,4 +1,4 @@
-"""Convolutions of several widths side by side (FIELD C11), with attention over all positions between (FIELD D12)."""
+"""Parallel convolutions of several kernel sizes, optionally with non-local attention between the layers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from dragoman.models.contracts import Memory
 
 @dataclass(frozen=True)
 class MultiKernelConfig:
-    """Narrow and wide convolutions at once; each kernel gives an equal share of the width."""
+    """Parallel convolutions; each kernel size gives an equal share of the channels."""
 
     kind: ClassVar[str] = "multi-kernel"
-    kernels: tuple[Size, ...] = setting((3, 5, 11), help="positions that the convolutions of a layer see")
-    layers: Size = setting(2, help="layers in the stack")
+    kernels: tuple[Size, ...] = setting((3, 5, 11), help="kernel sizes of the parallel convolutions of a layer")
+    layers: Size = setting(2, help="number of layers")
     embedding: Size = setting(256, help="size of the source embeddings")
-    width: Size = setting(384, help="size of the memory: a multiple of the number of kernels")
-    dropout: Share = setting(0.2, help="on embeddings and after every layer")
-    non_local: bool = setting(False, help="after every layer, let each position look at all others")
-    positions: AbsolutePositionsConfig = setting(NoPositionsConfig(), help="how a token's place is told")
+    width: Size = setting(384, help="size of the memory; a multiple of the number of kernels")
+    dropout: Share = setting(0.2, help="dropout on embeddings and after every layer")
+    non_local: bool = setting(
+        False, help="a non-local block (Wang et al. 2018) after every layer: each position attends to all"
+    )
+    positions: AbsolutePositionsConfig = setting(NoPositionsConfig(), help="position embeddings")
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if not self.kernels:
             yield "kernels: found none, expected at least one"
         elif self.width % len(self.kernels):
@@ -40,7 +42,7 @@ class MultiKernelConfig:
 
 
 class MultiKernelLayer(nn.Module):
-    """relu of every convolution, side by side; added to its input where the sizes allow it."""
+    """ReLU of the concatenated convolutions, with a residual connection where the sizes match."""
 
     def __init__(self, config: MultiKernelConfig, inputs: int) -> None:
         super().__init__()
@@ -52,11 +54,11 @@ class MultiKernelLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, I), mask (B, S) → (B, S, D)."""
-        parts = []
+        outputs = []
         for convolution in self.convolutions:
             assert isinstance(convolution, nn.Conv1d)
-            parts.append(convolution(pad_same(x, mask, convolution.kernel_size[0]).transpose(1, 2)))
-        out: Tensor = self.dropout(F.relu(torch.cat(parts, 1)))  # (B, D, S)
+            outputs.append(convolution(pad_same(x, mask, convolution.kernel_size[0]).transpose(1, 2)))
+        out: Tensor = self.dropout(F.relu(torch.cat(outputs, 1)))  # (B, D, S)
         if self.residual:
             out = out + x.transpose(1, 2)
         if self.non_local is not None:
@@ -65,7 +67,7 @@ class MultiKernelLayer(nn.Module):
 
 
 class MultiKernelEncoder(nn.Module):
-    """Tokens to memory; its final state is the mean over real positions."""
+    """A stack of multi-kernel layers; the final state is the mean over real positions."""
 
     def __init__(self, config: MultiKernelConfig, embedding: TokenEmbedding) -> None:
         super().__init__()

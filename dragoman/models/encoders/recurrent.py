@@ -1,4 +1,4 @@
-"""Recurrent encoders (FIELD B6–B8): from Sutskever's reversed source to GNMT's residual stack, by settings alone."""
+"""Recurrent encoders, from Sutskever et al. 2014 (reversed source) to GNMT's residual stack (Wu et al. 2016)."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from dragoman.models.contracts import Memory
 
 @dataclass(frozen=True)
 class RecurrentEncoderConfig:
-    """A stack of recurrent layers over the source."""
+    """A stack of recurrent layers, in one or both directions."""
 
     kind: ClassVar[str] = "recurrent"
     cell: CellConfig = setting(LSTMConfig(), help="recurrent cell")
-    layers: Size = setting(1, help="layers in the stack")
-    embedding: SizeOrNone = setting(256, help="size of the source embeddings; 0: one-hot vectors, nothing to learn")
-    width: Size = setting(512, help="size of the layers and of the memory: both directions together")
-    widths: tuple[Size, ...] = setting((), help="size of each layer, the last being the width; empty: all the width")
+    layers: Size = setting(1, help="number of layers")
+    embedding: SizeOrNone = setting(256, help="size of the source embeddings; 0: one-hot vectors without weights")
+    width: Size = setting(512, help="size of the layers and of the memory; both directions together")
+    widths: tuple[Size, ...] = setting((), help="size of each layer; the last must be width; empty: width for all")
     direction: Literal["both", "forward", "backward", "first-both"] = setting(
         "both",
-        help="how layers read: both ways; forward; backward (source reversal); "
-        "first-both: the first both ways, the others forward (GNMT)",
+        help="both: bidirectional layers; forward; backward: the source is reversed; "
+        "first-both: only the first layer is bidirectional (GNMT)",
     )
     merge: Literal["concatenate", "mean", "projection"] = setting(
-        "concatenate", help="two directions into one: side by side, each half the width; or the mean or a map of both"
+        "concatenate", help="how a bidirectional layer merges its directions; concatenate: each has half the width"
     )
     residual_from: Annotated[int, Range(0, None)] = setting(
-        0, help="first layer that adds its input to its output, where sizes fit; 0: none (GNMT: 3)"
+        0, help="first layer with a residual connection, where sizes match, counted from 1; 0: none (GNMT: 3)"
     )
-    dropout: Share = setting(0.2, help="on embeddings and between layers")
-    variational: bool = setting(False, help="one dropout mask for all steps of a row")
-    norm: bool = setting(False, help="layer norm on the outputs of every layer")
+    dropout: Share = setting(0.2, help="dropout on embeddings and between layers")
+    variational: bool = setting(False, help="one dropout mask for all steps of a row (Gal and Ghahramani 2016)")
+    norm: bool = setting(False, help="layer norm on the output of every layer")
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -47,44 +47,43 @@ class RecurrentEncoderConfig:
         return self.widths or (self.width,) * self.layers
 
     @property
-    def two_ways(self) -> int:
-        """How many layers, from the bottom, read both ways."""
+    def num_bidirectional(self) -> int:
+        """How many layers, from the bottom, are bidirectional."""
         return {"both": self.layers, "first-both": 1}.get(self.direction, 0)
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if self.widths and len(self.widths) != self.layers:
             yield f"widths: found {len(self.widths)}, expected one for each of {self.layers} layers"
         elif self.widths and self.widths[-1] != self.width:
             yield f"width: found {self.width}, expected {self.widths[-1]}, the last of the widths"
         elif self.merge == "concatenate":
-            odd = [size for size in self.sizes[: self.two_ways] if size % 2]
+            odd = [size for size in self.sizes[: self.num_bidirectional] if size % 2]
             if odd:
-                place = "widths" if self.widths else "width"
-                yield f"{place}: found {odd[0]}, expected an even number (two directions)"
+                name = "widths" if self.widths else "width"
+                yield f"{name}: found {odd[0]}, expected an even number (two directions)"
         if self.residual_from > self.layers:
             yield f"residual_from: found {self.residual_from}, expected at most {self.layers}, the number of layers"
 
 
 class RecurrentEncoder(nn.Module):
-    """Tokens to memory; its finals are what each layer's cells gave after their last token.
+    """A stack of recurrent layers; the final states are each layer's output after its last token.
 
-    Only layers as wide as the memory leave a final, so that all of them have its size: every layer unless `widths`
-    says otherwise, and always the top one.
+    Final states all have the size of the memory: with `widths`, narrower or wider layers have none.
     """
 
     def __init__(self, config: RecurrentEncoderConfig, embedding: Embedding) -> None:
         super().__init__()
         self.width = config.width
         self.embedding = embedding
-        self.whole_states = False
+        self.keeps_states = False
         self.dropout = VariationalDropout(config.dropout) if config.variational else Dropout(config.dropout)
         self.layers = nn.ModuleList(self._layer(config, number) for number in range(config.layers))
 
     def _layer(self, config: RecurrentEncoderConfig, number: int) -> RecurrentLayer:
         inputs, width = (self.embedding.width, *config.sizes)[number : number + 2]
         residual = 0 < config.residual_from <= number + 1 and inputs == width
-        if number < config.two_ways:
+        if number < config.num_bidirectional:
             return Bidirectional(config.cell, inputs, width, config.merge, self.dropout, residual, config.norm)
         backward = config.direction == "backward"
         return Unidirectional(config.cell, inputs, width, backward, self.dropout, residual, config.norm)
@@ -97,19 +96,19 @@ class RecurrentEncoder(nn.Module):
             x, state = layer(x, mask)
             last.append(state)
         final = tuple(state[0] for state in last if state[0].shape[1] == self.width)
-        return Memory(keys=x, values=x, mask=mask, final=final, states=tuple(last) if self.whole_states else ())
+        return Memory(keys=x, values=x, mask=mask, final=final, states=tuple(last) if self.keeps_states else ())
 
     def cells(self) -> nn.ModuleList:
-        """The cells of layers that read one way, from bottom to top."""
-        return nn.ModuleList(layer.cell for layer in self._one_way())
+        """The cells of unidirectional layers, from bottom to top."""
+        return nn.ModuleList(layer.cell for layer in self._unidirectional_layers())
 
     def keep_states(self) -> None:
-        """Leave the cells' whole last states in the memory, for a decoder that goes on from them."""
-        self.whole_states = True
-        for layer in self._one_way():
+        """Put the whole last states of the cells into the memory, for decoders that start from them."""
+        self.keeps_states = True
+        for layer in self._unidirectional_layers():
             layer.whole_state = True
 
-    def _one_way(self) -> list[Unidirectional]:
+    def _unidirectional_layers(self) -> list[Unidirectional]:
         layers = [layer for layer in self.layers if isinstance(layer, Unidirectional)]
         assert len(layers) == len(self.layers)
         return layers
