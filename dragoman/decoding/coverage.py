@@ -25,7 +25,7 @@ class CoverageTracker:
         recorded: list[Tensor] = []
 
         def record(module: nn.Module, weights: Tensor) -> None:
-            if getattr(module, "reads_memory", False):
+            if getattr(module, "is_cross_attention", False):
                 recorded.append(weights)
 
         with observe_attention(record):

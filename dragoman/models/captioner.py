@@ -62,7 +62,7 @@ def with_attention(model: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor,
 
     The weights keep their autograd graph, so that a loss may use them.
     """
-    inside = {id(module) for module in model.modules() if getattr(module, "reads_memory", False)}
+    inside = {id(module) for module in model.modules() if getattr(module, "is_cross_attention", False)}
     seen: dict[int, list[Tensor]] = {}
 
     def keep(module: nn.Module, weights: Tensor) -> None:
