@@ -40,12 +40,12 @@ def masked_lm_scores(
 ) -> dict[str, float] | None:
     """Loss per masked token, accuracy and pseudo-perplexity, of text pairs also their accuracy; None if interrupted."""
     total, pair_loss, correct, count, correct_pairs, pairs = 0.0, 0.0, 0, 0, 0, 0
-    has_pairs = getattr(model.config, "pairs", False)
+    has_pairs = getattr(model.config, "next_sentence", False)
     for batch in batches:
         if interrupted():
             return None
         if has_pairs:
-            scores, loss, right = model.relations(batch)
+            scores, loss, right = model.score_pairs(batch)
             pair_loss, correct_pairs = pair_loss + float(loss), correct_pairs + int(right)
             pairs += len(batch.source)
         else:
