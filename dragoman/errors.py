@@ -1,4 +1,4 @@
-"""Errors a user can cause and mend: each says the place, what was found and what was expected."""
+"""Errors that a user can cause and correct: each names the place, what was found and what was expected."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 
 class DragomanError(Exception):
-    """A mistake outside our own code; the command line shows it as one line and exits with code 2."""
+    """A mistake outside our own code. The command line shows it as one line and exits with code 2."""
 
-    abrupt = False  # leave without the usual clean-up, which would hang
+    abrupt = False  # True: exit without the usual clean-up, which would hang
 
 
 class ConfigError(DragomanError):
@@ -17,15 +17,15 @@ class ConfigError(DragomanError):
 
 
 class DataError(DragomanError):
-    """A file that is missing, unreadable or holds lines that cannot be used."""
+    """A file that is missing or unreadable, or that has lines which cannot be used."""
 
 
 class RunError(DragomanError):
-    """A run folder that is missing, incomplete or does not fit what is asked of it."""
+    """A run folder that is missing or incomplete, or that does not fit the command."""
 
 
 class MissingExtraError(DragomanError):
-    """An optional package that the asked-for feature needs is not installed."""
+    """A feature needs an optional package that is not installed."""
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
         super().__init__(
@@ -35,13 +35,13 @@ class MissingExtraError(DragomanError):
 
 
 def nearest(name: str, options: Iterable[str]) -> str | None:
-    """The option most like a misspelt name, if any is close."""
+    """The option most similar to a misspelt name, if one is close."""
     matches = difflib.get_close_matches(name, list(options), n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 
 def hint(name: str, options: Iterable[str]) -> str:
-    """The sentence that ends an error about an unknown name."""
+    """The last sentence of an error about an unknown name: the nearest option, or all options."""
     options = list(options)
     match = nearest(name, options)
     if match:

@@ -1,4 +1,4 @@
-"""Files on disk: whole or not at all, and known by their hash."""
+"""Atomic and durable writes, file hashes, and the cache folder."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from dragoman.errors import DataError, RunError
 
 
 def cache_home() -> Path:
-    """Where work that need not be done twice is kept between runs."""
+    """The cache folder: $DRAGOMAN_CACHE, or dragoman in $XDG_CACHE_HOME or ~/.cache."""
     if os.environ.get("DRAGOMAN_CACHE"):
         return Path(os.environ["DRAGOMAN_CACHE"])
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dragoman"
 
 
-# What keeps compiled code: the variable that names its folder, and the folder's name among ours.
-COMPILERS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+# Environment variable of each compiler's cache, and the name of its folder in our cache.
+COMPILER_CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 
 
-def keep_compiled() -> None:
-    """Let compilers keep their code where the next run finds it, unless the user has said where.
+def set_compiler_caches() -> None:
+    """Let compilers cache their code in our cache folder, unless the user has chosen another folder.
 
-    torch would keep it under /tmp, which is emptied when a machine starts and which other users can write to.
+    torch would cache it under /tmp, which is emptied when a machine starts and which other users can write to.
     """
-    for variable, name in COMPILERS.items():
+    for variable, name in COMPILER_CACHES.items():
         os.environ.setdefault(variable, str(cache_home().resolve() / name))
 
 
 def sync(path: Path) -> None:
-    """Make sure a file's or folder's content is on disk."""
+    """Make sure that the content of a file or folder is on disk (fsync)."""
     if os.name == "nt" and path.is_dir():  # Windows does not open folders
         return
     handle = os.open(path, os.O_RDONLY)
@@ -49,19 +49,19 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-# A run folder may come from anybody, so what stands in it is data: links in it are never followed for writing.
+# A run folder may come from anybody, so symbolic links in it are never followed for writing.
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
 
 
 def create_empty(path: Path) -> Path:
-    """Make an empty file; a link or an older file of that name is removed, never written through."""
+    """Create an empty file; a link or an older file of that name is removed first."""
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW, 0o666))
     return path
 
 
 def append_text(path: Path, text: str) -> None:
-    """Add to the end of a text file, which is made where there is none; a link is refused."""
+    """Append to a text file, which is created if it does not exist; a symbolic link raises RunError."""
     if path.is_symlink():
         raise RunError(f"{path}: found a symbolic link, expected a file; remove the link")
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NOFOLLOW, 0o666)
@@ -70,7 +70,7 @@ def append_text(path: Path, text: str) -> None:
 
 
 def make_folder(path: Path) -> Path:
-    """Make a folder inside a run if there is none; a link to another folder is refused."""
+    """Create a folder inside a run if it does not exist; a symbolic link raises RunError."""
     if path.is_symlink():
         raise RunError(f"{path}: found a symbolic link, expected a folder; move the folder here, or remove the link")
     path.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def make_folder(path: Path) -> Path:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder and all in it, if there is one; of a link the link alone."""
+    """Remove a folder and its content, if it exists; for a symbolic link only the link."""
     if path.is_symlink():
         path.unlink()
     else:
@@ -86,16 +86,16 @@ def remove_folder(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a text file in one step, durably."""
-    beside = create_empty(path.with_name(f".{path.name}.part"))
-    beside.write_text(text, encoding="utf-8")
-    sync(beside)
-    beside.replace(path)
+    """Replace a text file atomically and durably."""
+    temporary = create_empty(path.with_name(f".{path.name}.part"))
+    temporary.write_text(text, encoding="utf-8")
+    sync(temporary)
+    temporary.replace(path)
     sync(path.parent)
 
 
 def check_writable(path: str | Path) -> None:
-    """Find out before long work that its result would have no place."""
+    """Raise DataError before long work if its result could not be written."""
     path = Path(path)
     if path.is_dir():
         raise DataError(f"{path}: found a folder, expected a file to write")
@@ -104,27 +104,27 @@ def check_writable(path: str | Path) -> None:
 
 
 @contextmanager
-def written_whole(path: str | Path) -> Iterator[Path]:
-    """A file to write beside `path`, moved there at the end of the block; a device or pipe is written directly."""
+def atomic_write(path: str | Path) -> Iterator[Path]:
+    """A temporary file beside `path`, moved there at the end of the block; a device or pipe is written directly."""
     special = Path(path).exists() and not Path(path).is_file()
     final = Path(path) if special else Path(path).resolve()
-    beside = final if special else final.with_name(f".{final.stem}.part{final.suffix}")
+    temporary = final if special else final.with_name(f".{final.stem}.part{final.suffix}")
     try:
         if not special:
-            create_empty(beside)
-        yield beside
+            create_empty(temporary)
+        yield temporary
         if not special:
-            beside.replace(final)
+            temporary.replace(final)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror})") from None
     finally:
         if not special:
             with suppress(OSError):
-                beside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
 
 
 def run_name(path: str) -> str:
-    """A folder name for a data or configuration file: its name without endings."""
+    """The default name of a run: the name of its data or configuration file without suffixes."""
     name = Path(path).name
     for suffix in (".gz", ".zst", ".toml", ".tsv", ".txt", ".jsonl", ".ndjson", ".parquet"):
         if name.lower().endswith(suffix):

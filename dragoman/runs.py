@@ -22,7 +22,7 @@ from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.load import load_tokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.errors import ConfigError, RunError, nearest
-from dragoman.files import keep_compiled, remove_folder, write_text
+from dragoman.files import remove_folder, set_compiler_caches, write_text
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder, trunk_of
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, from_table, with_absolute_paths
@@ -152,7 +152,7 @@ def resolve_device(name: str, processes: ProcessGroup | None = None) -> torch.de
             device = torch.device("cuda", local)
         if device.index >= torch.cuda.device_count():
             raise ConfigError(f"device: found {name!r}, but there are {torch.cuda.device_count()} GPUs")
-        keep_compiled()  # our own kernels too
+        set_compiler_caches()  # our own kernels too
     elif device.type != "cpu":
         raise ConfigError(f"device: found {name!r}, expected auto, cpu, cuda or cuda:N")
     return device

@@ -56,7 +56,7 @@ def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Sho
     source, target = run.tokenizers()
     lexicon = learn_lexicon(corpus.train, len(source), pairs)
     always = most_frequent_tokens(corpus.train, len(target), common)
-    table = lexicon.likeliest(len(source), likely, EOS, always)  # the others are listed anyway
+    table = lexicon.most_probable(len(source), likely, EOS, always)  # the others are listed anyway
     table = np.concatenate([table, same_spelling_tokens(source, target)[:, None]], 1)
     table[PAD] = EOS
     shortlist = Shortlist(torch.tensor(always, dtype=torch.long), torch.from_numpy(table), len(target))

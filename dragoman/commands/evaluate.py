@@ -111,7 +111,7 @@ def evaluate(
     out of loss, perplexity and token accuracy, and counted ("too_long").
     """
     from dragoman.data.examples import Pairs
-    from dragoman.files import check_writable, written_whole
+    from dragoman.files import atomic_write, check_writable
     from dragoman.inference.companions import asked_how
     from dragoman.inference.prediction import NOTHING
     from dragoman.runs import Run
@@ -163,7 +163,7 @@ def evaluate(
         )
     tell_saved(decoding)
     if output is not None:
-        with written_whole(output) as beside:
+        with atomic_write(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
     if alignment:

@@ -116,7 +116,7 @@ def evaluate_directly(
     device: str,
 ) -> None:
     """Scores, and a report of every label."""
-    from dragoman.files import check_writable, written_whole
+    from dragoman.files import atomic_write, check_writable
     from dragoman.inference.labeler import labeler_of
     from dragoman.scoring.registry import metrics_for
 
@@ -147,7 +147,7 @@ def evaluate_directly(
             examples, batch_size=batch_size, metrics=metrics, skip_unknown=skip_unknown, progress=progress
         )
     if output is not None:
-        with written_whole(output) as beside:
+        with atomic_write(output) as beside:
             beside.write_text("".join(f"{answer.text}\n" for answer in answers), encoding="utf-8", newline="\n")
     as_utf8()
     if as_json:

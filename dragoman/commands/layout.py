@@ -31,7 +31,7 @@ def reading_of(
 ) -> DataConfig:
     """The run's settings of data for other files; a header is not looked for where there can be none."""
     from dragoman.data.examples import Pairs
-    from dragoman.data.readers.conll import sentence_form
+    from dragoman.data.readers.conll import sentence_layout
 
     parallel = isinstance(files, Pairs)
     if parallel and (columns is not None or header is not None):
@@ -40,5 +40,5 @@ def reading_of(
     if not all(names):
         raise ConfigError(f"--columns: found {columns!r}, expected numbers or names with commas between, as in 1,3")
     if header is None:
-        header = data.header and not parallel and sentence_form(Path(str(files))) == "columns"
+        header = data.header and not parallel and sentence_layout(Path(str(files))) == "columns"
     return replace(data, columns=() if parallel else names, header=header, media=media or data.media)

@@ -1,4 +1,4 @@
-"""A store of token rows on disk: whatever the size of the corpus, little of it is in memory."""
+"""A store of token rows on disk, read row by row: its memory does not grow with the corpus."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 COLUMNS = ("source", "target")
-LENGTHS_AT_ONCE = 1 << 20
+LENGTHS_CHUNK = 1 << 20
 
 
 def read_at(handle: int, size: int, offset: int) -> bytes:
-    """Bytes of an open file; in one call where the system has one for it."""
+    """Bytes of an open file, in one system call where there is one (pread)."""
     if hasattr(os, "pread"):
         return os.pread(handle, size, offset)
     os.lseek(handle, offset, os.SEEK_SET)
     return os.read(handle, size)
 
 
-_SPAN = struct.Struct("=qq")  # where a row begins and ends
+_SPAN = struct.Struct("=qq")  # start and end of a row
 
 
 class Column:
-    """One side of a store: row i is tokens[offsets[i]:offsets[i+1]].
+    """The source or target column of a store: row i is tokens[offsets[i]:offsets[i+1]].
 
-    Rows are read one by one rather than mapped into memory: that is as fast, and a map would count whole folios, a
-    megabyte each on a recent Linux, for every row that was touched.
+    Rows are read one by one rather than memory-mapped. That is as fast, and a map would count a whole folio, a megabyte
+    on a recent Linux, as resident memory for every row that was read.
     """
 
     def __init__(self, folder: Path, name: str, dtype: str) -> None:
         self.dtype = np.dtype(dtype)
         self._offsets_path = folder / f"{name}.offsets"
-        self._tokens = self._opened(folder / f"{name}.tokens")
-        self._offsets = self._opened(self._offsets_path)
+        self._tokens = self._open(folder / f"{name}.tokens")
+        self._offsets = self._open(self._offsets_path)
         self._count = os.fstat(self._offsets).st_size // 8 - 1
 
-    def _opened(self, path: Path) -> int:
+    def _open(self, path: Path) -> int:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, handle)
         return handle
@@ -53,28 +53,28 @@ class Column:
         return self._count
 
     def lengths(self) -> NDArray[np.int32]:
-        """Tokens in every row."""
+        """The number of tokens of every row."""
         out = np.empty(self._count, np.int32)
-        for start in range(0, self._count, LENGTHS_AT_ONCE):
-            part = out[start : start + LENGTHS_AT_ONCE]
-            part[:] = np.diff(np.fromfile(self._offsets_path, np.int64, len(part) + 1, offset=8 * start))
+        for start in range(0, self._count, LENGTHS_CHUNK):
+            chunk = out[start : start + LENGTHS_CHUNK]
+            chunk[:] = np.diff(np.fromfile(self._offsets_path, np.int64, len(chunk) + 1, offset=8 * start))
         return out
 
     def offset(self, row: int) -> int:
-        """How many tokens stand before a row."""
+        """How many tokens come before a row."""
         return int(self.offsets(row, row)[0])
 
     def offsets(self, first: int, last: int) -> NDArray[np.int64]:
-        """The same for rows first … last, of which `last` may be one past the end."""
+        """How many tokens come before each of the rows first … last; `last` may be one past the end."""
         return np.frombuffer(read_at(self._offsets, 8 * (last - first + 1), 8 * first), np.int64)
 
     def tokens(self, start: int, end: int) -> NDArray[Any]:
-        """All rows in a line: their tokens from one place to another."""
+        """Tokens start … end−1 of all rows, concatenated."""
         width = self.dtype.itemsize
         return np.frombuffer(read_at(self._tokens, (end - start) * width, start * width), self.dtype)
 
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
-        """The rows asked for."""
+        """These rows."""
         width, out = self.dtype.itemsize, []
         for index in indices:
             start, end = _SPAN.unpack(read_at(self._offsets, 16, 8 * int(index)))
@@ -83,27 +83,27 @@ class Column:
 
 
 class StoredRows(Protocol):
-    """One side of a store, whatever its rows hold."""
+    """A column of a store, whatever its rows hold."""
 
     def __len__(self) -> int: ...
 
     def lengths(self) -> NDArray[np.int32]:
-        """How long every row is."""
+        """The length of every row."""
 
     def rows(self, indices: NDArray[np.int64] | Sequence[int]) -> list[NDArray[Any]]:
-        """The rows asked for."""
+        """These rows."""
 
 
 class Store(Protocol):
-    """Sources and their targets on disk."""
+    """Sources and targets on disk."""
 
     @property
     def source(self) -> StoredRows:
-        """What is read."""
+        """The source column."""
 
     @property
     def target(self) -> Column:
-        """What is learned to be written."""
+        """The target column."""
 
     def __len__(self) -> int: ...
 
@@ -112,44 +112,44 @@ class TokenStore:
     """Pairs of token rows on disk, opened for reading."""
 
     def __init__(self, folder: Path) -> None:
-        about = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+        dtypes = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         self.folder = folder
-        self.source = Column(folder, "source", about["source"])
-        self.target = Column(folder, "target", about["target"])
+        self.source = Column(folder, "source", dtypes["source"])
+        self.target = Column(folder, "target", dtypes["target"])
 
     def __len__(self) -> int:
         return len(self.source)
 
 
 class StoreWriter:
-    """Writes a store row by row; nothing is held in memory."""
+    """Writes a store; no rows stay in memory."""
 
     def __init__(
         self, folder: Path, source_vocabulary: int, target_vocabulary: int, dtypes: Mapping[str, str] | None = None
     ) -> None:
-        """`dtypes` of sides whose numbers the size of a vocabulary does not bound."""
+        """`dtypes`: of columns whose values are not token ids."""
         folder.mkdir(parents=True)
         self.folder = folder
         self.dtypes = {
-            side: "uint16" if size <= 1 << 16 else "uint32"
-            for side, size in zip(COLUMNS, (source_vocabulary, target_vocabulary), strict=True)
+            column: "uint16" if size <= 1 << 16 else "uint32"
+            for column, size in zip(COLUMNS, (source_vocabulary, target_vocabulary), strict=True)
         } | dict(dtypes or {})
-        self.tokens = {side: (folder / f"{side}.tokens").open("wb") for side in COLUMNS}
-        self.offsets = {side: (folder / f"{side}.offsets").open("wb") for side in COLUMNS}
+        self.tokens = {column: (folder / f"{column}.tokens").open("wb") for column in COLUMNS}
+        self.offsets = {column: (folder / f"{column}.offsets").open("wb") for column in COLUMNS}
         self.ends = dict.fromkeys(COLUMNS, 0)
         for file in self.offsets.values():
             file.write(np.zeros(1, np.int64).tobytes())
 
     def add(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> None:
-        """Append as many rows to both sides."""
-        for side, rows in zip(COLUMNS, (sources, targets), strict=True):
+        """Append rows to both columns."""
+        for column, rows in zip(COLUMNS, (sources, targets), strict=True):
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-            flat = np.fromiter(chain.from_iterable(rows), self.dtypes[side], int(lengths.sum()))
-            ends = self.ends[side] + np.cumsum(lengths)
-            self.tokens[side].write(flat.tobytes())
-            self.offsets[side].write(ends.astype(np.int64).tobytes())
+            flat = np.fromiter(chain.from_iterable(rows), self.dtypes[column], int(lengths.sum()))
+            ends = self.ends[column] + np.cumsum(lengths)
+            self.tokens[column].write(flat.tobytes())
+            self.offsets[column].write(ends.astype(np.int64).tobytes())
             if len(ends):
-                self.ends[side] = int(ends[-1])
+                self.ends[column] = int(ends[-1])
 
     def __enter__(self) -> StoreWriter:
         return self

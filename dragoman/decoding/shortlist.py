@@ -22,7 +22,7 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request
 from dragoman.decoding.search import in_steps
 from dragoman.errors import ConfigError, DataError
-from dragoman.files import written_whole
+from dragoman.files import atomic_write
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.models.heads.softmax import log_probabilities
 
@@ -122,7 +122,7 @@ class Shortlist:
     def save(self, path: Path, source: Tokenizer, target: Tokenizer) -> None:
         """Write the shortlist with the fingerprints of its vocabularies."""
         metadata = {"source": source.fingerprint(), "target": target.fingerprint()}
-        with written_whole(path) as beside:
+        with atomic_write(path) as beside:
             save_file({"always": self.always, "likely": self.likely.contiguous()}, beside, metadata)
 
     @staticmethod

@@ -10,7 +10,7 @@ from typing import Any
 from dragoman.analysis.attention import AttentionMap
 from dragoman.analysis.cost import GrowthExponents, LayerCost
 from dragoman.errors import DataError, MissingExtraError
-from dragoman.files import written_whole
+from dragoman.files import atomic_write
 from dragoman.scoring.calibration import Reliability
 from dragoman.scoring.lengths import LengthScore
 
@@ -49,7 +49,7 @@ def save_plot(drawing: Any, path: str | Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror})") from None
-    with written_whole(path) as beside, warnings.catch_warnings():
+    with atomic_write(path) as beside, warnings.catch_warnings():
         # Scripts the font lacks are drawn as boxes; a warning per letter helps nobody.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         drawing.savefig(beside, dpi=150)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
 from dragoman.errors import DragomanError
-from dragoman.files import keep_compiled
+from dragoman.files import set_compiler_caches
 from dragoman.kernels.compile import CompiledBlocks
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.training.config import TrainConfig
@@ -236,7 +236,7 @@ def build_step(
     on_gpu = device.type == "cuda"
     kernels = config.compile == "kernels" or (config.compile == "auto" and on_gpu and worth_kernels(config, model))
     if kernels:
-        keep_compiled()
+        set_compiler_caches()
     arguments = (config, model, wrapped, objective, optimizer, average, processes, device, half, kernels)
     if config.compile == "off":
         return Step(*arguments)

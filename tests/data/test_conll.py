@@ -278,7 +278,7 @@ def test_entries_of_every_form_are_read_and_written_back() -> None:
     assert isinstance(absolute.data.valid, Pairs)
     assert absolute.data.valid.paths == (str(Path("valid.tsv").absolute()),)
     for one in (built, absolute):
-        assert settings.build(config.Config, tomllib.loads(settings.dump(one))) == one
+        assert config.build(tomllib.loads(settings.dump(one))) == one
     by_hand = config.build({"data": {"train": "x"}}, ['data.train=[{file="a.tsv", tag="de"}]'])
     assert by_hand.data.train == (Pairs(file="a.tsv", tag="de"),)
 

@@ -256,7 +256,7 @@ def test_missing_packages_name_the_extra(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_no_newline_anywhere_stops_before_memory_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_reader, "_BLOCK_BYTES", 10)
-    monkeypatch.setattr(line_reader, "_LONGEST_LINE_BYTES", 100)
+    monkeypatch.setattr(line_reader, "_MAX_LINE_BYTES", 100)
     assert len(pairs(written(tmp_path, ("a" * 45 + "\tb\n") * 100 + "a\tb"))) == 101
     with pytest.raises(DataError, match="found a line of over 100 bytes"):
         pairs(written(tmp_path, "a\tb\n" + "a" * 500))
@@ -417,7 +417,7 @@ def test_json_lines(tmp_path: Path) -> None:
 
 def test_all_missing_fields_are_named(tmp_path: Path) -> None:
     path = written(tmp_path, '{"words": "a b", "tags": "X Y"}', "tagged.jsonl")
-    told = "found the fields 'words', 'tags', expected 'source' and 'target' (others are named by data.columns)"
+    told = "found the fields 'words', 'tags', expected 'source' and 'target' (data.columns can name others)"
     assert faults(path) == [f"{path}:1: {told}"]
     assert faults(path, columns=("words", "tag")) == [f"{path}:1: found the fields 'words', 'tags', expected 'tag'"]
 

@@ -110,7 +110,7 @@ def test_what_was_read_does_not_stay_in_memory(tmp_path: Path) -> None:
 
 
 def test_lengths_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "LENGTHS_AT_ONCE", 7)
+    monkeypatch.setattr(storage, "LENGTHS_CHUNK", 7)
     counts = np.random.default_rng(0).integers(0, 9, 50)
     store = of_lengths(tmp_path / "store", counts, counts[::-1])
     assert store.source.lengths().tolist() == counts.tolist()

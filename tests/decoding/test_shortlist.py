@@ -114,12 +114,12 @@ def test_model_one_finds_the_translation_of_every_word(tmp_path: Path) -> None:
     with StoreWriter(tmp_path / "store", 40, 100) as writer:
         writer.add(rows, [draw.permutation([*(100 - np.array(row)), 50]).tolist() for row in rows])
     lexicon = learn_lexicon(TokenStore(tmp_path / "store"), 40, pairs=10_000)
-    table = lexicon.likeliest(40, 2, EOS)
+    table = lexicon.most_probable(40, 2, EOS)
     assert table[4:, 0].tolist() == [100 - token for token in range(4, 40)]
     assert table[:4].tolist() == [[EOS, EOS]] * 4  # never seen
-    sums = np.bincount(lexicon.sources, lexicon.chances)
+    sums = np.bincount(lexicon.sources, lexicon.probabilities)
     assert sums[sums > 0] == pytest.approx(1.0)
-    without = lexicon.likeliest(40, 1, EOS, without=[96, 50])
+    without = lexicon.most_probable(40, 1, EOS, without=[96, 50])
     assert without[4, 0] not in (96, 50)
     assert without[5, 0] == 95
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import RunError
-from dragoman.files import write_text, written_whole
+from dragoman.files import atomic_write, write_text
 from dragoman.runs import train
 from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
 from dragoman.training.display import Display
@@ -275,7 +275,7 @@ def test_a_linked_folder_of_a_run_is_refused(configure: Configure, tmp_path: Pat
 def test_an_output_file_is_not_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious", encoding="utf-8")
     (tmp_path / ".out.part.txt").symlink_to(tmp_path / "mine.txt")
-    with written_whole(tmp_path / "out.txt") as beside:
+    with atomic_write(tmp_path / "out.txt") as beside:
         beside.write_text("new", encoding="utf-8")
     assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "precious"
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "new"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dragoman.files import COMPILERS, keep_compiled
+from dragoman.files import COMPILER_CACHES, set_compiler_caches
 from dragoman.layers import positions
 from dragoman.runs import train
 from dragoman.training.checkpoints import read_tensors
@@ -93,20 +93,20 @@ def test_compiled_code_is_kept_for_the_next_run(cached: Path, monkeypatch: pytes
     """torch's own folder for compiled code is ours once a run compiles, unless the user has named one."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir, triton_cache_dir
 
-    for name in COMPILERS:
+    for name in COMPILER_CACHES:
         monkeypatch.setenv(name, "")  # so that it is put back at the end
         monkeypatch.delenv(name)
-    keep_compiled()
+    set_compiler_caches()
     assert Path(cache_dir()) == cached.resolve() / "inductor"
     assert Path(triton_cache_dir(0)) == cached.resolve() / "triton"
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cached / "elsewhere"))
-    keep_compiled()
+    set_compiler_caches()
     assert Path(cache_dir()) == (cached / "elsewhere").absolute()
 
 
 def test_a_run_with_kernels_keeps_them(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = []
-    monkeypatch.setattr("dragoman.training.step.keep_compiled", lambda: kept.append(True))
+    monkeypatch.setattr("dragoman.training.step.set_compiler_caches", lambda: kept.append(True))
     monkeypatch.setattr("dragoman.training.step.CompiledBlocks", lambda model: None)
     folder = cached.parent
     write_rows(folder / "pairs.tsv", [(f"a{number}", f"b{number}") for number in range(50)])

@@ -1,1 +1,1 @@
-"""Files to examples."""
+"""Readers: data files → examples and faults."""

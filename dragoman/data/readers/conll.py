@@ -1,6 +1,6 @@
-"""Tagged sentences: one word a line and a blank line between sentences (two columns, CoNLL-U), or one sentence a line.
+"""Read tagged sentences: CoNLL columns and CoNLL-U (one word per line), or one sentence per line.
 
-Whatever the file, an example is the words and the tags of a sentence, each with single spaces between them.
+The source of an example are the words of a sentence, its target the tags, both separated by single spaces.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from dragoman.data.readers.pairs import column_numbers, columns_from_header, rea
 from dragoman.errors import ConfigError, hint
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-USUAL = {"conllu": (2, 4), "columns": (1, 2)}
+DEFAULT_COLUMNS = {"conllu": (2, 4), "columns": (1, 2)}  # word and tag
 
 
 def read_conll(
     entry: str | Pairs, *, columns: tuple[str, ...] = (), header: bool = False, max_characters: int = 10_000
 ) -> Iterator[Example | Fault]:
-    """The sentences and faults of a file, in order; a sentence with a faulty line is left out as a whole.
+    """The sentences and faults of a file, in order. A sentence with a faulty line is skipped as a whole.
 
-    `columns` are those of words and tags: numbers, or for CoNLL-U also names such as "form" and "xpos". In .jsonl and
-    .parquet files and in two parallel files a line is a sentence, words and tags with spaces between them.
+    `columns` are the columns of words and tags: numbers, or for CoNLL-U also names such as "form" and "xpos". In .jsonl
+    and .parquet files and in two parallel files a line is a sentence, with spaces between words and between tags.
     """
     path = None if isinstance(entry, Pairs) and entry.file is None else Path(_file(entry))
-    form = "lines" if path is None else sentence_form(path)
-    if path is None or form == "lines":
+    layout = "lines" if path is None else sentence_layout(path)
+    if path is None or layout == "lines":
         items = read_pairs(entry, columns=columns, max_characters=max_characters, header=header)
-        return _paired(items)
+        return _split_sentences(items)
     check_file(path)
     if columns and len(columns) != 2:
         raise ConfigError(f"columns: found {columns}, expected two (word, tag)")
-    if form == "conllu":
+    if layout == "conllu":
         if header:
             raise ConfigError(f"data.header: found true for {path}, expected false: CoNLL-U has none")
         numbers = tuple(_conllu_column(column) for column in columns)
     else:
         numbers = columns_from_header(path, columns) if header else column_numbers(path, columns)
-    return _read(path, numbers, form, header, max_characters)
+    return _read_words(path, numbers, layout, header, max_characters)
 
 
 def split_words(text: str) -> list[str]:
-    """What stands between spaces or tabs; a no-break space is part of a word."""
+    """The words between spaces or tabs; a no-break space is part of a word."""
     return [word for word in text.replace("\t", " ").split(" ") if word]
 
 
@@ -52,8 +52,8 @@ def _file(entry: str | Pairs) -> str:
     return entry.paths[0] if isinstance(entry, Pairs) else entry
 
 
-def sentence_form(path: Path) -> str:
-    """ "conllu", "columns" or "lines", by the file's name."""
+def sentence_layout(path: Path) -> str:
+    """ "conllu", "columns" or "lines", by the suffix of a file."""
     name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith((".conllu", ".conll")):
         return "conllu"
@@ -68,7 +68,7 @@ def _conllu_column(column: str) -> int:
     return CONLLU.index(column) + 1
 
 
-def _paired(items: Iterator[Example | Fault]) -> Iterator[Example | Fault]:
+def _split_sentences(items: Iterator[Example | Fault]) -> Iterator[Example | Fault]:
     for item in items:
         if isinstance(item, Fault):
             yield item
@@ -81,14 +81,16 @@ def _paired(items: Iterator[Example | Fault]) -> Iterator[Example | Fault]:
             yield Fault(item.location, "wrong-tags", detail)
 
 
-def _read(path: Path, numbers: tuple[int, ...], form: str, header: bool, limit: int) -> Iterator[Example | Fault]:
+def _read_words(
+    path: Path, numbers: tuple[int, ...], layout: str, header: bool, limit: int
+) -> Iterator[Example | Fault]:
     name = str(path)
     words: list[str] = []
     tags: list[str] = []
     lines: list[int] = []
     faulty = False
 
-    def finished() -> Iterator[Example | Fault]:
+    def end_sentence() -> Iterator[Example | Fault]:
         nonlocal faulty
         text = " ".join(words)
         if words and len(text) > limit and not faulty:
@@ -110,28 +112,28 @@ def _read(path: Path, numbers: tuple[int, ...], form: str, header: bool, limit: 
                     faulty = True
                     yield block.faults[number]
                 elif not line or line.isspace():
-                    yield from finished()
-                elif form == "conllu" and (line.startswith("#") or re.match(r"\d+[-.]\d+\t", line)):
-                    continue  # comments, ranges of several words and empty nodes
+                    yield from end_sentence()
+                elif layout == "conllu" and (line.startswith("#") or re.match(r"\d+[-.]\d+\t", line)):
+                    continue  # comments, multiword tokens and empty nodes
                 else:
-                    found = _word_and_tag(line, numbers, form)
-                    if isinstance(found[0], str):
-                        words.append(found[0])
-                        tags.append(found[1])
+                    parsed = _word_and_tag(line, numbers, layout)
+                    if isinstance(parsed[0], str):
+                        words.append(parsed[0])
+                        tags.append(parsed[1])
                         lines.append(number)
                     else:
                         faulty = True
-                        yield Fault(f"{name}:{number}", *found[1])
-        yield from finished()
+                        yield Fault(f"{name}:{number}", *parsed[1])
+        yield from end_sentence()
 
 
 def _word_and_tag(
-    line: str, numbers: tuple[int, ...], form: str
+    line: str, numbers: tuple[int, ...], layout: str
 ) -> tuple[str, str] | tuple[None, tuple[FaultKind, str]]:
-    """The word and the tag of a line, or None and what is wrong with it."""
+    """The word and the tag of a line, or None and its fault."""
     cells = line.split("\t")
-    chosen = numbers or USUAL[form]
-    exact = len(CONLLU) if form == "conllu" else 0 if numbers else 2
+    chosen = numbers or DEFAULT_COLUMNS[layout]
+    exact = len(CONLLU) if layout == "conllu" else 0 if numbers else 2
     if len(cells) < max(chosen) or (exact and len(cells) != exact):
         expected = str(exact) if exact else f"at least {max(chosen)}"
         found = f"found {len(cells)} column{'s' if len(cells) > 1 else ''}, expected {expected} with tabs between them"
@@ -141,9 +143,9 @@ def _word_and_tag(
         return None, ("control-characters", f"found U+{ord(control[0]):04X}, expected no control characters")
     if not word:
         return None, ("empty-side", "the word is empty, expected text")
-    if not tag or (form == "conllu" and tag == "_"):
+    if not tag or (layout == "conllu" and tag == "_"):
         return None, ("wrong-tags", f"found no tag for '{word}', expected one")
     if len(tag.split()) > 1:
         return None, ("wrong-tags", f"found the tag '{tag}', expected one without spaces")
-    # A space inside a word must not look like one between words.
+    # A space inside a word becomes a no-break space, since single spaces separate words.
     return re.sub(r"\s", "\u00a0", word), tag

@@ -1,4 +1,4 @@
-"""Files and streams, plain or compressed → lines of text in flat memory, faulty ones told by number."""
+"""Read lines of text from files and streams, plain or compressed, in constant memory."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dragoman.data.examples import Fault, FaultError
 from dragoman.errors import DataError, MissingExtraError, nearest
 
 _BLOCK_BYTES = 1 << 18
-_LONGEST_LINE_BYTES = 1 << 26
+_MAX_LINE_BYTES = 1 << 26
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# Control characters as bytes, to clear a whole block at once; line feeds and tabs are the frame of the file.
+# Control characters as bytes, to check a whole block at once; line feeds and tabs separate lines and columns.
 _CONTROL_BYTES = bytes(byte for byte in (*range(0x20), 0x7F) if byte not in b"\t\n")
-_CONTROL_PAIRS = re.compile(rb"\xc2[\x80-\x9f]")
+_C1_CONTROLS = re.compile(rb"\xc2[\x80-\x9f]")
 Read = Callable[[int], bytes]
 Item = TypeVar("Item")
 
 
 def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
-    """The lines to predict from a file, a binary stream or standard input ("-" or None), empty ones included.
+    """The lines of a file, a binary stream or standard input ("-" or None), empty ones included.
 
-    A line is given as soon as it has arrived, so that a pipe can be answered line by line.
+    Each line is yielded as soon as it arrives, so that a pipe gets its predictions line by line.
     """
     if isinstance(source, str | Path) and str(source) != "-":
         check_file(Path(source))
@@ -38,19 +38,19 @@ def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
 
 
 def is_jsonl(file: str | Path | None) -> bool:
-    """Whether the lines of a file to predict are JSON, by its name."""
+    """Whether the name of a file says that its lines are JSON."""
     return file is not None and file_format(Path(file))[0] == "jsonl"
 
 
 def _read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
     if source is None or isinstance(source, str | Path):
         if source is None or str(source) == "-":
-            yield from _plain_lines(_arriving(sys.stdin.buffer), "standard input")
+            yield from _plain_lines(_unbuffered_read(sys.stdin.buffer), "standard input")
         else:
-            with open_bytes(Path(source), arriving=True) as read:
+            with open_bytes(Path(source), unbuffered=True) as read:
                 yield from _plain_lines(read, str(source))
     else:
-        yield from _plain_lines(_arriving(source), str(getattr(source, "name", "stream")))
+        yield from _plain_lines(_unbuffered_read(source), str(getattr(source, "name", "stream")))
 
 
 def _plain_lines(read: Read, name: str) -> Iterator[str]:
@@ -62,7 +62,7 @@ def _plain_lines(read: Read, name: str) -> Iterator[str]:
 
 
 def parse_lines(path: Path, parse: Callable[[str, int], Item]) -> Iterator[Item | Fault]:
-    """What is understood of every line and its number, or what is wrong with it."""
+    """The result of `parse(line, number)` for every line, or the fault of the line."""
     name = str(path)
     with open_bytes(path) as read:
         for block in text_blocks(read, name):
@@ -77,7 +77,7 @@ def parse_lines(path: Path, parse: Callable[[str, int], Item]) -> Iterator[Item 
 
 
 def file_format(path: Path) -> tuple[Literal["columns", "jsonl", "parquet"], str]:
-    """The format and the outer compression (".gz", ".zst" or "") that a file's name promises."""
+    """The format and the compression (".gz", ".zst" or "") by the suffixes of a file."""
     name = path.name.lower()
     compression = next((suffix for suffix in (".gz", ".zst") if name.endswith(suffix)), "")
     suffix = Path(name.removesuffix(compression)).suffix
@@ -87,7 +87,7 @@ def file_format(path: Path) -> tuple[Literal["columns", "jsonl", "parquet"], str
 
 
 def check_file(path: Path) -> None:
-    """That there is a file; else an error with the nearest name."""
+    """Raise DataError if a file does not exist; the message suggests the nearest name."""
     try:
         if path.is_dir():
             raise DataError(f"{path}: found a folder, expected a file")
@@ -102,22 +102,22 @@ def check_file(path: Path) -> None:
 
 
 def zstandard() -> Any:
-    """The module that reads .zst, which older Pythons do not have."""
+    """The module that reads .zst; Python has one from 3.14 on."""
     try:
         return importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
     except ImportError:
         raise MissingExtraError("reading .zst files", "backports.zstd", "data") from None
 
 
-def _arriving(stream: Any) -> Read:
-    """A read that gives what is there rather than waiting for a full block."""
+def _unbuffered_read(stream: Any) -> Read:
+    """A read function that returns what is there rather than waiting for a full block."""
     read: Read = getattr(stream, "read1", stream.read)
     return read
 
 
 @contextmanager
-def open_bytes(path: Path, arriving: bool = False) -> Iterator[Read]:
-    """A way to read a file's bytes, decompressed; every failure becomes one line with its path."""
+def open_bytes(path: Path, unbuffered: bool = False) -> Iterator[Read]:
+    """The function that reads a file's decompressed bytes; every failure is a DataError with the path."""
     compression = file_format(path)[1]
     damage: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
     try:
@@ -125,15 +125,15 @@ def open_bytes(path: Path, arriving: bool = False) -> Iterator[Read]:
         if compression == ".gz":
             stream = gzip.GzipFile(path, "rb")
         elif compression == ".zst":
-            module = zstandard()
-            damage = (*damage, module.ZstdError)
-            stream = module.open(path, "rb")
+            zstd = zstandard()
+            damage = (*damage, zstd.ZstdError)
+            stream = zstd.open(path, "rb")
         else:
             stream = path.open("rb")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     with stream:
-        raw = _arriving(stream) if arriving else stream.read
+        raw = _unbuffered_read(stream) if unbuffered else stream.read
 
         def read(size: int) -> bytes:
             try:
@@ -148,20 +148,20 @@ def open_bytes(path: Path, arriving: bool = False) -> Iterator[Read]:
 
 
 def _blocks(read: Read, name: str) -> Iterator[bytes]:
-    """Runs of whole lines, the last newline of each run taken off."""
-    start, held, parts = True, 0, list[bytes]()
+    """Blocks of complete lines, without the last newline of each block."""
+    start, pending, parts = True, 0, list[bytes]()
     while data := read(_BLOCK_BYTES):
         cut = data.rfind(b"\n")
         if cut < 0:
-            held += len(data)
+            pending += len(data)
             parts.append(data)
-            # A binary file may have no newline at all: better to stop than to take it all into memory.
-            if held > _LONGEST_LINE_BYTES:
-                raise DataError(f"{name}: found a line of over {_LONGEST_LINE_BYTES} bytes, expected lines of text")
+            # A binary file may have no newline at all: stop rather than read all of it into memory.
+            if pending > _MAX_LINE_BYTES:
+                raise DataError(f"{name}: found a line of over {_MAX_LINE_BYTES} bytes, expected lines of text")
             continue
         block = b"".join((*parts, data[:cut]))
         yield block.removeprefix(_BYTE_ORDER_MARK) if start else block
-        start, held, parts = False, len(data) - cut - 1, [data[cut + 1 :]]
+        start, pending, parts = False, len(data) - cut - 1, [data[cut + 1 :]]
     block = b"".join(parts)
     if start:
         block = block.removeprefix(_BYTE_ORDER_MARK)
@@ -170,14 +170,14 @@ def _blocks(read: Read, name: str) -> Iterator[bytes]:
 
 
 class _Block(NamedTuple):
-    first: int  # number of the first line
+    first: int  # number of the first line, from 1
     lines: list[str]
-    faults: dict[int, Fault]  # lines that are not UTF-8, by number; they stand in `lines` as ""
+    faults: dict[int, Fault]  # lines that are not UTF-8, by number; in `lines` they are ""
     clean: bool  # neither faults nor control characters
 
 
 def text_blocks(read: Read, name: str) -> Iterator[_Block]:
-    """The lines in blocks: checking and decoding a whole block at once is what makes reading fast."""
+    """Blocks of lines; checking and decoding a whole block at once makes reading fast."""
     first = 1
     for block in _blocks(read, name):
         if b"\r" in block:
@@ -195,12 +195,12 @@ def text_blocks(read: Read, name: str) -> Iterator[_Block]:
                     faults[number] = Fault(f"{name}:{number}", "bad-utf8", f"{found}, expected UTF-8")
                     lines.append("")
         clean = not faults and len(block.translate(None, _CONTROL_BYTES)) == len(block)
-        yield _Block(first, lines, faults, clean and not _CONTROL_PAIRS.search(block))
+        yield _Block(first, lines, faults, clean and not _C1_CONTROLS.search(block))
         first += len(lines)
 
 
 def numbered_lines(read: Read, name: str) -> Iterator[str | Fault]:
-    """Every line, or what is wrong with it, in order."""
+    """All lines in order, or their faults."""
     for block in text_blocks(read, name):
         if block.faults:
             yield from (block.faults.get(number, line) for number, line in enumerate(block.lines, block.first))

@@ -1,4 +1,4 @@
-"""File → examples: every line becomes an example or a fault that names its place, in flat memory."""
+"""Read text pairs: every line becomes an example or a fault with its location, in constant memory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def read_pairs(
     header: bool = False,
     numbers: bool = False,
 ) -> Iterator[Example | Fault]:
-    """The examples and faults of a file, in order; its suffix says the format (.tsv, .jsonl.gz, …).
+    """The examples and faults of a file, in order. Its suffix decides the format (.tsv, .jsonl.gz, …).
 
     `columns` are 1-based numbers for tab-separated files and field names otherwise: source, target and, with
     `several_references`, more references. With a `header`, the first line of a tab-separated file names its columns,
-    and `columns` may be these names. `numbers` in JSON are taken as if they were text, lists of them as one text. A
-    missing file or a wrong setting raises at the call, not at the first item.
+    and `columns` may be these names. With `numbers`, a JSON field may be a number or a list of numbers. A missing file
+    or a wrong setting raises at the call, not at the first item.
     """
     if isinstance(path, Pairs) and path.tag is not None:
         bare = replace(path, tag=None)
@@ -36,9 +36,9 @@ def read_pairs(
         )
         return _with_tag(items, path.tag)
     if isinstance(path, Pairs) and path.file is None:
-        for name, found in (("columns", columns), ("header", header)):
-            if found:
-                raise ConfigError(f"{name}: found {found}, expected none for two line-parallel files")
+        for name, value in (("columns", columns), ("header", header)):
+            if value:
+                raise ConfigError(f"{name}: found {value}, expected none for two line-parallel files")
         source, target = map(Path, path.paths)
         check_file(source)
         check_file(target)
@@ -48,15 +48,15 @@ def read_pairs(
         wanted = "two or more" if several_references else "two"
         raise ConfigError(f"columns: found {columns}, expected {wanted} (source, target)")
     check_file(path)
-    form, compression = file_format(path)
+    format_, compression = file_format(path)
     fields = columns or FIELDS
-    if header and form != "columns":
+    if header and format_ != "columns":
         raise ConfigError(f"data.header: found true for {path}, expected false: only tab-separated files have one")
-    if form == "parquet":
+    if format_ == "parquet":
         if compression:
             raise DataError(f"{path}: found Parquet inside {compression}, expected a plain .parquet file")
         return read_parquet(path, fields, several_references, max_characters)
-    if form == "jsonl":
+    if format_ == "jsonl":
         return read_json(path, fields, several_references, max_characters, numbers)
     if header:
         named = columns_from_header(path, columns)
@@ -65,7 +65,7 @@ def read_pairs(
 
 
 def columns_from_header(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
-    """The numbers of columns that the first line of a file names; numbers stay what they are."""
+    """Column names as numbers from 1, by the first line of a file; numbers stay as they are."""
     with open_bytes(path) as read:
         first = next(text_blocks(read, str(path)), None)
     names = first.lines[0].split("\t") if first is not None else []
@@ -77,9 +77,9 @@ def columns_from_header(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]
             numbers += column_numbers(path, (column,))
         else:
             match = nearest(column, names)
-            better = f" Did you mean '{match}'?" if match else ""
+            suggestion = f" Did you mean '{match}'?" if match else ""
             found = ", ".join(names) or "nothing"
-            raise ConfigError(f"columns: found '{column}', but the first line of {path} names {found}.{better}")
+            raise ConfigError(f"columns: found '{column}', but the first line of {path} names {found}.{suggestion}")
     return tuple(numbers)
 
 
@@ -91,7 +91,7 @@ def _without_header(items: Iterable[Example | Fault], path: Path) -> Iterator[Ex
 
 
 def read_plain_text(path: str | Path, *, max_characters: int = 10_000) -> Iterator[Example | Fault]:
-    """Every line of a text, empty ones too, as what follows an empty source; plain, .gz or .zst."""
+    """All lines of a text, empty ones too, as targets with an empty source; plain, .gz or .zst."""
     path = Path(path)
     check_file(path)
     if file_format(path)[0] != "columns":
@@ -100,12 +100,12 @@ def read_plain_text(path: str | Path, *, max_characters: int = 10_000) -> Iterat
 
 
 def _read_plain_text(path: Path, limit: int) -> Iterator[Example | Fault]:
-    def checked(line: str, number: int) -> Example:
+    def parse(line: str, number: int) -> Example:
         if line and not line.isspace():
             check_text(line, "line", limit, CONTROLS_EXCEPT_TAB)
         return Example("", (line,), str(path), number)
 
-    return parse_lines(path, checked)
+    return parse_lines(path, parse)
 
 
 def _with_tag(items: Iterable[Example | Fault], tag: str) -> Iterator[Example | Fault]:
@@ -114,18 +114,20 @@ def _with_tag(items: Iterable[Example | Fault], tag: str) -> Iterator[Example | 
 
 
 def column_numbers(path: Path, columns: tuple[str, ...]) -> tuple[int, ...]:
-    """Columns as numbers from 1."""
+    """Columns as numbers from 1; raises ConfigError for anything else."""
     for column in columns:
         if not (column.isascii() and column.isdigit() and int(column) > 0):
             raise ConfigError(f"columns: found '{column}' for {path}, expected column numbers from 1")
     return tuple(int(column) for column in columns)
 
 
-def _read_columns(path: Path, numbers: tuple[int, ...], several: bool, limit: int) -> Iterator[Example | Fault]:
+def _read_columns(
+    path: Path, numbers: tuple[int, ...], several_references: bool, limit: int
+) -> Iterator[Example | Fault]:
     name = str(path)
     with open_bytes(path) as read:
         for block in text_blocks(read, name):
-            plain = block.clean and not numbers and not several
+            plain = block.clean and not numbers and not several_references
             for number, line in enumerate(block.lines, block.first):
                 if plain:
                     source, _, target = line.partition("\t")
@@ -143,22 +145,24 @@ def _read_columns(path: Path, numbers: tuple[int, ...], several: bool, limit: in
                     yield block.faults[number]
                     continue
                 try:
-                    cells = _cells(line, numbers, several)
+                    cells = _cells(line, numbers, several_references)
                     yield make_example(cells[0], cells[1:], name, number, limit)
                 except FaultError as fault:
                     yield Fault(f"{name}:{number}", fault.kind, fault.detail)
 
 
-def _cells(line: str, numbers: tuple[int, ...], several: bool) -> list[str]:
+def _cells(line: str, numbers: tuple[int, ...], several_references: bool) -> list[str]:
     cells = line.split("\t")
-    least = max(numbers, default=2)
-    if len(cells) >= least and (numbers or several or len(cells) == 2):
+    minimum = max(numbers, default=2)
+    if len(cells) >= minimum and (numbers or several_references or len(cells) == 2):
         return [cells[number - 1] for number in numbers] if numbers else cells
     if not line or line.isspace():
         raise FaultError("wrong-columns", "blank line")
     found = f"{len(cells)} column" + ("s" if len(cells) > 1 else "")
-    expected = f"at least {least}" if numbers else "2 or more" if several else "2"
-    tabs = " with a tab between them" if len(cells) == 1 else ""  # commas or spaces, most likely
+    expected = f"at least {minimum}" if numbers else "2 or more" if several_references else "2"
+    tabs = (
+        " with a tab between them" if len(cells) == 1 else ""
+    )  # the columns are probably separated by commas or spaces
     raise FaultError("wrong-columns", f"found {found}, expected {expected}{tabs}")
 
 

@@ -1,4 +1,4 @@
-"""Records of named fields, in JSON lines and Parquet → examples."""
+"""Read examples from records with named fields: JSON lines and Parquet."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from dragoman.data.examples import Example, Fault, FaultError, make_example
 from dragoman.data.readers.lines import parse_lines
 from dragoman.errors import DataError, MissingExtraError
 
-FIELDS = ("source", "target")  # of a record, unless others are named
+FIELDS = ("source", "target")  # unless data.columns names others
 
 
 def read_json(
-    path: Path, fields: tuple[str, ...], several: bool, limit: int, numbers: bool
+    path: Path, fields: tuple[str, ...], several_references: bool, limit: int, numbers: bool
 ) -> Iterator[Example | Fault]:
-    """The examples and faults of JSON lines; `numbers` may stand for texts."""
+    """The examples and faults of JSON lines; with `numbers` a field may be a number or a list of numbers."""
 
     def example(line: str, number: int) -> Example:
         values = _json_values(line, fields)
         if numbers:
             values = [_number_text(value) for value in values]
-        return _from_values(values, fields, several, str(path), number, limit)
+        return _from_values(values, fields, several_references, str(path), number, limit)
 
     return parse_lines(path, example)
 
@@ -40,20 +40,20 @@ def _json_values(line: str, fields: tuple[str, ...]) -> list[Any]:
     try:
         return [record[field] for field in fields]
     except KeyError:
-        raise FaultError("missing-field", f"found the fields {_lacking(record, fields)}") from None
+        raise FaultError("missing-field", f"found the fields {_missing_fields(record, fields)}") from None
 
 
-def _lacking(found: Iterable[str], fields: Sequence[str]) -> str:
-    """What there is, and all that is missing; unless other names were asked for, that they can be."""
-    names = list(found)
+def _missing_fields(names: Iterable[str], fields: Sequence[str]) -> str:
+    """The fields that a record has and those that are missing, for an error message."""
+    names = list(names)
     shown = ", ".join(f"'{name}'" for name in names) or "none"
     missing = " and ".join(f"'{field}'" for field in dict.fromkeys(fields) if field not in names)
-    unnamed = " (others are named by data.columns)" if tuple(fields) == FIELDS else ""
-    return f"{shown}, expected {missing}{unnamed}"
+    hint = " (data.columns can name others)" if tuple(fields) == FIELDS else ""
+    return f"{shown}, expected {missing}{hint}"
 
 
 def _number_text(value: Any) -> Any:
-    """A number as text, a list of numbers as one text; anything else as it is."""
+    """A number as text, a list of numbers as one text; any other value unchanged."""
     if isinstance(value, list) and value and all(isinstance(_number_text(item), str) for item in value):
         return " ".join(_number_text(item) for item in value)
     return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
@@ -65,17 +65,17 @@ def _kind(value: Any) -> str:
 
 
 def _from_values(
-    values: Sequence[Any], fields: tuple[str, ...], several: bool, name: str, number: int, limit: int
+    values: Sequence[Any], fields: tuple[str, ...], several_references: bool, name: str, number: int, limit: int
 ) -> Example:
     source, *targets = values
     if isinstance(source, str) and len(targets) == 1 and isinstance(targets[0], str):
         return make_example(source, targets, name, number, limit)
     references: list[str] = []
     for field, value in zip(fields[1:], targets, strict=True):
-        if several and isinstance(value, list):
+        if several_references and isinstance(value, list):
             references.extend(_text(item, f"an item of '{field}'") for item in value)
         else:
-            references.append(_text(value, f"'{field}'", " or a list of texts" if several else ""))
+            references.append(_text(value, f"'{field}'", " or a list of texts" if several_references else ""))
     return make_example(_text(source, f"'{fields[0]}'"), references, name, number, limit)
 
 
@@ -88,7 +88,9 @@ def _text(value: Any, what: str, otherwise: str = "") -> str:
     raise FaultError("not-text", f"{what} is {_kind(value)}, expected text{otherwise}")
 
 
-def read_parquet(path: Path, fields: tuple[str, ...], several: bool, limit: int) -> Iterator[Example | Fault]:
+def read_parquet(
+    path: Path, fields: tuple[str, ...], several_references: bool, limit: int
+) -> Iterator[Example | Fault]:
     """The examples and faults of a Parquet file."""
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
@@ -98,12 +100,12 @@ def read_parquet(path: Path, fields: tuple[str, ...], several: bool, limit: int)
     rows = 0
     try:
         with parquet.ParquetFile(path) as file:
-            _check_schema(file.schema_arrow, fields, several, name)
+            _check_schema(file.schema_arrow, fields, several_references, name)
             for batch in file.iter_batches(batch_size=4096, columns=list(dict.fromkeys(fields))):
                 columns = [_column_values(batch.column(field)) for field in fields]
                 for number, values in enumerate(zip(*columns, strict=True), rows + 1):
                     try:
-                        yield _from_values(values, fields, several, name, number, limit)
+                        yield _from_values(values, fields, several_references, name, number, limit)
                     except FaultError as fault:
                         yield Fault(f"{name}:{number}", fault.kind, fault.detail)
                 rows += batch.num_rows
@@ -112,22 +114,22 @@ def read_parquet(path: Path, fields: tuple[str, ...], several: bool, limit: int)
         raise DataError(f"{name}: cannot be read as Parquet ({reason})") from error
 
 
-def _check_schema(schema: Any, fields: tuple[str, ...], several: bool, name: str) -> None:
-    """A column that is missing or of another type is wrong in every row: say it once."""
+def _check_schema(schema: Any, fields: tuple[str, ...], several_references: bool, name: str) -> None:
+    """Raise DataError once for a column that is missing or has a wrong type, since every row would be faulty."""
     if not {*fields} <= {*schema.names}:
-        raise DataError(f"{name}: found the columns {_lacking(schema.names, fields)}")
+        raise DataError(f"{name}: found the columns {_missing_fields(schema.names, fields)}")
     for index, field in enumerate(fields):
         kind = schema.field(field).type
         inner = getattr(kind, "value_type", kind)
         lists = str(kind).startswith(("list", "large_list", "fixed_size_list"))
-        if str(inner) in ("string", "large_string", "string_view") and (not lists or (several and index)):
+        if str(inner) in ("string", "large_string", "string_view") and (not lists or (several_references and index)):
             continue
-        advice = " (several_references allows lists)" if lists and index and not several else ""
+        advice = " (several_references allows lists)" if lists and index and not several_references else ""
         raise DataError(f"{name}: column '{field}' holds {kind}, expected string{advice}")
 
 
 def _column_values(column: Any) -> list[Any]:
-    """A column as Python values; text that is not UTF-8 stands there as its error."""
+    """A column as Python values; a text that is not UTF-8 becomes its UnicodeDecodeError."""
     try:
         values: list[Any] = column.to_pylist()
         return values
