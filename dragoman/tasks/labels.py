@@ -39,7 +39,7 @@ class NoSearchConfig(Config):
             yield f'tokenizer.source: found "numbers", which only task = "regress" reads; found {self.task_setting}'
         target = self.tokenizer.target
         if target is not None and not (self.task == "regress" and isinstance(target, NumbersConfig)):
-            expected = 'kind = "numbers" or nothing' if self.task == "regress" else "nothing: labels need no tokenizer"
+            expected = 'kind = "numbers" or nothing' if self.task == "regress" else "nothing: its targets are not text"
             yield f"tokenizer.target: found {target.kind!r} with {self.task_setting}, expected {expected}"
         if not isinstance(self.train.objective, LikelihoodConfig):
             yield (
