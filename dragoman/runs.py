@@ -397,7 +397,7 @@ def tell_data(display: Display, corpus: Corpus, task: Task) -> None:
     report = corpus.report
     train_part, valid_part = report["train"], report["valid"]
     what = "pairs" if corpus.collator == PAIR_COLLATOR else "examples"
-    if task.running:
+    if task.is_language_model:
         display.info(
             f"data: {train_part['target_tokens']:,} tokens in {train_part['pairs']:,} lines to learn from, "
             f"{valid_part['target_tokens']:,} to validate; vocabulary {len(corpus.target_tokenizer):,}"

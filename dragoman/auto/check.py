@@ -71,7 +71,7 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
     if unknown := unknown_token_report(corpus.report):
         say(unknown)
-    shapes = (check_text if task_of(config).running else check_lengths)(config, corpus, say)
+    shapes = (check_text if task_of(config).is_language_model else check_lengths)(config, corpus, say)
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
     freeze(model, config.train.freeze)
     rate_factors(model, config.train.rates)
@@ -202,7 +202,7 @@ def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
 def trial_examples(config: Config) -> dict[str, list[Example]]:
     """Examples for the trial run by language tag ("" without one); running text needs more lines than pairs."""
     wanted = max(2, TRIAL_EXAMPLES // max(1, len(tags_of(config.data.train))))
-    wanted = 20 * TRIAL_EXAMPLES if task_of(config).running else wanted
+    wanted = 20 * TRIAL_EXAMPLES if task_of(config).is_language_model else wanted
     found: dict[str, list[Example]] = {}
     for entry in file_list(config.data.train):
         items = read_examples(config.data, entry, example_format=task_of(config).example_format(config))
@@ -237,18 +237,18 @@ def check_cycle(config: Config, say: Say) -> None:
     with tempfile.TemporaryDirectory(prefix="dragoman-check-") as folder:
         parts: list[Pairs] = []
         for tag, chosen in examples.items():
-            path = Path(folder) / f"slice{len(parts)}.{'txt' if task.running else 'jsonl'}"
+            path = Path(folder) / f"slice{len(parts)}.{'txt' if task.is_language_model else 'jsonl'}"
             rows = [example_format.to_record(example) for example in chosen]
-            columns = tuple(rows[0]) if rows and not task.running else ()
-            lines = (row["text"] if task.running else json.dumps(row) for row in rows)
+            columns = tuple(rows[0]) if rows and not task.is_language_model else ()
+            lines = (row["text"] if task.is_language_model else json.dumps(row) for row in rows)
             path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
             parts.append(Pairs(file=str(path), tag=tag or None))
         data = replace(config.data, train=tuple(parts), valid=None, columns=columns, header=False, cache=folder)
-        searched = task.head_decoder is None and not task.running
+        searched = task.head_decoder is None and not task.is_language_model
         decode = 2 if searched else config.train.decode  # meaningless without a search
         training = replace(
             config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1,
-            batch_tokens=max(512, config.model.segment) if task.running else 512,
+            batch_tokens=max(512, config.model.segment) if task.is_language_model else 512,
             accumulate=1, tensorboard=False, start_from="",
         )  # fmt: skip
         run = Path(folder) / "run"
@@ -257,7 +257,7 @@ def check_cycle(config: Config, say: Say) -> None:
             config.tokenizer, **{side: without_minimum_count(getattr(config.tokenizer, side)) for side in COLUMNS}
         )
         train(replace(config, data=data, tokenizer=units, train=training), run, Display(quiet=True))
-        if task.running:
+        if task.is_language_model:
             once, again = (load_completer(run, config.train.device).complete([""], max_length=8) for _ in range(2))
             if once != again:
                 raise RunError("the saved model does not go on with a text in the same way when it is loaded again")

@@ -29,7 +29,7 @@ def configure(files: Files, overrides: Sequence[str] = ()) -> tuple[Config, list
     task = TASKS.get(str(name))
     if task is None:
         return build(override({"data": {"train": entry}}, list(overrides))), []  # raises the error
-    if task.running:
+    if task.is_language_model:
         return configure_language_model(task, entry, files, overrides)
     if isinstance(task, MediaTask):
         return configure_media(task, entry, files, overrides)

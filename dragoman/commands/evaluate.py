@@ -123,7 +123,7 @@ def evaluate(
     assert files is not None
     opened = Run(run)
     files_only(opened, skip_unreadable, media)
-    if opened.task.running:
+    if opened.task.is_language_model:
         evaluate_text(opened, files, batch_size, as_json, device)
         return
     reading = reading_of(opened.config.data, files, columns, header, media)

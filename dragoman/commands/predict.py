@@ -105,7 +105,7 @@ def predict(
     from dragoman.runs import Run
 
     opened = Run(run)
-    if opened.task.running:
+    if opened.task.is_language_model:
         raise RunError(
             f"{run}: found a language model, which answers nothing; go on with texts: dragoman complete {run}"
         )

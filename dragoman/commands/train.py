@@ -134,7 +134,7 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
 
     score, step = progress.best[0] if progress.best else (float("nan"), progress.step)
     score = score if higher_is_better(config.train.metric) else -score
-    use = "complete" if task_of(config).running else "predict"
+    use = "complete" if task_of(config).is_language_model else "predict"
     early = " (stopped early)" if progress.step < config.train.steps else ""
     display.info(
         f"done: {progress.step:,} steps{early}, best {config.train.metric} {score:.4g} at step {step:,}\n"

@@ -111,7 +111,7 @@ class Reranker:
                 raise ConfigError(
                     f'--rerank needs a reverse run or a language model; {folder.folder} has task = "{folder.task.name}"'
                 )
-            run = Completer(folder, device) if folder.task.running else Predictor(folder, device)
+            run = Completer(folder, device) if folder.task.is_language_model else Predictor(folder, device)
         self.run = run
         if isinstance(run, Predictor) and isinstance(run.source_tokenizer, FeatureExtractor):
             raise ConfigError(
@@ -287,7 +287,7 @@ def rerankers(runs: Sequence[str], weights: Sequence[float], tag: str | None, de
     alone = len(runs) == 1
     return Rerankers(
         [
-            Reranker(run, weight, device=device, tag=tag if alone or not Run(run).task.running else None)
+            Reranker(run, weight, device=device, tag=tag if alone or not Run(run).task.is_language_model else None)
             for run, weight in zip(runs, weights or [1.0] * len(runs), strict=True)
         ]
     )

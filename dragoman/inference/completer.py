@@ -44,7 +44,7 @@ class Completer:
     """A trained language model, ready to go on with texts and to say how likely they are."""
 
     def __init__(self, run: Run, device: str = "auto") -> None:
-        if not run.task.running:
+        if not run.task.is_language_model:
             raise RunError(
                 f'{run.folder}: found task = "{run.task.name}", expected a language model (task = "language-model")'
             )

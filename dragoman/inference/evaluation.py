@@ -49,8 +49,8 @@ def as_example(pair: Pair, place: int) -> Example:
 
 def metric_names(asked: str | Sequence[str], task: Task, units: Units) -> tuple[str, ...]:
     """The metrics of an evaluation: those asked for, or those of the task; a wrong name must not cost a decoding."""
-    names = ((asked,) if isinstance(asked, str) else tuple(asked)) or task.metrics
-    if "per" not in names and units == "phonemes" and task.kinds:
+    names = ((asked,) if isinstance(asked, str) else tuple(asked)) or task.default_metrics
+    if "per" not in names and units == "phonemes" and task.counts_edit_types:
         names = ("per", *names)
     select_metrics(names, units)
     return names

@@ -16,12 +16,12 @@ def load_run(
 ) -> Predictor | Labeler | Completer:
     """Open any trained run."""
     run = Run(folder)
-    if run.task.head_decoder is None and not run.task.running:
+    if run.task.head_decoder is None and not run.task.is_language_model:
         return Predictor(run, device, engine=engine, precision=precision)
     for name, found, usual in (("engine", engine, ("auto", "torch")), ("precision", precision, ("float32",))):
         if found not in usual:
             raise ConfigError(f'{name}: found {found}, which goes with a search; {folder} has task = "{run.task.name}"')
-    return Completer(run, device) if run.task.running else labeler_of(run, device)
+    return Completer(run, device) if run.task.is_language_model else labeler_of(run, device)
 
 
 def load_predictor(

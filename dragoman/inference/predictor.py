@@ -51,7 +51,7 @@ class Predictor:
         "auto", which takes ctranslate2 where it is installed and gives what torch would give. On a GPU precision
         "bfloat16" is faster than "float32", and its outputs may differ a little.
         """
-        if run.task.running:
+        if run.task.is_language_model:
             raise RunError(
                 f"{run.folder}: found a language model, expected a run that answers; dragoman complete goes on with it"
             )
@@ -476,7 +476,7 @@ class Predictor:
         scores |= {"loss": loss, "perplexity": perplexity, "token_accuracy": accuracy}
         if too_long:
             scores["too_long"] = too_long
-        if self.run.task.kinds:
+        if self.run.task.counts_edit_types:
             texts, truths = [one.text for one in predictions], [example.references for example in examples]
             scores["errors"] = {unit: count_edit_kinds(texts, truths, unit) for unit in ("words", "characters")}
         if faults:  # an empty output for each, so that every line keeps its place

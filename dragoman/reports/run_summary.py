@@ -38,10 +38,10 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
     return {
         "run": folder,
         "task": run.config.task,
-        "running": run.task.running,
+        "running": run.task.is_language_model,
         "parameters": parameter_count(model),
         "layers": [layer._asdict() for layer in layers],
-        "example": f"2 lanes of {size} tokens" if run.task.running else describe_example(source, batch, size),
+        "example": f"2 lanes of {size} tokens" if run.task.is_language_model else describe_example(source, batch, size),
         "data": run.data,
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
         "about": {"source": describe_side(source, "source"), "target": describe_side(target, "target")},
@@ -60,11 +60,11 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
 def curve_labels(run: Run) -> tuple[str, str]:
     """What the curves of a run show: the unit of their loss, and what only the loss of training has in it."""
     if isinstance(run.config.train.objective, MinimumRiskConfig):
-        return f"loss per {run.task.loss}", "the expected cost of samples"
+        return f"loss per {run.task.loss_unit}", "the expected cost of samples"
     table = settings.as_table(run.config.model)
     parts = {"dropout": "dropout", "label_smoothing": "smoothing", "augment": "augmentation"}
     found = [word for key, word in parts.items() if has_nonzero(table, key)]
-    return f"loss per {run.task.loss}", f"with {' and '.join(found)}" if found else ""
+    return f"loss per {run.task.loss_unit}", f"with {' and '.join(found)}" if found else ""
 
 
 def has_nonzero(table: Mapping[str, Any], key: str) -> bool:

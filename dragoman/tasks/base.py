@@ -138,10 +138,10 @@ class Task:
     starter: ClassVar[Starter]
     automatic: ClassVar[Automatic | None] = None  # None: `auto` has rules of its own for the task
     head_decoder: ClassVar[HeadDecoder | None] = None  # how a model's outputs become answers; None: by search
-    running: ClassVar[bool] = False  # whether the data are one long text rather than rows
-    metrics: ClassVar[tuple[str, ...]] = ()  # that `evaluate` reports by default; none: those of translation
-    kinds: ClassVar[bool] = False  # whether `evaluate` also counts insertions, deletions and substitutions
-    loss: ClassVar[str] = "token (nats)"  # the unit of the loss
+    is_language_model: ClassVar[bool] = False  # whether the data are one long text rather than rows
+    default_metrics: ClassVar[tuple[str, ...]] = ()  # that `evaluate` reports by default; none: those of translation
+    counts_edit_types: ClassVar[bool] = False  # whether `evaluate` also counts insertions, deletions and substitutions
+    loss_unit: ClassVar[str] = "token (nats)"  # the unit of the loss
 
     @property
     def name(self) -> str:

@@ -32,7 +32,7 @@ class Caption(MediaTask):
 
     config = CaptionConfig
     model_class = Captioner
-    metrics = ("bleu", "chrf", "meteor_exact_stem", "cider")
+    default_metrics = ("bleu", "chrf", "meteor_exact_stem", "cider")
     starter = Starter(
         "images with one or more captions each",
         {

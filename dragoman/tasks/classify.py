@@ -55,7 +55,7 @@ class Classify(LabelTask):
     config = ClassifyConfig
     model_class = Classifier
     head_decoder = LabelDecoder()
-    loss = "example (nats)"
+    loss_unit = "example (nats)"
     starter = Starter(
         "one or two texts with a label: sentiment, acceptability, paraphrase",
         {

@@ -74,7 +74,7 @@ class LanguageModelTask(Task):
     """Running text to the next token."""
 
     config = LanguageModelTaskConfig
-    running = True
+    is_language_model = True
     starter = Starter(
         "running text: predict the next token; `dragoman complete` continues a prompt",
         {

@@ -50,7 +50,7 @@ class MaskedLanguageModelTask(Task):
 
     config = MaskedLanguageModelTaskConfig
     head_decoder = MaskDecoder()
-    loss = "masked token (nats)"
+    loss_unit = "masked token (nats)"
     starter = Starter(
         "texts alone: pre-train an encoder for other tasks to start from",
         {

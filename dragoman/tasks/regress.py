@@ -43,7 +43,7 @@ class Regress(LabelTask):
     config = RegressConfig
     model_class = Regressor
     head_decoder = NumberDecoder()
-    loss = "number (squared error)"
+    loss_unit = "number (squared error)"
     starter = Starter(
         "texts or series of numbers with a number: similarity, the next value",
         {

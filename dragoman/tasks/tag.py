@@ -33,7 +33,7 @@ class Tag(LabelTask):
     config = TagConfig
     model_class = Tagger
     head_decoder = TagDecoder()
-    loss = "word (nats)"
+    loss_unit = "word (nats)"
     starter = Starter(
         "words with a tag each: parts of speech, names",
         {

@@ -36,8 +36,8 @@ class Transcribe(MediaTask):
 
     config = TranscribeConfig
     model_class = Transcriber
-    metrics = ("wer", "cer", "exact_match")
-    kinds = True
+    default_metrics = ("wer", "cer", "exact_match")
+    counts_edit_types = True
     starter = Starter(
         "recordings or images of text lines with their text: speech recognition and OCR",
         {

@@ -176,7 +176,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["evaluate", "masked", "test.txt", "--output", "o.txt"], "no answers to write"),
     (["train", "masked.toml", "train.metric=bleu", "--run", "x"], "has loss, accuracy"),
     (["train", "masked.toml", "data.max_length=30", "--run", "x"], "model.encoder.max_positions = 22"),
-    (["train", "masked.toml", "model.kind=classifier", "--run", "x"], 'found "classifier", expected one of masked-lm, bilm'),
+    (["train", "masked.toml", "model.kind=classifier", "--run", "x"], 'expected one of masked-lm, bilm'),
     (["train", "masked.toml", "data.train=labels.train.tsv", "--run", "x"], "data.columns: missing for labels.t"),
     (["train", "masked.toml", "tokenizer.target.kind=words", "--run", "x"], "its targets are not text"),
     (["train", "masked.toml", "search.beam=2", "--run", "x"], "search: configures a search"),
