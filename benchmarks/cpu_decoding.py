@@ -27,6 +27,7 @@ import torch
 import dragoman
 from dragoman.decoding.search import limits_of
 from dragoman.exchange import ctranslate2 as exchange
+from dragoman.exchange.engine import EngineSearch
 from dragoman.inference.predictor import Predictor
 from dragoman.models.transformer import TransformerConfig
 
@@ -35,9 +36,8 @@ BATCH = 64
 
 
 def ours(run: str, texts: list[str], **how: str) -> Decode:
-    """The road of `dragoman predict`: text in, text out."""
-    predictor = dragoman.load(run, "cpu", **how)  # type: ignore[arg-type]
-    predictor.tells_scores = False
+    """As `dragoman predict` decodes: text in, text out."""
+    predictor = dragoman.load(run, "cpu", scores=False, **how)
 
     def decode(beam: int) -> int:
         found = predictor.predict(texts, beam=beam, batch_size=BATCH)
@@ -114,8 +114,8 @@ def ending(predictor: Predictor, texts: list[str], beam: int) -> list[str]:
     assert predictor.engine is not None
     sources = predictor.source_tokenizer.encode_batch(texts)
     config = replace(predictor.config.search, beam=beam)
-    limits = limits_of(torch.tensor([len(row) + 1 for row in sources]), config, predictor.ratio).tolist()
-    found = predictor.engine.search(sources, limits, config, rows=BATCH, n_best=1, scores=False)
+    limits = limits_of(torch.tensor([len(row) + 1 for row in sources]), config, predictor.length_ratio).tolist()
+    found = predictor.engine.search(sources, limits, EngineSearch(config, batch_size=BATCH, scores=False))
     kept = sorted(place for place, hypotheses in found if hypotheses is not None)
     return [texts[place] for place in kept]
 

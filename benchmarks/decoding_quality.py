@@ -29,8 +29,9 @@ sys.path.insert(0, str(ROOT))
 
 from dragoman.analysis.shortlist import build_shortlist  # noqa: E402
 from dragoman.data.readers.lines import read_lines  # noqa: E402
+from dragoman.decoding.options import ShortlistFile  # noqa: E402
 from dragoman.decoding.shortlist import NAME  # noqa: E402
-from dragoman.inference import companions, predictor  # noqa: E402
+from dragoman.inference.load import load_predictor  # noqa: E402
 
 BAR = 0.2  # BLEU that int8 may cost
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -62,7 +63,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     sources = [line for source, _ in sets for line in source]
     clock = CLOCKS[arguments.clock]
     opened = {
-        name: predictor.load(arguments.run, "cpu", engine=engine, precision=precision)
+        name: load_predictor(arguments.run, "cpu", engine=engine, precision=precision, scores=False)
         for name, (engine, precision, _) in WAYS.items()
         if not arguments.only or arguments.only in name
     }
@@ -70,14 +71,13 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     if not (one.run.folder / NAME).exists():
         made, _ = build_shortlist(one.run, 50, 500, 100_000)
         made.save(one.run.folder / NAME, one.source_tokenizer, one.target_tokenizer)
-    lists = {name: companions.shortlist(run) for name, run in opened.items() if WAYS[name][2]}
+    lists = {name: ShortlistFile() for name in opened if WAYS[name][2]}
     found: dict[str, dict[str, Any]] = {}
     for beam in arguments.beams:
         times: dict[str, list[float]] = {name: [] for name in opened}
         texts: dict[str, list[str]] = {}
         for number in range(arguments.rounds + 1):  # the first one warms up
             for name, run in opened.items():
-                run.tells_scores = False
                 begin = clock()
                 few = sources if number else sources[:64]
                 outputs = run.predict(few, beam=beam, method=lists.get(name))

@@ -16,31 +16,26 @@ from typing import TYPE_CHECKING, Any
 from dragoman.version import __version__
 
 if TYPE_CHECKING:
+    from dragoman.decoding.options import DecodingOptions
     from dragoman.tasks.config import Config
 
-__all__ = ["__version__", "load", "train"]
+__all__ = ["DecodingOptions", "__version__", "load", "train"]
 
 
 def load(
-    run: str | Path | Sequence[str | Path], device: str = "auto", *, engine: str = "auto", precision: str = "float32"
-) -> Any:  # a Predictor, for labels, numbers and tags an Labeler, for language models a Completer
-    """Open a trained run; `predict`, `stream` (or `complete`) and `evaluate` of the result do the rest.
+    run: str | Path | Sequence[str | Path],
+    device: str = "auto",
+    options: DecodingOptions | None = None,
+    **keywords: Any,
+) -> Any:  # a Predictor, Labeler or Completer, as the run's task says
+    """Open a trained run to `predict`, `stream` (or `complete`) and `evaluate`.
 
-    On a CPU the engine is CTranslate2 where it is installed and gives the same text (`engine="auto"`); with
-    `precision="int8"` it is faster still, and not quite the same. `engine="torch"` is our own search.
-    Several runs that share their vocabularies are an ensemble. `dragoman.inference.companions.ensemble` has other
-    ways to average them.
+    Several runs that share their vocabularies become an ensemble. `options` and keywords such as `beam=8` are the
+    defaults of every call: see `dragoman.decoding.options.DecodingOptions`.
     """
-    if not isinstance(run, str | Path):
-        from dragoman.errors import ConfigError
-        from dragoman.inference.companions import ensemble
-
-        if engine == "ctranslate2" or precision != "float32":
-            raise ConfigError("engine: found ctranslate2, which cannot do an ensemble; expected auto or torch")
-        return ensemble(run, device)
     from dragoman.inference.load import load_run
 
-    return load_run(run, device, engine=engine, precision=precision)
+    return load_run(run, device, options, **keywords)
 
 
 def train(
@@ -49,9 +44,9 @@ def train(
     *overrides: str,
     quiet: bool = False,
 ) -> Any:
-    """Train from a configuration (object, table or TOML file) or from a file of pairs alone, and open the result.
+    """Train a run from a configuration (object, table or TOML file) or from a file of pairs alone, and open it.
 
-    An existing run folder goes on where it stopped. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
+    Training resumes in an existing run folder. Without `run`, a file `my.toml` or `my.tsv` trains in `runs/my`.
     """
     from dragoman.files import run_name
     from dragoman.runs import train as train_run
@@ -78,3 +73,12 @@ def train(
             resolved = config
     train_run(resolved, folder, Display(quiet=quiet))
     return load(folder)
+
+
+def __getattr__(name: str) -> Any:
+    """`dragoman.DecodingOptions`, imported when it is first used: it needs torch."""
+    if name == "DecodingOptions":
+        from dragoman.decoding.options import DecodingOptions
+
+        return DecodingOptions
+    raise AttributeError(f"module 'dragoman' has no attribute {name!r}")

@@ -44,8 +44,8 @@ def timed(predict: Callable[[list[str]], list[str]], sources: list[str]) -> tupl
 def ways(predictors: list[Any], other: Any, reverse: Any, rows: int) -> dict[str, Callable[[list[str]], list[str]]]:
     """Each way to search as a function from sources to outputs, all with the first predictor in the lead."""
     from dragoman.decoding.mbr import MinimumBayesRisk
+    from dragoman.decoding.options import RerankModel
     from dragoman.decoding.sampling import Sampling
-    from dragoman.inference.companions import Reranker, ensemble
 
     first = predictors[0]
 
@@ -62,11 +62,11 @@ def ways(predictors: list[Any], other: Any, reverse: Any, rows: int) -> dict[str
         ),
     }
     if len(predictors) > 1:
-        found[f"ensemble of {len(predictors)}, beam 5"] = told(ensemble(predictors), beam=5)
+        found[f"ensemble of {len(predictors)}, beam 5"] = told(first, beam=5, ensemble=predictors[1:])
     if other is not None:
-        found["ensemble with another architecture, beam 5"] = told(ensemble([first, other]), beam=5)
+        found["ensemble with another architecture, beam 5"] = told(first, beam=5, ensemble=[other])
     if reverse is not None:
-        found["beam 5 + reverse model"] = told(first, beam=5, rerank=Reranker(reverse, 0.5))
+        found["beam 5 + reverse model"] = told(first, beam=5, rerank=RerankModel(reverse, 0.5))
     return found
 
 

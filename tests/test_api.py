@@ -15,7 +15,8 @@ import pytest
 import dragoman
 from dragoman.data.examples import Example
 from dragoman.errors import ConfigError, DataError, DragomanError, RunError
-from dragoman.inference.predictor import WINDOW, Predictor
+from dragoman.inference.inputs import WINDOW
+from dragoman.inference.predictor import Predictor
 from dragoman.tasks import config
 from tests.conftest import Workshop, call, words, write_rows
 

@@ -101,6 +101,6 @@ def test_help_is_quick_and_imports_no_torch() -> None:
 def test_prediction_imports_nothing_it_does_not_need() -> None:
     """torch itself takes two seconds; its compiler, which optimisers bring in, would take as long again."""
     heavy = "{'torch._dynamo', 'sympy', 'rich', 'sacrebleu', 'matplotlib', 'ctranslate2', 'transformers'}"
-    modules = "dragoman.inference.predictor, dragoman.inference.companions"
+    modules = "dragoman.inference.predictor, dragoman.inference.rerank"
     script = f"import sys, {modules}\nassert not {heavy} & set(sys.modules)\n"
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)

@@ -17,7 +17,8 @@ from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import Span
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.errors import ConfigError, DataError, hint
-from dragoman.inference.predictor import WINDOW, Predictor
+from dragoman.inference.inputs import WINDOW
+from dragoman.inference.predictor import Predictor
 from dragoman.scoring.alignment import (
     SYMMETRIZATIONS,
     GoldAlignment,

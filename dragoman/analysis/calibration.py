@@ -15,10 +15,11 @@ from torch import Tensor
 
 from dragoman.analysis.align_files import read_parallel
 from dragoman.data.batch import batch_of
+from dragoman.data.collate import batches_by_length
 from dragoman.data.corpus import prepare_corpus
 from dragoman.data.examples import Pairs
 from dragoman.data.tokenizers.base import PAD, UNK
-from dragoman.decoding.search import search_all
+from dragoman.decoding.search import search
 from dragoman.errors import DataError
 from dragoman.files import digest, write_text
 from dragoman.inference.confidence import CALIBRATION, log_probability, token_confidences
@@ -202,15 +203,10 @@ def calibrate_outputs(
     """Write outputs as `predict` does, of at most OUTPUTS rows spread evenly, and see how many are the reference."""
     rows = [rows[place * len(rows) // OUTPUTS] for place in range(OUTPUTS)] if len(rows) > OUTPUTS else rows
     model, decode = predictor.model, predictor.target_tokenizer.decode
-    searched = search_all(
-        model,
-        [source for source, _ in rows],
-        predictor.config.search,
-        predictor.ratio,
-        predictor.device,
-        rows=batch_size,
-    )
-    written = {place: hypotheses[0].tokens[:-1] for place, hypotheses in searched}
+    written: dict[int, tuple[int, ...]] = {}
+    for indices, batch in batches_by_length([source for source, _ in rows], batch_size):
+        searched = search(model, batch.to(predictor.device), predictor.config.search, predictor.length_ratio)
+        written |= {index: best.tokens[:-1] for index, (best, *_) in zip(indices, searched, strict=True)}
     pairs = [(source, written[place]) for place, (source, _) in enumerate(rows)]
     sure = token_confidences(model, pairs, temperature, predictor.device, batch_size)
     chances = np.array([log_probability(tokens) for tokens in sure])
@@ -230,5 +226,5 @@ def save_calibration(predictor: Predictor, calibration: Calibration) -> Path:
     path = predictor.run.folder / CALIBRATION
     table = calibration.as_dict() | {"weights": digest(predictor.run.weights_path())}
     write_text(path, json.dumps(table, indent=2) + "\n")
-    predictor.temperature, predictor.scale = calibration.temperature, calibration.outputs.scale
+    predictor.read_calibration()
     return path

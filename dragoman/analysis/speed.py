@@ -84,9 +84,7 @@ def benchmark_decoding(run: str, texts: Sequence[str], device: str, rounds: int)
         ("ctranslate2", "int8"),
     ):
         try:
-            predictor = load_predictor(run, device, engine=engine, precision=precision)
-            predictor.tells_scores = False
-            predictor.temperature = None
+            predictor = load_predictor(run, device, engine=engine, precision=precision, scores=False)
             for beam in dict.fromkeys((1, max(2, predictor.config.search.beam))):
 
                 def decode(predictor: Predictor = predictor, beam: int = beam) -> list[Any]:

@@ -1,161 +1,198 @@
-"""`dragoman align` and `dragoman score-alignment`: words linked with words."""
+"""`dragoman align` and `dragoman score-alignment`: link words of a source with words of a target."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dragoman.commands.align_files import align_files
-from dragoman.commands.labels import searched_only
-from dragoman.commands.media import files_only, reads_files, texts_only
+from dragoman.commands.labels import require_search
+from dragoman.commands.layout import pair_files
+from dragoman.commands.media import check_media_options, reads_files, require_text_inputs
 from dragoman.commands.options import device_option, json_option, media_option, skip_unreadable_option, tag_option
 from dragoman.commands.printing import as_utf8
 from dragoman.errors import DataError
 
+if TYPE_CHECKING:
+    from dragoman.data.examples import Pairs
+
+FILES_NEEDED = "name either FILE or both --source and --target, or add --predict to align what the run outputs"
+
 
 @click.command()
 @click.argument("run")
-@click.argument("file", required=False)
-@click.option("--source", help="Source lines of a pair of parallel files.")
-@click.option("--target", help="Target lines, one for each source line.")
+@pair_files(reason=FILES_NEEDED)
 @click.option(
     "--predict", "predicting", is_flag=True,
-    help="FILE or standard input has sources alone: print what the run writes, a tab and its links.",
+    help="FILE or standard input has sources alone: print the run's output, a tab and the links.",
 )  # fmt: skip
 @click.option(
-    "--layer", help="Whose attention is read: a name, or a number from 1. [default: the last, of three or more the "
-    "last but one; with --reverse the two that agree best]",
+    "--layer", help="Layer whose attention is read: a name, or a number from 1. [default: the last, of three or more "
+    "the last but one; with --reverse the two that agree best]",
 )  # fmt: skip
-@click.option("--head", type=click.IntRange(1), help="One head alone. [default: the mean of all]")
-@click.option("--shift", is_flag=True, help="Look at the step that reads a token, not at the one that writes it.")
+@click.option("--head", type=click.IntRange(1), help="Read one attention head. [default: the mean of all]")
+@click.option("--shift", is_flag=True, help="Use the step that reads a token as input, not the step that outputs it.")
 @click.option(
     "--threshold", type=click.FloatRange(0.0, 1.0, min_open=True),
-    help="Link all words with at least this weight. [default: each target word with the one it looks at most]",
+    help="Link all words with at least this weight. [default: each target word with the word of highest weight]",
 )  # fmt: skip
-@click.option("--reverse", help="A run that learned target to source: join the links of both directions.")
+@click.option("--reverse", metavar="RUN", help="A run trained from target to source: combine the links of both.")
 @click.option(
     "--combine", type=click.Choice(["intersection", "union", "grow-diag", "grow-diag-final-and"]),
-    help="How the two directions of --reverse are joined. [default: grow-diag]",
+    help="How the links of --reverse are combined. [default: grow-diag]",
 )  # fmt: skip
-@click.option("--gold", help="Hand-made links of these pairs: read the layer with the lowest error rate, and name it.")
+@click.option("--gold", metavar="FILE", help="Gold links of these pairs: read the layer with the lowest error rate.")
 @click.option("--gold-from", type=click.Choice(["0", "1"]), help="The number of the first word in the --gold file.")
-@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs at a time.")
+@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs in a batch.")
 @tag_option
 @media_option
 @skip_unreadable_option
 @click.option(
     "--json", "as_json", is_flag=True,
-    help="One object a line: source, target, links, weights; of files source, text, unit, words.",
+    help="One object per line: source, target, links, weights; for files source, text, unit, words.",
 )  # fmt: skip
 @device_option
 def align(
     run: str,
-    file: str | None,
-    source: str | None,
-    target: str | None,
+    files: str | Pairs | None,
     predicting: bool,
-    layer: str | None,
-    head: int | None,
-    shift: bool,
-    threshold: float | None,
-    reverse: str | None,
-    combine: str | None,
-    gold: str | None,
-    gold_from: str | None,
-    batch_size: int,
-    tag: str | None,
     media: str | None,
     skip_unreadable: bool,
     as_json: bool,
     device: str,
+    **given: Any,
 ) -> None:
-    """Align words by attention: a line of links a pair, "0-0 1-2", source before target, counted from 0.
+    """Align words by attention: one line of links per pair, "0-0 1-2", source before target, counted from 0.
 
-    FILE has a source and a target a line, tab-separated (or .jsonl, .parquet). Words are what whitespace parts,
-    whatever units the run works on; the run must attend to its source. dragoman score-alignment compares the links
-    with hand-made ones.
+    Each line of FILE has a source and a target, tab-separated (or .jsonl, .parquet). Words are separated by
+    whitespace, whatever units the run works on. The run must attend to its source. dragoman score-alignment compares
+    the links with gold links.
 
-    Of a run that transcribes, FILE is a manifest, and every word gets a line: file, word, start, end (in seconds, or
-    pixels of an image) and its probability, tab-separated. The places are where CTC writes the text, which is inside a
-    word rather than from its first sound to its last.
+    For a run that transcribes, FILE is a manifest, and every word gets a line: file, word, start, end (in seconds, or
+    pixels of an image) and probability, tab-separated. The times are those of CTC's frames, which lie inside a word
+    rather than at its first and last sound.
 
     \b
     dragoman align runs/my pairs.tsv > links.txt
-    dragoman align runs/my pairs.tsv --reverse runs/back               both directions, joined
+    dragoman align runs/my pairs.tsv --reverse runs/back               both directions, combined
     dragoman align runs/my pairs.tsv --gold few.txt --layer 2 --head 1
-    echo "a line" | dragoman align runs/my --predict                   what the run writes, and its links
+    echo "a line" | dragoman align runs/my --predict                   the run's output and its links
     dragoman align runs/speech recordings.tsv > words.tsv              when each word was said
-    dragoman align runs/speech recordings/ --predict --json            the same of what the run hears
+    dragoman align runs/speech recordings/ --predict --json            the same for the run's transcript
     """
-    from dragoman.analysis.align_files import Aligner, as_json_line, choose_view, predict_pairs, read_parallel
     from dragoman.data.examples import Pairs
-    from dragoman.data.readers.lines import read_lines
-    from dragoman.inference.load import load_predictor
     from dragoman.runs import Run
-    from dragoman.scoring.alignment import read_alignments
 
     opened = Run(run)
-    files_only(opened, skip_unreadable, media)
+    check_media_options(opened, skip_unreadable, media)
     if reads_files(opened):
-        align_files(opened, file, predicting, media, skip_unreadable, batch_size, as_json, device)
+        file = files if isinstance(files, str) else None
+        align_files(opened, file, predicting, media, skip_unreadable, given["batch_size"], as_json, device)
         return
-    if predicting and (source is not None or target is not None):
+    if predicting and isinstance(files, Pairs):
         raise DataError("--predict reads sources alone, from FILE or standard input: leave out --source and --target")
-    if not predicting and ((file is None) == (source is None) or (source is None) != (target is None)):
-        raise DataError("name either FILE or both --source and --target, or add --predict to align what the run writes")
-    for name, value, needed, other in (
-        ("--combine", combine, "--reverse", reverse),
-        ("--gold-from", gold_from, "--gold", gold),
-    ):
-        if value is not None and other is None:
-            raise DataError(f"{name} needs {needed}")
-    if threshold is not None and math.isnan(threshold):
-        raise DataError("--threshold: found nan, expected a number")
-    truth = None if gold is None else read_alignments(read_lines(gold), gold, None if not gold_from else int(gold_from))
-    if reverse is not None:
-        texts_only("align", reverse)
-    searched_only("align", run, '"translate" or "transcribe"')
+    if not predicting and files is None:
+        raise DataError(FILES_NEEDED)
+    align_texts(run, files, AlignOptions(**given), predicting, as_json, device)
+
+
+@dataclass(frozen=True)
+class AlignOptions:
+    """The options of `dragoman align` for texts."""
+
+    layer: str | None
+    head: int | None
+    shift: bool
+    threshold: float | None
+    reverse: str | None
+    combine: str | None
+    gold: str | None
+    gold_from: str | None
+    batch_size: int
+    tag: str | None
+
+    def __post_init__(self) -> None:
+        for name, value, needed, other in (
+            ("--combine", self.combine, "--reverse", self.reverse),
+            ("--gold-from", self.gold_from, "--gold", self.gold),
+        ):
+            if value is not None and other is None:
+                raise DataError(f"{name} needs {needed}")
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise DataError("--threshold: found nan, expected a number")
+
+
+def align_texts(
+    run: str, files: str | Pairs | None, options: AlignOptions, predicting: bool, as_json: bool, device: str
+) -> None:
+    """Print the links of every pair."""
+    from dragoman.analysis.align_files import Aligner, as_json_line, choose_view, predict_pairs, read_parallel
+    from dragoman.data.readers.lines import read_lines
+    from dragoman.inference.load import load_predictor
+    from dragoman.scoring.alignment import read_alignments
+
+    gold = None
+    if options.gold is not None:
+        first = None if not options.gold_from else int(options.gold_from)
+        gold = read_alignments(read_lines(options.gold), options.gold, first)
+    if options.reverse is not None:
+        require_text_inputs("align", options.reverse)
+    require_search("align", run, '"translate" or "transcribe"')
     predictor = load_predictor(run, device)
-    backward = None if reverse is None else load_predictor(reverse, device)
+    backward = None if options.reverse is None else load_predictor(options.reverse, device)
     if predicting:
-        pairs = predict_pairs(predictor, file, tag)
+        assert files is None or isinstance(files, str)
+        pairs = predict_pairs(predictor, files, options.tag)
     else:
-        files = Pairs(source, target) if source is not None and target is not None else str(file)
+        assert files is not None
         pairs = read_parallel(predictor, files)
-    aligner = Aligner(
-        predictor, backward, threshold=threshold, combination=combine or "grow-diag", tag=tag, batch_size=batch_size
-    )  # fmt: skip
     aligner = choose_view(
-        aligner, pairs, layer=layer, head=head, shifted=shift, gold=truth, say=lambda text: click.echo(text, err=True)
+        Aligner(
+            predictor,
+            backward,
+            threshold=options.threshold,
+            combination=options.combine or "grow-diag",
+            tag=options.tag,
+            batch_size=options.batch_size,
+        ),
+        pairs,
+        layer=options.layer,
+        head=options.head,
+        shifted=options.shift,
+        gold=gold,
+        say=lambda text: click.echo(text, err=True),
     )
     as_utf8()
-    for pair, found in zip(pairs, aligner(pairs), strict=True):
+    for pair, links in zip(pairs, aligner(pairs), strict=True):
         sys.stdout.write(
-            (as_json_line(found) if as_json else f"{pair[1]}\t{found}" if predicting else str(found)) + "\n"
+            (as_json_line(links) if as_json else f"{pair[1]}\t{links}" if predicting else str(links)) + "\n"
         )
     sys.stdout.flush()
 
 
 @click.command("score-alignment")
 @click.argument("gold")
-@click.argument("found")
+@click.argument("hypothesis")
 @click.option(
     "--gold-from", type=click.Choice(["0", "1"]), help="The number of the first word in GOLD. [default: 0, or 1 where "
     "every line is one link]",
 )  # fmt: skip
-@click.option("--found-from", type=click.Choice(["0", "1"]), help="The same for FOUND.")
-@click.option("--swap", is_flag=True, help="FOUND was made from the target to the source: turn its links round.")
+@click.option("--hypothesis-from", type=click.Choice(["0", "1"]), help="The same for HYPOTHESIS.")
+@click.option("--swap", is_flag=True, help="HYPOTHESIS has target words first: swap the sides of its links.")
 @json_option
 def score_alignment(
-    gold: str, found: str, gold_from: str | None, found_from: str | None, swap: bool, as_json: bool
+    gold: str, hypothesis: str, gold_from: str | None, hypothesis_from: str | None, swap: bool, as_json: bool
 ) -> None:
-    """Score word alignments against hand-made ones: alignment error rate, precision, recall.
+    """Score word alignments against gold links: alignment error rate, precision, recall.
 
-    Both files have one line a pair such as "0-0 1-2", where GOLD may mark possible links as 1p2; or one line a link,
-    "PAIR SOURCE TARGET S|P" (also .gz and .zst). A possible link costs nothing, found or not (Och and Ney 2003).
+    Both files have one line per pair such as "0-0 1-2", where GOLD may mark possible links as 1p2; or one line per
+    link, "PAIR SOURCE TARGET S|P" (also .gz and .zst). A possible link costs nothing, whether HYPOTHESIS has it or not
+    (Och and Ney 2003).
 
     \b
     dragoman score-alignment gold.txt links.txt
@@ -166,10 +203,10 @@ def score_alignment(
 
     truth, other = (
         read_alignments(read_lines(path), path, None if first is None else int(first))
-        for path, first in ((gold, gold_from), (found, found_from))
+        for path, first in ((gold, gold_from), (hypothesis, hypothesis_from))
     )
     if not truth and not other:
-        raise DataError(f"nothing to score: found no line in {gold} and {found}")
+        raise DataError(f"nothing to score: found no line in {gold} and {hypothesis}")
     links = [swap_direction(one.possible) if swap else one.possible for one in other]
     numbers = {number for one in truth for link in one.possible for number in link}
     if gold_from is None and numbers and 0 not in numbers:

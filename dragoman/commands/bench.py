@@ -1,37 +1,37 @@
-"""`dragoman bench`: how fast a run is on this machine, and what layers cost as sequences grow."""
+"""`dragoman bench`: measure the speed of a run, or the cost of layers as sequences grow."""
 
 from __future__ import annotations
 
 import json
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.commands.labels import searched_only
-from dragoman.commands.media import texts_only
+from dragoman.commands.labels import require_search
+from dragoman.commands.layout import pair_files
+from dragoman.commands.media import require_text_inputs
 from dragoman.commands.options import device_option, json_option
 from dragoman.commands.printing import as_utf8
 from dragoman.errors import DataError
 
+if TYPE_CHECKING:
+    from dragoman.data.examples import Pairs
+
 
 @click.command()
 @click.argument("run", required=False)
-@click.argument("file", required=False)
-@click.option("--source", help="Source lines of a pair of parallel files.")
-@click.option("--target", help="Target lines, one for each source line.")
+@pair_files(reason="name FILE, or both --source and --target, or neither for the pairs that training set aside")
 @click.option("--pairs", type=click.IntRange(1), help="Pairs to measure a RUN with. [default: 256]")
-@click.option("--rounds", type=click.IntRange(1), help="Timings of a RUN, of which the median counts. [default: 5]")
-@click.option("--lengths", is_flag=True, help="Without a RUN: what layers cost as their sequence grows.")
-@click.option("--max-length", type=click.IntRange(64), help="For --lengths: most tokens. [default: 4096]")
-@click.option("--plot", help="For --lengths: also draw it to this .png, .svg or .pdf file.")
+@click.option("--rounds", type=click.IntRange(1), help="Timings of a RUN; bench prints the median. [default: 5]")
+@click.option("--lengths", is_flag=True, help="Without a RUN: time and memory of layers against the length.")
+@click.option("--max-length", type=click.IntRange(64), help="With --lengths: maximum number of tokens. [default: 4096]")
+@click.option("--plot", help="With --lengths: also draw it to this .png, .svg or .pdf file.")
 @json_option
 @device_option
 def bench(
     run: str | None,
-    file: str | None,
-    source: str | None,
-    target: str | None,
+    files: str | Pairs | None,
     pairs: int | None,
     rounds: int | None,
     lengths: bool,
@@ -47,30 +47,29 @@ def bench(
     dragoman bench runs/my test.tsv --json
     dragoman bench --lengths --plot cost.png     time and memory of layers over six doublings
 
-    Training is measured on a copy: the run stays as it is. Ways that this machine lacks (a GPU, CTranslate2) are left
-    out.
+    bench trains a copy, so the run does not change. It leaves out what this machine lacks (a GPU, CTranslate2).
     """
     if lengths == (run is not None):
-        raise DataError("name a RUN, or ask for --lengths: found " + ("both" if lengths else "neither"))
+        raise DataError("name a RUN or add --lengths: found " + ("both" if lengths else "neither"))
     if lengths:
-        given = {"FILE": file, "--source": source, "--target": target, "--pairs": pairs, "--rounds": rounds}
-        if idle := [name for name, value in given.items() if value is not None]:
-            raise DataError(f"{idle[0]} goes with a RUN, not with --lengths")
+        given = {"a file of pairs": files, "--pairs": pairs, "--rounds": rounds}
+        if unused := [name for name, value in given.items() if value is not None]:
+            raise DataError(f"{unused[0]} goes with a RUN, not with --lengths")
         against_length(max_length or 4096, plot, as_json, device)
         return
     for name, value in (("--plot", plot), ("--max-length", max_length)):
         if value is not None:
             raise DataError(f"{name} goes with --lengths")
-    pairs, rounds = pairs or 256, rounds or 5
-    if (file is not None and source is not None) or (source is None) != (target is None):
-        raise DataError("name FILE, or both --source and --target, or neither for the pairs that training set aside")
-    from dragoman.analysis import speed as benching
-    from dragoman.data.examples import Pairs
-
     assert run is not None
-    searched_only("bench", run, '"translate"')
-    texts_only("bench", run)
-    files = Pairs(source, target) if source is not None and target is not None else file
+    measure_run(run, files, pairs or 256, rounds or 5, as_json, device)
+
+
+def measure_run(run: str, files: str | Pairs | None, pairs: int, rounds: int, as_json: bool, device: str) -> None:
+    """Print the speed of training and decoding."""
+    from dragoman.analysis import speed as benching
+
+    require_search("bench", run, '"translate"')
+    require_text_inputs("bench", run)
     rows, texts = benching.benchmark_data(run, device, files, pairs)
     as_utf8()
     found = []
@@ -87,7 +86,7 @@ def bench(
 
 
 def machine() -> str:
-    """The machine in words."""
+    """Processor, threads, GPU and version of torch."""
     import torch
 
     graphics = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
@@ -95,7 +94,7 @@ def machine() -> str:
 
 
 def against_length(max_length: int, plot: str | None, as_json: bool, device: str) -> None:
-    """Measure layers at every doubling up to the maximum length, and fit."""
+    """Print time and memory of layers at every doubling up to the maximum length, and the fitted exponents."""
     from dragoman.analysis import cost
     from dragoman.runs import resolve_device
 
@@ -106,14 +105,14 @@ def against_length(max_length: int, plot: str | None, as_json: bool, device: str
     lengths = [max_length >> shift for shift in range(6, -1, -1) if max_length >> shift >= 16]
     as_utf8()
 
-    def told(one: cost.LayerCost) -> None:
+    def print_cost(one: cost.LayerCost) -> None:
         if not as_json:
             click.echo(f"{one.layer:<18}{one.length:>8,}{1000 * one.seconds:>12.2f}{one.saved / 2**20:>12.2f}")
 
     if not as_json:
         click.echo(f"{machine()}; width 64, one row, forward and backward")
         click.echo(f"{'layer':<18}{'tokens':>8}{'ms':>12}{'MiB kept':>12}")
-    costs = cost.measure_layers(lengths, device=str(resolve_device(device)), done=told)
+    costs = cost.measure_layers(lengths, device=str(resolve_device(device)), done=print_cost)
     fits = cost.growth_exponents(costs)
     if as_json:
         table: dict[str, Any] = {"machine": machine(), "costs": [one._asdict() for one in costs]}

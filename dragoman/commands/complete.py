@@ -1,139 +1,146 @@
-"""`dragoman complete`: texts gone on with by a language model; and `evaluate` for such runs."""
+"""`dragoman complete`: continue prompts with a language model; and `evaluate` for such runs."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.commands.labels import all_examples, refuse_others, texts_of
-from dragoman.commands.options import device_option
+from dragoman.commands.labels import PREDICT_ARGUMENTS, read_examples, refuse_options, texts_of
+from dragoman.commands.options import SAMPLING, batch_size_option, device_option, flag
 from dragoman.commands.printing import as_utf8
 from dragoman.commands.progress import progress_bar
 from dragoman.errors import ConfigError, DataError
 
-TOGETHER = 1024  # prompts read ahead
+if TYPE_CHECKING:
+    from dragoman.data.examples import Pairs
+    from dragoman.decoding.complete import CompletionOptions
+    from dragoman.inference.completer import Completed
+    from dragoman.runs import Run
+
+WINDOW = 1024  # prompts read ahead
 
 
 @click.command()
 @click.argument("run")
 @click.argument("prompts", nargs=-1, metavar="[PROMPT]...")
-@click.option("--file", metavar="FILE", help="Prompts, one a line, in place of PROMPT; - is standard input.")
-@click.option("--max-length", type=click.IntRange(1), default=100, show_default=True, help="Most tokens that follow.")
-@click.option("--one-line", is_flag=True, help="Stop where the line ends. Without it the text goes on.")
-@click.option("--sample", is_flag=True, help="Draw every token by chance, as likely as the model says.")
+@click.option("--file", metavar="FILE", help="Prompts, one per line, in place of PROMPT; - is standard input.")
+@click.option(
+    "--max-length", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of new tokens."
+)
+@click.option("--one-line", is_flag=True, help="Stop at the end of the line. Without it the text continues.")
+@click.option("--sample", is_flag=True, help="Draw every token at random from the model's distribution.")
 @click.option(
     "--temperature", type=click.FloatRange(0.0, min_open=True),
-    help="For --sample: draw from p^(1/temperature). Above 1 is more varied. [default: 1]",
+    help="With --sample: sample from p^(1/temperature). Above 1 is more varied. [default: 1]",
 )  # fmt: skip
-@click.option("--top-k", type=click.IntRange(1), help="For --sample: draw among so many most probable tokens.")
+@click.option("--top-k", type=click.IntRange(1), help="With --sample: sample among the K most probable tokens.")
 @click.option(
     "--top-p", type=click.FloatRange(0.0, 1.0, min_open=True),
-    help="For --sample: draw among the fewest tokens that together have this probability.",
+    help="With --sample: sample among the fewest tokens whose probabilities sum to P.",
 )  # fmt: skip
-@click.option("--seed", type=int, help="For --sample: other seeds, other texts. [default: 0]")
-@click.option("--samples", type=click.IntRange(1), help="For --sample: so many texts for every prompt. [default: 1]")
-@click.option("--allow-unknown", is_flag=True, help="Read what the vocabulary does not have as <unk>.")
-@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Texts at a time.")
-@click.option("--json", "as_json", is_flag=True, help="One object a line: text, score, tokens, token_scores, ended.")
+@click.option("--seed", type=int, help="With --sample: random seed. [default: 0]")
+@click.option("--samples", type=click.IntRange(1), help="With --sample: texts for every prompt. [default: 1]")
+@click.option("--allow-unknown", is_flag=True, help="Read words outside the vocabulary as <unk>.")
+@batch_size_option
+@click.option("--json", "as_json", is_flag=True, help="One object per line: text, score, tokens, token_scores, ended.")
 @device_option
-def complete(
-    run: str,
-    prompts: tuple[str, ...],
-    file: str | None,
-    max_length: int,
-    one_line: bool,
-    sample: bool,
-    samples: int | None,
-    allow_unknown: bool,
-    batch_size: int,
-    as_json: bool,
-    device: str,
-    **wheel: Any,
-) -> None:
-    """Go on with texts: what a language model would write after each PROMPT.
+def complete(run: str, prompts: tuple[str, ...], file: str | None, as_json: bool, device: str, **given: Any) -> None:
+    """Continue a prompt with a language model.
 
     \b
-    dragoman complete runs/my "Once upon a time"             the likeliest token, one after another
+    dragoman complete runs/my "Once upon a time"             greedy: the most probable token at every step
     dragoman complete runs/my "ROMEO:" --sample --temperature 0.8 --max-length 300 --seed 2
     dragoman complete runs/my "The ship" --sample --top-p 0.9 --samples 5 --one-line
     dragoman complete runs/my --file prompts.txt --one-line > lines.txt
     echo "The ship" | dragoman complete runs/my --json
 
-    Without PROMPT and --file the lines of standard input are prompts; an empty one begins a new line. The prompt is
-    printed too. With --one-line every prompt gives one line of output (or --samples lines); without it texts have
-    several lines, and an empty line stands between them: --json tells them apart. Texts depend on the prompt and the
-    seed, not on the other prompts or the batch size.
+    Without PROMPT and --file, each line of standard input is a prompt; an empty prompt begins a new line. The output
+    includes the prompt. With --one-line every prompt gives one line of output (or --samples lines). Without it a text
+    may have several lines, and an empty line separates texts; use --json to tell them apart. A text depends on its
+    prompt and the seed, not on other prompts or the batch size.
 
-    The lines of a FILE.jsonl are objects with "source", the prompt, or texts; there a prompt may have several lines,
-    with "\\n" between them.
+    Each line of a FILE.jsonl is a text or an object with "source". Such a prompt may have several lines, with "\\n"
+    between them.
     """
-    given = {name: value for name, value in wheel.items() if value is not None}
-    for name, value in (*given.items(), ("samples", samples)):
-        if value is not None and not sample:
-            raise ConfigError(f"--{name.replace('_', '-')} needs --sample")
+    from dragoman.inference.load import load_completer
+
+    options = completion_options(given)
     if prompts and file is not None:
         raise DataError(f"found {len(prompts)} PROMPT and --file {file}, expected one of them")
     typed = not prompts and file in (None, "-")
     if typed and sys.stdin is None:
         raise DataError("standard input is closed: give a PROMPT, or name a --file")
-    from dragoman.config import settings
-    from dragoman.decoding.sampling import Sampling
-    from dragoman.inference.load import load_completer
-
     lines = iter(prompts) if prompts else texts_of(file)
     completer = load_completer(run, device)
-    sampling = settings.build(Sampling, given) if sample else None
     as_utf8()
-    window = 1 if typed and sys.stdin.isatty() else TOGETHER
+    window = 1 if typed and sys.stdin.isatty() else WINDOW
+    run_options = {name: given[name] for name in ("allow_unknown", "batch_size")}
+    complete_prompts = partial(completer.complete, options=options, **run_options)
+    if not write_completions(complete_prompts, lines, window, as_json, separate=not (options.one_line or as_json)):
+        raise DataError(f"{file or 'standard input'}: found no line, expected prompts, one per line")
+
+
+def completion_options(given: dict[str, Any]) -> CompletionOptions:
+    """The options of a completion among the arguments of the command."""
+    from dragoman.config import settings
+    from dragoman.decoding.complete import CompletionOptions
+    from dragoman.decoding.sampling import Sampling
+
+    typed = {name: given[name] for name in (*SAMPLING, "samples") if given[name] is not None}
+    for name in typed:
+        if not given["sample"]:
+            raise ConfigError(f"{flag(name)} needs --sample")
+    samples = typed.pop("samples", 1)
+    sampling = settings.build(Sampling, typed) if given["sample"] else None
+    return CompletionOptions(given["max_length"], sampling, samples, given["one_line"])
+
+
+def write_completions(
+    complete_prompts: Callable[..., list[list[Completed]]],
+    lines: Iterator[str],
+    window: int,
+    as_json: bool,
+    separate: bool,
+) -> int:
+    """Write completions of prompts, with `separate` an empty line between them; returns the number of prompts."""
     count = written = 0
-    while together := list(islice(lines, window)):
-        several = completer.complete(
-            together,
-            max_length=max_length,
-            sampling=sampling,
-            samples=samples or 1,
-            one_line=one_line,
-            allow_unknown=allow_unknown,
-            batch_size=batch_size,
-            first=count + 1,
-        )
-        for one in (one for found in several for one in found):
-            if written and not (one_line or as_json):
-                sys.stdout.write("\n")
-            sys.stdout.write((one.as_json() if as_json else one.text) + "\n")
-            written += 1
+    while prompts := list(islice(lines, window)):
+        for completions in complete_prompts(prompts, first=count + 1):
+            for completion in completions:
+                if written and separate:
+                    sys.stdout.write("\n")
+                sys.stdout.write((completion.as_json() if as_json else completion.text) + "\n")
+                written += 1
         sys.stdout.flush()
-        count += len(together)
-    if not count:
-        raise DataError(f"{file or 'standard input'}: found no line, expected prompts, one a line")
+        count += len(prompts)
+    return count
 
 
 ABOUT = {
-    "word_perplexity": ("word perplexity", ".2f", "e^(nats a word), the end of a line is a word"),
+    "word_perplexity": ("word perplexity", ".2f", "e^(nats per word); the end of a line is a word"),
     "perplexity": ("token perplexity", ".2f", "comparable with the same tokenizer alone"),
     "character_perplexity": ("character perplexity", ".4f", "the end of a line is a character"),
-    "character_nats": ("nats a character", ".4f", ""),
-    "byte_bits": ("bits a byte", ".4f", ""),
-    "loss": ("loss", ".4f", "nats a token"),
+    "character_nats": ("nats per character", ".4f", ""),
+    "byte_bits": ("bits per byte", ".4f", ""),
+    "loss": ("loss", ".4f", "nats per token"),
     "token_accuracy": ("token accuracy", ".2%", ""),
 }
 
 
-def evaluate_text(run: Any, files: Any, batch_size: int, as_json: bool, device: str) -> None:
-    """How likely a text is."""
+def evaluate_text(run: Run, files: str | Pairs, batch_size: int, as_json: bool, device: str) -> None:
+    """Print the perplexities of a text."""
     from dragoman.inference.completer import Completer
 
-    refuse_others(
-        str(run.folder), run.task.name, {"run", "file", "batch_size", "as_json", "device"},
-        "has no meaning for a text: {run} is a language model",
-    )  # fmt: skip
+    refuse_options(run, PREDICT_ARGUMENTS, "has no meaning for a text: {run} is a language model")
     completer = Completer(run, device)
-    examples = all_examples(run.config.data, files, run.task.example_format(run.config), "line")
+    examples = read_examples(run.config.data, files, run.task.example_format(run.config), "line")
     text = [example.references[0] for example in examples]
     with progress_bar("tokens") if sys.stderr.isatty() else nullcontext() as progress:
         scores = completer.evaluate(text, batch_size=batch_size, progress=progress)

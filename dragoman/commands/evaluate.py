@@ -1,89 +1,56 @@
-"""`dragoman evaluate`: a run scored on pairs."""
+"""`dragoman evaluate`: score a run on pairs."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dragoman.commands.complete import evaluate_text
-from dragoman.commands.labels import all_examples, evaluate_directly
-from dragoman.commands.layout import columns_option, header_option, reading_of
-from dragoman.commands.media import files_only, tell_left_out
+from dragoman.commands.labels import evaluate_labels, read_examples
+from dragoman.commands.layout import ReadingOptions, check_pair_files, pair_files, reading_options
+from dragoman.commands.media import check_media_options, print_unreadable
 from dragoman.commands.options import (
-    CONTROL_OPTIONS,
-    INTERVAL_OPTIONS,
-    SEARCH_OPTIONS,
-    beam_option,
-    control_settings,
+    EVALUATION_OPTIONS,
+    build_evaluation,
+    build_options,
     decoding_options,
     device_option,
-    engine_options,
-    evaluation_metric_option,
-    interval_settings,
     json_option,
-    length_penalty_option,
-    media_option,
     options,
-    search_settings,
-    skip_unreadable_option,
-    tag_option,
 )
-from dragoman.commands.printing import print_scores, tell_saved
+from dragoman.commands.printing import print_draft_savings, print_scores
 from dragoman.commands.progress import progress_bar
 from dragoman.errors import DataError
+
+if TYPE_CHECKING:
+    from dragoman.data.config import DataConfig
+    from dragoman.data.examples import Example, Pairs
+    from dragoman.inference.prediction import Prediction
+    from dragoman.runs import Run
 
 
 @click.command()
 @click.argument("run")
-@click.argument("file", required=False)
-@click.option("--source", help="Source lines of a pair of parallel files.")
-@click.option("--target", help="Reference lines, one for each source line.")
-@columns_option
-@header_option
-@beam_option
-@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
-@length_penalty_option
-@options(SEARCH_OPTIONS.values())
-@options(CONTROL_OPTIONS)
-@evaluation_metric_option
-@options(INTERVAL_OPTIONS)
-@tag_option
+@pair_files("Reference")
+@reading_options
+@options(EVALUATION_OPTIONS.values())
 @json_option
-@click.option("--output", help="Also write the outputs to this file, one a line.")
-@click.option("--alignment", is_flag=True, help="Show every output aligned with its reference, S, I and D counted.")
+@click.option("--output", help="Also write the outputs to this file, one per line.")
+@click.option("--alignment", is_flag=True, help="Show every output aligned with its reference, with S, I and D counts.")
 @click.option("--characters", is_flag=True, help="With --alignment: characters instead of words.")
 @click.option("--skip-unknown", is_flag=True, help="Leave out and count examples whose labels training did not have.")
-@skip_unreadable_option
-@media_option
-@device_option
-@engine_options
 @decoding_options
+@device_option
 def evaluate(
     run: str,
-    file: str | None,
-    source: str | None,
-    target: str | None,
-    columns: str | None,
-    header: bool | None,
-    beam: int | None,
-    batch_size: int,
-    length_penalty: float | None,
-    metrics: tuple[str, ...],
-    tag: str | None,
+    files: str | Pairs | None,
+    reading: ReadingOptions,
     as_json: bool,
     output: str | None,
-    alignment: bool,
-    characters: bool,
-    skip_unknown: bool,
-    skip_unreadable: bool,
-    media: str | None,
     device: str,
-    engine: str,
-    precision: str,
-    how: dict[str, Any],
     **given: Any,
 ) -> None:
     """Score a run on pairs: BLEU, chrF, WER, CER, exact match, loss and perplexity.
@@ -96,86 +63,88 @@ def evaluate(
     dragoman evaluate runs/my test.tsv --beam 1 --terminology terms.tsv
     dragoman evaluate runs/my test.tsv --mbr 32 --seed 2 --intervals --draws 2000 --draws-seed 3
 
-    FILE has a source and one or more references a line, tab-separated (or .jsonl, .parquet). wer, cer and exact_match
-    are fractions. Where the target is phonemes (data.units), per is the error rate over phonemes and wer the share of
-    inputs that match no reference. Loss, perplexity and token accuracy are those of the first references, however
-    outputs are made and whatever is asked of them. dragoman compare says whether two --output files differ.
+    Each line of FILE has a source and one or more references, tab-separated (or .jsonl, .parquet). wer, cer and
+    exact_match are fractions. If the target is phonemes (data.units), per is the error rate over phonemes and wer the
+    share of inputs that match no reference. Loss, perplexity and token accuracy are those of the first references;
+    decoding options do not change them. dragoman compare tests whether two --output files differ.
 
-    A run that classifies has accuracy, macro_f1, f1 and matthews, one that regresses mse, pearson and spearman, one
-    that tags accuracy, macro_f1, span_f1 and exact_match; labels and tags are also reported one by one. A
-    masked language model has accuracy and pseudo_perplexity of hidden tokens. For a language model FILE is a text, and
-    the scores are its perplexities by word, token and character.
+    A run that classifies has accuracy, macro_f1, f1 and matthews; one that regresses mse, pearson and spearman; one
+    that tags accuracy, macro_f1, span_f1 and exact_match. Labels and tags are also scored one by one. A masked
+    language model has accuracy and pseudo_perplexity of masked tokens. For a language model FILE is a text, and the
+    scores are its perplexities by word, token and character.
 
-    A run that transcribes or captions reads a manifest: the name of a recording or picture, then its text or texts.
-    References too long to be written at all by a model that writes everything at once (CTC) have no loss; they are left
-    out of loss, perplexity and token accuracy, and counted ("too_long").
+    A run that transcribes or captions reads a manifest: the path of a recording or picture, then its text or texts. A
+    CTC model cannot output a reference that is longer than its frames allow; loss, perplexity and token accuracy leave
+    such references out, and "too_long" counts them.
     """
-    from dragoman.data.examples import Pairs
-    from dragoman.files import atomic_write, check_writable
-    from dragoman.inference.companions import asked_how
-    from dragoman.inference.prediction import NOTHING
     from dragoman.runs import Run
+
+    files = check_pair_files(files)
+    opened = Run(run)
+    check_media_options(opened, given["skip_unreadable"], reading.media)
+    if opened.task.is_language_model:
+        evaluate_text(opened, files, given["batch_size"], as_json, device)
+        return
+    data = reading.applied(opened.config.data, files)
+    if opened.task.head_decoder is not None:
+        evaluate_labels(opened, data, files, given, as_json, output, device)
+        return
+    if given["characters"] and not given["alignment"]:
+        raise DataError("--characters needs --alignment")
+    if given["skip_unknown"]:
+        raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
+    evaluate_pairs(opened, data, files, given, as_json, output, device)
+
+
+def evaluate_pairs(
+    run: Run,
+    data: DataConfig,
+    files: str | Pairs,
+    given: dict[str, Any],
+    as_json: bool,
+    output: str | None,
+    device: str,
+) -> None:
+    """Evaluate a run whose outputs are found by a search, and print its scores."""
+    from dragoman.files import atomic_write, check_writable
+    from dragoman.inference.inputs import StreamOptions
+    from dragoman.inference.load import load_predictor
     from dragoman.scoring.registry import select_metrics
 
-    if (file is None) == (source is None) or (source is None) != (target is None):
-        raise DataError("name either FILE or both --source and --target")
-    files = Pairs(source, target) if source is not None and target is not None else file
-    assert files is not None
-    opened = Run(run)
-    files_only(opened, skip_unreadable, media)
-    if opened.task.is_language_model:
-        evaluate_text(opened, files, batch_size, as_json, device)
-        return
-    reading = reading_of(opened.config.data, files, columns, header, media)
-    if opened.task.head_decoder is not None:
-        evaluate_directly(opened, reading, files, batch_size, metrics, skip_unknown, as_json, output, device)
-        return
-    if characters and not alignment:
-        raise DataError("--characters needs --alignment")
-    if skip_unknown:
-        raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
-    asked, drawn = control_settings(given), interval_settings(given)
-    select_metrics(metrics, opened.config.data.units)
+    decoding, evaluation = build_options(given, scores=False), build_evaluation(given)
+    select_metrics(given["metrics"], run.config.data.units)
     if output is not None:
         check_writable(output)
-    predictor, decoding = asked_how(run, device, how, beam, engine, precision)
-    example_format = opened.task.example_format(opened.config)
-    examples = all_examples(reading, files, example_format, "pair", several_references=True)
-    predictor.temperature = None  # scores ask for no confidences
-    predictor.tells_scores = False
-    left_out: list[Any] = []
-    if skip_unreadable:
-        predictor.unreadable = left_out.append
-    with progress_bar("pairs", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
-        scores, predictions = predictor.evaluate(
-            examples,
-            tag=tag,
-            beam=beam,
-            length_penalty=length_penalty,
-            batch_size=batch_size,
-            search=search_settings(given),
-            metrics=metrics,
-            skip_unreadable=skip_unreadable,
-            progress=progress,
-            **decoding,
-            **asked,
-            **drawn,
-        )
-    tell_saved(decoding)
+    predictor = load_predictor(run.folder, device, decoding)
+    pairs = read_examples(data, files, run.task.example_format(run.config), "pair", several_references=True)
+    unreadable: list[Any] = []
+    on_unreadable = unreadable.append if evaluation.skip_unreadable else None
+    with progress_bar("pairs", len(pairs)) if sys.stderr.isatty() else nullcontext() as progress:
+        stream = StreamOptions(progress=progress, on_unreadable=on_unreadable)
+        scores, predictions = predictor.evaluate(pairs, evaluation=evaluation, stream=stream)
+    print_draft_savings(predictor)
     if output is not None:
         with atomic_write(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
-    if alignment:
-        from dragoman.reports.text_tables import alignment_lines
-        from dragoman.scoring.error_rates import edit_alignments
-
-        unit: Any = "characters" if characters else "words"
-        kept = [pair for pair in zip(predictions, examples, strict=True) if pair[0] is not NOTHING]
-        found = edit_alignments([one.text for one, _ in kept], [one.references for _, one in kept], units=unit)
-        kinds = ("substitutions", "insertions", "deletions", "matches")
-        scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in found]
-        for line in alignment_lines(found, unit, table=False) if not as_json else ():
-            click.echo(line)
+    if given["alignment"]:
+        scores["alignment"] = align_outputs(predictions, pairs, given["characters"], show=not as_json)
     print_scores(scores, as_json)
-    tell_left_out(left_out, "no score counts them")
+    print_unreadable(unreadable, "no score counts them")
+
+
+def align_outputs(
+    predictions: list[Prediction], pairs: list[Example], characters: bool, show: bool
+) -> list[dict[str, int]]:
+    """The edit counts of every output against its reference; with `show` also print the alignments."""
+    from dragoman.inference.prediction import NO_PREDICTION
+    from dragoman.reports.text_tables import alignment_lines
+    from dragoman.scoring.error_rates import edit_alignments
+
+    unit: Any = "characters" if characters else "words"
+    readable = [pair for pair in zip(predictions, pairs, strict=True) if pair[0] is not NO_PREDICTION]
+    found = edit_alignments([one.text for one, _ in readable], [one.references for _, one in readable], units=unit)
+    for line in alignment_lines(found, unit, table=False) if show else ():
+        click.echo(line)
+    kinds = ("substitutions", "insertions", "deletions", "matches")
+    return [{kind: getattr(one, kind) for kind in kinds} for one in found]

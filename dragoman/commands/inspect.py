@@ -1,26 +1,31 @@
-"""`dragoman info`, `attention`, `probe` and `calibrate`: what a run is, and what it does."""
+"""`dragoman info`, `attention`, `probe` and `calibrate`: inspect a run."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from dragoman.commands.labels import refuse_others, searched_only
-from dragoman.commands.media import texts_only
+from dragoman.commands.labels import refuse_options, require_search
+from dragoman.commands.layout import pair_files
+from dragoman.commands.media import require_text_inputs
 from dragoman.commands.options import beam_option, device_option, json_option, tag_option
 from dragoman.commands.printing import as_utf8
 from dragoman.errors import DataError
 
+if TYPE_CHECKING:
+    from dragoman.data.examples import Pairs
+
 
 @click.command()
 @click.argument("run")
-@click.option("--depth", type=click.IntRange(1), default=3, show_default=True, help="How deep to list layers.")
+@click.option("--depth", type=click.IntRange(1), default=3, show_default=True, help="Levels of layers to list.")
 @click.option("--plot", help="Also draw the training curve to this .png, .svg or .pdf file.")
 @json_option
 def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
-    """Show a run: model summary, data, training curve.
+    """Show a run: its model, data and training curve.
 
     \b
     dragoman info runs/my
@@ -53,14 +58,14 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
 @click.option("--out", default="attention.png", show_default=True, help="Picture to write: .png, .svg or .pdf.")
 @tag_option
 def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> None:
-    """Draw what each output token of a TEXT looked at.
+    """Draw the attention of each output token over the input TEXT.
 
     \b
     dragoman attention runs/my "a line" "another" --out seen.svg
-    dragoman attention runs/captions beach.jpg --out seen.png     where every word looked in the picture
-    dragoman attention runs/speech news.wav --out heard.png       where every word was heard
+    dragoman attention runs/captions beach.jpg --out seen.png     attention over the picture
+    dragoman attention runs/speech news.wav --out words.png      when each word was said
 
-    Of a run that captions or transcribes, TEXT is where a file is; several make pictures seen-1.png, seen-2.png, …
+    For a run that captions or transcribes, TEXT is the path of a file; several give seen-1.png, seen-2.png, …
     """
     from dragoman.analysis.attention import attention_map
     from dragoman.data.media.feature_extractor import FeatureExtractor
@@ -68,17 +73,17 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     from dragoman.reports.plots import check_plot_path, draw_attention
 
     check_plot_path(out)
-    searched_only("attention", run, '"translate", "transcribe" or "caption"')
+    require_search("attention", run, '"translate", "transcribe" or "caption"')
     predictor = load_predictor(run)
     usable = [text for text in texts if text.strip()]
     if not usable:
-        raise DataError("found only empty text, expected something to look at")
+        raise DataError("found only empty text, expected text to draw attention for")
     if isinstance(predictor.source_tokenizer, FeatureExtractor):
         from dragoman.models.transcriber import Transcriber
         from dragoman.reports.caption_plot import draw_caption_attention
         from dragoman.reports.ctc_plot import draw_ctc_alignments
 
-        refuse_others(run, predictor.config.task, {"run", "texts", "out"}, 'goes with texts; {run} has task = "{task}"')
+        refuse_options(predictor.run, {"run", "texts", "out"}, 'goes with texts; {run} has task = "{task}"')
         draw = draw_ctc_alignments if isinstance(predictor.model, Transcriber) else draw_caption_attention
         for path in draw(predictor, usable, out):
             click.echo(path)
@@ -90,10 +95,10 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
 @click.argument("run")
 @click.option(
     "--probe", "names", multiple=True, metavar="NAME",
-    help="repetition, copying, length or gender; may be given several times. [default: all]",
+    help="repetition, copying, length or gender; may be repeated. [default: all]",
 )  # fmt: skip
-@click.option("--sentences", metavar="FILE", help="Source sentences for the probe of length, instead of English ones.")
-@click.option("--examples", type=click.IntRange(0), default=2, show_default=True, help="Examples shown of each kind.")
+@click.option("--sentences", metavar="FILE", help="Source sentences for the length probe, instead of English ones.")
+@click.option("--examples", type=click.IntRange(0), default=2, show_default=True, help="Examples to show of each kind.")
 @beam_option
 @tag_option
 @json_option
@@ -108,11 +113,11 @@ def probe(
     as_json: bool,
     device: str,
 ) -> None:
-    """Ask a run what no test set asks, and count what it does.
+    """Probe a run with texts that test its robustness, and count its failures.
 
     \b
-    repetition   one word over and over: does the output repeat, or say things nobody wrote?
-    copying      names and numbers: do they come through?
+    repetition   one word many times: does the output repeat, or hallucinate?
+    copying      names and numbers: does the output keep them?
     length       one word, one sentence, many: is the output in proportion?
     gender       he and she with the same occupation: what else changes?
 
@@ -129,9 +134,9 @@ def probe(
     from dragoman.reports.text_tables import probe_lines
 
     if sentences is not None and names and "length" not in names:
-        raise DataError(f"--sentences is for the probe of length: found {', '.join(names)} alone")
-    texts_only("probe", run)
-    searched_only("probe", run, '"translate"')
+        raise DataError(f"--sentences is for the length probe: found {', '.join(names)} alone")
+    require_text_inputs("probe", run)
+    require_search("probe", run, '"translate"')
     given = SENTENCES if sentences is None else list(read_lines(sentences))
     predictor = load_predictor(run, device)
     results = run_probes(
@@ -150,20 +155,16 @@ def probe(
 
 @click.command()
 @click.argument("run")
-@click.argument("file", required=False)
-@click.option("--source", help="Source lines of a pair of parallel files.")
-@click.option("--target", help="Target lines, one for each source line.")
-@click.option("--plot", help="Also draw how sure against how often right to this .png, .svg or .pdf file.")
-@click.option("--bins", type=click.IntRange(1), default=15, show_default=True, help="Groups of like confidence.")
-@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs at a time.")
+@pair_files(reason="name FILE, or both --source and --target, or neither for the pairs that training set aside")
+@click.option("--plot", help="Also draw the reliability diagram to this .png, .svg or .pdf file.")
+@click.option("--bins", type=click.IntRange(1), default=15, show_default=True, help="Bins of the reliability diagram.")
+@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Pairs in a batch.")
 @tag_option
 @json_option
 @device_option
 def calibrate(
     run: str,
-    file: str | None,
-    source: str | None,
-    target: str | None,
+    files: str | Pairs | None,
     plot: str | None,
     bins: int,
     batch_size: int,
@@ -171,12 +172,12 @@ def calibrate(
     as_json: bool,
     device: str,
 ) -> None:
-    """Make a run's confidences honest: of the tokens it is 80 % sure of, 80 % should be right.
+    """Calibrate a run's confidences: of the tokens with a confidence of 80 %, 80 % should be right.
 
-    Fits one temperature for tokens (Guo et al. 2017) and a scale for whole outputs (Platt 1999) on the pairs of FILE,
-    or on those that training set aside, and writes both to calibration.json in the run folder. From then on
-    predict --json also gives token_confidences, and confidence: how often an output this sure is exactly the
-    reference. The outputs stay as they are. Training on changes the weights: calibrate again afterwards.
+    calibrate fits one temperature for tokens (Guo et al. 2017) and a scale for whole outputs (Platt 1999) on the pairs
+    of FILE, or on those that training set aside, and writes both to calibration.json in the run folder. predict --json
+    then also prints token_confidences, and confidence: the probability that the whole output is the reference. The
+    outputs do not change. More training changes the weights: calibrate again after it.
 
     \b
     dragoman calibrate runs/my                          on the pairs that training set aside
@@ -184,19 +185,15 @@ def calibrate(
     echo "a line" | dragoman predict runs/my --json     now with confidences
     """
     from dragoman.analysis import calibration as confidence
-    from dragoman.data.examples import Pairs
     from dragoman.inference.load import load_predictor
 
-    if (file is not None and source is not None) or (source is None) != (target is None):
-        raise DataError("name FILE, or both --source and --target, or neither for the pairs that training set aside")
     if plot is not None:
         from dragoman.reports.plots import check_plot_path
 
         check_plot_path(plot)
-    texts_only("calibrate", run)
-    searched_only("calibrate", run, '"translate"')
+    require_text_inputs("calibrate", run)
+    require_search("calibrate", run, '"translate"')
     predictor = load_predictor(run, device)
-    files = Pairs(source, target) if source is not None and target is not None else file
     rows = None if files is None else confidence.read_rows(predictor, files, tag)
     found = confidence.calibrate(predictor, rows, bins=bins, batch_size=batch_size)
     path = confidence.save_calibration(predictor, found)

@@ -1,44 +1,96 @@
-"""How a command reads a file of examples: as the run's own data were read, unless it is told otherwise."""
+"""Arguments that name a file of examples and how to read it: as the run read its own data, unless options differ."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig
     from dragoman.data.examples import Pairs
 
-columns_option = click.option(
-    "--columns", metavar="A,B", help="Columns of FILE, by number or name, as data.columns. [default: the run's]"
-)
-header_option = click.option(
-    "--header/--no-header", default=None, help="Whether the first line of FILE names its columns. [default: the run's]"
-)
+Command = Callable[..., Any]
 
 
-def reading_of(
-    data: DataConfig,
-    files: str | Pairs,
-    columns: str | None = None,
-    header: bool | None = None,
-    media: str | None = None,
-) -> DataConfig:
-    """The run's settings of data for other files; a header is not looked for where there can be none."""
-    from dragoman.data.examples import Pairs
-    from dragoman.data.readers.conll import sentence_layout
+def pair_files(
+    target: str = "Target", reason: str = "name either FILE or both --source and --target"
+) -> Callable[[Command], Command]:
+    """Adds FILE, --source and --target to a command, which gets them as `files`: a path, two paths or None."""
 
-    parallel = isinstance(files, Pairs)
-    if parallel and (columns is not None or header is not None):
-        raise ConfigError(f"--{'columns' if columns is not None else 'header'} goes with FILE, not with two files")
-    names = data.columns if columns is None else tuple(name.strip() for name in columns.split(","))
-    if not all(names):
-        raise ConfigError(f"--columns: found {columns!r}, expected numbers or names with commas between, as in 1,3")
-    if header is None:
-        header = data.header and not parallel and sentence_layout(Path(str(files))) == "columns"
-    return replace(data, columns=() if parallel else names, header=header, media=media or data.media)
+    def add(function: Command) -> Command:
+        @functools.wraps(function)
+        def gathered(file: str | None, source: str | None, target: str | None, **given: Any) -> Any:
+            if (file is not None and source is not None) or (source is None) != (target is None):
+                raise DataError(reason)
+            if source is None or target is None:
+                return function(files=file, **given)
+            from dragoman.data.examples import Pairs
+
+            return function(files=Pairs(source, target), **given)
+
+        gathered = click.option("--target", help=f"{target} lines, one for each source line.")(gathered)
+        gathered = click.option("--source", help="Source lines of a pair of parallel files.")(gathered)
+        return click.argument("file", required=False)(gathered)
+
+    return add
+
+
+def check_pair_files(files: str | Pairs | None) -> str | Pairs:
+    """The files of a command that needs some."""
+    if files is None:
+        raise DataError("name either FILE or both --source and --target")
+    return files
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """How a command reads a file of examples; None: as the run read its own data."""
+
+    columns: str | None = None
+    header: bool | None = None
+    media: str | None = None
+
+    def applied(self, data: DataConfig, files: str | Pairs) -> DataConfig:
+        """The run's data settings changed by these options; a header is not expected where there can be none."""
+        from dragoman.data.examples import Pairs
+        from dragoman.data.readers.conll import sentence_layout
+
+        parallel = isinstance(files, Pairs)
+        if parallel and (self.columns is not None or self.header is not None):
+            name = "columns" if self.columns is not None else "header"
+            raise ConfigError(f"--{name} goes with FILE, not with two files")
+        names = data.columns if self.columns is None else tuple(name.strip() for name in self.columns.split(","))
+        if not all(names):
+            raise ConfigError(
+                f"--columns: found {self.columns!r}, expected numbers or names separated by commas, as in 1,3"
+            )
+        header = self.header
+        if header is None:
+            header = data.header and not parallel and sentence_layout(Path(str(files))) == "columns"
+        return replace(data, columns=() if parallel else names, header=header, media=self.media or data.media)
+
+
+def reading_options(function: Command) -> Command:
+    """Adds --columns, --header and --media to a command, which gets them as `reading`."""
+    from dragoman.commands.options import media_option
+
+    @functools.wraps(function)
+    def gathered(columns: str | None, header: bool | None, media: str | None, **given: Any) -> Any:
+        return function(reading=ReadingOptions(columns, header, media), **given)
+
+    added = media_option(gathered)
+    added = click.option(
+        "--header/--no-header",
+        default=None,
+        help="Whether the first line of FILE names its columns. [default: the run's]",
+    )(added)
+    return click.option(
+        "--columns", metavar="A,B", help="Columns of FILE, by number or name, as data.columns. [default: the run's]"
+    )(added)

@@ -1,16 +1,34 @@
-"""Command-line options that several commands share; nothing heavy is imported here."""
+"""Command-line options that several commands share, and `DecodingOptions` built from them.
+
+Nothing heavy is imported before a command runs, so that --help is quick.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from dragoman.errors import DataError
+from dragoman.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from dragoman.decoding.methods import Method
+    from dragoman.decoding.options import CTCDecoding, DecodingOptions, Draft, RerankModel, ShortlistFile
+    from dragoman.inference.evaluation import EvaluationOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def options(several: Iterable[Any]) -> Callable[[Function], Function]:
+    """Several options of a command, in this order in its help."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(tuple(several)):
+            function = option(function)
+        return function
+
+    return add
 
 
 class MetricOption(click.Option):
@@ -27,60 +45,119 @@ class MetricOption(click.Option):
         return record[0], record[1].replace("METRICS", ", ".join(names)).replace("COSTS", ", ".join(costs))
 
 
-# Each gives one entry of `how`, which companions.py understands.
-DECODING = {
-    "sample": click.option(
-        "--sample", is_flag=True,
-        help="Draw the output by chance, as likely as the model says; predict --n-best draws several, each told once.",
+tag_option = click.option(
+    "--tag", help="Target tag, such as de, for a run trained with several; dragoman info lists them."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
+beam_option = click.option(
+    "--beam", type=click.IntRange(1), help="Beam width; 1 is greedy search. [default: the run's]"
+)
+batch_size_option = click.option(
+    "--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs in a batch."
+)
+skip_unreadable_option = click.option(
+    "--skip-unreadable", is_flag=True, help="Leave out and count recordings or pictures that cannot be read."
+)
+media_option = click.option(
+    "--media", metavar="PATH", help="Folder or archive with the files that a manifest names. [default: the run's]"
+)
+
+# ---------------------------------------------------------------------- decoding
+
+# Each has the name of a field of SearchConfig and DecodingOptions.
+SEARCH_OPTIONS = {
+    "beam": beam_option,
+    "length_penalty": click.option(
+        "--length-penalty", type=click.FloatRange(0.0),
+        help="Rank hypotheses by Σ log p / length^penalty. [default: the run's]",
     ),
+    "normalisation": click.option(
+        "--normalisation", type=click.Choice(["power", "gnmt", "none"]),
+        help="Divide Σ log p by length^penalty, by ((5 + length) / 6)^penalty, or by nothing. [default: the run's]",
+    ),
+    "coverage_penalty": click.option(
+        "--coverage-penalty", type=click.FloatRange(0.0),
+        help="Weight of the penalty for source tokens that got no attention. [default: the run's]",
+    ),
+    "stop": click.option(
+        "--stop", type=click.Choice(["complete", "certain"]),
+        help="Stop when as many hypotheses as the beam are complete, or when no open one can win. [default: the run's]",
+    ),
+    "min_length": click.option(
+        "--min-length", type=click.IntRange(0), help="Minimum number of output tokens. [default: the run's]"
+    ),
+    "max_length": click.option(
+        "--max-length", type=click.IntRange(0),
+        help="Maximum number of output tokens; 0 derives it from the length of the input. [default: the run's]",
+    ),
+    "no_repeat_ngram": click.option(
+        "--no-repeat-ngram", type=click.IntRange(0), help="Output no n-gram of N tokens twice. [default: the run's]"
+    ),
+    "beam_groups": click.option(
+        "--beam-groups", type=click.IntRange(1),
+        help="Diverse beam search: divide the beam into so many groups that avoid each other's tokens. Must divide "
+        "--beam. [default: the run's]",
+    ),
+    "diversity_penalty": click.option(
+        "--diversity-penalty", type=click.FloatRange(0.0),
+        help="With --beam-groups: what each use of a token by an earlier group costs. [default: the run's]",
+    ),
+}  # fmt: skip
+CONSTRAINT_OPTIONS = {
+    "prefix": click.option("--prefix", help="Every output begins with this text."),
+    "forbid": click.option(
+        "--forbid", multiple=True, help="No output contains this text, not even inside words. May be repeated."
+    ),
+    "require": click.option("--require", multiple=True, help="Every output contains this phrase. May be repeated."),
+    "pattern": click.option("--pattern", help="Every output matches this regular expression as a whole."),
+    "allow": click.option("--allow", metavar="FILE", help="Every output is one of the lines of FILE."),
+    "terminology": click.option(
+        "--terminology", metavar="FILE",
+        help="Source and target terms, tab-separated: if an input contains the first, its output contains the second.",
+    ),
+    "placeholders": click.option(
+        "--placeholders", is_flag=True, help="Copy tags, {variables} and addresses of the input to the output."
+    ),
+}  # fmt: skip
+METHOD_OPTIONS = {
+    "sample": click.option("--sample", is_flag=True, help="Draw each output at random from the model's distribution."),
     "temperature": click.option(
         "--temperature", type=click.FloatRange(0.0, min_open=True),
-        help="For --sample and --mbr: draw from p^(1/temperature). Above 1 is more varied. [default: 1]",
+        help="With --sample and --mbr: sample from p^(1/temperature). Above 1 is more varied. [default: 1]",
     ),
     "top_k": click.option(
-        "--top-k", type=click.IntRange(1), help="For --sample and --mbr: draw among so many most probable tokens."
+        "--top-k", type=click.IntRange(1), help="With --sample and --mbr: sample among the K most probable tokens."
     ),
     "top_p": click.option(
         "--top-p", type=click.FloatRange(0.0, 1.0, min_open=True),
-        help="For --sample and --mbr: draw among the fewest tokens that together have this probability.",
+        help="With --sample and --mbr: sample among the fewest tokens whose probabilities sum to P.",
     ),
     "seed": click.option(
-        "--seed", type=int,
-        help="For --sample and --mbr: other seeds, other outputs; equal inputs draw equally. [default: 0]",
+        "--seed", type=int, help="With --sample and --mbr: random seed; equal inputs get equal outputs. [default: 0]"
     ),
     "mbr": click.option(
         "--mbr", type=click.IntRange(2), metavar="SAMPLES",
-        help="Minimum Bayes risk: draw so many outputs and take the one most like the others.",
+        help="Minimum Bayes risk decoding: draw so many samples and output the one most like the others.",
     ),
     "mbr_metric": click.option(
-        "--mbr-metric", cls=MetricOption, help="Which metric compares outputs: COSTS. [default: chrf]"
-    ),
-    "ensemble": click.option(
-        "--ensemble", "ensemble", multiple=True, metavar="RUN",
-        help="Average with this run, of any architecture but with the same vocabularies; may be repeated.",
-    ),
-    "average": click.option(
-        "--average", type=click.Choice(["probability", "log"]),
-        help="How runs are averaged: mean of probabilities or of their logarithms. [default: probability]",
-    ),
-    "rerank": click.option(
-        "--rerank", metavar="RUN", multiple=True,
-        help="Sort the --beam outputs anew by how well this run, trained from target to source, leads back; or, if it "
-        "is a language model of the target, by how well they read. May be repeated.",
-    ),
-    "rerank_weight": click.option(
-        "--rerank-weight", type=float, multiple=True,
-        help="Score = own + weight × that of the --rerank run, each a mean a token; one for each. [default: 1]",
-    ),
-    "rerank_tag": click.option(
-        "--rerank-tag", metavar="TAG", help="What the --rerank run shall write, where it learned several languages."
+        "--mbr-metric", cls=MetricOption, help="With --mbr: the metric of likeness: COSTS. [default: chrf]"
     ),
     "draft": click.option(
         "--draft", metavar="RUN",
-        help="Greedy search in fewer calls: this small run with the same vocabularies proposes, the large one checks.",
+        help="Speculative greedy decoding: this small run with the same vocabularies proposes tokens, RUN checks them.",
     ),
     "draft_tokens": click.option(
-        "--draft-tokens", type=click.IntRange(1), help="Tokens the draft proposes at a time. [default: 4]"
+        "--draft-tokens", type=click.IntRange(1), help="With --draft: tokens proposed at a time. [default: 4]"
+    ),
+    "exhaustive": click.option(
+        "--exhaustive", type=click.IntRange(0), metavar="LENGTH",
+        help="Score every output of up to LENGTH tokens: exact, for small vocabularies. --json adds probability.",
+    ),
+    "shortlist": click.option(
+        "--shortlist", metavar="FILE",
+        help="Output only target tokens that are likely for the source: a FILE of dragoman shortlist, or auto for the "
+        "run's own. Faster with a large vocabulary.",
     ),
     "decoding_mode": click.option(
         "--decoding-mode", type=click.Choice(["ctc", "attention", "joint"]),
@@ -88,200 +165,237 @@ DECODING = {
     ),
     "ctc_weight": click.option(
         "--ctc-weight", type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
-        help="With --decoding-mode joint: the share of CTC in the score. [default: 0.3]",
+        help="With --decoding-mode joint: weight of CTC in the score. [default: 0.3]",
     ),
     "language_model": click.option(
         "--language-model", metavar="FILE|RUN",
-        help="Help CTC's search by n-grams of the tokens of a text file, or by a run of language-model with the same "
-        "vocabulary.",
+        help="Shallow fusion in CTC search: n-grams of a text file, or a language-model run with the same vocabulary.",
     ),
     "language_model_weight": click.option(
         "--language-model-weight", type=click.FloatRange(0.0, min_open=True),
-        help="What log p of the language model counts. [default: 0.3]",
+        help="With --language-model: weight of its log-probability. [default: 0.3]",
     ),
     "language_model_bonus": click.option(
-        "--language-model-bonus", type=float, help="What every token written is given beside. [default: 0]"
+        "--language-model-bonus", type=float, help="With --language-model: bonus for every output token. [default: 0]"
     ),
     "language_model_order": click.option(
-        "--language-model-order", type=click.IntRange(1), help="The n of n-grams of a text file. [default: 5]"
-    ),
-    "exhaustive": click.option(
-        "--exhaustive", type=click.IntRange(0), metavar="LENGTH",
-        help="Look at every output of up to so many tokens: exact, for small vocabularies; predict --json "
-        "adds probability.",
-    ),
-    "shortlist": click.option(
-        "--shortlist", metavar="FILE",
-        help="Write only target tokens that the source's tokens are likely to need: a FILE of dragoman shortlist, or "
-        "auto, the run's own. Faster with a large vocabulary.",
+        "--language-model-order", type=click.IntRange(1),
+        help="With --language-model FILE: n of the n-grams. [default: 5]",
     ),
 }  # fmt: skip
-
-
-def engine_options(function: Any) -> Any:
-    """Adds the choice of what searches."""
-    engine = click.option(
+MODEL_OPTIONS = {
+    "ensemble": click.option(
+        "--ensemble", multiple=True, metavar="RUN",
+        help="Average with this run, of any architecture but with the same vocabularies. May be repeated.",
+    ),
+    "average": click.option(
+        "--average", type=click.Choice(["probability", "log"]),
+        help="With --ensemble: average probabilities or their logarithms. [default: probability]",
+    ),
+    "rerank": click.option(
+        "--rerank", metavar="RUN", multiple=True,
+        help="Rerank the --beam outputs by this run: one trained from target to source, or a language model of the "
+        "target. May be repeated.",
+    ),
+    "rerank_weight": click.option(
+        "--rerank-weight", type=float, multiple=True,
+        help="Score = own + weight × that of the --rerank run, both means per token; one for each. [default: 1]",
+    ),
+    "rerank_tag": click.option("--rerank-tag", metavar="TAG", help="Tag for a --rerank run trained with several tags."),
+    "engine": click.option(
         "--engine", type=click.Choice(["auto", "torch", "ctranslate2"]), default="auto", show_default=True,
-        help="What searches. ctranslate2 (dragoman[fast]) is several times faster on a CPU; auto takes it where it "
-        "gives the same text.",
-    )  # fmt: skip
-    precision = click.option(
+        help="ctranslate2 (dragoman[fast]) is faster on a CPU; auto uses it where it gives the same text.",
+    ),
+    "precision": click.option(
         "--precision", type=click.Choice(["float32", "bfloat16", "int8"]), default="float32", show_default=True,
-        help="Of the numbers: bfloat16 on a GPU and int8 with ctranslate2 are faster; the text may differ a little.",
-    )  # fmt: skip
-    return engine(precision(function))
-
-
-def decoding_options(function: Any) -> Any:
-    """Adds the options of decoding to a command, which gets them as one table, `how`."""
-
-    @functools.wraps(function)
-    def gathered(**given: Any) -> Any:
-        how = {name: given.pop(name) for name in DECODING}
-        return function(how=how, **given)
-
-    for option in reversed(DECODING.values()):
-        gathered = option(gathered)
-    return gathered
-
-
-tag_option = click.option(
-    "--tag", help="What to write, such as de, where one model learned several languages; dragoman info shows which."
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
-beam_option = click.option(
-    "--beam", type=click.IntRange(1), help="Hypotheses kept side by side; 1 is greedy. [default: the run's]"
-)
-length_penalty_option = click.option(
-    "--length-penalty", type=click.FloatRange(0.0), help="Rank hypotheses by Σ log p / t^penalty. [default: the run's]"
-)
-# Each is named as the setting of search that it sets.
-SEARCH_OPTIONS = {
-    "normalisation": click.option(
-        "--normalisation", type=click.Choice(["power", "gnmt", "none"]),
-        help="Divide Σ log p by t^penalty, ((5 + t) / 6)^penalty, or nothing. [default: the run's]",
-    ),
-    "coverage_penalty": click.option(
-        "--coverage-penalty", type=click.FloatRange(0.0),
-        help="What an output leaves unread of its source costs this much; needs attention. [default: the run's]",
-    ),
-    "stop": click.option(
-        "--stop", type=click.Choice(["complete", "certain"]),
-        help="Stop when as many outputs as the beam are complete, or when no open one can win. [default: the run's]",
-    ),
-    "min_length": click.option(
-        "--min-length", type=click.IntRange(0),
-        help="Fewest tokens of an output, if its length limit allows it. [default: the run's]",
-    ),
-    "max_length": click.option(
-        "--max-length", type=click.IntRange(0),
-        help="Most tokens of an output; 0 follows the length of the input. [default: the run's]",
-    ),
-    "no_repeat_ngram": click.option(
-        "--no-repeat-ngram", type=click.IntRange(0), help="Write no N tokens in a row twice. [default: the run's]"
-    ),
-    "beam_groups": click.option(
-        "--beam-groups", type=click.IntRange(1),
-        help="Divide the beam into so many groups that keep away from each other's tokens, for an --n-best that "
-        "differs; divides --beam. [default: the run's]",
-    ),
-    "diversity_penalty": click.option(
-        "--diversity-penalty", type=click.FloatRange(0.0),
-        help="With --beam-groups: what each use of a token by an earlier group costs. [default: the run's]",
+        help="bfloat16 on a GPU and int8 with ctranslate2 are faster; texts may differ a little.",
     ),
 }  # fmt: skip
-CONTROL_OPTIONS = (
-    click.option("--prefix", help="Every output begins with this text."),
-    click.option("--forbid", multiple=True, help="No output holds this text, inside words either. Repeat for more."),
-    click.option("--require", multiple=True, help="Every output holds this phrase. Repeat for more."),
-    click.option("--pattern", help="Every output matches this regular expression as a whole."),
-    click.option("--allow", metavar="FILE", help="Every output is one of the lines of FILE."),
-    click.option(
-        "--terminology", metavar="FILE",
-        help="Source and target terms, tab-separated: where an input has the first, its output holds the second.",
-    ),
-    click.option(
-        "--placeholders", is_flag=True, help="Keep tags, {variables}, addresses of an input, each as often as it comes."
-    ),
-)  # fmt: skip
+# Every decoding option, by the name of its argument; `build_options` turns the arguments into DecodingOptions.
+DECODING = {
+    **SEARCH_OPTIONS,
+    "batch_size": batch_size_option,
+    "tag": tag_option,
+    **CONSTRAINT_OPTIONS,
+    **METHOD_OPTIONS,
+    **MODEL_OPTIONS,
+}
+decoding_options = options(DECODING.values())
+
+METHODS = {
+    "sample": "--sample",
+    "mbr": "--mbr",
+    "draft": "--draft",
+    "exhaustive": "--exhaustive",
+    "shortlist": "--shortlist",
+}
+SAMPLING = ("temperature", "top_k", "top_p", "seed")
+# Options that have an effect only with another one.
+NEEDS = {
+    **dict.fromkeys(SAMPLING, ("sample", "mbr")),
+    "mbr_metric": ("mbr",),
+    "draft_tokens": ("draft",),
+    "average": ("ensemble",),
+    "rerank_weight": ("rerank",),
+    "rerank_tag": ("rerank",),
+    "ctc_weight": ("decoding_mode",),
+    "language_model_weight": ("language_model",),
+    "language_model_bonus": ("language_model",),
+    "language_model_order": ("language_model",),
+}
 
 
-def options(several: Iterable[Any]) -> Callable[[Function], Function]:
-    """Several options of a command, in this order in its help."""
+def build_options(given: Mapping[str, Any], *, n_best: int = 1, scores: bool = True) -> DecodingOptions:
+    """The decoding options among the arguments of a command, checked."""
+    from dragoman.decoding.options import DecodingOptions
 
-    def add(function: Function) -> Function:
-        for option in reversed(tuple(several)):
-            function = option(function)
-        return function
+    constraints = constraint_values(given)
+    typed = {
+        name: given[name] for name in DECODING if not (given[name] is None or given[name] is False or given[name] == ())
+    }
+    check_combination(typed)
+    plain = (*SEARCH_OPTIONS, "batch_size", "tag", "ensemble", "average", "engine", "precision")
+    return DecodingOptions(
+        **{name: typed[name] for name in plain if name in typed},
+        **constraints,
+        method=method_of(typed),
+        rerank=rerank_models(typed),
+        n_best=n_best,
+        scores=scores,
+    )
 
-    return add
+
+def flag(name: str) -> str:
+    """The option with this argument name, as a user types it."""
+    return f"--{name.replace('_', '-')}"
 
 
-def search_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """The settings of search among the arguments of a command, as far as they were given."""
-    return {name: given[name] for name in SEARCH_OPTIONS if given.get(name) is not None}
+def check_combination(typed: Mapping[str, Any]) -> None:
+    """Raise an error for options that exclude each other or have no effect."""
+    methods = [METHODS[name] for name in METHODS if name in typed]
+    if len(methods) > 1:
+        raise ConfigError(f"found {' and '.join(methods)}, expected one of them")
+    for name, needed in NEEDS.items():
+        if name in typed and not typed.keys() & set(needed):
+            raise ConfigError(f"{flag(name)} needs {' or '.join(map(flag, needed))}")
+    if methods and "beam" in typed and not typed.keys() & {"rerank", "shortlist"}:
+        raise ConfigError(f"found --beam and {methods[0]}, expected one of them")
+    transcribing = [flag(name) for name in ("decoding_mode", "language_model") if name in typed]
+    if methods and transcribing:
+        raise ConfigError(f"found {methods[0]} and {transcribing[0]}, expected one of them")
+    if "ctc_weight" in typed and typed["decoding_mode"] != "joint":
+        raise ConfigError(f"--ctc-weight needs --decoding-mode joint, found --decoding-mode {typed['decoding_mode']}")
+    if typed.get("decoding_mode") == "attention" and "language_model" in typed:
+        raise ConfigError("--language-model helps CTC, found --decoding-mode attention; expected ctc or joint")
 
 
-def control_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """What is asked of every output among the arguments of a command, with the files it names read."""
+def method_of(typed: Mapping[str, Any]) -> Method | Draft | ShortlistFile | CTCDecoding | None:
+    """The decoding method that options name; None: greedy or beam search."""
+    from dragoman.config import settings
+    from dragoman.decoding.exhaustive import Exhaustive
+    from dragoman.decoding.mbr import MinimumBayesRisk
+    from dragoman.decoding.options import CTCDecoding, Draft, LanguageModelFusion, ShortlistFile
+    from dragoman.decoding.sampling import Sampling
+
+    sampling = settings.build(Sampling, {name: typed[name] for name in SAMPLING if name in typed})
+    if "sample" in typed:
+        return sampling
+    if "mbr" in typed:
+        return MinimumBayesRisk(typed["mbr"], typed.get("mbr_metric", "chrf"), sampling)
+    if "exhaustive" in typed:
+        return Exhaustive(typed["exhaustive"])
+    if "draft" in typed:
+        return Draft(typed["draft"], typed.get("draft_tokens", 4))
+    if "shortlist" in typed:
+        return ShortlistFile(typed["shortlist"])
+    if not typed.keys() & {"decoding_mode", "language_model"}:
+        return None
+    fusion = None
+    if "language_model" in typed:
+        weight, bonus = typed.get("language_model_weight", 0.3), typed.get("language_model_bonus", 0.0)
+        fusion = LanguageModelFusion(typed["language_model"], weight, bonus, typed.get("language_model_order"))
+    return CTCDecoding(typed.get("decoding_mode", "ctc"), typed.get("ctc_weight", 0.3), fusion)
+
+
+def rerank_models(typed: Mapping[str, Any]) -> tuple[RerankModel, ...]:
+    """The runs of --rerank with their weights; of several, those that are language models take no tag."""
+    from dragoman.decoding.options import RerankModel
+    from dragoman.runs import Run
+
+    runs, weights, tag = typed.get("rerank", ()), typed.get("rerank_weight", ()), typed.get("rerank_tag")
+    if weights and len(weights) != len(runs):
+        raise ConfigError(
+            f"found {len(runs)} times --rerank and {len(weights)} times --rerank-weight, expected one for each or none"
+        )
+    return tuple(
+        RerankModel(run, weight, tag if tag is None or len(runs) == 1 or not Run(run).task.is_language_model else None)
+        for run, weight in zip(runs, weights or [1.0] * len(runs), strict=True)
+    )
+
+
+def constraint_values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The constraints among the arguments of a command, with the files they name read."""
     from dragoman.data.readers.lines import read_lines
     from dragoman.decoding.constraints.source import Terminology
 
-    table = {name: given[name] for name in ("prefix", "pattern", "placeholders")}
-    table |= {name: list(given[name]) for name in ("forbid", "require")}
-    for name in ("forbid", "require"):  # twice the same does not ask for two of them: better to say so
-        if twice := next((one for one in table[name] if table[name].count(one) > 1), None):
+    values: dict[str, Any] = {name: given[name] for name in ("prefix", "pattern", "placeholders")}
+    for name in ("forbid", "require"):
+        phrases = list(given[name])
+        if twice := next((phrase for phrase in phrases if phrases.count(phrase) > 1), None):
             raise DataError(f"--{name}: found '{twice}' twice, expected each phrase once")
+        values[name] = phrases or None
     for name in ("prefix", "pattern"):
-        if table[name] == "":
+        if values[name] == "":
             raise DataError(f"--{name}: found nothing, expected text")
-    table["allow"] = None if given["allow"] is None else list(read_lines(given["allow"]))
-    if table["allow"] == []:
-        raise DataError(f"{given['allow']}: found no line, expected the outputs that are allowed, one a line")
-    table["terminology"] = None if given["terminology"] is None else Terminology.read(given["terminology"])
-    return table
+    if given["allow"] is not None:
+        values["allow"] = list(read_lines(given["allow"]))
+        if not values["allow"]:
+            raise DataError(f"{given['allow']}: found no line, expected the allowed outputs, one per line")
+    if given["terminology"] is not None:
+        values["terminology"] = Terminology.read(given["terminology"])
+    return values
 
+
+# ---------------------------------------------------------------------- scoring
 
 metric_option = click.option(
     "--metric", "metrics", cls=MetricOption, multiple=True, metavar="NAME",
-    help="METRICS or all; may be given several times. [default: those for any text and language]",
-)  # fmt: skip
-evaluation_metric_option = click.option(
-    "--metric", "metrics", cls=MetricOption, multiple=True, metavar="NAME",
-    help="METRICS or all; labels, numbers and tags have metrics of their own; may be given several times. "
-    "[default: those usual for the task]",
+    help="METRICS or all; may be repeated. [default: those for any text and language]",
 )  # fmt: skip
 units_option = click.option(
     "--units", type=click.Choice(["words", "phonemes"]), default="words", show_default=True,
     help="What the space-separated symbols are; phonemes print PER, and WER by whole lines.",
 )  # fmt: skip
 draws_option = click.option(
-    "--draws", type=click.IntRange(10), default=1000, show_default=True, help="Draws of intervals and p-values."
+    "--draws", type=click.IntRange(10), default=1000, show_default=True, help="Draws of the bootstrap and of p-values."
 )
 seed_option = click.option(
     "--seed", "--draws-seed", "seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the draws."
 )
-# Next to options of decoding, where --seed is that of the outputs; without a default, so that idle ones are noticed.
-INTERVAL_OPTIONS = (
-    click.option("--intervals", is_flag=True, help="Add 95 % confidence intervals, by bootstrap over segments."),
-    click.option("--draws", type=click.IntRange(10), help="Draws of --intervals. [default: 1000]"),
-    click.option("--draws-seed", type=click.IntRange(0), help="Seed of the draws of --intervals. [default: 1]"),
-)
+# Of `evaluate`, where --seed is that of sampled outputs. Without defaults, so that options without effect are noticed.
+EVALUATION_OPTIONS = {
+    "metrics": click.option(
+        "--metric", "metrics", cls=MetricOption, multiple=True, metavar="NAME",
+        help="METRICS or all; labels, numbers and tags have metrics of their own; may be repeated. [default: those "
+        "usual for the task]",
+    ),
+    "intervals": click.option(
+        "--intervals", is_flag=True, help="Add 95 % confidence intervals, by bootstrap over segments."
+    ),
+    "draws": click.option("--draws", type=click.IntRange(10), help="With --intervals: draws. [default: 1000]"),
+    "draws_seed": click.option(
+        "--draws-seed", type=click.IntRange(0), help="With --intervals: seed of the draws. [default: 1]"
+    ),
+    "skip_unreadable": skip_unreadable_option,
+}  # fmt: skip
 
 
-def interval_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """What was said of intervals among the arguments of a command."""
-    table = {name: given[name] for name in ("draws", "draws_seed") if given[name] is not None}
-    if table and not given["intervals"]:
-        raise DataError(f"--{next(iter(table)).replace('_', '-')} needs --intervals")
-    return {"intervals": given["intervals"], **table}
+def build_evaluation(given: Mapping[str, Any]) -> EvaluationOptions:
+    """The options of an evaluation among the arguments of a command, checked."""
+    from dragoman.inference.evaluation import EvaluationOptions
 
-
-# For runs that read recordings or pictures.
-skip_unreadable_option = click.option(
-    "--skip-unreadable", is_flag=True, help="Leave out and count recordings or pictures that cannot be read."
-)
-media_option = click.option(
-    "--media", metavar="PLACE", help="Folder or archive that the files of a manifest are in. [default: the run's]"
-)
+    typed = {name: given[name] for name in EVALUATION_OPTIONS if given[name] is not None}
+    for name in ("draws", "draws_seed"):
+        if name in typed and not typed["intervals"]:
+            raise DataError(f"{flag(name)} needs --intervals")
+    return EvaluationOptions(**typed)

@@ -2,191 +2,209 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.commands.labels import predict_directly
-from dragoman.commands.media import caller, files_only, locations, noted, reads_files, tell_left_out
+from dragoman.commands.labels import predict_labels
+from dragoman.commands.media import (
+    check_media_options,
+    input_locations,
+    line_names,
+    print_unreadable,
+    printable,
+    reads_files,
+)
 from dragoman.commands.options import (
-    CONTROL_OPTIONS,
-    SEARCH_OPTIONS,
-    beam_option,
-    control_settings,
+    build_options,
     decoding_options,
     device_option,
-    engine_options,
-    length_penalty_option,
     media_option,
-    options,
-    search_settings,
     skip_unreadable_option,
-    tag_option,
 )
-from dragoman.commands.printing import as_utf8, tell_saved
+from dragoman.commands.printing import as_utf8, print_draft_savings
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.errors import DataError, RunError
+
+if TYPE_CHECKING:
+    from dragoman.data.examples import Fault
+    from dragoman.decoding.constraints.spec import ConstrainedInput
+    from dragoman.decoding.options import DecodingOptions
+    from dragoman.inference.inputs import StreamOptions
+    from dragoman.inference.prediction import Prediction
+    from dragoman.runs import Run
 
 
 @click.command()
 @click.argument("run")
 @click.argument("file", required=False)
-@beam_option
-@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs at a time.")
-@length_penalty_option
-@options(SEARCH_OPTIONS.values())
-@options(CONTROL_OPTIONS)
-@click.option("--beam-trace", metavar="FILE", help="Write all that the search looked at: one JSON object an input.")
-@tag_option
 @click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One object a line: text, score, tokens, token_scores; source where it is a file.",
-)
-@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs an input; needs --json.")
+    "--json", "as_json", is_flag=True,
+    help="One object per line: text, score, tokens, token_scores; also source where it is a file.",
+)  # fmt: skip
+@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs per input; needs --json.")
+@decoding_options
+@click.option("--beam-trace", metavar="FILE", help="Write all that the search ranked: one JSON object per input.")
 @skip_unreadable_option
 @media_option
 @device_option
-@engine_options
-@decoding_options
 def predict(
     run: str,
     file: str | None,
-    beam: int | None,
-    batch_size: int,
-    length_penalty: float | None,
-    tag: str | None,
     as_json: bool,
-    n_best: int,
+    beam_trace: str | None,
     skip_unreadable: bool,
     media: str | None,
     device: str,
-    engine: str,
-    precision: str,
-    beam_trace: str | None,
-    how: dict[str, Any],
     **given: Any,
 ) -> None:
     """Predict one output line for every input line.
 
     \b
     dragoman predict runs/my input.txt > output.txt
-    echo "a line" | dragoman predict runs/my --beam 1                the fastest way
-    dragoman predict runs/my input.txt --json --n-best 3             with scores and runners-up
-    dragoman predict runs/my input.txt --require ship --forbid boat  what outputs must and must not hold
+    echo "a line" | dragoman predict runs/my --beam 1                greedy search: the fastest way
+    dragoman predict runs/my input.txt --json --n-best 3             with scores and alternatives
+    dragoman predict runs/my input.txt --require ship --forbid boat  constrain the outputs
     dragoman predict runs/my input.txt --terminology terms.tsv --placeholders
     dragoman predict runs/my input.txt --sample --temperature 0.7 --seed 2
     dragoman predict runs/my input.txt --ensemble runs/other --ensemble runs/third
 
-    Reads FILE (also .gz and .zst) or standard input. Empty lines stay empty. The output does not depend on the
-    batch size or on the order of the lines.
+    FILE may be .gz or .zst; without FILE, predict reads standard input. Empty lines stay empty. The output does not
+    depend on the batch size or on the order of the lines.
 
-    The lines of a FILE.jsonl are objects with "source" and, for this line alone, "prefix", "forbid", "require",
-    "allow" or "pattern"; they go before the options of these names.
+    Each line of a FILE.jsonl is an object with "source" and, for this line alone, "prefix", "forbid", "require",
+    "allow" or "pattern", which replace the options of these names.
 
-    A run that classifies, regresses or tags answers every line at once: two texts have a tab between them, words and
-    the numbers of a series spaces. --json adds probabilities; options of search are refused, and an object has "source"
-    alone.
+    A run that classifies, regresses or tags needs no search: options of the search are errors, and --json adds
+    probabilities. Separate two texts by a tab, and words or the numbers of a series by spaces.
 
     A run that transcribes or captions reads files: FILE is a recording or picture, a folder or archive of them, a
-    manifest (.tsv, .jsonl) as for training, or a list of locations, one a line ("page.tar.gz::7.png" is in an archive).
-    Of a folder or archive the recordings (or pictures) are read in sorted order of their names, other files are passed
-    over and counted. Plain output has one line a file in that order; --json names every file as "source".
+    manifest (.tsv, .jsonl) as for training, or a list of paths, one per line ("page.tar.gz::7.png" is inside an
+    archive). In a folder or archive predict reads the recordings (or pictures) sorted by name, and counts the other
+    files. The output has one line per file in that order; --json names the file as "source".
     """
-    typed = file in (None, "-")
-    if typed and sys.stdin is None:
-        raise DataError("standard input is closed: name a FILE, or send lines")
     from dragoman.runs import Run
 
+    if file in (None, "-") and sys.stdin is None:
+        raise DataError("standard input is closed: name a FILE, or send lines")
     opened = Run(run)
     if opened.task.is_language_model:
-        raise RunError(
-            f"{run}: found a language model, which answers nothing; go on with texts: dragoman complete {run}"
-        )
-    files_only(opened, skip_unreadable, media)
+        raise RunError(f"{run}: this run is a language model; use `dragoman complete`")
+    check_media_options(opened, skip_unreadable, media)
     if opened.task.head_decoder is not None:
-        predict_directly(opened, file, batch_size, as_json, device)
+        predict_labels(opened, file, given["batch_size"], as_json, device)
         return
+    n_best = given["n_best"]
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
-    from dragoman.data.readers.lines import is_jsonl, read_lines
-    from dragoman.decoding.constraints.spec import ConstrainedInput, input_from_json, parse_constraints
-    from dragoman.inference.companions import asked_how
-    from dragoman.inference.predictor import WINDOW
+    options = build_options(given, n_best=n_best, scores=as_json)
+    inputs = Inputs(opened, file, media, skip_unreadable)
+    write_predictions(inputs, options, beam_trace, as_json, device)
 
-    named = locations(opened, file, media) if reads_files(opened) else None
-    lines = read_lines(file) if named is None else named
-    asked = control_settings(given)
-    constraints = parse_constraints(asked, "options")
-    if beam_trace is not None:
-        from dragoman.files import check_writable
 
-        check_writable(beam_trace)
-    predictor, decoding = asked_how(run, device, how, beam, engine, precision)
-    as_utf8()
-    if not as_json:
-        predictor.temperature = None  # plain output has no room for confidences: do not work them out
-        predictor.tells_scores = False
-    if reads_files(opened) and file is not None and not typed:
-        predictor.called = caller(opened, file)
-    left_out: dict[str, Any] = {}  # by place
-    if skip_unreadable:
-        predictor.unreadable = lambda fault: left_out.update({fault.location: fault})
-    objects = named is None and is_jsonl(file)
-    sources: deque[str] = deque()  # of files, as far as they are read and not yet answered
-    if as_json and reads_files(opened):
-        lines = noted(lines, sources)
-    texts = (
-        input_from_json(line, f"{file}:{number}", constraints)
-        if objects and line.strip()
-        else ConstrainedInput(line, constraints)
-        for number, line in enumerate(lines, 1)
-    )
-    conversation = typed and sys.stdin.isatty()  # a person waits for an answer to every line
-    with contextlib.ExitStack() as stack:
-        traced = None if beam_trace is None else stack.enter_context(Path(beam_trace).open("w", encoding="utf-8"))
-        progress = None
-        if sys.stderr.isatty() and not sys.stdout.isatty() and not conversation:
-            progress = stack.enter_context(
-                progress_bar("lines", None if typed or named is not None else count_lines(file))
-            )
+@dataclass
+class Inputs:
+    """The inputs of a command: lines of a file or of standard input, or files that a run reads."""
 
-        def tell_nodes(text: str, nodes: list[dict[str, Any]]) -> None:
-            print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=traced)
+    run: Run
+    file: str | None
+    media: str | None
+    skip_unreadable: bool
+    unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the name of the input
+    sources: deque[str] = field(default_factory=deque)  # names of files that were read and have no output yet
 
-        predictions = predictor.stream(
-            texts,
-            tag=tag,
-            beam=beam,
-            length_penalty=length_penalty,
-            batch_size=batch_size,
-            n_best=n_best,
-            window=1 if conversation else WINDOW,
-            search=search_settings(given),
-            terminology=asked["terminology"],
-            placeholders=asked["placeholders"],
-            tell=None if traced is None else tell_nodes,
+    def __post_init__(self) -> None:
+        self.typed = self.file in (None, "-")
+        self.interactive = self.typed and sys.stdin.isatty()  # a person waits for the output of every line
+        self.files = reads_files(self.run)
+        self.locations = input_locations(self.run, self.file, self.media) if self.files else None
+        self.input_name = line_names(self.run, str(self.file)) if self.files and not self.typed else "input {}".format
+
+    def texts(self, options: DecodingOptions, keep_names: bool) -> Iterator[ConstrainedInput]:
+        """The inputs with their constraints; with `keep_names` the names of files are remembered in `sources`."""
+        from dragoman.data.readers.lines import is_jsonl, read_lines
+        from dragoman.decoding.constraints.spec import ConstrainedInput, input_from_json
+        from dragoman.inference.inputs import common_constraints
+
+        constraints = common_constraints(options)
+        lines: Iterable[str] = read_lines(self.file) if self.locations is None else self.locations
+        objects = self.locations is None and is_jsonl(self.file)
+
+        def constrained() -> Iterator[ConstrainedInput]:
+            for number, line in enumerate(lines, 1):
+                if keep_names and self.files:
+                    self.sources.append(printable(line))
+                if objects and line.strip():
+                    yield input_from_json(line, f"{self.file}:{number}", constraints)
+                else:
+                    yield ConstrainedInput(line, constraints)
+
+        return constrained()
+
+    def stream_options(self, stack: ExitStack, beam_trace: str | None) -> StreamOptions:
+        """How to read and report; files and the progress bar close with `stack`."""
+        from dragoman.inference.inputs import WINDOW, StreamOptions
+
+        progress = on_trace = None
+        if beam_trace is not None:
+            trace = stack.enter_context(Path(beam_trace).open("w", encoding="utf-8"))  # noqa: SIM115
+
+            def on_trace(text: str, nodes: list[dict[str, Any]]) -> None:
+                print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=trace)
+
+        if sys.stderr.isatty() and not sys.stdout.isatty() and not self.interactive:
+            total = None if self.typed or self.locations is not None else count_lines(self.file)
+            progress = stack.enter_context(progress_bar("lines", total))
+        return StreamOptions(
+            window=1 if self.interactive else WINDOW,
             progress=progress,
-            **decoding,
+            on_trace=on_trace,
+            on_unreadable=(lambda fault: self.unreadable.update({fault.location: fault}))
+            if self.skip_unreadable
+            else None,
+            input_name=self.input_name,
         )
-        for number, prediction in enumerate(predictions, 1):
+
+    def as_json(self, prediction: Prediction, number: int, probability: bool) -> str:
+        """The JSON object of the prediction of the input with this number."""
+        table: dict[str, Any] = {"source": self.sources.popleft()} if self.sources else {}
+        table |= prediction.as_table(probability=probability)
+        if fault := self.unreadable.get(self.input_name(number)):
+            table["unreadable"] = fault.detail  # tells an unreadable file from an empty output
+        return json.dumps(table, ensure_ascii=False)
+
+
+def write_predictions(
+    inputs: Inputs, options: DecodingOptions, beam_trace: str | None, as_json: bool, device: str
+) -> None:
+    """Write the predictions of a run to standard output."""
+    from dragoman.decoding.exhaustive import Exhaustive
+    from dragoman.files import check_writable
+    from dragoman.inference.load import load_predictor
+
+    texts = inputs.texts(options, keep_names=as_json)
+    if beam_trace is not None:
+        check_writable(beam_trace)
+    predictor = load_predictor(inputs.run.folder, device, options)
+    as_utf8()
+    probability = isinstance(options.method, Exhaustive)
+    with ExitStack() as stack:
+        stream = inputs.stream_options(stack, beam_trace)
+        for number, prediction in enumerate(predictor.stream(texts, stream=stream), 1):
             if as_json:
-                table = {"source": sources.popleft()} if sources else {}
-                table |= prediction.as_table(probability=how["exhaustive"] is not None)
-                if wrong := left_out.get(predictor.called(number)):
-                    table["unreadable"] = wrong.detail  # an empty text alone might be what was heard
-                text = json.dumps(table, ensure_ascii=False)
-            else:  # a sub-word model can spell any byte; a line must stay a line
-                text = prediction.text.replace("\n", " ").replace("\r", " ")
-            sys.stdout.write(text + "\n")
-            if conversation:
+                line = inputs.as_json(prediction, number, probability)
+            else:  # a sub-word model can output any byte; a line must stay a line
+                line = prediction.text.replace("\n", " ").replace("\r", " ")
+            sys.stdout.write(line + "\n")
+            if inputs.interactive:
                 sys.stdout.flush()
         sys.stdout.flush()
-    tell_saved(decoding)
-    tell_left_out([*left_out.values()], "each has an empty line")
+    print_draft_savings(predictor)
+    print_unreadable([*inputs.unreadable.values()], "each has an empty line")

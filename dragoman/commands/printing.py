@@ -1,22 +1,25 @@
-"""What several commands print, and how."""
+"""Printing that several commands share."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from dragoman.inference.predictor import Predictor
+
 
 def as_utf8() -> None:
-    """Write UTF-8 with bare line feeds whatever the locale: the output is data, not a message."""
+    """Make standard output UTF-8 with bare line feeds in every locale: it is data, not a message."""
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
 
 
-def tell_saved(decoding: dict[str, Any]) -> None:
-    """Say what a draft was good for."""
-    saved = getattr(decoding["method"], "saved", None)
+def print_draft_savings(predictor: Predictor) -> None:
+    """Print how many calls of the large model a draft has saved."""
+    saved = getattr(predictor.method(predictor.defaults), "saved", None)
     if saved is not None:
         click.echo(f"draft: {saved}", err=True)
 
@@ -39,9 +42,9 @@ def print_scores(scores: dict[str, Any], as_json: bool) -> None:
     for unit, kinds in scores.get("errors", {}).items():
         shown = ", ".join(f"{kinds[kind]:,} {kind}" for kind in ("substitutions", "insertions", "deletions"))
         click.echo(f"{unit:<15}{kinds['reference']:>10,}   {shown}")
-    if "too_long" in scores:  # in the words of `check`
+    if "too_long" in scores:
         share = f"of {scores['segments']:,} references ({scores['too_long'] / scores['segments']:.1%})"
-        about = "are too long to be written at all: not in loss, perplexity and token accuracy"
+        about = "are too long for this model to output: not in loss, perplexity and token accuracy"
         click.echo(f"{'too long':<15}{scores['too_long']:>10,}   {share} {about}")
     if "unreadable" in scores:
         click.echo(f"{'unreadable':<15}{scores['unreadable']:>10,}")

@@ -1,4 +1,4 @@
-"""A bar on standard error for what takes long, where a person looks on."""
+"""A progress bar on standard error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = 1 << 20
 
 @contextmanager
 def progress_bar(unit: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Gives a function that is told how many more are done; without a total there is a count but no percentage."""
+    """Yields a function to call with the number of items just done; without a total the bar shows a count alone."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -20,7 +20,7 @@ def progress_bar(unit: str, total: int | None = None) -> Iterator[Callable[[int]
     columns = (state,) if total is None else (BarColumn(), TaskProgressColumn(), state, TimeRemainingColumn())
     whole = "" if total is None else f" of {total:,}"
     started, count = time.monotonic(), 0
-    # Standard output is data: rich must not lead it through its own hands.
+    # Standard output is data: rich must not redirect it.
     bar = Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False)
     with bar:
         task = bar.add_task("", total=total, state=f"0{whole} {unit}")
@@ -35,7 +35,7 @@ def progress_bar(unit: str, total: int | None = None) -> Iterator[Callable[[int]
 
 
 def count_lines(path: str | Path | None) -> int | None:
-    """How many lines a plain file has; None for a stream, and for compressed files, which would be read twice."""
+    """The number of lines of a plain file; None for a stream, and for compressed files, which would be read twice."""
     if path is None or not Path(path).is_file() or Path(path).suffix.lower() in (".gz", ".zst"):
         return None
     count, last = 0, b"\n"

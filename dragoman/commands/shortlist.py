@@ -1,4 +1,4 @@
-"""`dragoman shortlist`: what a run's sources are likely to need of a large vocabulary."""
+"""`dragoman shortlist`: learn which target tokens are likely for each source token."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ from pathlib import Path
 
 import click
 
-from dragoman.commands.labels import searched_only
+from dragoman.commands.labels import require_search
 from dragoman.commands.options import json_option
 
 
 @click.command()
 @click.argument("run")
-@click.option("--likely", type=click.IntRange(1), default=50, show_default=True, help="Translations a source token.")
+@click.option("--likely", type=click.IntRange(1), default=50, show_default=True, help="Translations per source token.")
 @click.option(
-    "--frequent", type=click.IntRange(0), default=500, show_default=True, help="Target tokens that are always listed."
+    "--frequent",
+    type=click.IntRange(0),
+    default=500,
+    show_default=True,
+    help="Frequent tokens in every list.",
 )
 @click.option(
-    "--pairs", type=click.IntRange(1), default=100_000, show_default=True, help="Most training pairs to learn from."
+    "--pairs",
+    type=click.IntRange(1),
+    default=100_000,
+    show_default=True,
+    help="Maximum number of training pairs.",
 )
-@click.option("--output", metavar="FILE", help="Where it goes. [default: shortlist.safetensors in the run folder]")
+@click.option("--output", metavar="FILE", help="File to write. [default: shortlist.safetensors in the run folder]")
 @json_option
 def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | None, as_json: bool) -> None:
-    """Learn which target tokens each source token may need, so that a large vocabulary decodes faster.
+    """Learn which target tokens are likely for each source token, so that a large vocabulary decodes faster.
 
-    Aligns the tokens of the run's training pairs (IBM model 1). A source may then be answered with the likely
-    translations of its tokens, its own tokens and the most frequent target tokens; everything else is not computed.
+    shortlist aligns the tokens of the run's training pairs (IBM model 1). With --shortlist, predict then computes only
+    the likely translations of the source tokens, the source tokens themselves and the most frequent target tokens.
 
     \b
     dragoman shortlist runs/my
@@ -39,7 +47,7 @@ def shortlist(run: str, likely: int, frequent: int, pairs: int, output: str | No
     from dragoman.inference.load import load_predictor
 
     path = Path(run) / NAME if output is None else Path(output)
-    searched_only("shortlist", run, '"translate"')
+    require_search("shortlist", run, '"translate"')
     predictor = load_predictor(run, "cpu", engine="torch")
     shortlist_model(predictor.model)
     check_writable(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -206,3 +206,13 @@ class Collator(NamedTuple):
 
 
 PAIR_COLLATOR = Collator()
+
+
+def batches_by_length(
+    sources: Rows, batch_size: int, collator: Collator = PAIR_COLLATOR
+) -> Iterator[tuple[list[int], Batch]]:
+    """(indices, batch) of sources of like lengths, shortest first; every source is in one batch."""
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    for first in range(0, len(order), batch_size):
+        indices = order[first : first + batch_size]
+        yield indices, collator.collate([sources[index] for index in indices])

@@ -17,7 +17,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.greedy import StopAt, TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.sampling import MAX_ROWS, Sampling, sample_key, token_sampler
-from dragoman.errors import DataError
+from dragoman.errors import ConfigError, DataError
 
 
 class Completion(NamedTuple):
@@ -32,14 +32,17 @@ class Completion(NamedTuple):
 class CompletionOptions:
     """How prompts are continued."""
 
-    max_length: int  # tokens
+    max_length: int = 100  # new tokens
     sampling: Sampling | None = None  # None: greedy
     samples: int = 1  # completions per prompt
     one_line: bool = False  # stop at the end of the line
 
     def __post_init__(self) -> None:
-        assert self.max_length >= 1
-        assert self.sampling is not None or self.samples == 1, "there is one greedy completion"
+        for name in ("max_length", "samples"):
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"{name}: found {value}, expected at least 1")
+        if self.samples > 1 and self.sampling is None:
+            raise ConfigError(f"samples: found {self.samples} without a sampling, expected 1: greedy search gives one")
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
@@ -39,7 +40,7 @@ class Request(NamedTuple):
     limits: Tensor  # (B,) most tokens per source, <eos> included
     config: SearchConfig
     n_best: int  # outputs wanted per source
-    text: Callable[[Sequence[int]], str]  # token ids as text
+    text: Callable[[Sequence[int]], str] = str  # token ids as text
 
     def stepwise(self, method: str) -> Writer:
         """The model, which must write token by token."""
@@ -59,3 +60,15 @@ def distinct(hypotheses: Sequence[Hypothesis], n_best: int) -> list[Hypothesis]:
     """The best hypotheses, each once."""
     once = {one.tokens: one for one in reversed(hypotheses)}
     return sorted(once.values(), key=lambda one: (-one.normalised, one.tokens))[:n_best]
+
+
+@dataclass(frozen=True)
+class WithText:
+    """A method that may compare texts, and the function that turns token ids into text."""
+
+    method: Method
+    text: Callable[[Sequence[int]], str]
+
+    def search(self, request: Request) -> list[list[Hypothesis]]:
+        """As the method does, with its requests able to spell tokens."""
+        return self.method.search(request._replace(text=self.text))

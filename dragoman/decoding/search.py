@@ -1,16 +1,15 @@
-"""Token rows in, hypotheses out: the road that prediction and validation share."""
+"""Batches in, hypotheses out: chooses greedy search, beam search or another method for a model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.data.batch import Batch
-from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.decoding import ctc, length_nat
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
@@ -56,13 +55,13 @@ def search(
     n_best: int = 1,
     *,
     method: Method | None = None,
-    text: Callable[[Sequence[int]], str] = str,
     rules: Sequence[ConstraintAutomaton | None] | None = None,
     trace: Trace | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses for every source of a batch, best first; without a `method` those of greedy or beam search.
+    """The `n_best` hypotheses for every source of a batch, best first; without a `method` by greedy or beam search.
 
-    `text` spells token ids, for methods that compare texts.
+    `ratio` is how many target tokens the training data have for one source token; it bounds the length of an output
+    unless `config.max_length` does. `rules` has the constraints of each source.
     """
     limits = limits_for(batch, config, ratio)
     if rules and not config.max_length:
@@ -76,7 +75,7 @@ def search(
         for name, usual in BEAM_ALONE.items():
             if (value := getattr(config, name)) != usual:
                 raise ConfigError(f"search.{name}: found {value}, which goes with beam search alone; expected {usual}")
-        found = method.search(Request(model, batch, limits, config, n_best, text))
+        found = method.search(Request(model, batch, limits, config, n_best))
     elif isinstance(model, NonAutoregressiveModel):
         check_at_once(config, rules, trace)
         found = at_once(model, batch, limits, config, n_best)
@@ -171,36 +170,3 @@ def in_steps(
             source_mask=batch.source_mask,
             trace=trace,
         )
-
-
-def search_all(
-    model: Writer | NonAutoregressiveModel,
-    sources: Sequence[Sequence[int]],
-    config: SearchConfig,
-    ratio: float,
-    device: torch.device,
-    *,
-    rows: int = 64,
-    n_best: int = 1,
-    method: Method | None = None,
-    text: Callable[[Sequence[int]], str] = str,
-    rules: Sequence[ConstraintAutomaton | None] | None = None,
-    traces: list[Trace | None] | None = None,
-    collator: Collator = PAIR_COLLATOR,
-) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """(place, hypotheses) for many sources, batched by length; each place comes once, in the order of lengths.
-
-    Rules stand in the order of the sources; `traces`, as long as the sources, is filled with a trace for each; `form`
-    says how sources become a batch.
-    """
-    order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
-    for first in range(0, len(order), rows):
-        places = order[first : first + rows]
-        batch = collator.collate([sources[place] for place in places]).to(device)
-        own = None if rules is None else [rules[place] for place in places]
-        trace = None if traces is None else Trace(len(places))
-        found = search(model, batch, config, ratio, n_best, method=method, text=text, rules=own, trace=trace)
-        if traces is not None and trace is not None:
-            for row, place in enumerate(places):
-                traces[place] = trace.of(row)
-        yield from zip(places, found, strict=True)

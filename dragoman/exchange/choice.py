@@ -1,64 +1,154 @@
-"""Who searches for a run: torch, or another engine where that can do what is asked."""
+"""Who searches for a call: torch, or CTranslate2 where it supports every option of the call.
+
+`SUPPORTED` is an allow-list. An option that is not listed there and does not have its default goes to our own search,
+so that a new option never reaches the engine by accident.
+"""
 
 from __future__ import annotations
 
-import copy
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any, NamedTuple
 
 import torch
 
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.methods import Method
+from dragoman.decoding.hypothesis import NEVER_WRITTEN
+from dragoman.decoding.options import DecodingOptions, changed_fields
 from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import ConfigError, RunError
-from dragoman.exchange.engine import Engine, chosen, refusal
+from dragoman.exchange import ctranslate2 as exchange
+from dragoman.exchange.engine import Engine
 from dragoman.runs import Run
 
 TORCH = "torch"
+ENGINES = ("auto", "torch", "ctranslate2")
 
 
-class Choice:
-    """Chooses for every search; the other engine is made when it is first needed, and anew for a shortlist."""
+def chosen(engine: str, precision: str, model: Any, device: torch.device) -> str:
+    """The engine for a model's configuration, "torch" or "ctranslate2"; an error if the one named cannot run it."""
+    precisions = (*exchange.PRECISIONS, "bfloat16")
+    for name, value, expected in (("engine", engine, ENGINES), ("precision", precision, precisions)):
+        if value not in expected:
+            raise ConfigError(f"{name}: found {value!r}, expected one of {', '.join(expected)}")
+    if precision == "bfloat16":
+        if engine == "ctranslate2" or device.type != "cuda":
+            raise ConfigError(
+                f"precision: found 'bfloat16' with engine {engine!r} on device {str(device)!r}, expected engine torch "
+                "on a GPU; float32 goes everywhere"
+            )
+        return TORCH
+    if engine == TORCH or (engine == "auto" and precision == "float32"):
+        if precision != "float32":
+            raise ConfigError(
+                f"precision: found {precision!r}, which only the engine ctranslate2 has, expected float32"
+            )
+        if engine == TORCH or device.type != "cpu" or not exchange.installed() or exchange.obstacles(model):
+            return TORCH
+        return "ctranslate2"
+    if device.type != "cpu":
+        raise ConfigError(f"engine: ctranslate2 runs on the CPU here, found device {str(device)!r}, expected cpu")
+    exchange.package()
+    exchange.check_exportable(model)
+    return "ctranslate2"
+
+
+def required(engine: str, precision: str) -> bool:
+    """Whether the caller insists on the engine, so that a search it cannot do is an error."""
+    return engine == "ctranslate2" or precision == "int8"
+
+
+class Call(NamedTuple):
+    """The search settings and options of a call."""
+
+    config: SearchConfig
+    options: DecodingOptions  # its method is open
+
+    @property
+    def width(self) -> int:
+        """Hypotheses that the search keeps for each source."""
+        return max(self.config.beam, self.options.n_best)
+
+    @property
+    def engine_required(self) -> bool:
+        """Whether a search that the engine cannot do is an error."""
+        return required(self.options.engine, self.options.precision)
+
+
+def always(call: Call) -> bool:
+    """Any value is supported."""
+    return True
+
+
+# For every setting and option: when CTranslate2 supports a value other than the default.
+SUPPORTED: dict[str, Callable[[Call], bool]] = {
+    "beam": always,
+    "length_penalty": always,
+    "normalisation": lambda call: (
+        call.width == 1 or call.config.normalisation != "gnmt" or not call.config.length_penalty
+    ),
+    "stop": lambda call: call.width == 1,
+    "max_length": always,
+    "diversity_penalty": always,  # has an effect with beam_groups alone
+    "n_best": always,
+    # CTranslate2 joins the shortlists of a batch, so that neighbours may change an output: only where it is required.
+    "method": lambda call: isinstance(call.options.method, Shortlist) and call.engine_required,
+    "rerank": always,  # happens after the search
+    "average": always,  # has an effect with an ensemble alone
+    # Inputs that have constraints are known later, and go to our own search one window at a time.
+    **dict.fromkeys(("prefix", "forbid", "require", "allow", "pattern", "terminology", "placeholders"), always),
+    "tag": always,
+    "scores": always,
+    "batch_size": always,
+    "engine": always,
+    "precision": always,
+}
+REASONS: dict[str, Callable[[Call], str]] = {
+    "method": lambda call: f"the method {type(call.options.method).__name__}",
+    "ensemble": lambda call: "an ensemble",
+}
+
+
+def unsupported(call: Call, vocabulary: int, *, constrained: bool = False, traced: bool = False) -> Iterator[str]:
+    """Every reason why CTranslate2 would not give what our own search gives."""
+    searched = {field.name for field in fields(call.config)}  # options of these names are in the settings already
+    for owner, place, skipped in ((call.config, "search.", set()), (call.options, "", searched)):
+        for name in changed_fields(owner):
+            if name not in skipped and not (name in SUPPORTED and SUPPORTED[name](call)):
+                yield REASONS[name](call) if name in REASONS else f"{place}{name} = {getattr(owner, name)!r}"
+    if constrained:
+        yield "prefixes, phrases and other constraints"
+    if traced:
+        yield "a trace of the beam"
+    # In a smaller vocabulary continuations that are never output would enter the beam.
+    if call.width > 1 and vocabulary < 2 * call.width + 1 + len(NEVER_WRITTEN):
+        yield f"a beam of {call.width} over a vocabulary of {vocabulary}"
+
+
+class EngineChoice:
+    """Chooses for every search; the engine is made when it is first needed, and again for each new shortlist."""
 
     def __init__(
         self, run: Run, tokenizers: tuple[Tokenizer, Tokenizer], engine: str, precision: str, device: torch.device
     ) -> None:
         self.run, self.tokenizers, self.precision = run, tokenizers, precision
         self.name = chosen(engine, precision, run.config.model, device)
-        self.insists = engine == "ctranslate2" or precision == "int8"  # a search it cannot do is then an error
+        self.required = required(engine, precision)
         self._made: dict[bool, tuple[Shortlist | None, Engine | None]] = {}  # without a shortlist, and for the last one
 
-    def only_torch(self) -> Choice:
-        """The same run with no other engine."""
-        other = copy.copy(self)
-        other.name, other._made = TORCH, {}
-        return other
-
-    def refusal(
-        self, config: SearchConfig, n_best: int, method: Method | None, *, rules: bool, traced: bool
-    ) -> str | None:
-        """Why torch searches and not the engine; an error where the engine was insisted on. None: the engine does."""
+    def can_search(self, call: Call, *, constrained: bool = False, traced: bool = False) -> bool:
+        """Whether the engine does a search; an error with the reason where it is required and cannot."""
         if self.name == TORCH:
-            return "there is no other engine"
-        listed = isinstance(method, Shortlist) and self.insists
-        size = len(self.tokenizers[1])
-        reason = refusal(config, n_best, size, method=None if listed else method, rules=rules, traced=traced)
-        if reason is not None and self.insists:
+            return False
+        reason = next(unsupported(call, len(self.tokenizers[1]), constrained=constrained, traced=traced), None)
+        if reason is not None and self.required:
             raise ConfigError(f"engine: found ctranslate2, which cannot do {reason}; expected auto or torch")
-        return reason
-
-    def engine_for(
-        self, model: Any, config: SearchConfig, n_best: int, method: Method | None, *, rules: bool, traced: bool
-    ) -> Engine | None:
-        """The engine if it can do what is asked, made if need be; None: torch searches."""
-        if self.refusal(config, n_best, method, rules=rules, traced=traced) is not None:
-            return None
-        return self.engine(model, method if isinstance(method, Shortlist) else None)
+        return reason is None
 
     def engine(self, model: Any, shortlist: Shortlist | None = None) -> Engine | None:
-        """What searches in place of torch for this model of the run; None: nothing does."""
+        """The engine with the weights of a model of the run; None: torch searches."""
         if self.name == TORCH:
             return None
         listed = shortlist is not None
@@ -67,13 +157,13 @@ class Choice:
         return self._made[listed][1]
 
     def _make(self, model: Any, shortlist: Shortlist | None) -> Engine | None:
-        if not all(bool(part.isfinite().all()) for part in model.parameters()):
-            return None  # of broken weights our own search says so
+        if not all(bool(parameter.isfinite().all()) for parameter in model.parameters()):
+            return None  # our own search reports broken weights
         folder = self.run.folder
         try:
             return Engine.of(folder, self.run.weights_path(), model, self.tokenizers, self.precision, shortlist)
         except (OSError, RuntimeError, ValueError) as error:
-            if self.insists:
+            if self.required:
                 raise RunError(f"{folder}: cannot be run by ctranslate2 ({error})") from None
             print(f"{folder}: cannot be run by ctranslate2 ({error}); torch searches", file=sys.stderr)
             return None

@@ -1,13 +1,14 @@
 """Decoding by CTranslate2: the same hypotheses as our own search, several times faster on a CPU.
 
-Its beam search is ours: it looks at the best 2·width continuations, those among the first `width` that end are
-complete, and a source is done when `width` are. It differs in four things:
+Its beam search is ours: it ranks the best 2·width continuations, those among the first `width` that end are
+complete, and a source is done when `width` are. It differs in four points:
 
-- <eos> counts for the length only if it is returned, and may come first only if no least length is set: two options.
-- Without a length penalty it stops early; a penalty of 1e-30 divides by one, and it does not.
-- At the longest length it cuts, where we let hypotheses end: a source that comes so far is left to our own search.
-- Tokens that are never written it would forbid before the softmax and rank by other scores: `with_copies` of the
-  export prevents that. In a tiny vocabulary the copies could enter a wide beam: `refusal` knows.
+- It counts <eos> in the length only if it returns <eos>, and lets <eos> come first only without a minimum length.
+  Two of its options set both as we do.
+- Without a length penalty it stops early. A penalty of 1e-30 divides by one, and it does not stop early.
+- At the maximum length it cuts hypotheses, where we let them end. Our own search takes a source that gets so far.
+- It would forbid tokens that are never output before the softmax, and rank by other scores. `with_copies` in the
+  export prevents that. In a tiny vocabulary the copies could enter a wide beam: `choice.unsupported` checks it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import torch
 
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import limits_of
 from dragoman.decoding.shortlist import Shortlist
@@ -32,65 +33,7 @@ from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2 as exchange
 from dragoman.models.encoder_decoder import EncoderDecoder
 
-EngineName = Literal["auto", "torch", "ctranslate2"]
-ENGINES = ("auto", "torch", "ctranslate2")
 ALMOST_NO_PENALTY = 1e-30
-
-
-def chosen(engine: str, precision: str, model: Any, device: torch.device) -> str:
-    """The engine to use for a model's configuration: "torch" or "ctranslate2"; an error if the one named cannot."""
-    precisions = (*exchange.PRECISIONS, "bfloat16")
-    for name, value, expected in (("engine", engine, ENGINES), ("precision", precision, precisions)):
-        if value not in expected:
-            raise ConfigError(f"{name}: found {value!r}, expected one of {', '.join(expected)}")
-    if precision == "bfloat16":
-        if engine == "ctranslate2" or device.type != "cuda":
-            raise ConfigError(
-                f"precision: found 'bfloat16' with engine {engine!r} on device {str(device)!r}, expected engine torch "
-                "on a GPU; float32 goes everywhere"
-            )
-        return "torch"
-    if engine == "torch" or (engine == "auto" and precision == "float32"):
-        if precision != "float32":
-            raise ConfigError(
-                f"precision: found {precision!r}, which only the engine ctranslate2 has, expected float32"
-            )
-        if engine == "torch" or device.type != "cpu" or not exchange.installed() or exchange.obstacles(model):
-            return "torch"
-        return "ctranslate2"
-    if device.type != "cpu":
-        raise ConfigError(f"engine: ctranslate2 runs on the CPU here, found device {str(device)!r}, expected cpu")
-    exchange.package()
-    exchange.check_exportable(model)
-    return "ctranslate2"
-
-
-def refusal(
-    config: SearchConfig, n_best: int, vocabulary: int, *, method: Any = None, rules: bool = False, traced: bool = False
-) -> str | None:
-    """Why CTranslate2 would not give what our own search gives; None: it would."""
-    width = max(config.beam, n_best)
-    if method is not None:
-        return f"the method {type(method).__name__}"
-    if rules:
-        return "prefixes, phrases and other rules"
-    if traced:
-        return "a trace of the beam"
-    for name in ("coverage_penalty", "no_repeat_ngram", "min_length"):
-        if value := getattr(config, name):
-            return f"search.{name} = {value}"
-    if config.beam_groups > 1:
-        return f"search.beam_groups = {config.beam_groups}"
-    if width == 1:
-        return None
-    if config.stop != "complete":
-        return f"search.stop = {config.stop!r}"
-    if config.normalisation == "gnmt" and config.length_penalty:
-        return "search.normalisation = 'gnmt'"
-    # With fewer words continuations that are forbidden would enter the beam.
-    if vocabulary < 2 * width + 1 + len(NEVER_WRITTEN):
-        return f"a beam of {width} over a vocabulary of {vocabulary}"
-    return None
 
 
 @contextmanager
@@ -113,8 +56,17 @@ def mapped(folder: Path, shortlist: Shortlist, source: Tokenizer, target: Tokeni
         yield Path(place)
 
 
+class EngineSearch(NamedTuple):
+    """How the engine searches."""
+
+    config: SearchConfig
+    n_best: int = 1
+    batch_size: int = 64
+    scores: bool = True  # False: hypotheses have tokens alone, and their scores are NaN
+
+
 class Engine:
-    """A run in CTranslate2; one worker a core with one thread each, which is twice as fast as one worker with all."""
+    """A run in CTranslate2, with one worker of one thread per core: twice as fast as one worker with all threads."""
 
     def __init__(
         self, folder: Path, source: Tokenizer, target: Tokenizer, precision: str, workers: int, listed: bool = False
@@ -154,58 +106,51 @@ class Engine:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        limits: Sequence[int],  # most tokens per source, <eos> included
-        config: SearchConfig,
-        *,
-        rows: int,
-        n_best: int,
-        scores: bool = True,
+        self, sources: Sequence[Sequence[int]], limits: Sequence[int], how: EngineSearch
     ) -> Iterator[tuple[int, list[Hypothesis] | None]]:
-        """(place, hypotheses) for many sources; None where our own search must be asked.
+        """(index, hypotheses) for every source; None where our own search must do it.
 
-        Without `scores` hypotheses tell tokens alone: their scores are not a number, as nobody asked for them.
+        `limits` has the maximum number of tokens for each source, <eos> included.
         """
-        order = sorted(range(len(sources)), key=lambda place: -len(sources[place]))  # the longest work is not the last
-        rows = max(1, min(rows, math.ceil(len(order) / self.workers)))
-        decode = self._greedy if max(config.beam, n_best) == 1 else self._beam
+        order = sorted(range(len(sources)), key=lambda index: -len(sources[index]))  # the longest work is not the last
+        batch_size = max(1, min(how.batch_size, math.ceil(len(order) / self.workers)))
+        decode = self._greedy if max(how.config.beam, how.n_best) == 1 else self._beam
         waiting = []
-        for first in range(0, len(order), rows):
-            places = order[first : first + rows]
-            texts = [[self.source[token] for token in sources[place]] for place in places]
-            longest = max(limits[place] for place in places)
-            waiting.append((places, texts, decode(texts, longest, config, scores)))
-        for places, texts, results in waiting:
-            found = results([limits[place] for place in places], n_best)
-            if scores and decode == self._beam:
-                found = self._scored(texts, found, config)
-            yield from zip(places, found, strict=True)
+        for first in range(0, len(order), batch_size):
+            rows = order[first : first + batch_size]
+            texts = [[self.source[token] for token in sources[row]] for row in rows]
+            waiting.append((rows, texts, decode(texts, max(limits[row] for row in rows), how)))
+        for rows, texts, results in waiting:
+            hypotheses = results([limits[row] for row in rows])
+            if how.scores and decode == self._beam:
+                hypotheses = self._scored(texts, hypotheses, how.config)
+            yield from zip(rows, hypotheses, strict=True)
 
-    def _greedy(self, texts: list[list[str]], longest: int, config: SearchConfig, scores: bool) -> Results:
-        parts: list[list[float]] = [[] for _ in texts]
+    def _greedy(self, texts: list[list[str]], max_length: int, how: EngineSearch) -> Results:
+        scores = how.scores
+        token_scores: list[list[float]] = [[] for _ in texts]
 
-        def tell(step: Any) -> bool:
-            parts[step.batch_id].append(step.log_prob)
+        def record(step: Any) -> bool:
+            token_scores[step.batch_id].append(step.log_prob)
             return False
 
-        asked = self.translator.translate_batch(
+        futures = self.translator.translate_batch(
             texts,
             asynchronous=True,
             beam_size=1,
             return_end_token=True,
             max_input_length=0,
-            max_decoding_length=longest,
+            max_decoding_length=max_length,
             min_decoding_length=0,
             use_vmap=self.listed,
             return_scores=scores,
-            callback=tell if scores else None,
+            callback=record if scores else None,
         )
 
-        def results(limits: Sequence[int], n_best: int) -> list[list[Hypothesis] | None]:
+        def results(limits: Sequence[int]) -> list[list[Hypothesis] | None]:
             out: list[list[Hypothesis] | None] = []
-            for row, (one, limit) in enumerate(zip(asked, limits, strict=True)):
-                tokens = [self.ids[name] for name in one.result().hypotheses[0]]
+            for row, (future, limit) in enumerate(zip(futures, limits, strict=True)):
+                tokens = [self.ids[name] for name in future.result().hypotheses[0]]
                 done = len(tokens) <= limit and tokens[-1] == EOS
                 if not done and not scores:
                     tokens = [*tokens[: limit - 1], EOS]  # where our own search lets nothing but <eos> follow
@@ -213,15 +158,15 @@ class Engine:
                 if not done or max(tokens) >= len(self.target):
                     out.append(None)
                 else:
-                    out.append([self._hypothesis(tokens, parts[row] if scores else None, config)])
+                    out.append([self._hypothesis(tokens, token_scores[row] if scores else None, how.config)])
             return out
 
         return results
 
-    def _beam(self, texts: list[list[str]], longest: int, config: SearchConfig, scores: bool) -> Results:
-        width = config.beam
+    def _beam(self, texts: list[list[str]], max_length: int, how: EngineSearch) -> Results:
+        config, width = how.config, how.config.beam
         normalised = config.normalisation == "power" and config.length_penalty
-        asked = self.translator.translate_batch(
+        futures = self.translator.translate_batch(
             texts,
             asynchronous=True,
             beam_size=width,
@@ -229,30 +174,29 @@ class Engine:
             length_penalty=config.length_penalty if normalised else ALMOST_NO_PENALTY,
             return_end_token=True,
             max_input_length=0,
-            max_decoding_length=longest,
+            max_decoding_length=max_length,
             min_decoding_length=0,
             use_vmap=self.listed,
         )
 
-        def results(limits: Sequence[int], n_best: int) -> list[list[Hypothesis] | None]:
+        def results(limits: Sequence[int]) -> list[list[Hypothesis] | None]:
             out: list[list[Hypothesis] | None] = []
-            for one, limit in zip(asked, limits, strict=True):
-                found = one.result()
-                rows = [[self.ids[name] for name in names] for names in found.hypotheses]
+            for future, limit in zip(futures, limits, strict=True):
+                rows = [[self.ids[name] for name in names] for names in future.result().hypotheses]
                 # The last one to be complete says how far the search went.
                 short = all(len(row) < limit and row[-1] == EOS for row in rows)
                 sound = short and max(map(max, rows)) < len(self.target)
-                out.append([self._hypothesis(row, None, config) for row in rows[:n_best]] if sound else None)
+                out.append([self._hypothesis(row, None, config) for row in rows[: how.n_best]] if sound else None)
             return out
 
         return results
 
-    def _hypothesis(self, tokens: Sequence[int], parts: Sequence[float] | None, config: SearchConfig) -> Hypothesis:
-        if parts is None:
+    def _hypothesis(
+        self, tokens: Sequence[int], token_scores: Sequence[float] | None, config: SearchConfig
+    ) -> Hypothesis:
+        if token_scores is None:
             return Hypothesis(tuple(tokens), (), math.nan, math.nan)
-        total = sum(parts)
-        worth = total / Scorer.from_config(config).divisor(len(tokens))
-        return Hypothesis(tuple(tokens), tuple(parts), total, worth)
+        return Scorer.from_config(config).hypothesis(tokens, token_scores)
 
     def _scored(
         self, texts: Sequence[list[str]], found: Sequence[list[Hypothesis] | None], config: SearchConfig
@@ -283,41 +227,30 @@ class Engine:
         return out
 
 
-Results = Callable[[Sequence[int], int], list[list[Hypothesis] | None]]  # limits, n_best → what was found for each row
+Results = Callable[[Sequence[int]], list[list[Hypothesis] | None]]  # limits → hypotheses for each row
 
 
 def search_all(
     engine: Engine,
     model: EncoderDecoder,
     sources: Sequence[Sequence[int]],
-    config: SearchConfig,
     ratio: float,
-    *,
-    rows: int,
-    n_best: int,
-    scores: bool,
-    otherwise: Callable[[list[Sequence[int]]], Iterator[tuple[int, list[Hypothesis]]]],
+    how: EngineSearch,
+    own_search: Callable[[list[Sequence[int]]], Iterator[tuple[int, list[Hypothesis]]]],
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """(place, hypotheses) for many sources, each place once; `otherwise` is asked for those the engine leaves."""
-    limits: list[int] = limits_of(
-        torch.tensor([len(row) + 1 for row in sources]), config, ratio, model.max_positions
-    ).tolist()
+    """(index, hypotheses) for every source; `own_search` does those that the engine leaves."""
+    lengths = torch.tensor([len(row) + 1 for row in sources])
+    limits: list[int] = limits_of(lengths, how.config, ratio, model.max_positions).tolist()
     known = [exchange.positions_of(stack) or math.inf for stack in (model.config.encoder, model.config.decoder)]  # type: ignore[arg-type]
-    fitting = [place for place, row in enumerate(sources) if len(row) + 1 <= known[0] and limits[place] <= known[1]]
+    fitting = [index for index, row in enumerate(sources) if len(row) + 1 <= known[0] and limits[index] <= known[1]]
     left = sorted(set(range(len(sources))) - set(fitting))
-    found = engine.search(
-        [sources[place] for place in fitting],
-        [limits[place] for place in fitting],
-        config,
-        rows=rows,
-        n_best=n_best,
-        scores=scores,
-    )
-    for number, hypotheses in found:
+    for number, hypotheses in engine.search(
+        [sources[index] for index in fitting], [limits[index] for index in fitting], how
+    ):
         if hypotheses is None:
             left.append(fitting[number])
         else:
             yield fitting[number], hypotheses
     if left:
-        for number, hypotheses in otherwise([sources[place] for place in left]):
-            yield left[number], hypotheses
+        for number, found in own_search([sources[index] for index in left]):
+            yield left[number], found

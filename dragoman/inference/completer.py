@@ -1,10 +1,11 @@
-"""Texts gone on with and texts measured, by runs that learned running text."""
+"""Continue prompts and score texts with a language model."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -15,25 +16,26 @@ from dragoman.config import settings
 from dragoman.data.batch import batch_of
 from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
 from dragoman.data.tokenizers.base import EOS, UNK
-from dragoman.decoding.complete import CompletionOptions, complete
+from dragoman.decoding.complete import Completion, CompletionOptions, complete
+from dragoman.decoding.options import replace_from_keywords
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError, RunError
 from dragoman.runs import Run, resolve_device
 from dragoman.scoring.perplexity import TextSize, text_size
 from dragoman.training.validation.lm import text_likelihood
 
-LINES = 10_000  # tokenised at a time
+LINES = 10_000  # tokenised together
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A prompt and what follows it."""
+    """A prompt and its continuation."""
 
     text: str  # the prompt included; lines with "\n" between them
-    score: float  # mean log-probability a token of what follows
-    tokens: tuple[str, ...]  # of what follows, readable
+    score: float  # mean log-probability per new token
+    tokens: tuple[str, ...]  # new tokens, readable
     token_scores: tuple[float, ...]
-    ended: bool  # with the end of its line, where one line was asked for, and not for want of room
+    ended: bool  # with `one_line`: the line ended before the maximum length
 
     def as_json(self) -> str:
         """One JSON object on one line."""
@@ -41,7 +43,7 @@ class Completed:
 
 
 class Completer:
-    """A trained language model, ready to go on with texts and to say how likely they are."""
+    """A trained language model that continues prompts and scores texts."""
 
     def __init__(self, run: Run, device: str = "auto") -> None:
         if not run.task.is_language_model:
@@ -56,51 +58,46 @@ class Completer:
     def complete(
         self,
         prompts: Sequence[str],
+        options: CompletionOptions | None = None,
         *,
-        max_length: int = 100,
-        sampling: Sampling | None = None,
-        samples: int = 1,
-        one_line: bool = False,
         allow_unknown: bool = False,
         batch_size: int = 64,
         first: int = 1,
+        **keywords: Any,
     ) -> list[list[Completed]]:
-        """Of every prompt so many completions of at most `max_length` tokens; without a `sampling` the greedy one.
+        """The completions of every prompt; keywords are fields of `CompletionOptions`.
 
-        An empty prompt begins a new line, "\\n" in a prompt ends one. `one_line` stops where the line ends. What the
-        vocabulary does not have is an error, or with `allow_unknown` read as <unk>. `first` is the number of the first
-        prompt, for messages.
+        An empty prompt begins a new line, and "\\n" in a prompt ends one. A word outside the vocabulary is an error, or
+        with `allow_unknown` read as <unk>. `first` is the number of the first prompt in error messages.
         """
         if isinstance(prompts, str):
             raise TypeError("complete takes a list of prompts; for one prompt write complete([prompt])")
-        for name, value in (("max_length", max_length), ("samples", samples), ("batch_size", batch_size)):
-            if value < 1:
-                raise ConfigError(f"{name}: found {value}, expected at least 1")
-        if samples > 1 and sampling is None:
-            raise ConfigError(
-                f"samples: found {samples} without a sampling, expected 1: the likeliest tokens are one text"
-            )
-        if is_dataclass(sampling):
-            sampling = settings.build(Sampling, settings.as_table(sampling))  # ranges are checked
-        rows = [self.encode(prompt, f"prompt {place}", allow_unknown) for place, prompt in enumerate(prompts, first)]
-        options = CompletionOptions(max_length, sampling, samples, one_line)
-        found = complete(self.model, rows, options, device=self.device, rows=batch_size, first=first)
+        (options,) = replace_from_keywords(keywords, options or CompletionOptions())
+        if batch_size < 1:
+            raise ConfigError(f"batch_size: found {batch_size}, expected at least 1")
+        if options.sampling is not None:  # checks the ranges
+            settings.build(Sampling, settings.as_table(options.sampling))
+        encode = partial(self.encode, allow_unknown=allow_unknown)
+        rows = [encode(prompt, f"prompt {number}") for number, prompt in enumerate(prompts, first)]
+        completions = complete(self.model, rows, options, device=self.device, rows=batch_size, first=first)
         return [
-            [
-                Completed(
-                    self.joined(prompt, row, one.tokens[: -1 if one.ended else None]),
-                    sum(one.token_scores) / len(one.token_scores),
-                    tuple(self.tokenizer.pieces(one.tokens)),
-                    one.token_scores,
-                    one.ended,
-                )
-                for one in several
-            ]
-            for prompt, row, several in zip(prompts, rows, found, strict=True)
+            [self._completed(prompt, row, one) for one in several]
+            for prompt, row, several in zip(prompts, rows, completions, strict=True)
         ]
 
+    def _completed(self, prompt: str, row: Sequence[int], completion: Completion) -> Completed:
+        scores = completion.token_scores
+        new_tokens = completion.tokens[: -1 if completion.ended else None]
+        return Completed(
+            self.joined(prompt, row, new_tokens),
+            sum(scores) / len(scores),
+            tuple(self.tokenizer.pieces(completion.tokens)),
+            scores,
+            completion.ended,
+        )
+
     def encode(self, text: str, place: str, allow_unknown: bool = False) -> list[int]:
-        """The tokens of a text, <eos> between its lines; what is unknown is an error that names it."""
+        """The tokens of a text, <eos> between its lines; a word outside the vocabulary is an error that names it."""
         row: list[int] = []
         for number, line in enumerate(text.split("\n")):
             tokens = self.tokenizer.encode(line)
@@ -115,7 +112,7 @@ class Completer:
         return row
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens, a new line for every <eos>."""
+        """The text of tokens; every <eos> begins a new line."""
         lines: list[list[int]] = [[]]
         for ends, same in groupby(tokens, key=lambda token: token == EOS):
             if ends:
@@ -125,12 +122,12 @@ class Completer:
         return "\n".join(self.tokenizer.decode(line) for line in lines)
 
     def joined(self, prompt: str, row: Sequence[int], following: Sequence[int]) -> str:
-        """A prompt and what follows it; words outside the vocabulary stand as they were written."""
+        """A prompt and its continuation; unknown words of the prompt stay as the user wrote them."""
         text = self.decode([*row, *following])
         return prompt + text[len(self.decode(row)) :] if UNK in row else text
 
     def rate(self, texts: Sequence[str], batch_size: int = 64) -> list[float]:
-        """Of every text, a line of its own, the mean log-probability a token, its end included; −∞: no room for it."""
+        """The mean log-probability per token of every text as a line of its own, <eos> included; −∞: it is too long."""
         if isinstance(texts, str):
             raise TypeError("rate takes a list of texts; for one text write rate([text])")
         rows = self.tokenizer.encode_batch([text.replace("\n", " ") for text in texts])
@@ -143,28 +140,28 @@ class Completer:
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> dict[str, Any]:
-        """How likely a running text is: its nats by token, word and character, whatever the batch size.
+        """The perplexities of a running text by token, word and character; they do not depend on the batch size.
 
-        The end of a line counts as a word and a character. `unknown` tokens, read as <unk>, are counted: where there
-        are some, figures cannot be compared with those of another vocabulary.
+        The end of a line counts as a word and a character. `unknown` counts tokens read as <unk>: if there are some,
+        perplexities cannot be compared with those of another vocabulary.
         """
         if isinstance(lines, str):  # its characters would be lines
             raise TypeError("evaluate takes the lines of a text; of a file write evaluate(text.splitlines())")
         parts: list[Any] = [np.array([EOS], np.int32)]
-        size, count, together = TextSize(), 0, list[str]()
+        size, count, waiting = TextSize(), 0, list[str]()
 
-        def take() -> None:
-            rows = self.tokenizer.encode_batch(together)
+        def encode_waiting() -> None:
+            rows = self.tokenizer.encode_batch(waiting)
             parts.append(np.fromiter((token for row in rows for token in (*row, EOS)), np.int32))
-            together.clear()
+            waiting.clear()
 
         for line in lines:
             size += text_size([line])
             count += 1
-            together.append(line)
-            if len(together) == LINES:
-                take()
-        take()
+            waiting.append(line)
+            if len(waiting) == LINES:
+                encode_waiting()
+        encode_waiting()
         text = InMemoryStream(np.concatenate(parts))
         if not count:
             raise DataError("nothing to evaluate: no line was read")

@@ -1,4 +1,4 @@
-"""What an evaluation needs beside predictions: examples, files read once, names of metrics, the loss of references."""
+"""What an evaluation needs beside predictions: its options, examples, metric names and the loss of references."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,15 +18,33 @@ from dragoman.data.collate import Collator
 from dragoman.data.examples import Example, Fault
 from dragoman.data.feature_store import FeatureColumn, write_features
 from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.errors import ConfigError
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import select_metrics
+from dragoman.scoring.significance import DEFAULT_DRAWS
 from dragoman.tasks.base import Task
 
 Pair = Example | tuple[str, str | Sequence[str]]
 
 
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What an evaluation computes."""
+
+    metrics: str | Sequence[str] = ()  # names of `scoring.METRICS`, or "all"; empty: those of the task
+    intervals: bool = False  # add 95 % confidence intervals, by bootstrap over segments
+    draws: int = DEFAULT_DRAWS  # of the bootstrap
+    draws_seed: int = 1
+    skip_unreadable: bool = False  # leave out recordings and pictures that cannot be read; else they are errors
+
+    def __post_init__(self) -> None:
+        for name, minimum in (("draws", 10), ("draws_seed", 0)):
+            if (value := getattr(self, name)) < minimum:
+                raise ConfigError(f"{name}: found {value}, expected at least {minimum}")
+
+
 def as_examples(pairs: Sequence[Pair]) -> list[Example]:
-    """Pairs as readers give them."""
+    """Pairs as examples."""
     if isinstance(pairs, str | Path):
         raise TypeError(
             f"evaluate takes pairs of a source and its reference, found {str(pairs)!r}; "
@@ -35,7 +54,7 @@ def as_examples(pairs: Sequence[Pair]) -> list[Example]:
 
 
 def as_example(pair: Pair, place: int) -> Example:
-    """One of them."""
+    """One pair as an example; `place` is its number."""
     if isinstance(pair, Example):
         return pair
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
@@ -47,9 +66,9 @@ def as_example(pair: Pair, place: int) -> Example:
     return Example(source, references, "pairs", place)
 
 
-def metric_names(asked: str | Sequence[str], task: Task, units: Units) -> tuple[str, ...]:
-    """The metrics of an evaluation: those asked for, or those of the task; a wrong name must not cost a decoding."""
-    names = ((asked,) if isinstance(asked, str) else tuple(asked)) or task.default_metrics
+def metric_names(metrics: str | Sequence[str], task: Task, units: Units) -> tuple[str, ...]:
+    """The metrics of an evaluation: those named, or those of the task; an unknown name is an error."""
+    names = ((metrics,) if isinstance(metrics, str) else tuple(metrics)) or task.default_metrics
     if "per" not in names and units == "phonemes" and task.counts_edit_types:
         names = ("per", *names)
     select_metrics(names, units)
@@ -59,7 +78,7 @@ def metric_names(asked: str | Sequence[str], task: Task, units: Units) -> tuple[
 def read_files(
     codec: FeatureExtractor, examples: Sequence[Example], owner: object
 ) -> tuple[list[Example], list[Fault]]:
-    """Recordings or pictures read once, into a folder that goes with its owner; and what cannot be read."""
+    """Read recordings or pictures into a temporary folder that lives as long as `owner`, and list unreadable ones."""
     places = list(dict.fromkeys(example.model_input for example in examples))
     beside = tempfile.mkdtemp(prefix="dragoman-features-")
     weakref.finalize(owner, shutil.rmtree, beside, ignore_errors=True)
@@ -72,23 +91,23 @@ def read_files(
 
 
 class ReferenceLoss(NamedTuple):
-    """How probable references are, over their tokens, <eos> included."""
+    """The loss of references over their tokens, <eos> included."""
 
-    loss: float  # mean negative log-probability; ∞ if none can be written
+    loss: float  # mean negative log-probability; ∞ if the model can output none of them
     accuracy: float
-    too_long: int  # references left out, since the model cannot write them at all
+    too_long: int  # references that the model cannot output at all; they are left out
 
 
 @torch.no_grad()
 def reference_loss(
     model: Any, sources: Rows, targets: Rows, collator: Collator, device: torch.device, batch_size: int
 ) -> ReferenceLoss:
-    """How probable targets are; those that the model cannot write at all are left out and counted."""
-    order = sorted(range(len(targets)), key=lambda place: len(targets[place]))
+    """The loss of targets; those that the model cannot output at all are left out and counted."""
+    order = sorted(range(len(targets)), key=lambda row: len(targets[row]))
     total, correct, count, too_long = 0.0, 0, 0, 0
     for first in range(0, len(order), batch_size):
-        places = order[first : first + batch_size]
-        batch = collator.collate([sources[p] for p in places], [targets[p] for p in places]).to(device)
+        rows = order[first : first + batch_size]
+        batch = collator.collate([sources[row] for row in rows], [targets[row] for row in rows]).to(device)
         scores = model.score(batch)
         total -= float(scores.log_probabilities.sum(dtype=torch.float64))
         correct += int(scores.correct.sum())

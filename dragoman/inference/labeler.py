@@ -19,7 +19,7 @@ from dragoman.decoding.fill_mask import MaskDecoder
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import as_examples
-from dragoman.inference.predictor import WINDOW
+from dragoman.inference.inputs import WINDOW
 from dragoman.runs import Run, resolve_device
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for

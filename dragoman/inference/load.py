@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from dragoman.decoding.options import DecodingOptions, replace_from_keywords
 from dragoman.errors import ConfigError
 from dragoman.inference.completer import Completer
 from dragoman.inference.labeler import Labeler, labeler_of
 from dragoman.inference.predictor import Predictor
 from dragoman.runs import Run
 
+Folders = str | Path | Sequence[str | Path]
+
 
 def load_run(
-    folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32"
+    folder: Folders, device: str = "auto", options: DecodingOptions | None = None, **keywords: Any
 ) -> Predictor | Labeler | Completer:
-    """Open any trained run."""
+    """Open any trained run; `options` and keywords are the decoding defaults of a predictor."""
+    if not isinstance(folder, str | Path):
+        return load_predictor(folder, device, options, **keywords)
     run = Run(folder)
     if run.task.head_decoder is None and not run.task.is_language_model:
-        return Predictor(run, device, engine=engine, precision=precision)
-    for name, found, usual in (("engine", engine, ("auto", "torch")), ("precision", precision, ("float32",))):
-        if found not in usual:
+        return load_predictor(folder, device, options, **keywords)
+    (options,) = replace_from_keywords(keywords, options or DecodingOptions())
+    for name, usual in (("engine", ("auto", "torch")), ("precision", ("float32",))):
+        if (found := getattr(options, name)) not in usual:
             raise ConfigError(f'{name}: found {found}, which goes with a search; {folder} has task = "{run.task.name}"')
     return Completer(run, device) if run.task.is_language_model else labeler_of(run, device)
 
 
 def load_predictor(
-    folder: str | Path, device: str = "auto", *, engine: str = "auto", precision: str = "float32"
+    folder: Folders, device: str = "auto", options: DecodingOptions | None = None, **keywords: Any
 ) -> Predictor:
-    """Open a run whose outputs are found by a search; any other run is an error."""
-    return Predictor(Run(folder), device, engine=engine, precision=precision)
+    """Open a run whose outputs are found by a search, or several as an ensemble; any other run is an error."""
+    (options,) = replace_from_keywords(keywords, options or DecodingOptions())
+    if isinstance(folder, str | Path):
+        return Predictor(Run(folder), device, options)
+    if not folder:
+        raise ConfigError("an ensemble needs at least one run, found none")
+    first, *others = folder
+    (options,) = replace_from_keywords({"ensemble": tuple(others)}, options)
+    return Predictor(Run(first), device, options)
 
 
 def load_completer(folder: str | Path, device: str = "auto") -> Completer:

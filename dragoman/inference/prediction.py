@@ -1,12 +1,11 @@
-"""What a search gives: an output with its scores, and what sorts outputs anew."""
+"""An output of a search with its scores."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 from dragoman.inference.confidence import log_probability
 from dragoman.scoring.calibration import PlattScale
@@ -17,27 +16,27 @@ class Prediction:
     """One output; str() gives its text."""
 
     text: str
-    score: float  # what outputs are ranked by: mean log-probability a token, or as the way of searching says
+    score: float  # outputs are ranked by it: the normalised log-probability, or what the decoding method defines
     tokens: tuple[str, ...]
     token_scores: tuple[float, ...]
     alternatives: tuple[Prediction, ...] = ()  # further outputs, best first
-    confidence: float | None = None  # of a calibrated run: how often an output this sure is wholly right
-    token_confidences: tuple[float, ...] = ()  # how often a token this sure is right, <eos> included
+    confidence: float | None = None  # of a calibrated run: the probability that the whole output is the reference
+    token_confidences: tuple[float, ...] = ()  # probability that each token is right, <eos> included
 
     def __str__(self) -> str:
         return self.text
 
     @property
     def probability(self) -> float:
-        """How probable the whole output is, <eos> included."""
+        """The probability of the whole output, <eos> included."""
         return math.exp(sum(self.token_scores))
 
     def as_json(self, *, probability: bool = False) -> str:
-        """One JSON object on one line, if asked for with the probability of every output."""
+        """One JSON object on one line, with the probability of every output if `probability`."""
         return json.dumps(self.as_table(probability=probability), ensure_ascii=False)
 
     def as_table(self, *, probability: bool = False) -> dict[str, Any]:
-        """Names and values, without what this prediction does not have."""
+        """A dictionary of the fields that this prediction has."""
         table = {field.name: getattr(self, field.name) for field in fields(self)}
         if probability:
             table["probability"] = self.probability
@@ -50,16 +49,9 @@ class Prediction:
         return table
 
 
-def confident(prediction: Prediction, tokens: tuple[float, ...], scale: PlattScale) -> Prediction:
+def with_confidences(prediction: Prediction, tokens: tuple[float, ...], scale: PlattScale) -> Prediction:
     """The prediction with the confidences of its tokens and its own."""
     return replace(prediction, confidence=scale(log_probability(tokens)), token_confidences=tokens)
 
 
-NOTHING = Prediction("", 0.0, (), ())
-
-
-class Rerank(Protocol):
-    """Sorts outputs anew (companions.Reranker)."""
-
-    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], n_best: int) -> list[Prediction]:
-        """The predictions of the sources, the best `n_best` of each and its alternatives."""
+NO_PREDICTION = Prediction("", 0.0, (), ())  # of an empty or unreadable input

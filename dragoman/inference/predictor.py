@@ -1,372 +1,329 @@
-"""Text in, predictions out: the command line, reports and Python users all go through here."""
+"""Texts in, texts out: predict and evaluate with a run whose outputs are found by a search."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-from dragoman.config import settings
-from dragoman.data.examples import Example, Fault
+from dragoman.data.collate import batches_by_length
+from dragoman.data.examples import Example
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import EOS
-from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag, split_tag
+from dragoman.data.tokenizers.language_tags import check_tag, split_tag
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
-from dragoman.decoding.constraints.source import Terminology, add_source_constraints, restore_placeholders
-from dragoman.decoding.constraints.spec import ConstrainedInput, constraints_for_inputs
+from dragoman.decoding.constraints.source import restore_placeholders
+from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.joint_ctc import AttentionSearch, CTCFusionSearch, JointSearch
-from dragoman.decoding.methods import Method
-from dragoman.decoding.search import search_all
+from dragoman.decoding.methods import Method, WithText
+from dragoman.decoding.options import DecodingOptions, replace_from_keywords
+from dragoman.decoding.search import search
+from dragoman.decoding.shortlist import Shortlist
 from dragoman.decoding.trace import Trace
-from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.errors import ConfigError, DataError
 from dragoman.exchange import engine as engines
-from dragoman.exchange.choice import Choice
-from dragoman.inference.confidence import load_calibration, token_confidences
-from dragoman.inference.evaluation import ReferenceLoss, as_examples, metric_names, read_files, reference_loss
-from dragoman.inference.prediction import NOTHING, Prediction, Rerank, confident
-from dragoman.kernels.weight_layout import lay_out_for_decoding
-from dragoman.runs import Run, resolve_device
-from dragoman.scoring.calibration import PlattScale
+from dragoman.exchange.choice import Call
+from dragoman.inference.confidence import SavedCalibration, load_calibration, token_confidences
+from dragoman.inference.ensemble import Backend, open_backend
+from dragoman.inference.evaluation import (
+    EvaluationOptions,
+    ReferenceLoss,
+    as_examples,
+    metric_names,
+    reference_loss,
+)
+from dragoman.inference.inputs import (
+    MEDIA_WINDOW,
+    Nodes,
+    StreamOptions,
+    constrained_inputs,
+    encode_inputs,
+    model_inputs,
+    readable_examples,
+    tagged_sources,
+    with_tags,
+)
+from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.methods import open_method
+from dragoman.inference.prediction import NO_PREDICTION, Prediction, with_confidences
+from dragoman.inference.rerank import Reranker
+from dragoman.runs import Run
 from dragoman.scoring.error_rates import count_edit_kinds
 from dragoman.scoring.report import score_table
-from dragoman.scoring.significance import DEFAULT_DRAWS
-from dragoman.tasks.base import encoder_of, length_limit
-
-MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
-WINDOW = 4096  # inputs read ahead, so that batches hold like lengths; bounds the memory of a stream
 
 
-class Predictor:
-    """A trained run, ready to be asked."""
+@dataclass(frozen=True)
+class Decoding:
+    """All that one call of the predictor needs: options with everything they name opened."""
 
-    def __init__(self, run: Run, device: str = "auto", *, engine: str = "auto", precision: str = "float32") -> None:
-        """`engine` searches: "torch", "ctranslate2" (on a CPU, several times faster; precision "float32" or "int8"), or
-        "auto", which takes ctranslate2 where it is installed and gives what torch would give. On a GPU precision
-        "bfloat16" is faster than "float32", and its outputs may differ a little.
-        """
-        if run.task.is_language_model:
-            raise RunError(
-                f"{run.folder}: found a language model, expected a run that answers; dragoman complete goes on with it"
-            )
-        if run.task.head_decoder is not None:
-            raise RunError(
-                f'{run.folder}: found task = "{run.task.name}", which is answered without a search; expected one '
-                'that searches (task = "translate", "transcribe" or "caption")'
-            )
-        self.run = run
-        self.config = run.config
-        self.device = resolve_device("cpu" if device == "auto" and engine == "ctranslate2" else device)
-        self.source_tokenizer, self.target_tokenizer = tokenizers = run.tokenizers()
-        self.choice = Choice(run, tokenizers, engine, precision, self.device)
-        self.called: Callable[[int], str] = "input {}".format  # where the input with a number stands, for errors
-        self.unreadable: Callable[[Fault], None] | None = None  # hears of files left out; None: they are errors
-        self.tells_scores = True  # False: who asks wants text alone, and the engine need not work out scores
-        self.collator = run.task.collator(run.config, self.source_tokenizer)
-        self.model: Any = run.model(self.device)
-        if precision == "bfloat16":
-            self.model.bfloat16()
-        lay_out_for_decoding(self.model)
-        self.ratio = float(run.data["length_ratio"])
-        known = load_calibration(run.folder, run.weights_path())
-        self.temperature = known.temperature if known else None  # None: tells no confidences
-        self.scale = known.scale if known else PlattScale()
+    options: DecodingOptions  # its method is open
+    stream: StreamOptions
+    config: SearchConfig
+    backend: Backend
+    method: Method | None
+    reranker: Reranker | None
+
+    @property
+    def call(self) -> Call:
+        """What the engine is asked about."""
+        return Call(self.config, self.options)
+
+    @property
+    def n_best(self) -> int:
+        """Outputs that the search returns: all of the beam where they are reranked."""
+        return self.options.n_best if self.reranker is None else max(self.options.n_best, self.config.beam)
+
+    @property
+    def scores(self) -> bool:
+        """Whether the search must compute scores."""
+        return self.options.scores or self.reranker is not None
+
+
+class Predictor(LoadedRun):
+    """A trained run that is ready to predict.
+
+    `options` are the defaults of every call. A call takes a `DecodingOptions`, single options as keywords, or both:
+    `run.predict(texts, beam=8)`.
+    """
+
+    def __init__(self, run: Run, device: str = "auto", options: DecodingOptions | None = None) -> None:
+        self.defaults = options = options or DecodingOptions()
+        super().__init__(
+            run, "cpu" if device == "auto" and options.engine == "ctranslate2" else device, options.precision
+        )
+        self._backends: dict[Any, Backend] = {}
+        self._opened: dict[Any, Any] = {}  # methods and rerankers, by what names them
+        self.calibration: SavedCalibration | None = None
+        self.read_calibration()
+        self.backend(options)
+
+    def read_calibration(self) -> None:
+        """Read calibration.json of the run folder; without it predictions have no confidences."""
+        self.calibration = load_calibration(self.run.folder, self.run.weights_path())
 
     @property
     def engine_name(self) -> str:
-        """What searches unless it cannot do what is asked: "torch" or "ctranslate2"."""
-        return self.choice.name
+        """The engine that searches by default: "torch" or "ctranslate2"."""
+        return self.backend(self.defaults).engines.name
 
     @property
     def engine(self) -> engines.Engine | None:
-        """What searches in place of torch; made when it is first needed."""
-        return self.choice.engine(self.model)
+        """The engine that searches in place of torch by default; made when it is first needed."""
+        backend = self.backend(self.defaults)
+        return backend.engines.engine(backend.model)
 
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """What a source may be tagged with, such as "de"; nothing where the run was trained without tags."""
-        return self.source_tokenizer.tags
+    def backend(self, options: DecodingOptions) -> Backend:
+        """The model and engine for some options; opened once."""
+        key = (options.engine, options.precision, options.ensemble, options.average)
+        if key not in self._backends:
+            self._backends[key] = open_backend(self, options)
+        return self._backends[key]
+
+    def method(self, options: DecodingOptions) -> Method | None:
+        """The decoding method of some options with its files and runs open; None: greedy or beam search."""
+        key = (options.method, options.ensemble, options.average)
+        if options.method is not None and key not in self._opened:
+            self._opened[key] = open_method(options.method, self, self.backend(options).model)
+        return self._opened.get(key)
+
+    def reranker(self, options: DecodingOptions) -> Reranker | None:
+        """The reranker of some options with its runs open; None: there is none."""
+        if not options.rerank:
+            return None
+        if options.rerank not in self._opened:
+            reranker = Reranker(options.rerank, str(self.device))
+            if isinstance(self.source_tokenizer, FeatureExtractor):
+                reranker.check_language_models(self.run.folder)
+            self._opened[options.rerank] = reranker
+        return self._opened[options.rerank]  # type: ignore[no-any-return]
+
+    def _options(self, options: DecodingOptions | None, keywords: dict[str, Any], *others: Any) -> tuple[Any, ...]:
+        """The options of a call: `options` over the predictor's defaults, then keywords; with `others` likewise."""
+        base = self.defaults if options is None else options.over(self.defaults)
+        return replace_from_keywords(keywords, base, *others)
 
     def predict(
-        self,
-        texts: Sequence[str],
-        *,
-        tag: str | None = None,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        batch_size: int = 64,
-        n_best: int = 1,
-        method: Method | None = None,
-        rerank: Rerank | None = None,
-        search: Mapping[str, Any] | None = None,
-        prefix: str | Sequence[str | None] | None = None,
-        forbid: str | Sequence[Any] | None = None,
-        require: str | Sequence[Any] | None = None,
-        allow: str | Sequence[Any] | None = None,
-        pattern: str | Sequence[str | None] | None = None,
-        terminology: str | Path | Terminology | None = None,
-        placeholders: bool = False,
+        self, texts: Sequence[str], options: DecodingOptions | None = None, **keywords: Any
     ) -> list[Prediction]:
-        """One prediction per text, in order; an empty text gives an empty prediction.
+        """One prediction for each text, in order; an empty text gives an empty prediction.
 
-        A run with tags needs one: `tag` for all texts, or "<2de> " at the front of a text, which goes before `tag`.
-        `method` searches in another way than beam search: `search.sampling.Sampling`, `search.risk.MinimumBayesRisk`,
-        `search.exhaustive.Exhaustive` or `companions.speculative`. `rerank`, a `companions.Reranker`, sorts the
-        outputs of the whole beam anew.
-        `search` sets further settings of the search, such as {"no_repeat_ngram": 3}.
-
-        What is asked of the outputs is one value for all texts, or a list with one for each: the `prefix` they begin
-        with, the `pattern` (a regular expression) that they match, and lists of phrases that each must not hold
-        (`forbid`), must hold (`require`; a tuple of phrases: one of them), or be one of (`allow`). `terminology`, a
-        file or object, requires target terms where the source has a term; `placeholders` keeps tags, variables and
-        addresses of the source. See decoding/constraints/spec.py.
+        A run with tags needs one: the option `tag` for all texts, or "<2de> " in front of a text, which goes first.
         """
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; for one text write predict([text])")
-        texts = list(texts)
-        lists = {"forbid": forbid, "require": require, "allow": allow}
-        asked_for = constraints_for_inputs(len(texts), prefix, pattern, **lists)
-        return list(
-            self.stream(
-                [ConstrainedInput(text, constraints) for text, constraints in zip(texts, asked_for, strict=True)],
-                tag=tag,
-                beam=beam,
-                length_penalty=length_penalty,
-                batch_size=batch_size,
-                n_best=n_best,
-                method=method,
-                rerank=rerank,
-                search=search,
-                terminology=terminology,
-                placeholders=placeholders,
-            )
-        )
+        (options,) = self._options(options, keywords)
+        return list(self.stream(constrained_inputs(list(texts), options), options))
 
-    def trace(
-        self, text: str, *, tag: str | None = None, search: Mapping[str, Any] | None = None
-    ) -> list[dict[str, Any]]:
-        """Every continuation that the search for a text looked at (FIELD H6): see dragoman/search/trace.py."""
-        seen: list[list[dict[str, Any]]] = []
-        list(self.stream([text], tag=tag, search=search, tell=lambda _, nodes: seen.append(nodes)))
-        return seen[0]
+    def trace(self, text: str, options: DecodingOptions | None = None, **keywords: Any) -> Nodes:
+        """Every continuation that the search for a text ranked: see decoding/trace.py."""
+        traces: list[Nodes] = []
+        list(self.stream([text], options, on_trace=lambda _, nodes: traces.append(nodes), **keywords))
+        return traces[0]
 
     def stream(
         self,
         texts: Iterable[str | ConstrainedInput],
-        *,
-        tag: str | None = None,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        batch_size: int = 64,
-        n_best: int = 1,
-        window: int = WINDOW,
-        method: Method | None = None,
-        rerank: Rerank | None = None,
-        search: Mapping[str, Any] | None = None,
-        terminology: str | Path | Terminology | None = None,
-        placeholders: bool = False,
-        tell: Callable[[str, list[dict[str, Any]]], None] | None = None,
-        progress: Callable[[int], None] | None = None,
+        options: DecodingOptions | None = None,
+        stream: StreamOptions | None = None,
+        **keywords: Any,
     ) -> Iterator[Prediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
-        `window` texts are read ahead: 1 answers each text before the next is read. A text may come as
-        `ConstrainedInput`, with constraints on its output. `tell` is called with each text and all that the search
-        looked at, `progress` with how many more texts are done, long before a whole window is.
+        Keywords are options of `DecodingOptions` and `StreamOptions`. Constraints among the options have one value for
+        all texts here; a `ConstrainedInput` brings its own instead.
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
-        if isinstance(self.source_tokenizer, FeatureExtractor):
-            window = min(window, MEDIA_WINDOW)
-        options = {"beam": beam, "length_penalty": length_penalty}
-        given = {**(search or {}), **{key: value for key, value in options.items() if value is not None}}
-        config = settings.build(SearchConfig, settings.as_table(self.config.search) | given)
-        for name, value in (("batch_size", batch_size), ("n_best", n_best), ("window", window)):
-            if value < 1:
-                raise ConfigError(f"{name}: found {value}, expected at least 1")
-        holds_models = isinstance(method, CTCFusionSearch | AttentionSearch | JointSearch)
-        if is_dataclass(method) and not isinstance(method, type) and not holds_models:
-            method = settings.build(type(method), settings.as_table(method))  # ranges are checked
-        if "diversity_penalty" in given and config.beam_groups == 1:
-            raise ConfigError(
-                f"diversity_penalty: found {config.diversity_penalty}, expected beam_groups above 1 with it"
-            )
-        if (terminology is not None or placeholders) and isinstance(self.source_tokenizer, FeatureExtractor):
-            asked = "terminology" if terminology is not None else "placeholders"
-            raise ConfigError(f"{asked}: looks at the text of a source; {self.run.folder} reads files")
-        if n_best > config.beam and method is None:
-            raise ConfigError(f"found {n_best} outputs asked for, expected at most the beam of {config.beam}")
-        # A mistake shows before any work.
-        self.choice.refusal(config, n_best, method, rules=False, traced=tell is not None)
-        terms = Terminology.read(terminology) if isinstance(terminology, str | Path) else terminology
-        asked_for = self._asked(texts, tag, terms, placeholders)
-        done = progress or (lambda _: None)
-        return self._stream(asked_for, config, batch_size, n_best, window, method, rerank, tell, done)
+        options, stream = self._options(options, keywords, stream or StreamOptions())
+        return self._stream(model_inputs(texts, options, self.tags), self._decoding(options, stream))
 
-    def _asked(
-        self, texts: Iterable[str | ConstrainedInput], tag: str | None, terms: Terminology | None, placeholders: bool
-    ) -> Iterator[ConstrainedInput]:
-        """The texts as the model reads them, each with all that is asked of its output."""
-        if tag is not None:
-            check_tag(tag, self.tags)
-        items = (one if isinstance(one, ConstrainedInput) else ConstrainedInput(one) for one in texts)
-        return (
-            ConstrainedInput(
-                text, add_source_constraints(one.constraints, split_tag(text, self.tags)[1], terms, placeholders)
-            )
-            for number, one in enumerate(items, 1)
-            for text in self._read_as([one.text], tag, number)
-        )
+    def _decoding(self, options: DecodingOptions, stream: StreamOptions) -> Decoding:
+        """Open and check all that a call needs: a mistake shows before any work."""
+        if isinstance(self.source_tokenizer, FeatureExtractor):
+            stream = replace(stream, window=min(stream.window, MEDIA_WINDOW))
+            for name in ("terminology", "placeholders"):
+                if getattr(options, name):
+                    raise ConfigError(f"{name}: needs the text of a source; {self.run.folder} reads files")
+        config, method = options.search_config(self.config.search), self.method(options)
+        if options.n_best > config.beam and method is None:
+            raise ConfigError(f"n_best: found {options.n_best}, expected at most the beam of {config.beam}")
+        options = replace(options, method=method)
+        searched = None if method is None else WithText(method, self.target_tokenizer.decode)
+        decoding = Decoding(options, stream, config, self.backend(options), searched, self.reranker(options))
+        decoding.backend.engines.can_search(decoding.call, traced=stream.on_trace is not None)
+        return decoding
 
     def read_as(self, texts: Iterable[str], tag: str | None = None) -> Iterator[str]:
-        """The texts as the model reads them: each with its tag, empty ones as they are."""
+        """The texts as the model reads them: each with its tag, empty ones unchanged."""
         if tag is not None:
             check_tag(tag, self.tags)
-        return self._read_as(texts, tag)
+        return with_tags(texts, tag, self.tags)
 
-    def _read_as(self, texts: Iterable[str], tag: str | None, first: int = 1) -> Iterator[str]:
-        for number, text in enumerate(texts, first):
-            if not isinstance(text, str):
-                raise TypeError(f"found {text!r} among the texts, expected strings")
-            yield ensure_tag(text, tag, self.tags, f"input {number}") if text.strip() else text
-
-    def _stream(
-        self,
-        texts: Iterator[ConstrainedInput],
-        config: SearchConfig,
-        rows: int,
-        n_best: int,
-        window: int,
-        method: Method | None,
-        rerank: Rerank | None,
-        tell: Callable[[str, list[dict[str, Any]]], None] | None,
-        done: Callable[[int], None],
-    ) -> Iterator[Prediction]:
-        first = 1
-        while together := list(islice(texts, window)):
-            traces: list[Trace | None] | None = None if tell is None else [None] * len(together)
-            kept = n_best if rerank is None else max(n_best, config.beam)
-            scores = self.tells_scores or rerank is not None
-            predictions = self._window(together, config, rows, kept, first, traces, method, scores, done)
-            first += len(together)
-            if rerank is not None:
-                sources = [split_tag(one.text, self.tags)[1] for one in together]
-                predictions = list(rerank.ranked(sources, predictions, n_best))
-            for place, prediction in enumerate(predictions):
-                if tell is not None and traces is not None:
-                    trace = traces[place]
-                    pieces = self.target_tokenizer.pieces
-                    tell(together[place].text, trace.as_table(0, pieces) if trace is not None else [])
+    def _stream(self, inputs: Iterator[ConstrainedInput], decoding: Decoding) -> Iterator[Prediction]:
+        first, report = 1, decoding.stream.on_trace
+        while window := list(islice(inputs, decoding.stream.window)):
+            traces: list[Trace | None] | None = None if report is None else [None] * len(window)
+            predictions = self._window(window, decoding, first, traces)
+            first += len(window)
+            if decoding.reranker is not None:
+                sources = [split_tag(one.text, self.tags)[1] for one in window]
+                predictions = decoding.reranker.ranked(sources, predictions, decoding.options.n_best)
+            for index, prediction in enumerate(predictions):
+                if report is not None and traces is not None:
+                    trace = traces[index]
+                    nodes = trace.as_table(0, self.target_tokenizer.pieces) if trace is not None else []
+                    report(window[index].text, nodes)
                 yield prediction
 
     def _window(
-        self,
-        asked_for: list[ConstrainedInput],
-        config: SearchConfig,
-        rows: int,
-        n_best: int,
-        first: int,
-        traces: list[Trace | None] | None,
-        method: Method | None,
-        scores: bool,
-        done: Callable[[int], None],
+        self, inputs: list[ConstrainedInput], decoding: Decoding, first: int, traces: list[Trace | None] | None
     ) -> list[Prediction]:
-        out = [NOTHING] * len(asked_for)
-        places = [place for place, one in enumerate(asked_for) if split_tag(one.text, self.tags)[1].strip()]
-        done(len(asked_for) - len(places))
-        sources, places = self._encoded([asked_for[place].text for place in places], places, first, done)
-        bound, most_read = length_limit(encoder_of(self.config))
-        for place, tokens in zip(places, sources, strict=True):
-            if most_read is not None and len(tokens) >= most_read:
-                raise DataError(
-                    f"{self.called(first + place)}: found {len(tokens) + 1} tokens, <eos> included, expected at most "
-                    f"the {most_read} of model.encoder.{bound}"
-                )
-        rules: list[ConstraintAutomaton | None] | None = None
-        if any(asked_for[place].constraints for place in places):
-            rules = [
-                self.constraint_compiler.compile(asked_for[place].constraints, self.called(first + place))
-                for place in places
-            ]
-            rules = rules if any(rules) else None
-        seen: list[Trace | None] | None = None if traces is None else [None] * len(places)
-        engine = self.choice.engine_for(
-            self.model, config, n_best, method, rules=rules is not None, traced=seen is not None
-        )
-        own = partial(
-            search_all,
-            self.model,
-            config=config,
-            ratio=self.ratio,
-            device=self.device,
-            rows=rows,
-            n_best=n_best,
-            method=method,
-            text=self.target_tokenizer.decode,
-            collator=self.collator,
-        )
-        if engine is None:
-            answers = own(sources, rules=rules, traces=seen)
-        else:
-            asked_engine = (engine, self.model, sources, config, self.ratio)
-            answers = engines.search_all(*asked_engine, rows=rows, n_best=n_best, scores=scores, otherwise=own)
-        found: list[tuple[int, list[Hypothesis]]] = []
-        for one in answers:
-            found.append(one)
-            done(1)
-        sure = self._confidences(sources, found, rows)
-        for place, hypotheses in found:
-            source, constraints = asked_for[places[place]]
-            predictions = [self._prediction(hypothesis) for hypothesis in hypotheses]
-            if sure:
-                predictions = [confident(one, next(sure), self.scale) for one in predictions]
+        """Predictions of some inputs, the first of which has the number `first`; `traces` is filled for each."""
+        out = [NO_PREDICTION] * len(inputs)
+        stream = decoding.stream
+        indices = [index for index, one in enumerate(inputs) if split_tag(one.text, self.tags)[1].strip()]
+        stream.done(len(inputs) - len(indices))
+        sources, indices = encode_inputs(self, inputs, indices, first, stream)
+        rules = self._rules(inputs, indices, first, stream)
+        kept: list[Trace | None] | None = None if traces is None else [None] * len(indices)
+        hypotheses: list[tuple[int, list[Hypothesis]]] = []
+        for result in self._decode(sources, decoding, rules, kept):
+            hypotheses.append(result)
+            stream.done(1)
+        confidences = self._confidences(sources, hypotheses, decoding)
+        for row, best in hypotheses:
+            index = indices[row]
+            predictions = [self._prediction(one) for one in best]
+            if confidences is not None and self.calibration is not None:
+                scale = self.calibration.scale
+                predictions = [with_confidences(one, next(confidences), scale) for one in predictions]
+            source, constraints = inputs[index]
             if constraints.placeholders:
-                text = split_tag(source, self.tags)[1]
+                restore = partial(restore_placeholders, source=split_tag(source, self.tags)[1])
                 predictions = [
-                    replace(one, text=restore_placeholders(one.text, text, constraints.placeholders))
-                    for one in predictions
+                    replace(one, text=restore(one.text, placeholders=constraints.placeholders)) for one in predictions
                 ]
-            out[places[place]] = replace(predictions[0], alternatives=tuple(predictions[1:]))
-            if traces is not None and seen is not None:
-                traces[places[place]] = seen[place]
+            out[index] = replace(predictions[0], alternatives=tuple(predictions[1:]))
+            if traces is not None and kept is not None:
+                traces[index] = kept[row]
         return out
 
-    def _encoded(
-        self, texts: Sequence[str], places: list[int], first: int, done: Callable[[int], None]
-    ) -> tuple[list[Any], list[int]]:
-        """What the model reads of the texts, and which places have it; a file that cannot be read has none."""
-        if not isinstance(self.source_tokenizer, FeatureExtractor):
-            return self.source_tokenizer.encode_batch(texts), places
-        kept: list[tuple[Any, int]] = []
-        for found, place in zip(self.source_tokenizer.encode_or_fault(texts), places, strict=True):
-            if not isinstance(found, Fault):
-                kept.append((found, place))
-            elif self.unreadable is None:
-                raise DataError(f"{self.called(first + place)}: {found}; leave such inputs out with --skip-unreadable")
-            else:
-                self.unreadable(Fault(self.called(first + place), found.kind, str(found)))
-                done(1)
-        return [source for source, _ in kept], [place for _, place in kept]
-
-    def _confidences(
-        self, sources: Sequence[Sequence[int]], found: Sequence[tuple[int, list[Hypothesis]]], rows: int
-    ) -> Iterator[tuple[float, ...]] | None:
-        """The calibrated confidences of every hypothesis, in the order found; None where the run is not calibrated."""
-        if self.temperature is None:
+    def _rules(
+        self, inputs: list[ConstrainedInput], indices: list[int], first: int, stream: StreamOptions
+    ) -> list[ConstraintAutomaton | None] | None:
+        """The constraints of each input as automata over tokens; None: no input has any."""
+        if not any(inputs[index].constraints for index in indices):
             return None
-        outputs = [(sources[place], one.tokens[:-1]) for place, hypotheses in found for one in hypotheses]
-        return iter(token_confidences(self.model, outputs, self.temperature, self.device, rows))
+        rules = [
+            self.constraint_compiler.compile(inputs[index].constraints, stream.input_name(first + index))
+            for index in indices
+        ]
+        return rules if any(rules) else None
 
     @cached_property
     def constraint_compiler(self) -> ConstraintCompiler:
-        """Made when first needed: it reads the whole vocabulary."""
+        """Compiles constraints into automata over tokens; it reads the vocabulary when it is first needed."""
         return ConstraintCompiler(self.target_tokenizer)
+
+    def _decode(
+        self,
+        sources: Sequence[Any],
+        decoding: Decoding,
+        rules: list[ConstraintAutomaton | None] | None,
+        traces: list[Trace | None] | None,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """(index, hypotheses) for every source, by the engine or by our own search."""
+        backend, options = decoding.backend, decoding.options
+        engine = None
+        if backend.engines.can_search(decoding.call, constrained=rules is not None, traced=traces is not None):
+            listed = options.method if isinstance(options.method, Shortlist) else None
+            engine = backend.engines.engine(backend.model, listed)
+        if engine is None:
+            return self._search(sources, decoding, rules, traces)
+        how = engines.EngineSearch(decoding.config, decoding.n_best, options.batch_size, decoding.scores)
+        own_search = partial(self._search, decoding=decoding)
+        return engines.search_all(engine, backend.model, sources, backend.length_ratio, how, own_search)
+
+    def _search(
+        self,
+        sources: Sequence[Any],
+        decoding: Decoding,
+        rules: list[ConstraintAutomaton | None] | None = None,
+        traces: list[Trace | None] | None = None,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """(index, hypotheses) for every source, in batches of like lengths."""
+        backend = decoding.backend
+        for indices, batch in batches_by_length(sources, decoding.options.batch_size, self.collator):
+            trace = None if traces is None else Trace(len(indices))
+            hypotheses = search(
+                backend.model,
+                batch.to(self.device),
+                decoding.config,
+                backend.length_ratio,
+                decoding.n_best,
+                method=decoding.method,
+                rules=None if rules is None else [rules[index] for index in indices],
+                trace=trace,
+            )
+            if traces is not None and trace is not None:
+                for row, index in enumerate(indices):
+                    traces[index] = trace.of(row)
+            yield from zip(indices, hypotheses, strict=True)
+
+    def _confidences(
+        self, sources: Sequence[Any], hypotheses: Sequence[tuple[int, list[Hypothesis]]], decoding: Decoding
+    ) -> Iterator[tuple[float, ...]] | None:
+        """The calibrated confidences of every hypothesis; None: the run is not calibrated or nobody needs them."""
+        if self.calibration is None or not decoding.options.scores:
+            return None
+        outputs = [(sources[row], one.tokens[:-1]) for row, several in hypotheses for one in several]
+        temperature, model = self.calibration.temperature, decoding.backend.model
+        return iter(token_confidences(model, outputs, temperature, self.device, decoding.options.batch_size))
 
     def _prediction(self, hypothesis: Hypothesis) -> Prediction:
         tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1] == EOS else hypothesis.tokens
@@ -377,110 +334,54 @@ class Predictor:
             token_scores=hypothesis.token_scores,
         )
 
-    def _sources(self, examples: Sequence[Example], tag: str | None) -> list[str]:
-        """The sources as the model reads them; an example's own tag goes before `tag`."""
-        for one in {tag, *(example.tag or None for example in examples)} - {None}:
-            check_tag(str(one), self.tags)
-        return [ensure_tag(example.model_input, tag, self.tags, example.location) for example in examples]
-
-    def loss(self, examples: Sequence[Example], batch_size: int = 64, *, tag: str | None = None) -> ReferenceLoss:
-        """How probable first references are; those that the model cannot write at all are left out and counted."""
-        sources = self.source_tokenizer.encode_batch(self._sources(examples, tag))
+    def loss(
+        self, examples: Sequence[Example], options: DecodingOptions | None = None, **keywords: Any
+    ) -> ReferenceLoss:
+        """The loss of the first references; those that the model cannot output at all are left out and counted."""
+        (options,) = self._options(options, keywords)
+        sources = self.source_tokenizer.encode_batch(tagged_sources(examples, options.tag, self.tags))
         targets = self.target_tokenizer.encode_batch([example.references[0] for example in examples])
-        return reference_loss(self.model, sources, targets, self.collator, self.device, batch_size)
-
-    def _readable(self, examples: list[Example], skip: bool) -> tuple[list[Example], list[Fault]]:
-        """The examples whose files can be read, which are read once; the others are errors, or left out and told."""
-        if not isinstance(self.source_tokenizer, FeatureExtractor):
-            return examples, []
-        kept, faults = read_files(self.source_tokenizer, examples, self)
-        if faults and not skip:
-            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-            raise DataError(f"{faults[0]}{more}; leave such examples out with --skip-unreadable (skip_unreadable=True)")
-        if self.unreadable is not None:
-            for fault in faults:
-                self.unreadable(fault)
-        if not kept:
-            raise DataError(f"nothing to evaluate: none of {len(faults)} files could be read")
-        return kept, faults
+        model = self.backend(options).model
+        return reference_loss(model, sources, targets, self.collator, self.device, options.batch_size)
 
     def evaluate(
         self,
         pairs: Sequence[Example | tuple[str, str | Sequence[str]]],
-        *,
-        tag: str | None = None,
-        beam: int | None = None,
-        length_penalty: float | None = None,
-        batch_size: int = 64,
-        method: Method | None = None,
-        rerank: Rerank | None = None,
-        search: Mapping[str, Any] | None = None,
-        prefix: str | Sequence[str | None] | None = None,
-        forbid: str | Sequence[Any] | None = None,
-        require: str | Sequence[Any] | None = None,
-        allow: str | Sequence[Any] | None = None,
-        pattern: str | Sequence[str | None] | None = None,
-        terminology: str | Path | Terminology | None = None,
-        placeholders: bool = False,
-        metrics: str | Sequence[str] = (),
-        intervals: bool = False,
-        draws: int = DEFAULT_DRAWS,
-        draws_seed: int = 1,
-        skip_unreadable: bool = False,
-        progress: Callable[[int], None] | None = None,
+        options: DecodingOptions | None = None,
+        evaluation: EvaluationOptions | None = None,
+        stream: StreamOptions | None = None,
+        **keywords: Any,
     ) -> tuple[dict[str, Any], list[Prediction]]:
         """Scores of the run on pairs of a source and one or more references, and the outputs behind them.
 
-        How outputs are searched for and what is asked of them is as for `predict`. `metrics` are names of
-        text metrics, or "all"; loss, perplexity and token accuracy always come with them, and are those of the
-        references, whatever is asked of the outputs. `intervals` adds 95 % confidence intervals by bootstrap over
-        segments. First references that a model that writes at once has no room for are in no loss, perplexity or token
-        accuracy; where there are some, `too_long` counts them. `progress` is called with how many more outputs are
-        done. A recording or picture that cannot be read is an error, or with `skip_unreadable` left out and counted as
-        `unreadable`.
+        Keywords are options of `DecodingOptions`, `EvaluationOptions` and `StreamOptions`. Loss, perplexity and token
+        accuracy are always among the scores; they are those of the first references, whatever the options are. A
+        non-autoregressive model may be unable to output a long reference at all: these three leave it out, and
+        `too_long` counts it. Files that cannot be read are counted in `unreadable`.
         """
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
-        names = metric_names(metrics, self.run.task, self.config.data.units)
-        for name, value, least in (("draws", draws, 10), ("draws_seed", draws_seed, 0)):
-            if value < least:
-                raise ConfigError(f"{name}: found {value}, expected at least {least}")
+        options, evaluation, stream = self._options(
+            options, keywords, evaluation or EvaluationOptions(), stream or StreamOptions()
+        )
+        units = self.config.data.units
+        names = metric_names(evaluation.metrics, self.run.task, units)
         every = as_examples(pairs)
-        examples, faults = self._readable(every, skip_unreadable)
-        sources = self._sources(examples, tag)
-        asked_for = constraints_for_inputs(len(sources), prefix, pattern, forbid=forbid, require=require, allow=allow)
-        predictions = list(
-            self.stream(
-                [ConstrainedInput(text, constraints) for text, constraints in zip(sources, asked_for, strict=True)],
-                beam=beam,
-                length_penalty=length_penalty,
-                batch_size=batch_size,
-                method=method,
-                rerank=rerank,
-                search=search,
-                terminology=terminology,
-                placeholders=placeholders,
-                progress=progress,
-            )
-        )
-        scores = score_table(
-            [prediction.text for prediction in predictions],
-            [example.references for example in examples],
-            names,
-            units=self.config.data.units,
-            draws=draws if intervals else 0,
-            seed=draws_seed,
-        )
-        loss, accuracy, too_long = self.loss(examples, batch_size, tag=tag)
+        examples, faults = readable_examples(self, every, evaluation.skip_unreadable, stream)
+        inputs = constrained_inputs(tagged_sources(examples, options.tag, self.tags), options)
+        predictions = list(self.stream(inputs, replace(options, tag=None), stream))
+        texts, references = [one.text for one in predictions], [example.references for example in examples]
+        draws = evaluation.draws if evaluation.intervals else 0
+        scores = score_table(texts, references, names, units=units, draws=draws, seed=evaluation.draws_seed)
+        loss, accuracy, too_long = self.loss(examples, options)
         perplexity = math.exp(min(loss, 700)) if math.isfinite(loss) else loss
         scores |= {"loss": loss, "perplexity": perplexity, "token_accuracy": accuracy}
         if too_long:
             scores["too_long"] = too_long
         if self.run.task.counts_edit_types:
-            texts, truths = [one.text for one in predictions], [example.references for example in examples]
-            scores["errors"] = {unit: count_edit_kinds(texts, truths, unit) for unit in ("words", "characters")}
-        if faults:  # an empty output for each, so that every line keeps its place
+            scores["errors"] = {unit: count_edit_kinds(texts, references, unit) for unit in ("words", "characters")}
+        if faults:  # an empty output for each, so that the lines of the outputs are those of the pairs
             scores["unreadable"] = len(faults)
             left_out, found = {fault.location for fault in faults}, iter(predictions)
-            predictions = [NOTHING if one.location in left_out else next(found) for one in every]
+            predictions = [NO_PREDICTION if one.location in left_out else next(found) for one in every]
         return scores, predictions

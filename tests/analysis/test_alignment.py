@@ -94,7 +94,6 @@ def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Toke
         tags=tuple(tags),
     )
     told.read_as = lambda texts, tag=None: Predictor.read_as(told, texts, tag)
-    told._read_as = lambda texts, tag: Predictor._read_as(told, texts, tag)
     return told
 
 

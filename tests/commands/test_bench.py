@@ -33,10 +33,10 @@ def test_layers_are_measured_against_length(inside: Workshop) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((), "name a RUN, or ask for --lengths: found neither"),
+        ((), "name a RUN or add --lengths: found neither"),
         (("runs/none",), "runs/none"),
         (("--lengths", "--max-length", "16"), "16"),
-        (("--lengths", "--source", "a.txt"), "--source goes with a RUN"),
+        (("--lengths", "--source", "a.txt"), "name FILE, or both --source and --target"),
         (("RUN", "--plot", "a.png"), "--plot goes with --lengths"),
         (("RUN", "--max-length", "64"), "--max-length goes with --lengths"),
         (("--lengths", "--rounds", "3"), "--rounds goes with a RUN"),

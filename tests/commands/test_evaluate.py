@@ -5,19 +5,20 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dragoman
-from dragoman.commands.options import DECODING
+from dragoman.commands.options import METHOD_OPTIONS
 from dragoman.commands.root import cli
 from dragoman.data.readers.lines import read_lines
-from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError
+from dragoman.inference.evaluation import EvaluationOptions
 from dragoman.inference.labeler import Labeler
-from dragoman.inference.predictor import Predictor
 from tests.conftest import Workshop, call
 
 
@@ -115,28 +116,17 @@ def test_the_seed_of_outputs_and_that_of_draws_are_two(rows: list[list[str]]) ->
     assert Path("other.txt").read_text() != Path("one.txt").read_text()
 
 
-def test_options_and_arguments_have_one_name() -> None:
-    arguments = set(inspect.signature(Predictor.evaluate).parameters)
-    arguments |= set(inspect.signature(Labeler.evaluate).parameters)
-    opened = set(inspect.signature(dragoman.load).parameters)
-    files = {
-        "run",
-        "file",
-        "source",
-        "target",
-        "columns",
-        "header",
-        "media",
-        "as_json",
-        "output",
-        "alignment",
-        "characters",
-    }  # what the command line alone has
-    search = set(SearchConfig.__dataclass_fields__)
-    for option in cli.commands["evaluate"].params:
-        assert option.name in arguments | opened | files | search | set(DECODING), option.name
-    told = {option.name for option in cli.commands["evaluate"].params}
-    assert arguments - told == {"self", "pairs", "search", "method", "progress"}  # Python's own
+def test_options_have_the_names_of_the_fields_they_set() -> None:
+    decoding, evaluation = ({field.name for field in fields(one)} for one in (DecodingOptions, EvaluationOptions))
+    python = decoding | evaluation | set(inspect.signature(Labeler.evaluate).parameters)
+    parts = {*METHOD_OPTIONS, "rerank_weight", "rerank_tag"}  # of DecodingOptions.method and .rerank
+    command_line = {
+        "run", "file", "source", "target", "columns", "header", "media", "as_json", "output", "alignment", "characters",
+        "device",
+    }  # fmt: skip
+    names = {option.name for option in cli.commands["evaluate"].params}
+    assert names <= python | parts | command_line
+    assert (decoding | evaluation) - names == {"n_best", "method", "scores"}
 
 
 def test_progress_counts_outputs(inside: Workshop, rows: list[list[str]]) -> None:

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from dragoman.data.batch import batch_of
+from dragoman.data.collate import batches_by_length
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import sampling
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.methods import Request
 from dragoman.decoding.sampling import Sampling, draw_samples, sample_key, sample_token, truncate, uniform
-from dragoman.decoding.search import search, search_all
+from dragoman.decoding.search import search
 from dragoman.errors import DragomanError
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from tests.decoding.test_beam import DECODERS, ENCODERS, Table, exhaustive
@@ -169,8 +170,9 @@ def test_samples_do_not_depend_on_batch_or_order() -> None:
     def found(rows: int, order: list[int]) -> list[list[tuple[int, ...]]]:
         out: list[list[tuple[int, ...]]] = [[]] * len(sources)
         asked = [sources[place] for place in order]
-        for place, hypotheses in search_all(model, asked, CONFIG, 1.0, CPU, rows=rows, n_best=3, method=wheel):
-            out[order[place]] = [one.tokens for one in hypotheses]
+        for indices, batch in batches_by_length(asked, rows):
+            for place, hypotheses in zip(indices, search(model, batch, CONFIG, 1.0, 3, method=wheel), strict=True):
+                out[order[place]] = [one.tokens for one in hypotheses]
         return out
 
     straight = list(range(len(sources)))

@@ -19,8 +19,8 @@ from dragoman.decoding.methods import Request
 from dragoman.decoding.search import limits_for, search
 from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import DataError
-from dragoman.inference.companions import shortlist
 from dragoman.inference.load import load_predictor
+from dragoman.inference.methods import shortlist
 from dragoman.models.decoders.recurrent import LuongDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig

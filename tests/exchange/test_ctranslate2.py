@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from dataclasses import fields, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ import torch
 import dragoman
 from dragoman import runs
 from dragoman.data.batch import batch_of
+from dragoman.data.collate import batches_by_length
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.options import DecodingOptions, RerankModel
 from dragoman.decoding.sampling import Sampling
-from dragoman.decoding.search import search_all
+from dragoman.decoding.search import search
 from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2 as exchange
-from dragoman.exchange.engine import Engine, chosen, refusal
+from dragoman.exchange.choice import Call, chosen, unsupported
+from dragoman.exchange.engine import Engine, EngineSearch
 from dragoman.inference.predictor import Prediction, Predictor
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
@@ -93,6 +98,17 @@ def engine_of(model: EncoderDecoder, folder: Path, workers: int = 2) -> Engine:
     return Engine(folder, tokenizer, tokenizer, "float32", workers)
 
 
+def own_search(
+    model: EncoderDecoder, sources: list[list[int]], config: SearchConfig, n_best: int = 1
+) -> dict[int, list[Hypothesis]]:
+    """The hypotheses of our own search for every source."""
+    return {
+        index: hypotheses
+        for indices, batch in batches_by_length(sources, 64)
+        for index, hypotheses in zip(indices, search(model, batch, config, 1.0, n_best), strict=True)
+    }
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_token_has_the_same_probability_and_every_search_the_same_outputs(name: str, tmp_path: Path) -> None:
     model = model_of(name)
@@ -109,9 +125,9 @@ def test_every_token_has_the_same_probability_and_every_search_the_same_outputs(
     for config in (SearchConfig(beam=1), SearchConfig(), SearchConfig(beam=3, length_penalty=0.0)):
         most = config.beam
         settings = SearchConfig(config.beam, config.length_penalty, max_length=limit - 1)
-        plain = dict(search_all(model, sources, settings, 1.0, CPU, n_best=most))
+        plain = own_search(model, sources, settings, most)
         for scores in (True, False):
-            for place, found in engine.search(sources, [limit] * 60, settings, rows=16, n_best=most, scores=scores):
+            for place, found in engine.search(sources, [limit] * 60, EngineSearch(settings, most, 16, scores)):
                 if found is None:
                     continue
                 asked += 1
@@ -128,8 +144,8 @@ def test_what_reaches_its_longest_length_ends_as_in_our_own_search(beam: int, tm
     model = model_of("paper", ending=0.0)
     engine = engine_of(model, tmp_path)
     config, sources = SearchConfig(beam=beam, max_length=5), rows(40)
-    plain = dict(search_all(model, sources, config, 1.0, CPU))
-    found = dict(engine.search(sources, [6] * 40, config, rows=64, n_best=1, scores=beam > 1))
+    plain = own_search(model, sources, config)
+    found = dict(engine.search(sources, [6] * 40, EngineSearch(config, scores=beam > 1)))
     assert any(len(one[0].tokens) == 6 for one in plain.values())
     if beam > 1:
         assert any(one is None for one in found.values())
@@ -171,6 +187,31 @@ def test_all_reasons_against_a_model_come_at_once() -> None:
         chosen("ctranslate2", "float32", recurrent, CPU)
 
 
+def test_an_option_that_the_engine_does_not_know_goes_to_our_own_search() -> None:
+    """The engine has an allow-list: a new option or setting with another value than its default is refused."""
+    novel = make_dataclass("Novel", [("entropy_bonus", float, 0.0)], bases=(DecodingOptions,), frozen=True)
+    assert list(unsupported(Call(SearchConfig(), novel()), 50)) == []
+    assert list(unsupported(Call(SearchConfig(), novel(entropy_bonus=0.5)), 50)) == ["entropy_bonus = 0.5"]
+    settings = make_dataclass("Settings", [("entropy_bonus", float, 0.0)], bases=(SearchConfig,), frozen=True)
+    changed = Call(settings(entropy_bonus=0.5), DecodingOptions())
+    assert list(unsupported(changed, 50)) == ["search.entropy_bonus = 0.5"]
+
+
+def test_a_new_option_is_searched_by_torch_and_an_error_where_the_engine_is_required(run: Path) -> None:
+    novel = make_dataclass("Novel", [("entropy_bonus", float, 0.0)], bases=(DecodingOptions,), frozen=True)
+    predictor = dragoman.load(run, "cpu")
+    for options, engine_searches in ((novel(), True), (novel(entropy_bonus=0.5), False)):
+        call_ = Call(predictor.config.search, options)
+        assert predictor.backend(options).engines.can_search(call_) == engine_searches
+    insisting = novel(entropy_bonus=0.5, engine="ctranslate2")
+    with pytest.raises(ConfigError, match=r"which cannot do entropy_bonus = 0\.5; expected auto or torch"):
+        predictor.backend(insisting).engines.can_search(Call(predictor.config.search, insisting))
+
+
+def test_every_search_setting_is_an_option() -> None:
+    assert {field.name for field in fields(SearchConfig)} <= {field.name for field in fields(DecodingOptions)}
+
+
 def test_searches_it_does_not_do_alike_are_known() -> None:
     for config, found in {
         SearchConfig(): None,
@@ -182,8 +223,11 @@ def test_searches_it_does_not_do_alike_are_known() -> None:
         SearchConfig(beam=4, beam_groups=2): "search.beam_groups = 2",
         SearchConfig(beam=30): "a beam of 30 over a vocabulary of 50",
     }.items():
-        assert refusal(config, 1, 50) == found
-    assert refusal(SearchConfig(), 1, 50, method=Sampling()) == "the method Sampling"
+        reasons = list(unsupported(Call(config, DecodingOptions()), 50))
+        assert reasons == ([] if found is None else [found])
+    sampled = Call(SearchConfig(), DecodingOptions(method=Sampling()))
+    assert list(unsupported(sampled, 50)) == ["the method Sampling"]
+    assert list(unsupported(Call(SearchConfig(), DecodingOptions(rerank=RerankModel("back"), n_best=3)), 50)) == []
     with pytest.raises(ConfigError, match="precision: found 'int8', which only the engine ctranslate2 has"):
         chosen("torch", "int8", EncoderDecoderConfig(), CPU)
 
@@ -265,8 +309,7 @@ def test_streams_keep_their_order_and_batches_change_nothing(run: Path) -> None:
     engine = dragoman.load(run, engine="ctranslate2")
     texts = words(90, seed=3)
     whole = [one.text for one in engine.predict(texts)]
-    engine.tells_scores = False
-    assert [one.text for one in engine.stream(texts, window=40, batch_size=7)] == whole
+    assert [one.text for one in engine.stream(texts, window=40, batch_size=7, scores=False)] == whole
     assert [engine.predict([text])[0].text for text in texts[:20]] == whole[:20]
 
 
@@ -320,7 +363,7 @@ def test_auto_takes_it_where_it_can_and_torch_otherwise(run: Path) -> None:
     assert auto.engine_name == "ctranslate2"
     ours = dragoman.load(run, "cpu", engine="torch")
     texts = words(20, seed=5)
-    for how in ({}, {"search": {"no_repeat_ngram": 2}}, {"method": Sampling(seed=3)}, {"prefix": "A"}):
+    for how in ({}, {"no_repeat_ngram": 2}, {"method": Sampling(seed=3)}, {"prefix": "A"}):
         found = [one.text for one in auto.predict(texts, **how)]  # type: ignore[arg-type]
         assert found == [one.text for one in ours.predict(texts, **how)]  # type: ignore[arg-type]
 
@@ -333,7 +376,7 @@ def test_auto_takes_it_where_it_can_and_torch_otherwise(run: Path) -> None:
             "engine: found ctranslate2, which cannot do search.no_repeat_ngram = 2; expected auto or torch",
         ),
         (("--sample",), "engine: found ctranslate2, which cannot do the method Sampling; expected auto or torch"),
-        (("--prefix", "A"), "which cannot do prefixes, phrases and other rules"),
+        (("--prefix", "A"), "which cannot do prefixes, phrases and other constraints"),
         (("--beam-trace", "trace.jsonl"), "which cannot do a trace of the beam"),
         (("--ensemble", "RUN"), "engine: found ctranslate2, which cannot do an ensemble; expected auto or torch"),
         (("--device", "nowhere"), "device: found 'nowhere'"),

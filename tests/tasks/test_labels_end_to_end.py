@@ -16,10 +16,11 @@ import torch
 import dragoman
 from dragoman.config import settings
 from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.decoding.options import RerankModel
 from dragoman.errors import ConfigError
-from dragoman.inference.companions import Reranker
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
+from dragoman.inference.rerank import Reranker
 from dragoman.runs import train
 from dragoman.scoring.labels import accuracy, mean_squared_error
 from dragoman.tasks.config import build, load
@@ -291,7 +292,7 @@ def test_objects_of_a_file_are_the_texts_they_hold(folder: Path) -> None:
 
 def test_a_classifier_reranks_nothing(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r'needs a reverse run or a language model; .* has task = "classify"$'):
-        Reranker(folder / "classify")
+        Reranker(RerankModel(folder / "classify"))
 
 
 REFUSED = [

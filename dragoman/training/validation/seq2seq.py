@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from dragoman.data.batching import BatchPlan, read_batch
-from dragoman.data.collate import PAIR_COLLATOR
+from dragoman.data.collate import PAIR_COLLATOR, batches_by_length
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.language_tags import split_tag
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.search import search_all
+from dragoman.decoding.search import search
 from dragoman.scoring.metric import Units
 from dragoman.scoring.registry import EVALUATION_DEFAULTS, metrics_for
 from dragoman.scoring.report import score_table
@@ -88,13 +88,12 @@ class Seq2SeqValidator:
             return ValidationResult(found)
         written: list[str] = [""] * len(self.sources)
         ratio = self.corpus.report["length_ratio"]
-        answers = search_all(
-            model, self.sources, self.search, ratio, self.device, rows=self.rows, collator=self.corpus.collator
-        )
-        for place, hypotheses in answers:
-            written[place] = self.corpus.target_tokenizer.decode(hypotheses[0].tokens)
-            if interrupted():
-                return None
+        for indices, batch in batches_by_length(self.sources, self.rows, self.corpus.collator):
+            hypotheses = search(model, batch.to(self.device), self.search, ratio)
+            for index, (best, *_) in zip(indices, hypotheses, strict=True):
+                written[index] = self.corpus.target_tokenizer.decode(best.tokens)
+                if interrupted():
+                    return None
         scores = score_table(written, self.references, self.names, units=self.units)
         found |= {name: scores[name] for name in self.names}
         return ValidationResult(found, (self.texts[0], written[0]))

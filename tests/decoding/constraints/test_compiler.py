@@ -135,10 +135,10 @@ def test_a_run_keeps_to_what_is_asked(run: Predictor) -> None:
 
 
 def test_search_settings_reach_the_search(run: Predictor) -> None:
-    assert len(run.predict(["ab"], search={"min_length": 9})[0].tokens) >= 9
-    once = run.predict(["aaaa", "bbbb"], search={"no_repeat_ngram": 1})
+    assert len(run.predict(["ab"], min_length=9)[0].tokens) >= 9
+    once = run.predict(["aaaa", "bbbb"], no_repeat_ngram=1)
     assert all(len(set(one.tokens)) == len(one.tokens) for one in once)
-    nodes = run.trace("abc", search={"beam": 1})
+    nodes = run.trace("abc", beam=1)
     assert [node["step"] for node in nodes if node["fate"] == "complete"] == [max(node["step"] for node in nodes)]
     assert nodes[-1]["token"] == EOS or any(node["token"] == EOS for node in nodes)
 
@@ -149,7 +149,7 @@ def test_the_command_line_asks_the_same(inside: Workshop, run: Predictor) -> Non
     said = call("predict", "runs/pairs", "in.txt", *asked, "--beam-trace", "trace.jsonl")
     assert said.code == 0, said.err
     lines = said.out.split("\n")
-    expected = run.predict(["abc", "", "ddcc"], prefix="B", require="HG", forbid="A", search={"no_repeat_ngram": 2})
+    expected = run.predict(["abc", "", "ddcc"], prefix="B", require="HG", forbid="A", no_repeat_ngram=2)
     assert lines[:3] == [one.text for one in expected]
     assert lines[1] == ""
     rows = [json.loads(line) for line in (inside.folder / "trace.jsonl").read_text(encoding="utf-8").splitlines()]

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +18,12 @@ from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.exhaustive import Exhaustive
 from dragoman.decoding.mbr import MinimumBayesRisk
+from dragoman.decoding.options import DecodingOptions, Draft, RerankModel
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, RunError
-from dragoman.inference.companions import Reranker, Rerankers, ensemble, speculative
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Prediction, Predictor
+from dragoman.inference.rerank import Reranker
 from tests.conftest import Said, call, quiet_machine, words, write_rows
 
 QUICK = ("train.steps=60", "train.validate_every=60", "train.decode=5", "train.optimizer.warmup=10")
@@ -136,10 +138,10 @@ def test_exhaustive_search_from_the_command_line(large: Predictor) -> None:
 def test_an_ensemble_from_the_command_line_and_from_python(large: Predictor) -> None:
     for average in ("probability", "log"):
         lines = predicted("--ensemble", "small", "--average", average)
-        assert lines == texts(ensemble(["large", "small"], average=average).predict(INPUTS))
+        assert lines == texts(large.predict(INPUTS, ensemble=["small"], average=average))
     assert texts(dragoman.load(["large", "small"]).predict(INPUTS)) == predicted("--ensemble", "small")
     alone = large.predict(INPUTS)
-    twice = ensemble([large, large]).predict(INPUTS)
+    twice = large.predict(INPUTS, DecodingOptions(ensemble=(large,)))
     assert texts(twice) == texts(alone)
     assert [one.score for one in twice] == pytest.approx([one.score for one in alone], abs=1e-4)
     assert not hasattr(large.model, "models")  # an open run stays what it was
@@ -165,8 +167,9 @@ def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> No
     assert said.lines == greedy
     assert "calls of the model in place of" in said.err
     assert "proposed tokens kept" in said.err
-    method = speculative(large, large, 4)
-    found = large.predict(INPUTS, method=method)
+    options = DecodingOptions(method=Draft(large, 4))
+    found = large.predict(INPUTS, options)
+    method: Any = large.method(options)
     assert texts(found) == greedy
     assert method.stats.accepted == method.stats.proposed
     assert method.stats.calls < method.stats.greedy_calls / 2
@@ -180,7 +183,7 @@ def test_reranking_is_a_plain_sum(large: Predictor) -> None:
     weight = 0.7
     reverse = dragoman.load("back")
     beam = large.predict(INPUTS, n_best=4)
-    found = large.predict(INPUTS, n_best=2, rerank=Reranker(reverse, weight))
+    found = large.predict(INPUTS, n_best=2, rerank=RerankModel(reverse, weight))
     changed = 0
     for source, before, after in zip(INPUTS, beam, found, strict=True):
         plain = []
@@ -203,7 +206,7 @@ def test_a_language_model_says_how_well_outputs_read(large: Predictor) -> None:
     reader = dragoman.load("reader")
     assert isinstance(reader, Completer)
     beam = large.predict(INPUTS, n_best=4)
-    found = large.predict(INPUTS, n_best=2, rerank=Reranker(reader, weight))
+    found = large.predict(INPUTS, n_best=2, rerank=RerankModel(reader, weight))
     changed = 0
     for before, after in zip(beam, found, strict=True):
         plain = []
@@ -220,13 +223,13 @@ def test_a_language_model_says_how_well_outputs_read(large: Predictor) -> None:
         changed += after.text != before.text
     assert changed
     assert predicted("--rerank", "reader", "--rerank-weight", str(weight)) == texts(found)
-    both = large.predict(INPUTS, rerank=Rerankers([Reranker("back", 0.5), Reranker(reader, weight)]))
+    both = large.predict(INPUTS, rerank=[RerankModel("back", 0.5), RerankModel(reader, weight)])
     options = ("--rerank", "back", "--rerank-weight", "0.5", "--rerank", "reader", "--rerank-weight", str(weight))
     assert predicted(*options) == texts(both)
 
 
 def test_empty_lines_and_samples_can_be_reranked(large: Predictor) -> None:
-    reranker = Reranker("back")
+    reranker = RerankModel("back")
     found = large.predict(["ab", "", "  ", "ba"], rerank=reranker, method=Sampling(temperature=2.0), beam=6)
     assert texts(found)[1:3] == ["", ""]
     samples = large.predict(["ab"], method=Sampling(temperature=2.0), n_best=6)[0]
@@ -251,7 +254,7 @@ MISTAKES = {
     ("--draft", "small", "--rerank", "back"): "a draft serves greedy search, which has one",
     ("--rerank", "reader", "--rerank-tag", "de"): "reader is a language model, which knows no tags",
     ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "found 2 times --rerank and 1 times",
-    ("--ensemble", "reader"): "reader: found a language model",
+    ("--ensemble", "reader"): "reader: this run is a language model; use `dragoman complete`",
     ("--rerank", "back", "--rerank-tag", "de"): "tag: found 'de', but this run was trained without tags",
     ("--exhaustive", "12"): "over 4 words, expected at most 500,000; a length of 9 fits",
 }
@@ -275,4 +278,4 @@ def test_mistakes_in_python(large: Predictor) -> None:
     with pytest.raises(ConfigError, match="found none"):
         dragoman.load([])
     with pytest.raises(ConfigError, match="without tags"):
-        Reranker("back", tag="de")
+        Reranker(RerankModel("back", tag="de"))

@@ -1,0 +1,146 @@
+"""`DecodingOptions`: everything a caller decides about decoding, from the command line or Python down to the search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from dragoman.config import settings
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.constraints.source import Terminology
+from dragoman.decoding.ensemble import Average
+from dragoman.decoding.methods import Method
+from dragoman.errors import ConfigError, hint
+
+EngineName = Literal["auto", "torch", "ctranslate2"]
+Precision = Literal["float32", "bfloat16", "int8"]
+# A run folder, or a run that is open already (inference.loaded.LoadedRun, inference.completer.Completer).
+RunLike = Any
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Speculative decoding (Leviathan et al. 2023): a small run proposes tokens, the large one checks them."""
+
+    run: RunLike
+    tokens: int = 4  # that the small run proposes at a time
+
+
+@dataclass(frozen=True)
+class ShortlistFile:
+    """Output only the target tokens that a shortlist has for the source; "auto" is the run's own file."""
+
+    file: str | Path = "auto"
+
+
+@dataclass(frozen=True)
+class LanguageModelFusion:
+    """Shallow fusion in CTC prefix search: add weight · log p of a language model, and a bonus for every token."""
+
+    model: str | Path  # a text file to count n-grams in, or the folder of a language-model run
+    weight: float = 0.3
+    bonus: float = 0.0
+    order: int | None = None  # of the n-grams of a text file; None: 5
+
+
+@dataclass(frozen=True)
+class CTCDecoding:
+    """What finds the text of a transcriber: CTC, its attention decoder, or both (Watanabe et al. 2017)."""
+
+    mode: Literal["ctc", "attention", "joint"] = "ctc"
+    ctc_weight: float = 0.3  # of CTC in the joint score
+    language_model: LanguageModelFusion | None = None
+
+
+@dataclass(frozen=True)
+class RerankModel:
+    """A run whose scores rerank the n-best list: score + weight · mean log-probability per token."""
+
+    run: RunLike  # trained from target to source, or a language model of the target
+    weight: float = 1.0
+    tag: str | None = None  # for a reverse run that was trained with tags
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """How outputs are searched for and what they must satisfy.
+
+    A search setting of None is the run's own (`search.…` in its configuration). A constraint is one value for all
+    inputs, or a list with one entry for each input.
+    """
+
+    # Beam search: see SearchConfig.
+    beam: int | None = None
+    length_penalty: float | None = None
+    normalisation: str | None = None
+    coverage_penalty: float | None = None
+    stop: str | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    no_repeat_ngram: int | None = None
+    beam_groups: int | None = None
+    diversity_penalty: float | None = None
+
+    n_best: int = 1  # outputs for each input
+    # Another method than beam search: Sampling, MinimumBayesRisk, Exhaustive, or one of those above.
+    method: Method | Draft | ShortlistFile | CTCDecoding | None = None
+    rerank: RerankModel | Sequence[RerankModel] = ()
+    ensemble: Sequence[RunLike] = ()  # further runs with the same vocabularies
+    average: Average = "probability"  # how an ensemble averages: mean of probabilities, or of their logarithms
+
+    # Constraints on outputs.
+    prefix: str | Sequence[str | None] | None = None  # the output begins with this text
+    forbid: str | Sequence[Any] | None = None  # it holds none of these texts
+    require: str | Sequence[Any] | None = None  # it holds all these phrases; a tuple of phrases: one of them
+    allow: str | Sequence[Any] | None = None  # it is one of these texts
+    pattern: str | Sequence[str | None] | None = None  # it matches this regular expression as a whole
+    terminology: str | Path | Terminology | None = None  # target terms required where the source has a term
+    placeholders: bool = False  # tags, variables and addresses of the source are copied
+
+    tag: str | None = None  # of the target language, for a run trained with tags
+    scores: bool = True  # False: only texts are needed, so neither scores nor confidences are computed
+    batch_size: int = 64
+    engine: EngineName = "auto"  # "auto": CTranslate2 on a CPU where it gives the same text as torch
+    precision: Precision = "float32"  # "bfloat16" on a GPU, "int8" with ctranslate2; texts may differ a little
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "n_best"):
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"{name}: found {value}, expected at least 1")
+        for name in ("rerank", "ensemble"):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
+
+    def search_config(self, run: SearchConfig) -> SearchConfig:
+        """The search settings of this call: those of a run, changed where an option is not None."""
+        names = (field.name for field in fields(SearchConfig))
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        config = settings.build(SearchConfig, settings.as_table(run) | given)
+        if self.diversity_penalty is not None and config.beam_groups == 1:
+            raise ConfigError(
+                f"diversity_penalty: found {config.diversity_penalty}, expected beam_groups above 1 with it"
+            )
+        return config
+
+    def over(self, defaults: DecodingOptions) -> DecodingOptions:
+        """These options, with the values of `defaults` where an option has its own default."""
+        changed = {name: getattr(self, name) for name in changed_fields(self)}
+        return replace(defaults, **changed)
+
+
+def changed_fields(options: Any) -> list[str]:
+    """The fields of a dataclass instance that differ from their defaults."""
+    return [field.name for field in fields(options) if getattr(options, field.name) != field.default]
+
+
+def replace_from_keywords(keywords: dict[str, Any], *bases: Any) -> tuple[Any, ...]:
+    """Dataclass instances with keywords set, each in the first instance that has a field of its name."""
+    names = [{field.name for field in fields(base)} for base in bases]
+    if unknown := next((name for name in keywords if not any(name in known for known in names)), None):
+        raise TypeError(f"found the option {unknown!r}. {hint(unknown, sorted(set().union(*names)))}")
+    return tuple(
+        replace(base, **{name: value for name, value in keywords.items() if name in known}) if keywords else base
+        for base, known in zip(bases, names, strict=True)
+    )

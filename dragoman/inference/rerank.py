@@ -1,0 +1,131 @@
+"""Rerank n-best lists by the scores of other runs: reverse models and language models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from dragoman.data.batch import batch_of
+from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
+from dragoman.decoding.options import RerankModel
+from dragoman.errors import ConfigError
+from dragoman.inference.completer import Completer
+from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.prediction import Prediction
+from dragoman.models.contracts import NonAutoregressiveModel
+from dragoman.runs import Run
+
+
+class Reranker:
+    """Sorts the outputs of an n-best list by their score plus the weighted scores of other runs.
+
+    The score of a run is a mean log-probability per token. A reverse run, trained from target to source, scores the
+    source given the output: an output that says too little or something else makes the source improbable (Li et al.
+    2016, eq. 8). A language model scores the output itself. Together they are the noisy channel. Either may have its
+    own tokenizer.
+    """
+
+    def __init__(self, models: RerankModel | Sequence[RerankModel], device: str = "auto") -> None:
+        self.models = [
+            (open_model(model, device), model) for model in ([models] if isinstance(models, RerankModel) else models)
+        ]
+
+    def check_language_models(self, folder: object) -> None:
+        """Raise an error for a reverse model: the run in `folder` reads files, which no reverse model can output."""
+        for run, _ in self.models:
+            if not isinstance(run, Completer):
+                raise ConfigError(
+                    f"{run.run.folder}: found a reverse run, but {folder} reads files, which no run writes; "
+                    'expected a run of "language-model"'
+                )
+
+    def added(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        """The sum of the weighted scores of all runs, for each pair (output, source)."""
+        return [math.fsum(scores) for scores in zip(*(weighted(*model, pairs) for model in self.models), strict=True)]
+
+    def ranked(self, sources: Sequence[str], predictions: Sequence[Prediction], n_best: int) -> list[Prediction]:
+        """The predictions with their alternatives sorted anew, `n_best` of each; `score` becomes the sum."""
+        lists = [[one, *one.alternatives] for one in predictions]
+        indices = [index for index, source in enumerate(sources) if source.strip()]
+        pairs = [(one.text, sources[index]) for index in indices for one in lists[index]]
+        added = iter(self.added(pairs))
+        out = list(predictions)
+        for index in indices:
+            summed = [replace(one, score=one.score + next(added), alternatives=()) for one in lists[index]]
+            best, *others = sorted(summed, key=lambda one: -one.score)[:n_best]
+            out[index] = replace(best, alternatives=tuple(others))
+        return out
+
+
+def open_model(model: RerankModel, device: str) -> LoadedRun | Completer:
+    """The run that a rerank model names, checked; it may be open already."""
+    if not math.isfinite(model.weight):
+        raise ConfigError(f"rerank_weight: found {model.weight}, expected a finite number")
+    run = model.run
+    if not isinstance(run, LoadedRun | Completer):
+        folder = Run(run)
+        if folder.task.head_decoder is not None:
+            raise ConfigError(
+                f'--rerank needs a reverse run or a language model; {folder.folder} has task = "{folder.task.name}"'
+            )
+        run = Completer(folder, device) if folder.task.is_language_model else LoadedRun(folder, device)
+    tag = model.tag
+    if isinstance(run, Completer):
+        if tag is not None:
+            raise ConfigError(f"tag: found {tag!r}, but {run.run.folder} is a language model, which knows no tags")
+        return run
+    if isinstance(run.source_tokenizer, FeatureExtractor):
+        raise ConfigError(
+            f'--rerank needs a reverse run or a language model; {run.run.folder} has task = "{run.config.task}", '
+            "which reads files"
+        )
+    if tag is not None:
+        check_tag(tag, run.tags)
+    elif run.tags:
+        known = ", ".join(run.tags)
+        raise ConfigError(f"{run.run.folder}: found no tag, expected --rerank-tag (tag=…), one of {known}")
+    return run
+
+
+def weighted(run: LoadedRun | Completer, model: RerankModel, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """The weighted scores of one run for pairs (output, source)."""
+    if not model.weight:
+        return [0.0] * len(pairs)
+    if isinstance(run, Completer):
+        scores = run.rate([output for output, _ in pairs])
+    else:
+        scores = reverse_scores(run, pairs, model.tag)
+    return [model.weight * score for score in scores]
+
+
+@torch.no_grad()
+def reverse_scores(
+    reverse: LoadedRun, pairs: Sequence[tuple[str, str]], tag: str | None, batch_size: int = 64
+) -> list[float]:
+    """For pairs (output, source) the mean log-probability per token of the source given the output.
+
+    The score is 0 for a source that is longer than the run can write. It is then 0 for all outputs of that source, so
+    their order stays that of the forward model.
+    """
+    outputs = [ensure_tag(output, tag, reverse.tags, f"output {number}") for number, (output, _) in enumerate(pairs, 1)]
+    inputs = reverse.source_tokenizer.encode_batch(outputs)
+    targets = reverse.target_tokenizer.encode_batch([source for _, source in pairs])
+    maximum = reverse.model.max_positions
+    order = [index for index, row in enumerate(targets) if maximum is None or len(row) < maximum]
+    order.sort(key=lambda index: (len(targets[index]), len(inputs[index])))
+    out = [0.0] * len(pairs)
+    for first in range(0, len(order), batch_size):
+        rows = order[first : first + batch_size]
+        batch = batch_of([inputs[row] for row in rows], [targets[row] for row in rows]).to(reverse.device)
+        scores = reverse.model.score(batch)
+        counts = scores.mask.sum(1)
+        means = scores.log_probabilities.double().sum(1) / counts.clamp(min=1)
+        if isinstance(reverse.model, NonAutoregressiveModel):  # it cannot output this source at all
+            means = means.masked_fill(counts == 0, float("-inf"))
+        for row, mean in zip(rows, means.tolist(), strict=True):
+            out[row] = mean
+    return out
