@@ -9,8 +9,8 @@ from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import Constraint
 from dragoman.decoding.constraints.forbidden import ForbiddenTexts
-from dragoman.decoding.constraints.prefix import AllowedOutputs, PrefixConstraint
-from dragoman.decoding.constraints.regex import RegexConstraint
+from dragoman.decoding.constraints.prefix import AllowedOutputs
+from dragoman.decoding.constraints.registry import build_named
 from dragoman.decoding.constraints.required import RequiredPhrases
 from dragoman.decoding.constraints.spec import NO_CONSTRAINTS, OutputConstraints
 from dragoman.decoding.constraints.token_bytes import TokenBytes
@@ -41,12 +41,10 @@ class ConstraintCompiler:
 
     def _compile(self, constraints: OutputConstraints, location: str) -> ConstraintAutomaton | None:
         parts: list[Constraint] = []
-        if constraints.prefix:
-            parts.append(PrefixConstraint(self.token_bytes, constraints.prefix))
         if constraints.allow:
             parts.append(self._allowed_outputs(constraints, location))
-        if constraints.pattern:
-            parts.append(RegexConstraint(self.token_bytes, constraints.pattern))
+        named = (("prefix", constraints.prefix), ("pattern", constraints.pattern), *constraints.constrain)
+        parts += [build_named(name, text, self.token_bytes, location) for name, text in named if text]
         placeholders = [(text, count) for text, count in constraints.placeholders if self.can_spell(text)]
         phrases = [self._tokenizations(alternatives, location) for alternatives in constraints.require]
         phrases += [self.token_bytes.tokenizations(text) for text, _ in placeholders]
@@ -98,5 +96,6 @@ class ConstraintCompiler:
 def _describe(constraints: OutputConstraints) -> str:
     parts = [f"{name} {getattr(constraints, name)!r}" for name in ("prefix", "pattern") if getattr(constraints, name)]
     parts += [f"{name} {text!r}" for name in ("forbid", "allow") for text in getattr(constraints, name)]
+    parts += [f"{name} {text!r}" for name, text in constraints.constrain]
     parts += [f"require {' or '.join(map(repr, phrases))}" for phrases in constraints.require]
     return ", ".join(parts + [f"the placeholder {text!r}" for text, _ in constraints.placeholders])[:300]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from dragoman.errors import ConfigError, DataError, hint
 
-FIELDS = ("prefix", "forbid", "require", "allow", "pattern")
+FIELDS = ("prefix", "forbid", "require", "allow", "pattern", "constrain")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class OutputConstraints:
     require: tuple[tuple[str, ...], ...] = ()  # each entry lists alternatives, of which one is enough
     allow: tuple[str, ...] = ()  # the whole output is one of these
     pattern: str = ""  # the whole output matches this regular expression
+    constrain: tuple[tuple[str, str], ...] = ()  # registered constraints: name and text
     placeholders: tuple[tuple[str, int], ...] = ()  # texts to copy from the source, and how often each
 
     def __bool__(self) -> bool:
@@ -60,8 +61,18 @@ def parse_constraints(table: dict[str, Any], location: str) -> OutputConstraints
                 f"{location}: {name}: found {value!r}, expected a text or a list of texts, none of them empty"
             )
         fields[name] = tuple(values)
+    fields["constrain"] = _named_constraints(table.get("constrain"), location)
     alternatives = ((phrase,) if isinstance(phrase, str) else tuple(phrase) for phrase in fields["require"])
     return OutputConstraints(**(fields | {"require": tuple(alternatives)}))
+
+
+def _named_constraints(value: object, location: str) -> tuple[tuple[str, str], ...]:
+    """Names and texts of registered constraints, from a table."""
+    if value is None:
+        return ()
+    if not isinstance(value, dict) or not all(isinstance(entry, str) for pair in value.items() for entry in pair):
+        raise DataError(f"{location}: constrain: found {value!r}, expected a table of names and texts")
+    return tuple(value.items())
 
 
 def _is_phrase(value: object, name: str) -> bool:
@@ -80,18 +91,21 @@ def constraints_for_inputs(
     count: int,
     prefix: str | Sequence[str | None] | None = None,
     pattern: str | Sequence[str | None] | None = None,
-    **lists: str | Sequence[Any] | None,
+    **others: Any,
 ) -> list[OutputConstraints]:
     """Constraints for `count` inputs, from one value for all inputs or from a list with one entry per input.
 
     For `forbid`, `require` and `allow`, a list of texts holds for all inputs; a list of lists has one list per input.
+    For `constrain`, a table holds for all inputs; a list has one table per input.
     """
     rows: list[dict[str, Any]] = [{} for _ in range(count)]
     shared = True
-    for name, value in {"prefix": prefix, "pattern": pattern, **lists}.items():
+    for name, value in {"prefix": prefix, "pattern": pattern, **others}.items():
         single = name in ("prefix", "pattern")
         per_input = isinstance(value, list | tuple) and (
-            single or (isinstance(value, list) and any(entry is None or isinstance(entry, list) for entry in value))
+            single
+            or name == "constrain"
+            or (isinstance(value, list) and any(entry is None or isinstance(entry, list) for entry in value))
         )
         if per_input and len(value or ()) != count:
             raise ConfigError(f"{name}: found {len(value or ())} entries, expected one for each of the {count} inputs")

@@ -1,0 +1,40 @@
+"""The registry of constraints that one text describes.
+
+A user writes `--constrain NAME=TEXT`, `"constrain": {NAME: TEXT}` in a JSON line, or `constrain={NAME: TEXT}` in Python.
+`--prefix` and `--pattern` are short for the first two. Forbidden, required and allowed texts are lists and have options
+of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dragoman.decoding.constraints.constraint import Constraint
+from dragoman.decoding.constraints.prefix import PrefixConstraint
+from dragoman.decoding.constraints.regex import RegexConstraint
+from dragoman.decoding.constraints.token_bytes import TokenBytes
+from dragoman.errors import DataError, hint
+
+
+@dataclass(frozen=True)
+class NamedConstraint:
+    """A constraint with the name that users write."""
+
+    name: str
+    about: str  # one line for help: what the text means
+    build: Callable[[TokenBytes, str], Constraint]  # from the target vocabulary and the text
+
+
+ALL = (
+    NamedConstraint("prefix", "the output begins with this text", PrefixConstraint),
+    NamedConstraint("pattern", "the whole output matches this regular expression", RegexConstraint),
+)
+CONSTRAINTS: dict[str, NamedConstraint] = {constraint.name: constraint for constraint in ALL}
+
+
+def build_named(name: str, text: str, token_bytes: TokenBytes, location: str) -> Constraint:
+    """The constraint of a name; `location` starts error messages."""
+    if name not in CONSTRAINTS:
+        raise DataError(f"{location}: constrain: found '{name}', no such constraint. {hint(name, CONSTRAINTS)}")
+    return CONSTRAINTS[name].build(token_bytes, text)
