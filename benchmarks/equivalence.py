@@ -143,10 +143,10 @@ CASES = {
     **each("pairs.tsv", f"{BOTH} train.start_from=runs/search train.objective.kind=minimum-risk", {
         f"minimum-risk-{metric}": f"train.objective.metric={metric}" for metric in ("bleu", "chrf", "wer")}),
     **each("pairs.tsv", RNN, {
-        **{f"cell-{kind}": both(f"cell={kind}")
-           for kind in ("plain", "peephole-lstm", "coupled-lstm", "normalised-lstm", "gru")},
-        "cell-plain-relu": both("cell={kind='plain',activation='relu',start='identity'}"),
-        "cell-gru-reset-before": both("cell={kind='gru',reset='before',activation='gelu',start='uniform'}"),
+        **{f"cell-{kind}": both(f"cell={kind}") for kind in ("peephole-lstm", "coupled-lstm", "gru")},
+        "cell-plain": both("cell=rnn"), "cell-normalised-lstm": both("cell=layer-norm-lstm"),
+        "cell-plain-relu": both("cell={kind='rnn',activation='relu',recurrent_init='identity'}"),
+        "cell-gru-reset-before": both("cell={kind='gru',reset='before',activation='gelu',recurrent_init='uniform'}"),
         "recurrent-backward": "model.encoder.direction=backward model.decoder={begin='copy',readout='state'}",
         "recurrent-forward": "model.encoder={direction='forward',norm=true} model.decoder.begin=zero",
         "recurrent-two-layers": "model.encoder={merge='projection',layers=2,widths=[12,16],variational=true}",
@@ -201,7 +201,7 @@ CASES = {
     **each("tags.tsv", f"model.encoder={TWO_WAY} train.start_from={{run='runs/two-way',parts=['encoder']}}", {
         "tag-from-two-way": "tokenizer.source={kind='run',run='runs/two-way'}"}),
     **each("sounds.tsv", "", {
-        "transcribe": SPEECH, "transcribe-masking": f"{SPEECH} model.augment=masking tokenizer.source.normalise=corpus",
+        "transcribe": SPEECH, "transcribe-masking": f"{SPEECH} model.augment=specaugment tokenizer.source.normalise=corpus",
         "transcribe-convolutions": f"model.encoder.inner={TRANSFORMER} model.encoder.subsampling.channels=[4,4]"}),
     **each("sounds.tsv", f"{SPEECH} model.attention_decoder.kind=joint", {
         f"transcribe-{kind}": decoder.replace("model", "model.attention_decoder")

@@ -11,12 +11,11 @@ from torch import nn
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
-from dragoman.kernels import half_precision_rnn as half
+from dragoman.kernels.alignment import ALIGNMENT, aligned_logits
 from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.heads import softmax
 from dragoman.models.heads.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, full_loss, sampled_loss
 from dragoman.models.scheduled_sampling import (
     ExponentialDecayConfig,
@@ -46,12 +45,12 @@ def test_rows_that_only_fill_up_the_table_change_nothing(monkeypatch: pytest.Mon
     wanted = [hidden, output.weight, output.bias]
     found = []
     for alignment in (1, 8):
-        monkeypatch.setitem(half.ALIGNED, "cpu", alignment)
+        monkeypatch.setitem(ALIGNMENT, "cpu", alignment)
         with torch.autocast("cpu", torch.bfloat16):
-            assert softmax.aligned_logits(hidden, output).shape[-1] == (41 if alignment == 1 else 48)
+            assert aligned_logits(hidden, output).shape[-1] == (41 if alignment == 1 else 48)
             loss = full_loss(FullSoftmaxConfig(), hidden, target, output, 0.1)
         found.append((loss, *torch.autograd.grad(loss.sum(), wanted)))
-    assert softmax.aligned_logits(hidden, output).shape[-1] == 41  # single precision has no need of it
+    assert aligned_logits(hidden, output).shape[-1] == 41  # single precision has no need of it
     for plain, filled in zip(*found, strict=True):
         torch.testing.assert_close(filled, plain, rtol=1e-2, atol=1e-2)
 

@@ -21,7 +21,6 @@ STEPS = ("train.steps=40", "train.validate_every=20", "train.save_every=40", "tr
 
 
 @on_gpu
-@pytest.mark.filterwarnings("ignore:RNN module weights")
 @pytest.mark.parametrize("case", ["ema", "recurrent"])
 def test_captured_steps_give_the_same_weights(configure: Configure, tmp_path: Path, case: str) -> None:
     """Bit for bit, dropout, clipping and average included, and with every shape first plain and then captured."""
