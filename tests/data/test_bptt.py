@@ -1,4 +1,4 @@
-"""Running text in lanes and segments, against plain lists."""
+"""Parallel streams and segments for BPTT, against plain lists."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_spans_are_slices_of_the_whole_text(tmp_path: Path, lines: list[list[int
                 assert text.read(start, end).tolist() == text.span(start, end).tolist() == whole[start:end]
 
 
-def lanes_of(plan: BpttPlan, epoch: int) -> tuple[list[list[int]], list[list[int]]]:
-    """What every lane reads and predicts over an epoch."""
+def streams_of(plan: BpttPlan, epoch: int) -> tuple[list[list[int]], list[list[int]]]:
+    """The inputs and targets of every stream over an epoch."""
     read: list[list[int]] = [[] for _ in range(plan.streams)]
     predicted: list[list[int]] = [[] for _ in range(plan.streams)]
     for number, segment in enumerate(plan.epoch(epoch)):
@@ -54,26 +54,26 @@ def lanes_of(plan: BpttPlan, epoch: int) -> tuple[list[list[int]], list[list[int
         assert segment.fresh == (number == 0)
         assert ((segment.target != PAD) == segment.source_mask).all()
         assert int(segment.source_mask.sum()) == plan.tokens(epoch, number)
-        for lane in range(plan.streams):
-            real = segment.source_mask[lane]
-            read[lane] += segment.source[lane][real].tolist()
-            predicted[lane] += segment.target[lane][real].tolist()
+        for stream in range(plan.streams):
+            real = segment.source_mask[stream]
+            read[stream] += segment.source[stream][real].tolist()
+            predicted[stream] += segment.target[stream][real].tolist()
     return read, predicted
 
 
-@pytest.mark.parametrize(("lanes", "length"), [(1, 5), (3, 4), (4, 7), (7, 1), (2, 1000)])
-def test_validation_predicts_every_token_once_and_lanes_go_on(tmp_path: Path, lanes: int, length: int) -> None:
+@pytest.mark.parametrize(("streams", "length"), [(1, 5), (3, 4), (4, 7), (7, 1), (2, 1000)])
+def test_validation_predicts_every_token_once_and_streams_continue(tmp_path: Path, streams: int, length: int) -> None:
     text = stored(tmp_path / "store", some_lines(2, 30))
     whole = text.span(0, len(text)).tolist()
-    plan = BpttPlan(text, lanes, length, shuffled=False)
-    read, predicted = lanes_of(plan, 3)
+    plan = BpttPlan(text, streams, length, shuffled=False)
+    read, predicted = streams_of(plan, 3)
     assert [*chain(*predicted)] == whole[1:]
     assert [*chain(*read)] == whole[:-1]
     assert max(map(len, read)) - min(map(len, read)) <= 1
     assert len(plan) == -(-max(map(len, read)) // length)
 
 
-def test_epochs_move_the_cuts_of_all_lanes_alike(tmp_path: Path) -> None:
+def test_every_epoch_shifts_the_cuts_of_all_streams(tmp_path: Path) -> None:
     text = stored(tmp_path / "store", some_lines(4, 60))
     whole = text.span(0, len(text)).tolist()
     plan, again = BpttPlan(text, 3, 6, seed=5), BpttPlan(text, 3, 6, seed=5)
@@ -82,7 +82,7 @@ def test_epochs_move_the_cuts_of_all_lanes_alike(tmp_path: Path) -> None:
         shift = plan.shift(epoch)
         shifts.add(shift)
         assert 0 <= shift <= plan.skipped
-        assert [*chain(*lanes_of(plan, epoch)[1])] == whole[1 + shift : len(whole) - plan.skipped + shift]
+        assert [*chain(*streams_of(plan, epoch)[1])] == whole[1 + shift : len(whole) - plan.skipped + shift]
         places = plan.spans(epoch, 2)
         assert (places == again.spans(epoch, 2)).all()  # a pure function: a new plan gives the same
         assert (places - shift == plan.spans(0, 2) - plan.shift(0)).all()
@@ -92,12 +92,12 @@ def test_epochs_move_the_cuts_of_all_lanes_alike(tmp_path: Path) -> None:
     assert [BpttPlan(text, 3, 6, seed=6).shift(epoch) for epoch in range(9)] != [plan.shift(e) for e in range(9)]
 
 
-def test_too_little_text_for_the_lanes_is_said(tmp_path: Path) -> None:
+def test_too_little_text_for_the_streams_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"2 tokens, expected at least one for each of 3 streams"):
         BpttPlan(stored(tmp_path / "store", [[5]]), 3, 4)
 
 
-def test_what_does_not_fill_a_segment_is_kept_where_it_is_much(tmp_path: Path) -> None:
+def test_an_incomplete_last_segment_is_skipped_only_if_it_is_small(tmp_path: Path) -> None:
     plan = BpttPlan(stored(tmp_path / "store", some_lines(4, 60)), 3, 50, seed=5)
     assert plan.skipped == 50
 
@@ -105,7 +105,7 @@ def test_what_does_not_fill_a_segment_is_kept_where_it_is_much(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("before", "least", "segment"), [(0, 20, 7), (9, 20, 4), (8, 30, 8), (20, 25, 50), (5, 1000, 6)]
 )
-def test_measuring_predicts_every_token_once_after_others(
+def test_evaluation_predicts_every_token_once_with_context(
     tmp_path: Path, before: int, least: int, segment: int
 ) -> None:
     text = stored(tmp_path / "store", some_lines(2, 30))
@@ -114,13 +114,13 @@ def test_measuring_predicts_every_token_once_after_others(
     assert plan.streams == max(1, min(5, (len(whole) - 1) // least))
     predicted: list[list[int]] = [[] for _ in range(plan.streams)]
     read: list[list[int]] = [[] for _ in range(plan.streams)]
-    for lane in range(plan.streams):  # one at a time, or together: the same
-        for number, part in enumerate(plan.epoch(0, slice(lane, lane + 1))):
+    for stream in range(plan.streams):  # one at a time, or together: the same
+        for number, part in enumerate(plan.epoch(0, slice(stream, stream + 1))):
             together = plan.read(0, number)
-            assert (together.source[lane] == part.source[0]).all()
-            assert (together.target[lane] == part.target[0]).all()
-            predicted[lane] += part.target[0][part.target[0] != PAD].tolist()
-            read[lane] += part.source[0][part.source_mask[0]].tolist()
+            assert (together.source[stream] == part.source[0]).all()
+            assert (together.target[stream] == part.target[0]).all()
+            predicted[stream] += part.target[0][part.target[0] != PAD].tolist()
+            read[stream] += part.source[0][part.source_mask[0]].tolist()
     assert [*chain(*predicted)] == whole[1:]
-    for lane, row in enumerate(read):
-        assert len(row) - len(predicted[lane]) == (before if lane else 0)
+    for stream, row in enumerate(read):
+        assert len(row) - len(predicted[stream]) == (before if stream else 0)

@@ -1,4 +1,4 @@
-"""From files to token stores: the split, the cache, and what stops or is left out."""
+"""Preparing a corpus: token stores, the validation split, faults, and the cache."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def numbers(count: int, start: int = 0) -> list[tuple[str, ...]]:
 
 
 def texts(corpus: Corpus, part: str) -> list[tuple[str, str]]:
-    """The pairs of a part, as its store holds them."""
+    """The decoded pairs of the training or validation store."""
     store = getattr(corpus, part)
     every = range(len(store))
     sources = [corpus.source_tokenizer.decode(row.tolist()) for row in store.source.rows(every)]
@@ -62,7 +62,7 @@ def texts(corpus: Corpus, part: str) -> list[tuple[str, str]]:
 
 
 def split(path: Path, **named: Any) -> tuple[set[str], set[str]]:
-    """The sources to learn from and those to validate on."""
+    """The training sources and the validation sources."""
     selection = TrainValidSplit(DataConfig(train=str(path), **named), lambda doing, count: None)
     return {one.source for one in selection.train("")}, {one.source for one in selection.valid("")}
 
@@ -107,7 +107,7 @@ def test_the_vocabulary_is_learned_from_the_training_part_alone(tmp_path: Path) 
     assert not known & valid
 
 
-def test_one_vocabulary_serves_both_sides_unless_two_are_asked_for(tmp_path: Path) -> None:
+def test_source_and_target_share_a_vocabulary_by_default(tmp_path: Path) -> None:
     data = DataConfig(train=str(write(tmp_path / "a.tsv", numbers(50))))
     joint = prepare_corpus(data, CHARACTERS)
     assert joint.source_tokenizer.fingerprint() == joint.target_tokenizer.fingerprint()
@@ -122,7 +122,7 @@ def test_long_pairs_are_left_out_and_counted(tmp_path: Path) -> None:
     assert len(corpus.train) + len(corpus.valid) == 50
 
 
-def test_decoding_is_bounded_by_the_longest_answers_seen(tmp_path: Path) -> None:
+def test_the_length_ratio_follows_from_the_longest_targets(tmp_path: Path) -> None:
     pairs = [(f"s{number % 10}", "t" * (8 if number % 2 else 2)) for number in range(100)]
     corpus = prepare_corpus(DataConfig(train=str(write(tmp_path / "a.tsv", pairs))), CHARACTERS)
     assert corpus.report["length_ratio"] == pytest.approx(1.2 * 9 / 3)
@@ -147,14 +147,14 @@ def test_the_split_does_not_depend_on_the_order_of_lines(tmp_path: Path) -> None
     assert split(write(tmp_path / "a.tsv", pairs)) == expected
 
 
-def test_about_as_many_are_set_aside_as_asked_for(tmp_path: Path) -> None:
+def test_the_holdout_has_about_the_size_of_its_setting(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", numbers(5000))
     assert 60 < len(split(path, holdout=100)[1]) < 140
     assert 430 < len(split(path, holdout=4000)[1]) < 570  # never more than a tenth
 
 
 def test_more_lines_move_only_sources_at_the_threshold(tmp_path: Path) -> None:
-    """With a tenth set aside nothing moves; with a fixed number, validation sources may go over to training."""
+    """With a tenth as holdout no source moves; with a fixed number, validation sources may become training sources."""
     few, many = write(tmp_path / "a.tsv", numbers(1000)), write(tmp_path / "b.tsv", numbers(1500))
     before, after = split(few), split(many)
     assert before[0] <= after[0]
@@ -170,7 +170,7 @@ def test_more_lines_move_only_sources_at_the_threshold(tmp_path: Path) -> None:
 
 @hypothesis_settings(max_examples=60, deadline=None)
 @given(sources=st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=2, max_size=8, unique=True))
-def test_however_small_a_corpus_both_sides_have_a_source(
+def test_both_parts_of_a_small_corpus_have_a_source(
     tmp_path_factory: pytest.TempPathFactory, sources: list[str]
 ) -> None:
     path = write(tmp_path_factory.mktemp("tiny") / "a.tsv", [(source, "t") for source in sources])
@@ -213,7 +213,7 @@ def test_a_validation_file_keeps_all_of_train_and_may_hold_several_references(tm
 BAD = [*numbers(30), ("alone",), (" ", "t"), ("bad\x01", "t"), *numbers(30, 30), ("one", "two", "three")]
 
 
-def test_faults_stop_with_their_lines_and_leave_nothing(tmp_path: Path, cache: Path) -> None:
+def test_faults_stop_with_their_lines_and_leave_no_files(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.tsv", BAD)
     with pytest.raises(DataError) as stopped:
         prepare_corpus(DataConfig(train=str(path)), CHARACTERS)
@@ -275,7 +275,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
 # ---------------------------------------------------------------------- the cache
 
 
-def test_what_was_prepared_is_used_again(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prepared_corpus_is_used_again(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = DataConfig(train=str(write(tmp_path / "a.tsv", numbers(100))))
     first = prepare_corpus(data, CHARACTERS)
 
@@ -297,7 +297,7 @@ def test_what_was_prepared_is_used_again(tmp_path: Path, cache: Path, monkeypatc
         prepare_corpus(data, CHARACTERS)
 
 
-def test_the_key_changes_with_whatever_changes_tokens(tmp_path: Path) -> None:
+def test_the_fingerprint_changes_with_all_that_changes_tokens(tmp_path: Path) -> None:
     path, other = write(tmp_path / "a.tsv", numbers(10)), write(tmp_path / "b.tsv", numbers(11))
     data = DataConfig(train=str(path))
     keys = [
@@ -334,7 +334,7 @@ def test_the_cache_folder_can_be_chosen(tmp_path: Path, cache: Path, monkeypatch
     assert cache_folder(data) == Path("/xdg/dragoman")
 
 
-def _prepare_when_told(path: str, start: float, results: Any) -> None:
+def _prepare_at(path: str, start: float, results: Any) -> None:
     time.sleep(max(0.0, start - time.time()))
     corpus = prepare_corpus(DataConfig(train=path), CHARACTERS)
     results.put((len(corpus.train), len(corpus.valid)))
@@ -345,9 +345,7 @@ def test_several_processes_may_prepare_the_same_text_at_once(tmp_path: Path, cac
     context = multiprocessing.get_context("fork")
     results = context.Queue()
     start = time.time() + 0.3
-    workers = [
-        context.Process(target=_prepare_when_told, args=(str(path), start, results), daemon=True) for _ in range(4)
-    ]
+    workers = [context.Process(target=_prepare_at, args=(str(path), start, results), daemon=True) for _ in range(4)]
     for worker in workers:
         worker.start()
     found = {results.get(timeout=60) for _ in workers}
@@ -371,7 +369,7 @@ def test_a_folder_in_use_is_not_taken_for_abandoned(cache: Path) -> None:
     assert list(cache.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path, cache: Path) -> None:
+def test_the_folder_of_a_killed_process_is_removed(tmp_path: Path, cache: Path) -> None:
     path = write(tmp_path / "a.tsv", numbers(300_000))
     script = (
         "import sys; from dragoman.data.corpus import *; from dragoman.data.config import *;"
@@ -395,7 +393,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, cache: Path) -> N
 def test_memory_stays_flat_while_text_is_tokenised(
     tokenizers: TokenizersConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten times the text takes no more memory; benchmarks/flat_memory.py does the same with ten million pairs."""
+    """Ten times the text needs no more memory; benchmarks/flat_memory.py does the same with ten million pairs."""
     import tracemalloc
 
     monkeypatch.setattr(corpora, "CHUNK", 200)
@@ -426,7 +424,7 @@ def test_shares_of_unknown_tokens_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_text_of_which_nothing_is_known_is_refused(tmp_path: Path, side: str) -> None:
+def test_text_without_any_known_token_is_an_error(tmp_path: Path, side: str) -> None:
     path = write(tmp_path / "a.tsv", numbers(20))
     rare = replace(SPACES, **{side: WordsConfig(split="spaces", min_count=2)})
     message = rf"a\.tsv: every token of the {side} is unknown to its vocabulary.*tokenizer\.{side} \(min_count"

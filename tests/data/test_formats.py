@@ -1,4 +1,4 @@
-"""What files of each task become: examples, faults with their place, rows of stores (FIELD A2, A3)."""
+"""Example formats: files of labels, numbers and tags become examples, located faults and rows."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import ConfigError, DataError, RunError
 
 
-def read(shape: Any, path: Path, text: str, **settings: Any) -> list[Example | Fault]:
+def read(example_format: Any, path: Path, text: str, **settings: Any) -> list[Example | Fault]:
     path.write_text(text, encoding="utf-8")
-    return list(shape.read(DataConfig(train=str(path), **settings), str(path), False))
+    return list(example_format.read(DataConfig(train=str(path), **settings), str(path), False))
 
 
-def told(items: list[Example | Fault]) -> list[str]:
+def shown(items: list[Example | Fault]) -> list[str]:
     return [str(item) if isinstance(item, Fault) else f"{item.source}|{item.references[0]}" for item in items]
 
 
@@ -38,19 +38,22 @@ def told(items: list[Example | Fault]) -> list[str]:
 
 
 def test_one_or_two_texts_and_a_label(tmp_path: Path) -> None:
-    shape = LabelFormat()
-    assert told(read(shape, tmp_path / "a.tsv", "good film\t1\nbad\t0 \n")) == ["good film|1", "bad|0"]
+    example_format = LabelFormat()
+    assert shown(read(example_format, tmp_path / "a.tsv", "good film\t1\nbad\t0 \n")) == ["good film|1", "bad|0"]
     three = "7\tone\ttwo\n8\tthree\tfour\n"
-    assert told(read(shape, tmp_path / "a.tsv", three, columns=("2", "3", "1"))) == ["one\ttwo|7", "three\tfour|8"]
+    assert shown(read(example_format, tmp_path / "a.tsv", three, columns=("2", "3", "1"))) == [
+        "one\ttwo|7",
+        "three\tfour|8",
+    ]
     rows = '{"a": "x y", "label": 3}\n{"a": "z", "label": "b"}\n'
-    assert told(read(shape, tmp_path / "a.jsonl", rows, columns=("a", "label"))) == ["x y|3", "z|b"]
+    assert shown(read(example_format, tmp_path / "a.jsonl", rows, columns=("a", "label"))) == ["x y|3", "z|b"]
 
 
 def test_a_header_names_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     text = "label\tsentence\n1\tgood film\n0\tbad\n"
     named = {"header": True, "columns": ("sentence", "label")}
-    assert told(read(LabelFormat(), path, text, **named)) == ["good film|1", "bad|0"]
+    assert shown(read(LabelFormat(), path, text, **named)) == ["good film|1", "bad|0"]
     with pytest.raises(ConfigError, match=r"names label, sentence. Did you mean 'sentence'"):
         read(LabelFormat(), path, text, header=True, columns=("sentense", "label"))
     with pytest.raises(ConfigError, match="header: found true"):
@@ -58,7 +61,7 @@ def test_a_header_names_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "text", "settings", "expected"),
+    ("example_format", "text", "settings", "expected"),
     [
         (LabelFormat(), "lonely\nx\t1\n", {}, "a.tsv:1: found 1 column, expected 2"),
         (LabelFormat(), "x\t1\nx\t\n", {}, "a.tsv:2: the target is empty"),
@@ -70,15 +73,17 @@ def test_a_header_names_columns(tmp_path: Path) -> None:
         (SeriesFormat(), "1 2 x\t3\n", {}, "a.tsv:1: found 'x', expected a number in the series"),
     ],
 )  # fmt: skip
-def test_every_faulty_line_is_named(
-    tmp_path: Path, shape: Any, text: str, settings: dict[str, Any], expected: str
+def test_every_faulty_line_is_reported(
+    tmp_path: Path, example_format: Any, text: str, settings: dict[str, Any], expected: str
 ) -> None:
-    faults = [str(item) for item in read(shape, tmp_path / "a.tsv", text, **settings) if isinstance(item, Fault)]
+    faults = [
+        str(item) for item in read(example_format, tmp_path / "a.tsv", text, **settings) if isinstance(item, Fault)
+    ]
     assert len(faults) == 1
     assert expected in faults[0]
 
 
-def test_labels_keep_their_order_and_refuse_others(tmp_path: Path) -> None:
+def test_labels_are_sorted_and_unknown_ones_are_errors(tmp_path: Path) -> None:
     labels = LabelVocabulary.train(["pos", "neg", "pos", "so so"])
     assert labels.names == ("neg", "pos", "so so")
     labels.save(tmp_path, "target")
@@ -97,20 +102,20 @@ def test_labels_keep_their_order_and_refuse_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", ["standard", "range", "none"])
-def test_numbers_come_back_from_their_scale(scale: Any, tmp_path: Path) -> None:
+def test_decoding_inverts_the_scale(scale: Any, tmp_path: Path) -> None:
     numbers = NumberScaler.train(NumbersConfig(scale=scale), ["1 2", "-3.5 4e2"])
-    found = numbers.encode("1 2 -3.5 4e2")
+    scaled = numbers.encode("1 2 -3.5 4e2")
     if scale == "range":
-        assert (min(found), max(found)) == (0.0, 1.0)
+        assert (min(scaled), max(scaled)) == (0.0, 1.0)
     if scale == "standard":
-        assert sum(found) == pytest.approx(0.0, abs=1e-9)
-        assert sum(one * one for one in found) == pytest.approx(4.0)
-    assert numbers.decode(found) == "1 2 -3.5 400"
+        assert sum(scaled) == pytest.approx(0.0, abs=1e-9)
+        assert sum(value * value for value in scaled) == pytest.approx(4.0)
+    assert numbers.decode(scaled) == "1 2 -3.5 400"
     numbers.save(tmp_path, "source")
     assert load_tokenizer(tmp_path, "source").encode("7") == numbers.encode("7")
 
 
-def test_two_texts_have_a_separator_of_their_own(tmp_path: Path) -> None:
+def test_a_separator_of_its_own_joins_two_texts(tmp_path: Path) -> None:
     inner = train_tokenizer(CharactersConfig(), ["ab", "c"])
     joined = TextPairTokenizer(inner)
     row = joined.encode("ab\tc")
@@ -142,14 +147,14 @@ CONLLU = """# text = I don't
 def test_conllu_and_two_columns(tmp_path: Path) -> None:
     path = tmp_path / "a.conllu"
     path.write_text(CONLLU, encoding="utf-8")
-    assert told(list(read_conll(str(path)))) == ["I do n't|PRON AUX PART", "1\u00a0000|NUM"]
-    assert told(list(read_conll(str(path), columns=("form", "xpos"))))[0] == "I do n't|PRP VBP RB"
+    assert shown(list(read_conll(str(path)))) == ["I do n't|PRON AUX PART", "1\u00a0000|NUM"]
+    assert shown(list(read_conll(str(path), columns=("form", "xpos"))))[0] == "I do n't|PRP VBP RB"
     with pytest.raises(ConfigError, match="Did you mean 'xpos'"):
         list(read_conll(str(path), columns=("form", "xposs")))
     packed = tmp_path / "b.tsv.gz"
     packed.write_bytes(gzip.compress(b"\nThe\tDET\tDT\ndog\tNOUN\tNN\n\n\nruns\tVERB\tVBZ"))
     items = list(read_conll(str(packed), columns=("1", "2")))
-    assert told(items) == ["The dog|DET NOUN", "runs|VERB"]
+    assert shown(items) == ["The dog|DET NOUN", "runs|VERB"]
     assert [item.location for item in items] == [f"{packed}:2", f"{packed}:6"]
     assert [item.word_lines for item in items] == [(2, 3), (6,)]  # type: ignore[union-attr]
     first = next(read_conll(str(path)))
@@ -168,15 +173,15 @@ def test_conllu_and_two_columns(tmp_path: Path) -> None:
         ("a\x07\tX\n\nb\tY\n", ":1: found U+0007"),
     ],
 )
-def test_a_sentence_with_a_faulty_line_is_named_and_left_out(tmp_path: Path, text: str, expected: str) -> None:
-    found = told(read(TagFormat(), tmp_path / "a.tsv", text))
+def test_a_sentence_with_a_faulty_line_is_reported_and_skipped(tmp_path: Path, text: str, expected: str) -> None:
+    found = shown(read(TagFormat(), tmp_path / "a.tsv", text))
     assert expected in found[0]
     assert found[1:] == ["b|Y"]
 
 
 def test_lines_of_words_and_tags_must_match(tmp_path: Path) -> None:
     rows = '{"source": "a b", "target": "X Y"}\n{"source": "a b", "target": "X"}\n'
-    found = told(read(TagFormat(), tmp_path / "a.jsonl", rows))
+    found = shown(read(TagFormat(), tmp_path / "a.jsonl", rows))
     assert found[0] == "a b|X Y"
     assert "a.jsonl:2: found 2 words and 1 tags" in found[1]
 
@@ -196,13 +201,13 @@ def test_every_word_begins_at_a_token_of_its_own(config: Any) -> None:
     texts = ["the quick brown fox don't jump , over ( it ) .", "a bb ccc dddd", "Zürich ￭ 日本 \u2581x o'clock"]
     tokenizer = train_tokenizer(config, texts[:2])
     for text in texts:
-        places = word_positions(text, tokenizer)
+        positions = word_positions(text, tokenizer)
         words = text.split(" ")
-        assert len(places) == len(words)
-        assert places == sorted(set(places))
+        assert len(positions) == len(words)
+        assert positions == sorted(set(positions))
         spans = tokenizer.spans(text)
         assert len(spans) == len(tokenizer.encode(text))
-        begins = [sum(len(word) + 1 for word in words[:place]) for place in range(len(words))]
-        for place, begin in zip(places, begins, strict=True):
-            first, end = spans[place]
-            assert first <= begin < end  # the first character of the word, perhaps with the space before
+        starts = [sum(len(word) + 1 for word in words[:index]) for index in range(len(words))]
+        for position, start in zip(positions, starts, strict=True):
+            first, end = spans[position]
+            assert first <= start < end  # the first character of the word, perhaps with the space before

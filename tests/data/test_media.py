@@ -1,9 +1,10 @@
-"""Recordings and pictures (FIELD A4, A7): features against plain numpy and Hugging Face, images, archives, faults."""
+"""Media files: log-mel features against plain numpy and Hugging Face, images, archives, faults."""
 
 from __future__ import annotations
 
 import io
 import math
+import struct
 import sys
 import tarfile
 from dataclasses import replace
@@ -37,9 +38,9 @@ Image = pytest.importorskip("PIL.Image")
 SMALL = AudioConfig(sample_rate=8000, num_mels=20, window=0.032, hop=0.01, fmin=60.0, fmax=3800.0, normalise="none")
 
 
-def recording(samples: NDArray[Any], rate: int = 8000, form: str = "WAV") -> bytes:
+def recording(samples: NDArray[Any], rate: int = 8000, file_format: str = "WAV") -> bytes:
     file = io.BytesIO()
-    soundfile.write(file, samples, rate, format=form, subtype="PCM_16")
+    soundfile.write(file, samples, rate, format=file_format, subtype="PCM_16")
     return file.getvalue()
 
 
@@ -57,7 +58,7 @@ def plain_mel(hertz: float, scale: str) -> float:
 
 
 def plain_log_mel(samples: NDArray[Any], config: AudioConfig) -> NDArray[np.float64]:
-    """One loop a step of the definition: corners found by halving, Fourier sums written out."""
+    """Log-mel features by the definition: filter corners by bisection, Fourier sums written out."""
     window, hop, size = config.window_samples, config.hop_samples, config.fft_size
     low, high = plain_mel(config.fmin, config.mel_scale), plain_mel(config.top, config.mel_scale)
     corners = []
@@ -110,7 +111,7 @@ def test_filters_are_those_of_hugging_face(scale: str) -> None:
     torch.testing.assert_close(mel_to_hertz(hertz_to_mel(hertz, scale), scale), hertz)
 
 
-def test_a_tone_is_where_its_filter_is_and_silence_is_finite() -> None:
+def test_a_tone_excites_its_own_filter_and_silence_is_finite() -> None:
     time = torch.arange(8000) / 8000
     centres = mel_filters(SMALL).argmax(0) * 8000 / SMALL.fft_size
     for number in (3, 10, 17):
@@ -121,9 +122,9 @@ def test_a_tone_is_where_its_filter_is_and_silence_is_finite() -> None:
     assert torch.equal(standardise(silence), torch.zeros_like(silence))
 
 
-def test_nothing_is_further_below_the_loudest_than_the_range() -> None:
+def test_top_db_raises_faint_energies() -> None:
     samples = torch.from_numpy(noise(8000))
-    samples[:4000] *= 1e-3  # 60 dB fainter
+    samples[:4000] *= 1e-3  # 60 dB lower
     whole, cut = log_mel(samples, SMALL), log_mel(samples, replace(SMALL, top_db=30.0))
     lowest = whole.max() - 3 * math.log(10)  # 30 dB are a factor of 1,000
     torch.testing.assert_close(cut, whole.clamp(min=float(lowest)))
@@ -151,14 +152,61 @@ def test_resampling_gives_the_same_tone_and_nothing_above_the_limit(found: int, 
         assert high[inside].abs().max() < 5e-3
 
 
-@pytest.mark.parametrize("form", ["WAV", "FLAC"])
-def test_channels_become_their_mean(form: str) -> None:
+@pytest.mark.parametrize("file_format", ["WAV", "FLAC"])
+def test_channels_become_their_mean(file_format: str) -> None:
     both = np.stack([noise(400, 1), noise(400, 2)], 1)
-    found = read_samples(recording(both, form=form), "a", 8000)
+    found = read_samples(recording(both, file_format=file_format), "a", 8000)
     np.testing.assert_allclose(found.numpy(), both.mean(1), atol=1e-4)
 
 
+def wav(samples: bytes, *, kind: int, bits: int, rate: int = 8000, size: int | None = None) -> bytes:
+    """A WAV file of one channel, written by hand; `size` is the number of bytes that its header promises."""
+    layout = struct.pack("<HHIIHH", kind, 1, rate, rate * bits // 8, bits // 8, bits)
+    data = b"data" + struct.pack("<I", len(samples) if size is None else size) + samples
+    body = b"WAVE" + b"fmt " + struct.pack("<I", len(layout)) + layout + data
+    return b"RIFF" + struct.pack("<I", min(len(body), 0xFFFFFFFF)) + body
+
+
+PCM, FLOAT = 1, 3
+
+
+def test_wav_samples_are_divided_by_their_full_scale() -> None:
+    values = np.array([-(2**31), -(2**30), 0, 2**29, 2**31 - 2**24], np.int64)
+    files = {
+        8: wav((values // 2**24 + 128).astype(np.uint8).tobytes(), kind=PCM, bits=8),
+        16: wav((values // 2**16).astype("<i2").tobytes(), kind=PCM, bits=16),
+        24: wav(b"".join(int(value // 2**8).to_bytes(3, "little", signed=True) for value in values), kind=PCM, bits=24),
+        32: wav(values.astype("<i4").tobytes(), kind=PCM, bits=32),
+    }
+    expected = (values / 2**31).astype(np.float32)
+    for bits, data in files.items():
+        np.testing.assert_array_equal(read_samples(data, "a.wav", 8000).numpy(), expected, err_msg=f"{bits} bits")
+    for bits in (32, 64):
+        data = wav(expected.astype(f"<f{bits // 8}").tobytes(), kind=FLOAT, bits=bits)
+        np.testing.assert_array_equal(read_samples(data, "a.wav", 8000).numpy(), expected)
+
+
 # ---------------------------------------------------------------------- faults
+
+
+def test_a_truncated_wav_file_is_a_fault_and_a_streamed_one_is_not() -> None:
+    samples = np.arange(600, dtype="<i2").tobytes()
+    whole = read_samples(wav(samples, kind=PCM, bits=16), "a.wav", 8000)
+    streamed = wav(samples, kind=PCM, bits=16, size=0xFFFFFFFF)  # a stream does not know its length
+    assert torch.equal(read_samples(streamed, "a.wav", 8000), whole)
+    with pytest.raises(MediaError, match=r"a\.wav: .*cut short: found 1200 bytes of samples, expected 2400"):
+        read_samples(wav(samples, kind=PCM, bits=16, size=2400), "a.wav", 8000)
+
+
+@pytest.mark.parametrize(("rate", "kind"), [(8000, "over-long"), (16_000, "wrong-rate")])
+def test_rate_and_length_are_checked_before_decoding(monkeypatch: pytest.MonkeyPatch, rate: int, kind: str) -> None:
+    def decode(*arguments: Any, **named: Any) -> None:
+        raise AssertionError("the samples were decoded")
+
+    monkeypatch.setattr(soundfile.SoundFile, "read", decode)
+    with pytest.raises(MediaError) as caught:
+        replace(SMALL, max_seconds=0.5).decode(recording(noise(8000), rate), "a.wav")
+    assert caught.value.kind == kind
 
 
 def test_faults_of_recordings_name_the_file() -> None:
@@ -182,21 +230,21 @@ def test_faults_of_recordings_name_the_file() -> None:
     )
 
 
-def test_settings_that_cannot_be() -> None:
+def test_impossible_settings_are_errors() -> None:
     assert list(SMALL.problems()) == []
     assert any("half the sample rate" in text for text in AudioConfig(sample_rate=8000, fmax=5000.0).problems())
     assert any("less than the highest" in text for text in AudioConfig(sample_rate=8000, fmin=4000.0).problems())
     assert any("some filters are empty" in text for text in AudioConfig(sample_rate=8000, num_mels=200).problems())
 
 
-def picture(pixels: NDArray[Any], form: str = "PNG", mode: str | None = None) -> bytes:
+def picture(pixels: NDArray[Any], file_format: str = "PNG", mode: str | None = None) -> bytes:
     file = io.BytesIO()
     image = Image.fromarray(pixels)
-    (image.convert(mode) if mode else image).save(file, form)
+    (image.convert(mode) if mode else image).save(file, file_format)
     return file.getvalue()
 
 
-def test_a_line_is_a_row_of_columns_with_ink_one() -> None:
+def test_a_text_line_becomes_columns_with_ink_one() -> None:
     pixels = np.full((48, 7), 255, np.uint8)
     pixels[10:20, 3] = 0
     found = LineImageConfig(height=48).decode(picture(pixels), "line.png")
@@ -204,11 +252,11 @@ def test_a_line_is_a_row_of_columns_with_ink_one() -> None:
     np.testing.assert_array_equal(found, 255 - pixels.T)
     np.testing.assert_array_equal(LineImageConfig(height=48, background="dark").decode(picture(pixels), ""), pixels.T)
     assert LineImageConfig(height=24).decode(picture(pixels), "").shape == (4, 24)
-    clear = np.zeros((48, 7, 4), np.uint8)  # black, but wholly transparent: paper
+    clear = np.zeros((48, 7, 4), np.uint8)  # black, but transparent: background
     assert LineImageConfig(height=48).decode(picture(clear), "").max() == 0
 
 
-def test_a_picture_is_a_square_of_rows_of_colours() -> None:
+def test_a_picture_becomes_a_square_of_rgb_rows() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (8, 8, 3), np.uint8)
     found = PictureConfig(size=8).decode(picture(pixels), "a.png")
     np.testing.assert_array_equal(found.reshape(8, 8, 3), pixels)
@@ -252,7 +300,7 @@ def test_members_are_found_by_name_or_end(tmp_path: Path, name: str) -> None:
     path = archive(tmp_path / name, {"a/1.wav": b"one", "./b/2.wav": b"two", "c/1.wav": b"three", "2.wav": b"four"})
     assert read_bytes(f"{path}::a/1.wav") == b"one"
     assert read_bytes(f"{path}::b/2.wav") == b"two"
-    assert read_bytes(join_path(path, "2.wav")) == b"four"  # the whole name goes first
+    assert read_bytes(join_path(path, "2.wav")) == b"four"  # a full name wins over the end of another
     with pytest.raises(MediaError, match="several members end so") as caught:
         read_bytes(join_path(path, "1.wav"))
     assert str(caught.value).startswith(f"{path}::1.wav: ")
@@ -261,15 +309,15 @@ def test_members_are_found_by_name_or_end(tmp_path: Path, name: str) -> None:
     assert join_path(tmp_path, "1.wav") == str(tmp_path / "1.wav")
 
 
-def test_many_are_read_once_each_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_is_read_once_for_many_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packed = archive(tmp_path / "all.tar.gz", {f"x/{number}": bytes([number]) * 5 for number in range(6)})
     (tmp_path / "alone").write_bytes(b"alone")
-    places = [join_path(packed, name) for name in ("5", "0", "gone", "5", "3")]
-    places += [str(tmp_path / "alone"), str(tmp_path / "missing"), str(tmp_path)]
+    paths = [join_path(packed, name) for name in ("5", "0", "gone", "5", "3")]
+    paths += [str(tmp_path / "alone"), str(tmp_path / "missing"), str(tmp_path)]
     opened: list[str] = []
     usual = tarfile.open
     monkeypatch.setattr(tarfile, "open", lambda path, *rest: (opened.append(str(path)), usual(path, *rest))[1])
-    found = dict(read_many(places))
+    found = dict(read_many(paths))
     assert sorted(found) == list(range(8))
     assert [found[0], found[1], found[3], found[4], found[5]] == [
         bytes([5]) * 5, bytes(5), bytes([5]) * 5, bytes([3]) * 5, b"alone",
@@ -277,8 +325,8 @@ def test_many_are_read_once_each_and_nothing_is_lost(tmp_path: Path, monkeypatch
     for number, kind in ((2, "missing-file"), (6, "missing-file"), (7, "unreadable-file")):
         fault = found[number]
         assert isinstance(fault, Fault)
-        assert (fault.kind, fault.location) == (kind, places[number])
-    assert opened == [str(packed)] * 2  # one walk for the names, one for the bytes, however many members
+        assert (fault.kind, fault.location) == (kind, paths[number])
+    assert opened == [str(packed)] * 2  # once for the names and once for the bytes, however many members
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
@@ -293,18 +341,18 @@ def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("top_db", "expected"), [(1e300, "at most 200"), (1e-6, "at least 1, or 0"), (-1.0, "at least 0")]
 )
-def test_a_range_that_no_recording_has_is_refused(top_db: float, expected: str) -> None:
+def test_an_impossible_top_db_is_refused(top_db: float, expected: str) -> None:
     with pytest.raises(ConfigError, match=f"top_db: found .*, expected .*{expected}"):
         settings.build(AudioConfig, {"top_db": top_db})
 
 
 @pytest.mark.parametrize("top_db", [0.0, 1.0, 40, 200.0])
-def test_a_range_of_decibels_is_taken(top_db: float) -> None:
+def test_a_possible_top_db_is_accepted(top_db: float) -> None:
     assert settings.build(AudioConfig, {"top_db": top_db}).top_db == top_db
 
 
-def test_a_file_that_starts_another_program_is_no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pillow goes by content: a PostScript file named cat.png would be handed to Ghostscript."""
+def test_a_file_that_starts_another_program_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow decides by content: it would start Ghostscript for a PostScript file named cat.png."""
     import PIL.EpsImagePlugin
 
     def started(*arguments: Any) -> None:
@@ -318,8 +366,8 @@ def test_a_file_that_starts_another_program_is_no_picture(monkeypatch: pytest.Mo
             config.decode(data, "cat.png")
 
 
-@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "PPM"])
-def test_usual_formats_are_read(form: str) -> None:
+@pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP", "TIFF", "GIF", "BMP", "PPM"])
+def test_common_image_formats_are_decoded(file_format: str) -> None:
     file = io.BytesIO()
-    Image.new("RGB", (8, 8), "white").save(file, form)
+    Image.new("RGB", (8, 8), "white").save(file, file_format)
     assert PictureConfig(size=8).decode(file.getvalue(), "a").min() >= 250

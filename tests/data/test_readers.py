@@ -276,7 +276,7 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_only_what_is_asked_for_is_read() -> None:
+def test_reading_is_lazy() -> None:
     stream = io.BytesIO(b"line\n" * 1_000_000)
     assert list(islice(read_lines(stream), 3)) == ["line"] * 3
     assert stream.tell() < 1_000_000

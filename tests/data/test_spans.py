@@ -1,4 +1,4 @@
-"""Which characters each token stands for: as many spans as tokens, in order, and together the whole text."""
+"""The spans of tokens: one per token, in order, and together the whole text."""
 
 from __future__ import annotations
 
@@ -51,24 +51,24 @@ def check(tokenizer: Tokenizer, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [*TEXTS[:5], *HARD])
-def test_spans_stand_for_the_whole_text(tokenizer: Tokenizer, text: str) -> None:
+def test_spans_cover_the_whole_text(tokenizer: Tokenizer, text: str) -> None:
     check(tokenizer, text)
 
 
-def test_spans_stand_for_any_text(tokenizer: Tokenizer) -> None:
+def test_spans_cover_any_text(tokenizer: Tokenizer) -> None:
     draw = random.Random(4)
     for _ in range(200):
         check(tokenizer, "".join(draw.choice("hel lo,  wç東💥\t.'") for _ in range(draw.randint(0, 20))))
 
 
 @pytest.mark.parametrize("kind", ["words", "characters", "bpe"])
-def test_known_tokens_stand_for_what_they_spell(kind: str) -> None:
+def test_a_known_token_covers_its_own_characters(kind: str) -> None:
     tokenizer, text = train_tokenizer(CONFIGS[kind], TEXTS), TEXTS[0]
     for piece, (first, end) in zip(tokenizer.pieces(tokenizer.encode(text)), tokenizer.spans(text), strict=True):
         assert piece.replace("▁", " ").strip("￭ ") == text[first:end].strip()
 
 
-def test_a_tag_stands_for_itself(tokenizer: Tokenizer) -> None:
+def test_a_tag_covers_itself(tokenizer: Tokenizer) -> None:
     tagged = LanguageTagTokenizer(tokenizer, ["de", "fr"])
     plain = tokenizer.spans("the cat")
     assert tagged.spans("<2fr> the cat") == [(0, 6), *((first + 6, end + 6) for first, end in plain)]

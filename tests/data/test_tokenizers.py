@@ -51,14 +51,14 @@ def subwords() -> dict[str, Tokenizer]:
 
 
 @given(ANY_TEXT | SEAMS)
-def test_words_come_back(text: str) -> None:
+def test_words_decode_to_the_same_text(text: str) -> None:
     words = train_tokenizer(WordsConfig(), [text, "x"])
     assert words.decode(words.encode(text)) == text
     assert UNK not in words.encode(text)
 
 
 @given(st.lists(st.text(st.characters(exclude_characters=" ", exclude_categories=["Cs"]), min_size=1), max_size=6))
-def test_spaced_tokens_come_back(tokens: list[str]) -> None:
+def test_spaced_tokens_decode_to_the_same_text(tokens: list[str]) -> None:
     text = " ".join(tokens)
     words = train_tokenizer(WordsConfig(split="spaces"), [text, "x"])
     ids = words.encode(text)
@@ -68,7 +68,7 @@ def test_spaced_tokens_come_back(tokens: list[str]) -> None:
 
 
 @given(ANY_TEXT)
-def test_characters_come_back(text: str) -> None:
+def test_characters_decode_to_the_same_text(text: str) -> None:
     characters = train_tokenizer(CharactersConfig(), [text, "x"])
     ids = characters.encode(text)
     assert len(ids) == len(text)
@@ -80,7 +80,7 @@ def test_characters_come_back(text: str) -> None:
     text=(ANY_TEXT | SEAMS).filter(lambda text: "\U0010fffe" not in text),
     name=st.sampled_from(["bpe", "unigram"]),
 )
-def test_any_text_comes_back_from_subwords(subwords: dict[str, Tokenizer], text: str, name: str) -> None:
+def test_subwords_decode_to_the_same_text(subwords: dict[str, Tokenizer], text: str, name: str) -> None:
     ids = subwords[name].encode(text)
     assert subwords[name].decode(ids) == text
     assert not {PAD, UNK, SOS, EOS} & set(ids)
@@ -116,7 +116,7 @@ def test_words_at_punctuation(text: str, pieces: list[str]) -> None:
     assert words.pieces(words.encode(text)) == pieces
 
 
-def test_long_runs_are_not_kept_in_memory() -> None:
+def test_long_chunks_are_not_cached() -> None:
     words = train_tokenizer(WordsConfig(), ["a b", "y." * 50_000])
     assert isinstance(words, WordTokenizer)
     assert words.decode(words.encode("y." * 50_000 + " a")) == "y." * 50_000 + " a"
@@ -210,7 +210,7 @@ def test_subwords_from_little_text(algorithm: Any, capfd: pytest.CaptureFixture[
     assert capfd.readouterr() == ("", "")
 
 
-def test_subwords_reach_the_vocabulary_asked_for(subwords: dict[str, Tokenizer]) -> None:
+def test_subwords_reach_the_vocabulary_size(subwords: dict[str, Tokenizer]) -> None:
     texts = [f"word{number} and number {number * 7}" for number in range(3000)]
     for algorithm in ("bpe", "unigram"):
         assert len(train_tokenizer(SubwordsConfig(500, algorithm), texts)) == 500
@@ -250,7 +250,7 @@ def test_subwords_learn_from_a_sample() -> None:
 # --- saving and loading
 
 
-def test_saved_tokenizers_come_back(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_saved_tokenizers_load_unchanged(tokenizer: Tokenizer, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "run"
     tokenizer.save(folder, "source")
     assert sorted(folder.iterdir()) == sorted(tokenizer.files(folder, "source"))
@@ -267,7 +267,7 @@ def test_saved_tokenizers_come_back(tokenizer: Tokenizer, tmp_path: Path) -> Non
     assert [path.read_bytes() for path in tokenizer.files(folder, "source")] == before
 
 
-def test_tokenizers_travel_to_other_processes(tokenizer: Tokenizer) -> None:
+def test_tokenizers_can_be_pickled(tokenizer: Tokenizer) -> None:
     copy: Tokenizer = pickle.loads(pickle.dumps(tokenizer))
     assert copy.encode_batch(CORPUS) == tokenizer.encode_batch(CORPUS)
 
@@ -356,7 +356,7 @@ def test_a_changed_special_line_is_noticed(tmp_path: Path) -> None:
     assert "damaged" in damaged(tmp_path, CharactersConfig(), "vocabulary.jsonl", "\n".join(lines[1:]).encode())
 
 
-def test_counting_units_holds_a_bounded_number() -> None:
+def test_counting_tokens_needs_bounded_memory() -> None:
     texts = [["common", f"rare{number}"] for number in range(5000)] + [["late"] * 9]
     counts = count_tokens(texts, max_tokens=100)
     assert len(counts) <= 100

@@ -825,18 +825,3 @@ def test_settings_that_cannot_be(folder: Path, change: dict[str, Any], expected:
         build(settings.merge(case, change))
     with pytest.raises(ConfigError, match="goes with task"):
         build({"data": {"train": "x.tsv", "media": "y"}})
-
-
-def test_wav_files_are_read_as_soundfile_reads_them() -> None:
-    soundfile = pytest.importorskip("soundfile")
-    from dragoman.data.media.wav import read_wav
-
-    samples = np.random.default_rng(1).uniform(-1, 1, (500, 2))
-    for kind in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"):
-        for form in ("WAV", "WAVEX"):
-            file = io.BytesIO()
-            soundfile.write(file, samples, 16000, subtype=kind, format=form)
-            found, rate = read_wav(file.getvalue())
-            expected, _ = soundfile.read(io.BytesIO(file.getvalue()), dtype="float32", always_2d=True)
-            assert rate == 16000
-            np.testing.assert_allclose(found, expected, atol=1e-7)

@@ -1,4 +1,4 @@
-"""Tags (FIELD G10): one token before the source for every tokenizer, kept with it, and never in the way of text."""
+"""Language tags: one token in front of the source, for every tokenizer, and never confused with text."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ KINDS: dict[str, TokenizerConfig] = {
 }
 TEXTS = ["a small dog sees a big dog", "<2de> stands in the text", "the cat, the dog <2fr> and 2 birds"]
 TAGS = ("de", "fr", "pt-BR")
-LEARNED = {name: train_tokenizer(chosen, TEXTS) for name, chosen in KINDS.items()}
+TOKENIZERS = {name: train_tokenizer(chosen, TEXTS) for name, chosen in KINDS.items()}
 
 
 @pytest.fixture(params=KINDS)
 def inner(request: pytest.FixtureRequest) -> Tokenizer:
-    return LEARNED[request.param]
+    return TOKENIZERS[request.param]
 
 
 @pytest.fixture(autouse=True)
@@ -63,9 +63,9 @@ def test_a_tag_is_one_token_after_the_vocabulary(inner: Tokenizer) -> None:
     tokenizer: Tokenizer = LanguageTagTokenizer(inner, TAGS)
     assert len(tokenizer) == len(inner) + 3
     assert (tokenizer.kind, tokenizer.tags, inner.tags) == (inner.kind, TAGS, ())
-    for place, tag in enumerate(TAGS):
+    for index, tag in enumerate(TAGS):
         ids = tokenizer.encode(f"<2{tag}> a small dog")
-        assert ids == [len(inner) + place, *inner.encode("a small dog")]
+        assert ids == [len(inner) + index, *inner.encode("a small dog")]
         assert tokenizer.pieces(ids) == [f"<2{tag}>", *inner.pieces(ids[1:])]
 
 
@@ -83,12 +83,12 @@ def test_a_tag_is_one_token_after_the_vocabulary(inner: Tokenizer) -> None:
         "",
     ],
 )
-def test_anything_else_is_ordinary_text(inner: Tokenizer, text: str) -> None:
+def test_everything_else_is_ordinary_text(inner: Tokenizer, text: str) -> None:
     tokenizer = LanguageTagTokenizer(inner, TAGS)
     assert tokenizer.encode(text) == inner.encode(text)
-    behind = tokenizer.encode(add_tag(text, "fr"))
-    assert behind == [len(inner) + 1, *inner.encode(text)]  # what follows a tag is not looked at again
-    assert max(behind[1:], default=0) < len(inner)
+    ids = tokenizer.encode(add_tag(text, "fr"))
+    assert ids == [len(inner) + 1, *inner.encode(text)]  # a second tag is text
+    assert max(ids[1:], default=0) < len(inner)
 
 
 def test_only_the_first_tag_is_a_tag(inner: Tokenizer) -> None:
@@ -98,13 +98,13 @@ def test_only_the_first_tag_is_a_tag(inner: Tokenizer) -> None:
 
 @given(text=st.text(max_size=30), tag=st.sampled_from(TAGS), kind=st.sampled_from(["bpe", "unigram"]))
 @hypothesis_settings(max_examples=50, deadline=None)
-def test_texts_come_back(text: str, tag: str, kind: str) -> None:
-    tokenizer = LanguageTagTokenizer(LEARNED[kind], TAGS)
+def test_decoding_inverts_encoding(text: str, tag: str, kind: str) -> None:
+    tokenizer = LanguageTagTokenizer(TOKENIZERS[kind], TAGS)
     assert tokenizer.decode(tokenizer.encode(add_tag(text, tag))) == add_tag(text, tag)
     assert split_tag(add_tag(text, tag), TAGS) == (tag, text)
 
 
-def test_batches_are_single_texts(inner: Tokenizer) -> None:
+def test_a_batch_is_encoded_as_its_texts_are(inner: Tokenizer) -> None:
     tokenizer = LanguageTagTokenizer(inner, TAGS)
     texts = [*TEXTS, *(add_tag(text, "de") for text in TEXTS), ""]
     assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
@@ -131,15 +131,15 @@ def test_tags_are_kept_with_the_tokenizer(inner: Tokenizer, tmp_path: Path) -> N
     }
     plain = load_tokenizer(tmp_path, "target")
     assert plain.tags == ()
-    assert "tags" not in json.loads((tmp_path / "target.json").read_text(encoding="utf-8"))  # the files of before
+    assert "tags" not in json.loads((tmp_path / "target.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("found", [["de"], [], ["d e", "fr", "pt-BR"], "de", 5, [5]])
-def test_changed_tags_are_found(found: Any, tmp_path: Path) -> None:
-    LanguageTagTokenizer(LEARNED["characters"], TAGS).save(tmp_path, "source")
+@pytest.mark.parametrize("tags", [["de"], [], ["d e", "fr", "pt-BR"], "de", 5, [5]])
+def test_changed_tags_are_detected(tags: Any, tmp_path: Path) -> None:
+    LanguageTagTokenizer(TOKENIZERS["characters"], TAGS).save(tmp_path, "source")
     path = tmp_path / "source.json"
     table = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(table | {"tags": found}), encoding="utf-8")
+    path.write_text(json.dumps(table | {"tags": tags}), encoding="utf-8")
     with pytest.raises(RunError, match="damaged tokenizer file"):
         load_tokenizer(tmp_path, "source")
 
@@ -188,12 +188,12 @@ def test_the_corpus_of_several_languages(two: DataConfig) -> None:
     corpus = prepare_corpus(two, TokenizersConfig(source=CharactersConfig()))
     assert corpus.source_tokenizer.tags == ("de", "fr")
     assert corpus.report["tags"] == {"de": 40, "fr": 40}
-    learned, kept_back = stored(corpus, "train"), stored(corpus, "valid")
-    assert learned | kept_back == {
+    train, valid = stored(corpus, "train"), stored(corpus, "valid")
+    assert train | valid == {
         (f"<2{tag}> s{number}", f"s{number}{tag[0]}") for tag in ("de", "fr") for number in range(40)
     }
     rows = [json.loads(line) for line in corpus.valid_texts.read_text(encoding="utf-8").splitlines()]
-    assert {(row["source"], row["references"][0]) for row in rows} == kept_back
+    assert {(row["source"], row["references"][0]) for row in rows} == valid
 
 
 def test_the_vocabulary_is_that_of_the_text_alone(two: DataConfig) -> None:
@@ -207,15 +207,15 @@ def test_the_vocabulary_is_that_of_the_text_alone(two: DataConfig) -> None:
     assert (apart.source_tokenizer.tags, apart.target_tokenizer.tags) == (("de", "fr"), ())
 
 
-def test_one_source_stays_on_one_side_in_all_languages(two: DataConfig) -> None:
-    selection = TrainValidSplit(two, lambda doing, count: None)
-    learned, kept_back = ({one.source for one in part("")} for part in (selection.train, selection.valid))
-    assert learned
-    assert kept_back
-    assert not learned & kept_back
+def test_a_source_is_in_one_part_for_all_languages(two: DataConfig) -> None:
+    split = TrainValidSplit(two, lambda doing, count: None)
+    train, valid = ({example.source for example in part("")} for part in (split.train, split.valid))
+    assert train
+    assert valid
+    assert not train & valid
 
 
-def test_the_fingerprint_knows_tags_and_layout(two: DataConfig, tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_tags_and_layout(two: DataConfig, tmp_path: Path) -> None:
     tokenizers = TokenizersConfig(source=CharactersConfig())
     assert isinstance(two.train, tuple)
     german, french = two.train
@@ -235,9 +235,9 @@ def test_the_fingerprint_knows_tags_and_layout(two: DataConfig, tmp_path: Path) 
         Pairs(french.source, french.target),
         (french.source or "", french.target or ""),
     ]
-    found = [fingerprint(DataConfig(train=files), tokenizers) for files in other]
+    keys = [fingerprint(DataConfig(train=files), tokenizers) for files in other]
     same = {(2, 3), (5, 7), (6, 8)}  # a file by its name or in a table; one entry alone or in a list
-    assert {(j, i) for i in range(len(found)) for j in range(i) if found[i] == found[j]} == same
+    assert {(j, i) for i in range(len(keys)) for j in range(i) if keys[i] == keys[j]} == same
     valid = {fingerprint(DataConfig(train=german, valid=part), tokenizers) for part in (german, german.file)}
     assert len(valid) == 2
 
@@ -264,7 +264,7 @@ def test_validation_decodes_as_many_of_every_tag() -> None:
 # ---------------------------------------------------------------------- settings
 
 
-def test_entries_of_every_form_are_read_and_written_back() -> None:
+def test_entries_of_every_kind_are_read_and_written_back() -> None:
     table: dict[str, Any] = {
         "data": {
             "train": [{"source": "a.en", "target": "a.de", "tag": "de"}, {"file": "more.tsv", "tag": "fr"}],
@@ -318,7 +318,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("train", "valid", "message"), WRONG)
-def test_what_is_wrong_is_said_in_one_line(train: object, valid: object, message: str) -> None:
+def test_a_wrong_entry_gives_a_one_line_error(train: object, valid: object, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.build({"data": {"train": train, "valid": valid}})
     assert str(caught.value).startswith(message)
@@ -330,16 +330,16 @@ def test_what_is_wrong_is_said_in_one_line(train: object, valid: object, message
 
 @pytest.mark.parametrize("tie", ["all", "source", "inputs", "target", "none"])
 @pytest.mark.parametrize("softmax", [FullSoftmaxConfig(), SampledSoftmaxConfig(size=2)])
-def test_no_output_reads_the_row_of_a_tag(tie: Literal["all"], softmax: SoftmaxConfig) -> None:
-    """Its gradient comes from the source alone, and label smoothing gives it nothing."""
+def test_no_output_uses_the_embedding_of_a_tag(tie: Literal["all"], softmax: SoftmaxConfig) -> None:
+    """Its gradient comes from the source alone, label smoothing adds nothing to it."""
     side = TransformerConfig(layers=1, width=8, heads=2, feedforward=8, dropout=0.0)
     choices = EncoderDecoderConfig(tie=tie, output_bias=True, softmax=softmax, encoder=side, decoder=side)
     model = EncoderDecoder(choices, 32, 30, tags=2).double()
     batch = batch_of([[30, 5, 6]], [[7, 8]])
     assert model.logits(batch).shape == (1, 3, 30)
     model(batch).total.backward()
-    gradients = [part.grad for part in model.parameters() if part.shape == (32, 8)]
-    assert len(gradients) == 1  # the source's table, whatever else it serves
+    gradients = [weight.grad for weight in model.parameters() if weight.shape == (32, 8)]
+    assert len(gradients) == 1  # the source embedding, whatever it is tied to
     gradient = gradients[0]
     assert gradient is not None
     assert gradient[30].abs().sum() > 0

@@ -1,4 +1,4 @@
-"""Feature rows on disk and batches of them: nothing lost, few shapes, an order that follows from (seed, epoch)."""
+"""Feature rows on disk, and batches of them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from dragoman.data.tokenizers.base import EOS, PAD
 
 
 class Raw:
-    """Bytes as frames of three numbers, so that no package is needed."""
+    """A decoder without dependencies: bytes are frames of three numbers."""
 
     dtype: ClassVar[str] = "uint8"
     step: ClassVar[float] = 0.5
     features = 3
 
-    def decode(self, data: bytes, place: str) -> NDArray[Any]:
+    def decode(self, data: bytes, path: str) -> NDArray[Any]:
         if len(data) % 3 or not data:
-            raise MediaError(place, "unreadable-file", f"found {len(data)} bytes, expected threes")
+            raise MediaError(path, "unreadable-file", f"found {len(data)} bytes, expected threes")
         return np.frombuffer(data, np.uint8).reshape(-1, 3)
 
 
@@ -46,14 +46,14 @@ def lengths() -> list[int]:
 def store(tmp_path: Path, lengths: list[int]) -> MediaStore:
     with tarfile.open(tmp_path / "all.tar.gz", "w:gz") as tar:
         for number in reversed(range(len(lengths))):  # another order than that of the rows
-            about = tarfile.TarInfo(f"{number}.raw")
+            member = tarfile.TarInfo(f"{number}.raw")
             data = content(number, lengths[number]) if number not in (7, 9) else b"xx"
-            about.size = len(data)
-            tar.addfile(about, io.BytesIO(data))
-    places = [f"{tmp_path}/all.tar.gz::{number}.raw" for number in range(len(lengths))]
-    places[11] = str(tmp_path / "gone.raw")
-    faults = write_features(tmp_path / "features", places, Raw())
-    assert [fault.location for fault in faults] == [places[7], places[9], places[11]]
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    paths = [f"{tmp_path}/all.tar.gz::{number}.raw" for number in range(len(lengths))]
+    paths[11] = str(tmp_path / "gone.raw")
+    faults = write_features(tmp_path / "features", paths, Raw())
+    assert [fault.location for fault in faults] == [paths[7], paths[9], paths[11]]
     assert [fault.kind for fault in faults] == ["unreadable-file", "unreadable-file", "missing-file"]
     with StoreWriter(tmp_path / "tokens", 10, 10) as writer:
         usable = [number for number in range(len(lengths)) if number not in (7, 9, 11)]
@@ -69,7 +69,7 @@ def test_rows_come_back_as_they_were(store: MediaStore, lengths: list[int]) -> N
     column = store.source.column
     found = column.lengths().tolist()
     assert [found[number] for number in (7, 9, 11)] == [0, 0, 0]
-    assert [place.rpartition("::")[2] for place in column.paths()[:3]] == ["0.raw", "1.raw", "2.raw"]
+    assert [path.rpartition("::")[2] for path in column.paths()[:3]] == ["0.raw", "1.raw", "2.raw"]
     for number, row in enumerate(column.rows(range(len(column)))):
         if number not in (7, 9, 11):
             assert row.tobytes() == content(number, lengths[number])
@@ -84,14 +84,14 @@ def test_batches_are_padded_and_masked(store: MediaStore, lengths: list[int]) ->
         batch = read_batch(store, rows, plan)
         assert batch.source.shape[0] * batch.source.shape[1] <= 200
         assert batch.source.dtype == torch.int16
-        for place, row in enumerate(store.source.numbers[rows].tolist()):
+        for index, row in enumerate(store.source.numbers[rows].tolist()):
             seen.append(row)
             real = lengths[row]
             truth = np.frombuffer(content(row, real), np.uint8).reshape(-1, 3)
-            np.testing.assert_array_equal(batch.source[place, :real].numpy(), truth)
-            assert batch.source[place, real:].eq(-1).all()
-            assert batch.source_mask[place].tolist() == [True] * real + [False] * (batch.source.shape[1] - real)
-            tokens = batch.target[place][batch.target[place] != PAD].tolist()
+            np.testing.assert_array_equal(batch.source[index, :real].numpy(), truth)
+            assert batch.source[index, real:].eq(-1).all()
+            assert batch.source_mask[index].tolist() == [True] * real + [False] * (batch.source.shape[1] - real)
+            tokens = batch.target[index][batch.target[index] != PAD].tolist()
             assert tokens == [4 + row % 5] * (1 + real // 4) + [EOS]
         assert plan.tokens(rows) == int((batch.target != PAD).sum())
     assert sorted(seen) == [number for number in range(60) if number not in (7, 9, 11)]  # each once

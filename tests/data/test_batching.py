@@ -1,4 +1,4 @@
-"""Token rows on disk, and how they are cut into batches."""
+"""Token stores, padding, and the batches of an epoch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stored(folder: Path, sources: Rows, targets: Rows, vocabulary: int = 100) ->
 
 
 def of_lengths(folder: Path, sources: NDArray[np.int64], targets: NDArray[np.int64]) -> TokenStore:
-    """A store in which only the lengths matter."""
+    """A store whose rows have these lengths."""
     return stored(folder, [[4] * n for n in sources.tolist()], [[5] * n for n in targets.tolist()])
 
 
@@ -88,7 +88,7 @@ def test_a_store_that_was_not_finished_cannot_be_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
-def test_what_was_read_does_not_stay_in_memory(tmp_path: Path) -> None:
+def test_rows_do_not_stay_in_memory(tmp_path: Path) -> None:
     def resident() -> int:
         line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) * 1024
@@ -109,7 +109,7 @@ def test_what_was_read_does_not_stay_in_memory(tmp_path: Path) -> None:
     assert resident() - before < 0.2 * total
 
 
-def test_lengths_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lengths_are_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "LENGTHS_CHUNK", 7)
     counts = np.random.default_rng(0).integers(0, 9, 50)
     store = of_lengths(tmp_path / "store", counts, counts[::-1])
@@ -132,7 +132,7 @@ def test_files_are_closed_with_their_store(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 100_000))
-def test_the_grid_has_four_steps_an_octave(length: int) -> None:
+def test_the_grid_has_four_steps_per_octave(length: int) -> None:
     up = int(round_up_lengths(np.array([length]))[0])
     assert length <= up
     assert up <= 1.25 * length
@@ -156,7 +156,7 @@ def test_rows_end_in_eos_and_padding() -> None:
     assert batch_of([[4]]).target.shape == (1, 0)
 
 
-def test_a_gathered_batch_holds_its_rows_on_the_grid(natural: TokenStore) -> None:
+def test_a_batch_is_padded_to_the_grid(natural: TokenStore) -> None:
     plan = BatchPlan(natural, 4096, seed=1)
     epoch = plan.epoch(0)
     for place in (0, len(epoch) // 2, len(epoch) - 1):
@@ -207,7 +207,7 @@ def test_the_order_depends_on_seed_and_epoch_alone(natural: TokenStore) -> None:
             assert (order == other).mean() < 0.01
 
 
-def test_batches_are_mixed_anew_and_their_lengths_come_in_no_order(natural: TokenStore) -> None:
+def test_batches_are_shuffled_every_epoch_and_not_sorted_by_length(natural: TokenStore) -> None:
     plan = BatchPlan(natural, 4096, seed=1)
     first, second = plan.epoch(0), plan.epoch(1)
     together = {frozenset(first[place].tolist()) for place in range(len(first))}
@@ -216,7 +216,7 @@ def test_batches_are_mixed_anew_and_their_lengths_come_in_no_order(natural: Toke
     assert abs(np.corrcoef(np.arange(len(longest)), longest)[0, 1]) < 0.2
 
 
-def test_little_is_padding_and_shapes_are_few(natural: TokenStore) -> None:
+def test_little_padding_and_few_shapes(natural: TokenStore) -> None:
     plan = BatchPlan(natural, 4096, seed=1)
     epoch = plan.epoch(0)
     cells = {"source": 0, "target": 0}
@@ -256,7 +256,7 @@ def test_the_largest_batch_is_as_large_as_any(natural: TokenStore) -> None:
     assert rows * max(source, target) <= 4096 < (rows + 1) * max(source, target)
 
 
-def test_most_rows_can_be_bounded(natural: TokenStore) -> None:
+def test_max_rows_bounds_a_batch(natural: TokenStore) -> None:
     epoch = BatchPlan(natural, 4096, seed=1, max_rows=7).epoch(0)
     sizes = np.diff(epoch.bounds)
     assert sizes.max() == 7
