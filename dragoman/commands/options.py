@@ -31,6 +31,18 @@ def options(several: Iterable[Any]) -> Callable[[Function], Function]:
     return add
 
 
+class ConstrainOption(click.Option):
+    """The option `--constrain`; its help lists the registered constraints when it is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The names come from the registry, which `dragoman --help` need not import."""
+        from dragoman.decoding.constraints.registry import CONSTRAINTS
+
+        record = super().get_help_record(ctx)
+        assert record is not None
+        return record[0], record[1] + " " + "; ".join(f"{one.name}: {one.about}" for one in CONSTRAINTS.values())
+
+
 class MetricOption(click.Option):
     """An option that takes a metric; its help lists the registered ones when it is shown."""
 
@@ -111,6 +123,10 @@ CONSTRAINT_OPTIONS = {
     ),
     "require": click.option("--require", multiple=True, help="Every output contains this phrase. May be repeated."),
     "pattern": click.option("--pattern", help="Every output matches this regular expression as a whole."),
+    "constrain": click.option(
+        "--constrain", cls=ConstrainOption, multiple=True, metavar="NAME=TEXT",
+        help="Every output satisfies the registered constraint NAME. May be repeated.",
+    ),
     "allow": click.option("--allow", metavar="FILE", help="Every output is one of the lines of FILE."),
     "terminology": click.option(
         "--terminology", metavar="FILE",
@@ -347,6 +363,11 @@ def constraint_values(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("prefix", "pattern"):
         if values[name] == "":
             raise DataError(f"--{name}: found nothing, expected text")
+    if given["constrain"]:
+        pairs = [entry.partition("=") for entry in given["constrain"]]
+        if wrong := next((name for name, _, text in pairs if not text), None):
+            raise DataError(f"--constrain: found '{wrong}', expected NAME=TEXT")
+        values["constrain"] = {name: text for name, _, text in pairs}
     if given["allow"] is not None:
         values["allow"] = list(read_lines(given["allow"]))
         if not values["allow"]:

@@ -80,7 +80,7 @@ def predict(
     depend on the batch size or on the order of the lines.
 
     Each line of a FILE.jsonl is an object with "source" and, for this line alone, "prefix", "forbid", "require",
-    "allow" or "pattern", which replace the options of these names.
+    "allow", "pattern" or "constrain" (an object of names and texts), which replace the options of these names.
 
     A run that classifies, regresses or tags needs no search: options of the search are errors, and --json adds
     probabilities. Separate two texts by a tab, and words or the numbers of a series by spaces.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -96,6 +96,7 @@ class DecodingOptions:
     require: str | Sequence[Any] | None = None  # it holds all these phrases; a tuple of phrases: one of them
     allow: str | Sequence[Any] | None = None  # it is one of these texts
     pattern: str | Sequence[str | None] | None = None  # it matches this regular expression as a whole
+    constrain: Mapping[str, str] | Sequence[Mapping[str, str] | None] | None = None  # registered constraints by name
     terminology: str | Path | Terminology | None = None  # target terms required where the source has a term
     placeholders: bool = False  # tags, variables and addresses of the source are copied
 

@@ -15,6 +15,7 @@ import torch
 
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.constraints.spec import FIELDS
 from dragoman.decoding.hypothesis import NEVER_WRITTEN
 from dragoman.decoding.options import DecodingOptions, changed_fields
 from dragoman.decoding.shortlist import Shortlist
@@ -98,7 +99,7 @@ SUPPORTED: dict[str, Callable[[Call], bool]] = {
     "rerank": always,  # happens after the search
     "average": always,  # has an effect with an ensemble alone
     # Inputs that have constraints are known later, and go to our own search one window at a time.
-    **dict.fromkeys(("prefix", "forbid", "require", "allow", "pattern", "terminology", "placeholders"), always),
+    **dict.fromkeys((*FIELDS, "terminology", "placeholders"), always),
     "tag": always,
     "scores": always,
     "batch_size": always,

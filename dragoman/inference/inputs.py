@@ -52,8 +52,8 @@ class StreamOptions:
 
 def constrained_inputs(texts: list[str], options: DecodingOptions) -> list[ConstrainedInput]:
     """The texts, each with the constraints that the options have for it."""
-    lists = {"forbid": options.forbid, "require": options.require, "allow": options.allow}
-    constraints = constraints_for_inputs(len(texts), options.prefix, options.pattern, **lists)
+    others = {name: getattr(options, name) for name in FIELDS if name not in ("prefix", "pattern")}
+    constraints = constraints_for_inputs(len(texts), options.prefix, options.pattern, **others)
     return [ConstrainedInput(text, own) for text, own in zip(texts, constraints, strict=True)]
 
 
