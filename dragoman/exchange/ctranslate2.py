@@ -30,14 +30,10 @@ from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
 from dragoman.layers.positions import LearnedConfig, sinusoids
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import FullConfig
+from dragoman.models.decoders.transformer import DecoderBlock, TransformerDecoder
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.transformer import (
-    DecoderBlock,
-    EncoderBlock,
-    TransformerConfig,
-    TransformerDecoder,
-    TransformerEncoder,
-)
+from dragoman.models.encoders.transformer import EncoderBlock, TransformerEncoder
+from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 
 FORMAT = 1  # of what we write; a folder of another format is written anew

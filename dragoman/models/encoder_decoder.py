@@ -16,12 +16,10 @@ from dragoman.layers.embeddings import Embedding, TokenEmbedding, build_embeddin
 from dragoman.layers.linear import FirstRowsLinear
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Decoder, Encoder, Loss, Memory, State, TokenScores
-from dragoman.models.decoders.recurrent import (
-    FixedContextDecoder,
-    FixedContextDecoderConfig,
-    LuongDecoderConfig,
-    RecurrentDecoderConfig,
-)
+from dragoman.models.decoders.fixed_context import FixedContextDecoder, FixedContextDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.heads.softmax import (
     LOSSES,
@@ -41,7 +39,7 @@ from dragoman.models.registry import (
     encoder_graph_blockers,
 )
 from dragoman.models.scheduled_sampling import ForcingConfig, TeacherForcingConfig
-from dragoman.models.transformer import TransformerConfig, TransformerDecoder
+from dragoman.models.transformer import TransformerConfig
 
 # Which of three weight matrices are one: source embeddings, target embeddings, output layer.
 TIES = {
@@ -217,7 +215,7 @@ class EncoderDecoder(BaseModel):
         """Hidden vectors (N, T, D) after the decoder reads inputs (N, T), with truncated back-propagation if set."""
         if not self.config.truncate:
             if isinstance(self.decoder, TransformerDecoder):
-                state = self.decoder.once(state)
+                state = self.decoder.without_cache(state)
             return self.decoder(inputs, state)[0]
         outputs = []
         for chunk in torch.split(inputs, self.config.truncate, 1):

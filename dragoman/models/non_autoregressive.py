@@ -23,11 +23,12 @@ from dragoman.models.contracts import CTCEmissions, Encoder, LengthBeam, Loss, M
 from dragoman.models.decoders.feed_forward import FeedForwardStack, FeedForwardStackConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import IdentityEmbedding
+from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.heads.ctc import CTCConfig, CTCHead
 from dragoman.models.heads.length_predictor import LengthPredictor, LengthPredictorConfig
 from dragoman.models.heads.softmax import full_precision
 from dragoman.models.registry import EncoderConfig, build_encoder
-from dragoman.models.transformer import TransformerConfig, TransformerEncoder
+from dragoman.models.transformer import TransformerConfig
 
 ParallelDecoderConfig = TransformerConfig | RecurrentEncoderConfig | FeedForwardStackConfig
 PARALLEL_DECODERS: dict[type, Any] = {

@@ -17,14 +17,10 @@ from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
 from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig
 from dragoman.models.contracts import Decoder, Encoder
 from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
-from dragoman.models.decoders.recurrent import (
-    FixedContextDecoder,
-    FixedContextDecoderConfig,
-    LuongDecoder,
-    LuongDecoderConfig,
-    RecurrentDecoder,
-    RecurrentDecoderConfig,
-)
+from dragoman.models.decoders.fixed_context import FixedContextDecoder, FixedContextDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
+from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig, CharacterWordsEncoder
 from dragoman.models.encoders.elmo import ElmoEncoder, ElmoEncoderConfig
@@ -40,7 +36,7 @@ from dragoman.models.encoders.images import (
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SEQUENCE_ENCODERS
 from dragoman.models.entries import Entry, table_of, union_of
-from dragoman.models.transformer import TransformerConfig, TransformerDecoder
+from dragoman.models.transformer import TransformerConfig
 
 ENCODERS = table_of(
     *SEQUENCE_ENCODERS.values(),

@@ -92,7 +92,7 @@ class BpttLoader:
         self.groups, self.processes = config.accumulate * processes.world_size, processes
         check_lanes(corpus, self.lanes * self.groups, config)
         self.plan = BpttPlan(TokenStream(corpus.train.target), self.lanes * self.groups, segment, config.seed)
-        self.memory = [model.carry(self.lanes) for _ in range(self.groups)]
+        self.memory = [model.empty_carry(self.lanes) for _ in range(self.groups)]
 
     def epoch(self, epoch: int) -> Sequence[tuple[int, int, int]]:
         """(epoch, number of the segment, group)."""

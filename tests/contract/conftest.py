@@ -21,12 +21,10 @@ from dragoman.layers.rnn_attention import (
     MultiHeadConfig,
 )
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
-from dragoman.models.decoders.recurrent import (
-    FixedContextDecoderConfig,
-    LuongDecoderConfig,
-    MaxoutReadout,
-    RecurrentDecoderConfig,
-)
+from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.decoders.recurrent_parts import MaxoutReadout
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig

@@ -19,7 +19,9 @@ from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.rnn_attention import AdditiveConfig
 from dragoman.layers.self_attention import LinearConfig
 from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
-from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
+from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig

@@ -21,7 +21,7 @@ from dragoman.inference.completer import mean_log_probabilities
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import SegmentsConfig
-from dragoman.models.decoders.causal import RecurrentStackConfig
+from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.scoring.perplexity import TextLikelihood, TextSize, text_size

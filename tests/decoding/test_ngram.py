@@ -14,7 +14,7 @@ from dragoman.decoding.ngram import NeuralLM, NGramLM
 from dragoman.errors import DataError
 from dragoman.layers.positions import LearnedConfig
 from dragoman.layers.relative_positions import RotaryConfig
-from dragoman.models.decoders.causal import RecurrentStackConfig
+from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.transformer import TransformerConfig
 

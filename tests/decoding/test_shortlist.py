@@ -21,7 +21,7 @@ from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import DataError
 from dragoman.inference.load import load_predictor
 from dragoman.inference.methods import shortlist
-from dragoman.models.decoders.recurrent import LuongDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.transformer import TransformerConfig

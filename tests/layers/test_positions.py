@@ -35,7 +35,9 @@ from dragoman.layers.relative_positions import (
     RotaryConfig,
 )
 from dragoman.models.contracts import Memory
-from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
+from dragoman.models.decoders.transformer import TransformerDecoder
+from dragoman.models.encoders.transformer import TransformerEncoder
+from dragoman.models.transformer import TransformerConfig
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
 

@@ -21,7 +21,9 @@ from dragoman.layers.cells import GRUConfig
 from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig, build_rnn_attention
 from dragoman.models.captioner import Captioner, CaptionerConfig, doubly_stochastic_penalty, with_attention
 from dragoman.models.contracts import NonAutoregressiveModel
-from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
+from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoders.images import ResNetConfig
 from dragoman.models.registry import FEATURE_ENCODERS
 from dragoman.models.transformer import TransformerConfig

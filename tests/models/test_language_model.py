@@ -26,7 +26,7 @@ from dragoman.layers.positions import LearnedConfig, NoPositionsConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
 from dragoman.models.contracts import map_tensors
-from dragoman.models.decoders.causal import DroppedEmbedding, RecurrentStackConfig, WeightDropped
+from dragoman.models.decoders.recurrent_stack import EmbeddingDropout, RecurrentStackConfig, WeightDropout
 from dragoman.models.language_model import (
     STACKS,
     LanguageModel,
@@ -166,7 +166,7 @@ def test_carried_segments_are_one_long_sequence(name: str) -> None:
     model = build(CASES[name])
     text = tokens_of(2, 25)
     expected = model(Segment(text[:, :-1], text[:, 1:]))
-    carried = model.carry(2)
+    carried = model.empty_carry(2)
     map_tensors(carried, lambda part: part.fill_(9.0))  # a fresh segment reads none of it
     totals, scores = [], []
     for place in range(0, 24, 4):
@@ -187,7 +187,7 @@ def test_carried_segments_are_one_long_sequence(name: str) -> None:
 def test_full_attention_carries_its_last_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """In one long sequence, every query sees its own segment and the three positions before it, layer by layer."""
     model = build(CASES["rotary"])
-    text, carried = tokens_of(2, 16), model.carry(2)
+    text, carried = tokens_of(2, 16), model.empty_carry(2)
     found = []
     for place in range(0, 15, 5):
         piece = Segment(text[:, place : place + 5], text[:, place + 1 : place + 6], carried, fresh=place == 0)
@@ -206,13 +206,13 @@ def test_gradients_stop_where_a_segment_begins_and_the_history_is_left_alone(
     if by_torch:  # its kernel reads the state again for the gradient, as on a GPU
         monkeypatch.setitem(BY_TORCH, "cpu", frozenset({"lstm"}))
     model = build(CASES["lstm"])
-    text, carried = tokens_of(2, 9), model.carry(2)
+    text, carried = tokens_of(2, 9), model.empty_carry(2)
     model(Segment(text[:, :4], text[:, 1:5], carried))
     before = map_tensors(carried, torch.clone)
     assert not any(part.requires_grad for part in carried_tensors(carried).values())
     loss = model(Segment(text[:, 4:8], text[:, 5:], carried, fresh=False))
     loss.total.backward()  # although what was read has been replaced in the meantime
-    state = model.stack.resumed(before)
+    state = model.stack.resume(before)
     hidden, _ = model.stack(text[:, 4:8], state)
     found = {name: part.grad.clone() for name, part in model.named_parameters() if part.grad is not None}
     model.zero_grad()
@@ -223,7 +223,7 @@ def test_gradients_stop_where_a_segment_begins_and_the_history_is_left_alone(
 
 def test_what_is_carried_can_be_saved_and_given_back() -> None:
     model = build(CASES["segments"])
-    text, carried, again = tokens_of(2, 9), model.carry(2), model.carry(2)
+    text, carried, again = tokens_of(2, 9), model.empty_carry(2), model.empty_carry(2)
     model(Segment(text[:, :4], text[:, 1:5], carried))
     saved = {name: part.clone() for name, part in carried_tensors(carried).items()}
     assert len(saved) == 4
@@ -231,7 +231,7 @@ def test_what_is_carried_can_be_saved_and_given_back() -> None:
     piece = Segment(text[:, 4:8], text[:, 5:], fresh=False)
     first, second = (model(piece._replace(carried=one)).total for one in (carried, again))
     assert torch.equal(first, second)
-    assert carried_tensors(build(CASES["sinusoidal"]).carry(2)) == {}
+    assert carried_tensors(build(CASES["sinusoidal"]).empty_carry(2)) == {}
 
 
 def test_a_padded_last_segment_counts_only_what_is_real(model: LanguageModel) -> None:
@@ -287,7 +287,7 @@ def test_lines_are_scored_like_running_text(model: LanguageModel) -> None:
 
 
 def test_prompts_of_different_lengths_are_refused() -> None:
-    with pytest.raises(DataError, match=r"prompts of \[3, 5\] tokens in one batch, expected all of one length"):
+    with pytest.raises(DataError, match=r"prompts of \[3, 5\] tokens in one batch, expected prompts of one length"):
         build(CASES["lstm"]).start(batch_of([[5, 6], [7, 8, 9, 10]]))
 
 
@@ -442,7 +442,7 @@ def test_weight_drop_is_an_lstm_with_fewer_weights(by_torch: bool, monkeypatch: 
     """The weights it used are those of torch's LSTM with some of W_hh zero and the others doubled."""
     if by_torch:
         monkeypatch.setitem(BY_TORCH, "cpu", frozenset({"lstm"}))
-    layer = WeightDropped(build(CASES["lstm"]).stack.layers[0].cell, 0.5).train()
+    layer = WeightDropout(build(CASES["lstm"]).stack.layers[0].cell, 0.5).train()
     x = torch.randn(2, 7, 6)
     torch.manual_seed(11)
     out, _ = layer(x, layer.cell.start(2))
@@ -488,7 +488,7 @@ def test_penalties_are_those_of_the_paper() -> None:
 
 
 def test_dropped_embeddings_drop_words_not_places() -> None:
-    table = DroppedEmbedding(400, 5, PAD, 0.3).train()
+    table = EmbeddingDropout(400, 5, PAD, 0.3).train()
     tokens = torch.randint(4, 400, (50, 60))
     out, plain = table(tokens), nn.functional.embedding(tokens, table.weight)
     ratio = (out / plain)[..., 0]
@@ -514,10 +514,10 @@ def test_masks_are_one_for_all_steps_of_a_segment() -> None:
     [
         ({"stack": {"kind": "recurrent", "last": 7}}, r"tie: found true, which needs equal sizes, found 400 for"),
         ({"stack": "recurrent", "memory": 4}, r"memory: found 4, expected 0: recurrent layers always carry"),
-        ({"stack": "transformer", "memory": 4}, r"memory: found 4 with positions = 'sinusoidal', which are counted"),
+        ({"stack": "transformer", "memory": 4}, r"memory: found 4 with absolute positions = 'sinusoidal'"),
         (
             {"stack": {"positions": "rotary", "attention": {"kind": "local", "window": 3}}, "memory": 4},
-            r"memory: found 4, but stack.attention.window = 3 sees no more",
+            r"memory: found 4, expected at most stack.attention.window = 3",
         ),
         (
             {"stack": {"positions": "rotary", "attention": {"kind": "segments", "length": 3}}, "memory": 4},
@@ -525,7 +525,7 @@ def test_masks_are_one_for_all_steps_of_a_segment() -> None:
         ),
         (
             {"stack": {"kind": "transformer", "positions": "none", "attention": "linear"}, "memory": 4},
-            r"memory: found 4, but linear attention keeps a sum",
+            r"memory: found 4, but linear attention keeps no single positions",
         ),
     ],
 )  # fmt: skip

@@ -27,8 +27,10 @@ from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.positions import Sinusoidal, SinusoidalConfig, sinusoids
 from dragoman.layers.self_attention import SelfAttention
 from dragoman.models.contracts import Memory
+from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
+from dragoman.models.encoders.transformer import TransformerEncoder
+from dragoman.models.transformer import TransformerConfig
 
 Places = dict[tuple[str, ...], tuple[str, ...]]  # our parameters → theirs, below each other on both sides
 

@@ -14,14 +14,10 @@ from dragoman.data.tokenizers.base import SOS
 from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, RNNConfig
 from dragoman.layers.rnn_attention import AdditiveConfig, DotConfig
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.recurrent import (
-    FixedContextDecoderConfig,
-    LuongDecoderConfig,
-    MaxoutReadout,
-    RecurrentDecoderConfig,
-    StateReadout,
-    TanhReadout,
-)
+from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.decoders.recurrent_parts import MaxoutReadout, StateReadout, TanhReadout
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 

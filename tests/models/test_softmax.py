@@ -13,7 +13,9 @@ from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.kernels.alignment import ALIGNMENT, aligned_logits
 from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
-from dragoman.models.decoders.recurrent import FixedContextDecoderConfig, LuongDecoderConfig, RecurrentDecoderConfig
+from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, full_loss, sampled_loss

@@ -20,7 +20,9 @@ from dragoman.layers.positions import NoPositionsConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.self_attention import FullConfig, LinearConfig, LocalConfig
 from dragoman.models.contracts import Memory
-from dragoman.models.transformer import TransformerConfig, TransformerDecoder, TransformerEncoder
+from dragoman.models.decoders.transformer import TransformerDecoder
+from dragoman.models.encoders.transformer import TransformerEncoder
+from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config as whole_config
 
 CLOSE = {"rtol": 0.0, "atol": 1e-10}
@@ -278,12 +280,15 @@ def test_a_choice_is_a_word_or_a_table() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"attention": "linear", "positions": "rotary"}, "positions: found 'rotary', but linear attention never meets"),
+        (
+            {"attention": "linear", "positions": "rotary"},
+            "positions: found 'rotary', but linear attention has no scores",
+        ),
         ({"attention": "linear", "positions": "relative"}, "positions: found 'relative', but linear attention"),
         ({"attention": "linear", "positions": "relative-bias"}, "positions: found 'relative-bias', but linear"),
         ({"attention": "linear", "score": "cosine"}, "score: found 'cosine', but linear attention has no scores"),
         ({"heads": 4, "key_heads": 3}, "key_heads: found 3, expected 0 or a divisor of heads = 4"),
-        ({"width": 36, "heads": 4, "positions": "rotary"}, "found width / heads = 9, expected it even"),
+        ({"width": 36, "heads": 4, "positions": "rotary"}, "needs an even width / heads, found 9"),
         ({"attention": {"kind": "local", "window": 0}}, "window: found 0, expected at least 1"),
         ({"positions": {"kind": "relative", "distance": 0}}, "distance: found 0, expected at least 1"),
     ],

@@ -14,7 +14,7 @@ from dragoman.data.bptt import BpttPlan, TokenStream
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.layers.relative_positions import RotaryConfig
 from dragoman.layers.self_attention import SegmentsConfig
-from dragoman.models.decoders.causal import RecurrentStackConfig
+from dragoman.models.decoders.recurrent_stack import RecurrentStackConfig
 from dragoman.models.language_model import (
     LanguageModel,
     LanguageModelConfig,
@@ -71,7 +71,7 @@ class Training:
         self.optimizer = build_optimizer(OptimizerConfig(), self.model)
         for group in self.optimizer.param_groups:
             group["lr"] = 1e-2
-        self.carried = self.model.carry(plan.streams)
+        self.carried = self.model.empty_carry(plan.streams)
 
     def run(self, steps: int) -> list[float]:
         losses = []
@@ -125,7 +125,7 @@ def test_half_precision_carries_its_state(name: str, plan: BpttPlan) -> None:
     model = Training(name, plan).model.cuda().eval()
     found: dict[bool, list[Tensor]] = {}
     for half in (False, True):
-        carried = model.carry(plan.streams)
+        carried = model.empty_carry(plan.streams)
         found[half] = []
         for number in range(4):
             segment = plan.read(0, number).to(torch.device("cuda"))._replace(carried=carried)

@@ -21,7 +21,8 @@ from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import crop_to_maximum
 from dragoman.layers.positions import NoPositionsConfig
 from dragoman.models.contracts import Memory
-from dragoman.models.transformer import EncoderBlock, TransformerConfig, last_norm, relative_positions_of
+from dragoman.models.encoders.transformer import EncoderBlock
+from dragoman.models.transformer import TransformerConfig, last_norm, relative_positions_of
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from dragoman.models.encoders.dense import DenseEncoder, DenseEncoderConfig
 from dragoman.models.encoders.kalchbrenner import KalchbrennerConfig, KalchbrennerEncoder
 from dragoman.models.encoders.multi_kernel import MultiKernelConfig, MultiKernelEncoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
+from dragoman.models.encoders.transformer import TransformerEncoder
 from dragoman.models.entries import Entry, table_of, union_of
-from dragoman.models.transformer import TransformerConfig, TransformerEncoder
+from dragoman.models.transformer import TransformerConfig
 
 SEQUENCE_ENCODERS = table_of(
     Entry(

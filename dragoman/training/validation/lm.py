@@ -55,7 +55,7 @@ def text_likelihood(
     correct = torch.zeros((), dtype=torch.long, device=device)
     for first in range(0, plan.streams, rows):
         streams = slice(first, min(first + rows, plan.streams))
-        carried = model.carry(streams.stop - first)
+        carried = model.empty_carry(streams.stop - first)
         for segment in plan.epoch(0, streams):
             if interrupted():
                 return None

@@ -1,0 +1,79 @@
+"""Recurrent decoders without attention (Sutskever et al. 2014; Cho et al. 2014)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.config.settings import setting
+from dragoman.layers.embeddings import Embedding
+from dragoman.models.contracts import Memory, State
+from dragoman.models.decoders.recurrent_parts import (
+    CellStack,
+    InitialState,
+    Readout,
+    ReadoutConfig,
+    RecurrentDecoderBase,
+    StateReadout,
+    TanhReadout,
+    build_dropout,
+)
+
+
+@dataclass(frozen=True)
+class FixedContextDecoderConfig(RecurrentDecoderBase):
+    """Recurrent layers that see the source as one vector (Sutskever et al. 2014; Cho et al. 2014)."""
+
+    kind: ClassVar[str] = "fixed-context"
+    context: Literal["start", "every-step"] = setting(
+        "start", help="the source sets the initial states only, or also enters every step (Cho et al. 2014)"
+    )
+    readout: ReadoutConfig = setting(TanhReadout(), help="input of the output layer")
+
+    @property
+    def output_width(self) -> int:
+        """Size of the input of the output layer; 0: that of the one-hot embeddings."""
+        return self.width if isinstance(self.readout, StateReadout) else self.readout.width or self.embedding
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        if self.begin == "zero" and self.context == "start":
+            yield "begin: found 'zero' with context = 'start', so that the decoder would not see the source"
+
+
+class FixedContextDecoder(nn.Module):
+    """No attention: the decoder sees the source only as the last state of the encoder."""
+
+    max_positions = None
+    unused_memory = ("keys", "values", "mask")
+
+    def __init__(self, config: FixedContextDecoderConfig, embedding: Embedding, memory_width: int) -> None:
+        super().__init__()
+        self.every_step = config.context == "every-step"
+        context = memory_width if self.every_step else 0
+        self.embedding = embedding
+        self.width = config.output_width or embedding.width
+        self.stack = CellStack(config, embedding.width + context, 0)
+        self.begin = InitialState(config, memory_width, self.stack.cells[0].num_states)  # type: ignore[arg-type]
+        self.readout = Readout(config.readout, config.width + context + embedding.width, self.width)
+        self.dropout = build_dropout(config)
+
+    def start(self, memory: Memory, capacity: int | None = None) -> State:
+        """static = (source vector) where every step reads it; cache = the state of every layer."""
+        static = (memory.final[-1],) if self.every_step else ()
+        return State(static=static, cache=self.begin(memory), length=0)
+
+    def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """tokens (N, T) → hidden (N, T, width)."""
+        embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
+        contexts = [
+            vector.repeat_interleave(state.hypotheses, 0)[:, None].expand(-1, tokens.shape[1], -1)
+            for vector in state.static
+        ]  # (N, T, M)
+        states, cache = self.stack(torch.cat([embedded, *contexts], -1), state.cache)
+        hidden = self.dropout(self.readout(states, *contexts, embedded))
+        return hidden, state._replace(cache=cache, length=state.length + tokens.shape[1])

@@ -1,0 +1,91 @@
+"""Recurrent decoders with attention after the cell (Luong et al. 2015)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.config.settings import SizeOrNone, setting
+from dragoman.kernels.deferred_gradients import deferred_gradients, linear
+from dragoman.layers.embeddings import Embedding
+from dragoman.layers.rnn_attention import GeneralConfig, RNNAttentionConfig, build_rnn_attention
+from dragoman.models.contracts import Memory, State
+from dragoman.models.decoders.recurrent_parts import (
+    CellStack,
+    InitialState,
+    RecurrentDecoderBase,
+    build_dropout,
+)
+
+
+@dataclass(frozen=True)
+class LuongDecoderConfig(RecurrentDecoderBase):
+    """Recurrent layers; the new state of the top layer attends, and tanh(W [context; state]) is the output."""
+
+    kind: ClassVar[str] = "luong"
+    attention: RNNAttentionConfig = setting(GeneralConfig(), help="attention over the source")
+    input_feeding: bool = setting(True, help="the attentional vector of a step enters the next one")
+    attentional: SizeOrNone = setting(0, help="size of the attentional vector; 0: that of the embeddings")
+
+    @property
+    def output_width(self) -> int:
+        """Size of the attentional vectors."""
+        return self.attentional or self.embedding
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        if self.embedding == 0 and self.attentional == 0:
+            yield "attentional: found 0, expected a size, since one-hot embeddings have none to take"
+
+
+class LuongDecoder(nn.Module):
+    """h_t by the cells, c_t attended by h_t, ã_t = tanh(W_c [c_t; h_t]) (Luong et al. 2015, eq. 5)."""
+
+    max_positions = None
+    unused_memory: tuple[str, ...] = ()
+
+    def __init__(self, config: LuongDecoderConfig, embedding: Embedding, memory_width: int) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.width = config.output_width
+        self.input_feeding = config.input_feeding
+        self.stack = CellStack(config, embedding.width + (self.width if self.input_feeding else 0), 0)
+        self.begin = InitialState(config, memory_width, self.stack.cells[0].num_states)  # type: ignore[arg-type]
+        self.attention = build_rnn_attention(config.attention, config.width, memory_width)
+        self.combine = nn.Linear(self.attention.width + config.width, self.width, bias=False)
+        self.dropout = build_dropout(config)
+
+    def start(self, memory: Memory, capacity: int | None = None) -> State:
+        """static = (mask, what the attention read); cache = (states of the layers, last attentional vector or ())."""
+        static = (memory.mask, self.attention.read(memory.keys, memory.values))
+        last = (memory.keys.new_zeros(memory.mask.shape[0], self.width),) if self.input_feeding else ()
+        return State(static=static, cache=(self.begin(memory), last), length=0)
+
+    def attend(self, states: Tensor, state: State, position: int) -> Tensor:
+        """h_t → ã_t: (N, T, D) → (N, T, width)."""
+        mask, memory = state.static
+        context = self.attention(states, memory, mask, state.length + position)
+        return torch.tanh(linear(torch.cat([context, states], -1), self.combine.weight))
+
+    def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """tokens (N, T) → hidden (N, T, width)."""
+        embedded = self.dropout(self.embedding(tokens))  # (N, T, E)
+        cells, last = state.cache
+        if not self.input_feeding:
+            states, cells = self.stack(embedded, cells)
+            hidden = self.attend(states, state, 0)
+        else:
+            attentional: list[Tensor] = []
+            masks = self.stack.masks(embedded)
+            with deferred_gradients(tokens.shape[1]):
+                for t, token in enumerate(embedded.split(1, 1)):
+                    states, cells = self.stack(torch.cat([token, last[0][:, None]], -1), cells, None, masks)
+                    attentional.append(self.attend(states, state, t))
+                    last = (attentional[-1][:, 0],)
+            hidden = torch.cat(attentional, 1)
+        length = state.length + tokens.shape[1]
+        return self.dropout(hidden), state._replace(cache=(cells, last), length=length)
