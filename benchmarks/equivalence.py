@@ -201,7 +201,8 @@ CASES = {
     **each("tags.tsv", f"model.encoder={TWO_WAY} train.start_from={{run='runs/two-way',parts=['encoder']}}", {
         "tag-from-two-way": "tokenizer.source={kind='run',run='runs/two-way'}"}),
     **each("sounds.tsv", "", {
-        "transcribe": SPEECH, "transcribe-masking": f"{SPEECH} model.augment=specaugment tokenizer.source.normalise=corpus",
+        "transcribe": SPEECH,
+        "transcribe-masking": f"{SPEECH} model.augment=specaugment tokenizer.source.normalise=corpus",
         "transcribe-convolutions": f"model.encoder.inner={TRANSFORMER} model.encoder.subsampling.channels=[4,4]"}),
     **each("sounds.tsv", f"{SPEECH} model.attention_decoder.kind=joint", {
         f"transcribe-{kind}": decoder.replace("model", "model.attention_decoder")
