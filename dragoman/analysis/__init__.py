@@ -1,1 +1,1 @@
-"""What happened inside a model, as numbers."""
+"""Measurements inside a model: attention, alignments, calibration, probes, speed and memory."""

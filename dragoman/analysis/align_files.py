@@ -1,4 +1,4 @@
-"""Word alignments of files: pairs read or predicted, the attention to read chosen, links as lines."""
+"""Word alignments of files: read or predict sentence pairs, choose the attention to read, write links."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.scoring.alignment import GoldAlignment
 
-COMPARED = 1000  # pairs by which two directions choose their layers
+AGREEMENT_PAIRS = 1000  # sentence pairs on which the agreement of two directions is measured
 
 
 def read_parallel(predictor: Predictor, files: str | Pairs) -> list[Pair]:
-    """The pairs of a file, none left out: links must stand on the line of their pair."""
+    """All sentence pairs of a file; raises DataError for a faulty line, because links are written line by line."""
     pairs, faults = list[Pair](), list[Fault]()
     for item in read_examples(predictor.config.data, files):
         if isinstance(item, Fault):
@@ -41,7 +41,7 @@ def read_parallel(predictor: Predictor, files: str | Pairs) -> list[Pair]:
 
 
 def predict_pairs(predictor: Predictor, file: str | None, tag: str | None) -> list[Pair]:
-    """Every line of a file or of standard input with what the run writes for it, both whole lines."""
+    """Every line of a file or of standard input with the run's output for it, on one line."""
     sources = list(read_lines(file))
     outputs = predictor.stream(sources, tag=tag)
     return [(source, " ".join(one.text.splitlines())) for source, one in zip(sources, outputs, strict=True)]
@@ -49,33 +49,33 @@ def predict_pairs(predictor: Predictor, file: str | None, tag: str | None) -> li
 
 @dataclass(frozen=True)
 class Aligner:
-    """A run, or two in both directions, and how their attention becomes links."""
+    """Aligns words with one run, or with two runs of opposite directions."""
 
     forward: Predictor
     backward: Predictor | None = None
-    view: AttentionView | None = None
-    back: AttentionView | None = None
+    view: AttentionView | None = None  # of the forward run; None: the default
+    backward_view: AttentionView | None = None
     threshold: float | None = None
-    combination: str = "grow-diag"
-    tag: str | None = None  # what the forward run writes, where it learned several languages
+    symmetrization: str = "grow-diag"
+    tag: str | None = None  # target language of a multilingual forward run
     batch_size: int = 32
 
     def __call__(self, pairs: Sequence[Pair]) -> Iterator[WordAlignment]:
         """The links of every pair, in order."""
-        ahead = align_pairs(
+        forward = align_pairs(
             self.forward, pairs, view=self.view, threshold=self.threshold, tag=self.tag, batch_size=self.batch_size
         )
         if self.backward is None:
-            return ahead
-        turned = [(target, source) for source, target in pairs]
-        behind = align_pairs(
-            self.backward, turned, view=self.back, threshold=self.threshold, batch_size=self.batch_size
+            return forward
+        reversed_pairs = [(target, source) for source, target in pairs]
+        backward = align_pairs(
+            self.backward, reversed_pairs, view=self.backward_view, threshold=self.threshold, batch_size=self.batch_size
         )
-        return (symmetrize(one, other, self.combination) for one, other in zip(ahead, behind, strict=True))
+        return (symmetrize(*both, self.symmetrization) for both in zip(forward, backward, strict=True))
 
 
 def best_by_gold(aligner: Aligner, pairs: Sequence[Pair], gold: Sequence[GoldAlignment]) -> tuple[AttentionView, float]:
-    """The view of the forward run with the lowest error rate."""
+    """The view of the forward run with the lowest alignment error rate on gold links, and that rate."""
     texts = aligner.forward.read_as([source for source, _ in pairs], aligner.tag)
     read = [(text, target) for text, (_, target) in zip(texts, pairs, strict=True)]
     rates = views_by_error_rate(aligner.forward, read, gold, threshold=aligner.threshold, batch_size=aligner.batch_size)
@@ -83,9 +83,9 @@ def best_by_gold(aligner: Aligner, pairs: Sequence[Pair], gold: Sequence[GoldAli
 
 
 def best_by_agreement(aligner: Aligner, pairs: Sequence[Pair]) -> tuple[AttentionView, AttentionView, float]:
-    """The views of both directions that agree best on the first pairs."""
+    """The views of both directions that agree best on the first pairs, and their agreement."""
     assert aligner.backward is not None
-    pairs = pairs[:COMPARED]
+    pairs = pairs[:AGREEMENT_PAIRS]
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     read = list(aligner.forward.read_as(sources, aligner.tag))
     return most_agreeing_views(
@@ -106,31 +106,31 @@ def choose_view(
     head: int | None = None,
     shifted: bool = False,
     gold: Sequence[GoldAlignment] | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    log: Callable[[str], None] = lambda text: None,
 ) -> Aligner:
-    """The aligner with the views that a layer, hand-made links or the agreement of two directions give."""
-    told = layer is not None or head is not None or shifted
-    if gold is not None and told:
-        raise DataError("hand-made links choose the layer: leave out --layer, --head and --shift, or --gold")
+    """The aligner with its views chosen by layer and head, by gold links or by the agreement of two directions."""
+    named = layer is not None or head is not None or shifted
+    if gold is not None and named:
+        raise DataError("--gold chooses the layer by gold links: leave out --layer, --head and --shift, or --gold")
     if gold is not None:
         view, rate = best_by_gold(aligner, pairs, gold)
-        say(f"read: {view} (error rate {100 * rate:.2f} % on these pairs)")
+        log(f"read: {view} (error rate {100 * rate:.2f} % on these pairs)")
         return replace(aligner, view=view)
-    if aligner.backward is not None and not told:
+    if aligner.backward is not None and not named:
         view, back, agreement = best_by_agreement(aligner, pairs)
-        say(f"read: {view}; reverse: {back} (agreement {100 * agreement:.2f} %)")
-        return replace(aligner, view=view, back=back)
+        log(f"read: {view}; reverse: {back} (agreement {100 * agreement:.2f} %)")
+        return replace(aligner, view=view, backward_view=back)
     return replace(aligner, view=select_view(aligner.forward, layer, head, shifted))
 
 
-def as_json_line(found: WordAlignment) -> str:
-    """One JSON object on one line, weights by target word."""
+def as_json_line(alignment: WordAlignment) -> str:
+    """One JSON object on one line; `weights` has a row for each target word."""
     return json.dumps(
         {
-            "source": found.source,
-            "target": found.target,
-            "links": sorted(found.links),
-            "weights": [[round(weight, 4) for weight in row] for row in found.weights.tolist()],
+            "source": alignment.source,
+            "target": alignment.target,
+            "links": sorted(alignment.links),
+            "weights": [[round(weight, 4) for weight in row] for row in alignment.weights.tolist()],
         },
         ensure_ascii=False,
     )

@@ -1,4 +1,4 @@
-"""Attention watched from outside: models carry no plumbing for it, and training keeps the fused kernel."""
+"""Record attention weights with a hook. Models need no code for it, and training keeps the fused kernel."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from dragoman.layers.attention import observe_attention
 
 @contextmanager
 def record_attention(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Collect the weights of every attention computed inside the block, by module name: (N, H, T, S) each."""
+    """Collect the weights of every attention computed inside the `with` block, by module name: (N, H, T, S) each."""
     names = {id(module): name for name, module in model.named_modules()}
-    seen: dict[str, list[Tensor]] = {}
+    recorded: dict[str, list[Tensor]] = {}
 
-    def keep(module: nn.Module, weights: Tensor) -> None:
+    def record(module: nn.Module, weights: Tensor) -> None:
         if id(module) in names:  # another model may run in the same block
-            seen.setdefault(names[id(module)], []).append(weights.detach())
+            recorded.setdefault(names[id(module)], []).append(weights.detach())
 
-    with observe_attention(keep):
-        yield seen
+    with observe_attention(record):
+        yield recorded
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """How an output looked at its source: rows are output tokens, columns entries of the memory."""
+    """The cross-attention of one output: a row for each output token, a column for each entry of the memory."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
     layers: dict[str, Tensor]  # name → (H, T, S)
 
     def mean(self, layer: str | None = None) -> Tensor:
-        """The weights of one layer (by default the last) over its heads: (T, S)."""
+        """The mean over the heads of one layer, by default the last: (T, S)."""
         return self.layers[layer or list(self.layers)[-1]].mean(0)
 
 
 def memory_labels(tokens: Sequence[str], text: str, entries: int) -> tuple[str, ...]:
-    """What the entries of a memory stand for: the tokens, the words, or nothing that has a name but its number."""
+    """Labels of the memory entries: tokens, words or, if there are as many of neither, numbers."""
     words = (*(word for word in text.split(" ") if word), tokens[-1])
     numbers = tuple(str(number) for number in range(1, entries + 1))
     return next(names for names in (tuple(tokens), words, numbers) if len(names) == entries)
@@ -53,22 +53,22 @@ def memory_labels(tokens: Sequence[str], text: str, entries: int) -> tuple[str, 
 
 @torch.no_grad()
 def cross_attention_weights(model: Any, batch: Batch) -> dict[str, Tensor]:
-    """Where the targets of a batch look in their sources, by layer: (B, H, T, S), S entries of the memory."""
+    """The cross-attention of each decoder layer for the targets of a batch: (B, H, T, S), S entries of the memory."""
     kinds = dict(model.named_modules())
-    with record_attention(model) as seen:
+    with record_attention(model) as recorded:
         model.score(batch)
     layers = {
-        name: torch.cat(parts, 2).float().cpu()  # recurrent decoders attend once a step
-        for name, parts in seen.items()
+        name: torch.cat(parts, 2).float().cpu()  # recurrent decoders attend once per step
+        for name, parts in recorded.items()
         if getattr(kinds[name], "is_cross_attention", False)
     }
     if not layers:
-        raise DataError("no attention to show: this model's output does not look at its source by attention")
+        raise DataError("no attention to show: this model has no attention from output to source")
     return layers
 
 
 def attention_map(predictor: Predictor, text: str, output: str | None = None) -> AttentionMap:
-    """The attention over the source behind an output, by default the predicted one."""
+    """The cross-attention for an output, by default the predicted one."""
     source = predictor.source_tokenizer.encode(text)
     if output is None:
         output = predictor.predict([text])[0].text

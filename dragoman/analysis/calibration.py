@@ -1,4 +1,4 @@
-"""Fit the temperature and scale of a run's confidences and measure what it helps (FIELD I; Guo et al. 2017)."""
+"""Calibrate a run: temperature scaling of token confidences (Guo et al. 2017), Platt scaling of output confidences."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from dragoman.models.heads.softmax import full_precision
 from dragoman.runs import check_same_data
 from dragoman.scoring.calibration import PlattScale, Reliability, cross_fitted, fit_platt_scale, reliability
 
-COLDEST, HOTTEST = 0.05, 20.0
-OUTPUTS = 1000  # outputs written to see how many are right
-PRECISION = 2e-5  # relative, of the temperature: six passes
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+MAX_OUTPUTS = 1000  # outputs decoded to see how many equal the reference
+PRECISION = 2e-5  # relative, of the temperature; takes six passes
 
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]  # token ids of source and target
 TokenBatches = Callable[
@@ -39,33 +39,33 @@ TokenBatches = Callable[
 
 
 class TemperatureFit(NamedTuple):
-    """How well probabilities at one temperature fit the truth."""
+    """How well probabilities at one temperature fit the targets."""
 
-    loss: float  # mean negative log-probability a token
-    reliability: Reliability  # of the first choice at every place
+    loss: float  # mean negative log-probability per token
+    reliability: Reliability  # of the most probable token at every position
 
     def as_dict(self) -> dict[str, Any]:
-        """Names and values."""
+        """The values for JSON."""
         return {
             "loss": self.loss,
             **reliability_table(self.reliability),
         }
 
 
-def reliability_table(found: Reliability) -> dict[str, Any]:
-    """Names and values."""
-    return {"calibration_error": found.error, "bins": [one._asdict() for one in found.bins]}
+def reliability_table(diagram: Reliability) -> dict[str, Any]:
+    """The values for JSON."""
+    return {"calibration_error": diagram.error, "bins": [one._asdict() for one in diagram.bins]}
 
 
 class OutputCalibration(NamedTuple):
-    """How sure the run is of whole outputs, and how many of them are the reference, exactly."""
+    """The confidence in whole outputs against the share that equals the reference exactly."""
 
     scale: PlattScale
-    before: Reliability  # the product of the calibrated confidences of their tokens
-    after: Reliability  # that product scaled, with the scale that the other half of the outputs gives
+    before: Reliability  # of the product of calibrated token confidences
+    after: Reliability  # of that product after Platt scaling, cross-fitted
 
     def as_dict(self) -> dict[str, Any]:
-        """Names and values."""
+        """The values for JSON."""
         bins = self.before.bins
         return {
             "count": self.before.count,
@@ -78,7 +78,7 @@ class OutputCalibration(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibration:
-    """The temperature with the lowest loss, the scale of outputs, and how the run stood before and stands with them."""
+    """The fitted temperature and scale, and the calibration before and after."""
 
     temperature: float
     before: TemperatureFit
@@ -86,7 +86,7 @@ class Calibration:
     outputs: OutputCalibration
 
     def as_dict(self) -> dict[str, Any]:
-        """Names and values."""
+        """The values for JSON."""
         return {
             "temperature": self.temperature,
             "tokens": self.before.reliability.count,
@@ -96,7 +96,7 @@ class Calibration:
         }
 
     def lines(self) -> Iterator[str]:
-        """For a person to read."""
+        """The results as lines of text."""
         yield f"{'temperature':<20}{self.temperature:>10.4f}"
         yield f"{'tokens':<20}{self.before.reliability.count:>10,}"
         yield f"{'':<20}{'before':>10}{'after':>10}"
@@ -104,61 +104,61 @@ class Calibration:
         errors = [100 * fit.reliability.error for fit in (self.before, self.after)]
         yield f"{'calibration error':<20}{errors[0]:>8.2f} %{errors[1]:>8.2f} %   of tokens"
         errors = [100 * one.error for one in (self.outputs.before, self.outputs.after)]
-        yield f"{'':<20}{errors[0]:>8.2f} %{errors[1]:>8.2f} %   of outputs being the reference, exactly"
+        yield f"{'':<20}{errors[0]:>8.2f} %{errors[1]:>8.2f} %   of outputs, exact match with the reference"
         table = self.outputs.as_dict()
         yield f"{'outputs':<20}{table['count']:>10,}   {table['right']:,} right"
 
 
 @torch.no_grad()
-def fit_temperature(places: TokenBatches) -> float:
-    """The temperature of the lowest negative log-probability, between 1/20 and 20.
+def fit_temperature(batches: TokenBatches) -> float:
+    """The temperature with the lowest negative log-likelihood, between 1/20 and 20.
 
-    In β = 1/T the loss Σ log Σ exp(βz) − βz* is convex and its slope is Σ E[z] − z*: every pass tries eight β and keeps
-    the ninth of the range where the slope changes its sign.
+    In β = 1/T the loss Σ log Σ exp(βz) − βz* is convex with derivative Σ E[z] − z*. Every pass evaluates eight β and
+    keeps the ninth of the range where the derivative changes sign.
     """
-    low, high = -math.log(HOTTEST), -math.log(COLDEST)
+    low, high = -math.log(MAX_TEMPERATURE), -math.log(MIN_TEMPERATURE)
     while high - low > PRECISION:
         tried = [low + (high - low) * number / 9 for number in range(10)]
         slopes = [0.0] * 8
-        for scores, truth in places():
+        for scores, targets in batches():
             z = scores.double()
-            for number, logarithm in enumerate(tried[1:-1]):
-                chances = (math.exp(logarithm) * z).softmax(-1)
-                # What can never be has no weight, but 0 · ∞ is no number.
-                mean = (chances * z.clamp(min=-1e30)).sum(-1)
-                slopes[number] += float((mean - z.gather(-1, truth[:, None])[:, 0]).sum())
+            for number, log_beta in enumerate(tried[1:-1]):
+                probabilities = (math.exp(log_beta) * z).softmax(-1)
+                # A token of log-probability −∞ has probability 0, but 0 · ∞ is NaN.
+                mean = (probabilities * z.clamp(min=-1e30)).sum(-1)
+                slopes[number] += float((mean - z.gather(-1, targets[:, None])[:, 0]).sum())
         rising = next((number for number, slope in enumerate(slopes) if slope > 0), len(slopes))
         low, high = tried[rising], tried[rising + 1]
     return math.exp(-(low + high) / 2)
 
 
 @torch.no_grad()
-def measure_temperatures(places: TokenBatches, temperatures: Sequence[float], bins: int = 15) -> list[TemperatureFit]:
+def measure_temperatures(batches: TokenBatches, temperatures: Sequence[float], bins: int = 15) -> list[TemperatureFit]:
     """Loss and reliability at several temperatures, in one pass."""
     losses = [0.0] * len(temperatures)
-    sure: list[list[Any]] = [[] for _ in temperatures]
-    right: list[Any] = []
-    for scores, truth in places():
-        right.append((scores.argmax(-1) == truth).cpu().numpy())  # the same at every temperature
+    confidences: list[list[Any]] = [[] for _ in temperatures]
+    correct_batches: list[Any] = []
+    for scores, targets in batches():
+        correct_batches.append((scores.argmax(-1) == targets).cpu().numpy())  # the same at every temperature
         for number, temperature in enumerate(temperatures):
-            chances = (scores.double() / temperature).log_softmax(-1)
-            losses[number] -= float(chances.gather(-1, truth[:, None]).sum())
-            sure[number].append(chances.max(-1).values.exp().cpu().numpy())
-    correct = np.concatenate(right)
+            log_probabilities = (scores.double() / temperature).log_softmax(-1)
+            losses[number] -= float(log_probabilities.gather(-1, targets[:, None]).sum())
+            confidences[number].append(log_probabilities.max(-1).values.exp().cpu().numpy())
+    correct = np.concatenate(correct_batches)
     return [
         TemperatureFit(loss / len(correct), reliability(np.concatenate(parts), correct, bins))
-        for loss, parts in zip(losses, sure, strict=True)
+        for loss, parts in zip(losses, confidences, strict=True)
     ]
 
 
 def teacher_forced(predictor: Predictor, rows: Rows, batch_size: int) -> TokenBatches:
-    """What the run thinks of every target token given the true ones before it, batch by batch."""
-    order = sorted(range(len(rows)), key=lambda place: (len(rows[place][1]), len(rows[place][0])))
+    """The log-probabilities at every target position given the true tokens before it, batch by batch."""
+    order = sorted(range(len(rows)), key=lambda row: (len(rows[row][1]), len(rows[row][0])))
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for first in range(0, len(order), batch_size):
-            places = order[first : first + batch_size]
-            batch = batch_of([rows[place][0] for place in places], [rows[place][1] for place in places])
+            indices = order[first : first + batch_size]
+            batch = batch_of([rows[row][0] for row in indices], [rows[row][1] for row in indices])
             batch = batch.to(predictor.device)
             real = batch.target != PAD
             yield full_precision(predictor.model.logits(batch)[real]).log_softmax(-1), batch.target[real]
@@ -167,7 +167,7 @@ def teacher_forced(predictor: Predictor, rows: Rows, batch_size: int) -> TokenBa
 
 
 def validation_rows(predictor: Predictor) -> Rows:
-    """The pairs that training set aside, as tokens; the data must be where and what it was."""
+    """The validation pairs of the run as token ids; raises RunError if its data have changed."""
     config = predictor.config
     corpus = prepare_corpus(config.data, config.tokenizer)
     check_same_data(predictor.run.folder, corpus)
@@ -177,7 +177,7 @@ def validation_rows(predictor: Predictor) -> Rows:
 
 
 def read_rows(predictor: Predictor, files: str | Pairs, tag: str | None = None) -> Rows:
-    """The sources and first targets of a file as tokens."""
+    """The sources and first targets of a file as token ids."""
     pairs = read_parallel(predictor, files)
     sources = predictor.source_tokenizer.encode_batch(list(predictor.read_as([source for source, _ in pairs], tag)))
     targets = predictor.target_tokenizer.encode_batch([target for _, target in pairs])
@@ -185,44 +185,45 @@ def read_rows(predictor: Predictor, files: str | Pairs, tag: str | None = None) 
 
 
 def calibrate(predictor: Predictor, rows: Rows | None = None, *, bins: int = 15, batch_size: int = 32) -> Calibration:
-    """Fit the temperature on token rows, by default those training set aside."""
+    """Fit temperature and Platt scale on rows of token ids, by default the validation pairs of the run."""
     if not hasattr(predictor.model, "logits"):
-        raise DataError("no confidences to calibrate: expected a model that writes one token after another")
+        raise DataError("no confidences to calibrate: expected an autoregressive model")
     rows = validation_rows(predictor) if rows is None else rows
     if not rows:
         raise DataError("nothing to calibrate on: no pair was read")
-    places = teacher_forced(predictor, rows, batch_size)
-    temperature = fit_temperature(places)
-    before, after = measure_temperatures(places, (1.0, temperature), bins)
+    batches = teacher_forced(predictor, rows, batch_size)
+    temperature = fit_temperature(batches)
+    before, after = measure_temperatures(batches, (1.0, temperature), bins)
     return Calibration(temperature, before, after, calibrate_outputs(predictor, rows, temperature, bins, batch_size))
 
 
 def calibrate_outputs(
     predictor: Predictor, rows: Rows, temperature: float, bins: int, batch_size: int
 ) -> OutputCalibration:
-    """Write outputs as `predict` does, of at most OUTPUTS rows spread evenly, and see how many are the reference."""
-    rows = [rows[place * len(rows) // OUTPUTS] for place in range(OUTPUTS)] if len(rows) > OUTPUTS else rows
+    """Decode at most MAX_OUTPUTS rows, evenly spread, as `predict` does, and fit the scale of their confidences."""
+    if len(rows) > MAX_OUTPUTS:
+        rows = [rows[number * len(rows) // MAX_OUTPUTS] for number in range(MAX_OUTPUTS)]
     model, decode = predictor.model, predictor.target_tokenizer.decode
-    written: dict[int, tuple[int, ...]] = {}
+    outputs: dict[int, tuple[int, ...]] = {}
     for indices, batch in batches_by_length([source for source, _ in rows], batch_size):
         searched = search(model, batch.to(predictor.device), predictor.config.search, predictor.length_ratio)
-        written |= {index: best.tokens[:-1] for index, (best, *_) in zip(indices, searched, strict=True)}
-    pairs = [(source, written[place]) for place, (source, _) in enumerate(rows)]
-    sure = token_confidences(model, pairs, temperature, predictor.device, batch_size)
-    chances = np.array([log_probability(tokens) for tokens in sure])
-    # A reference with <unk> holds something that the run cannot write.
-    right = np.array(
-        [UNK not in target and decode(written[place]) == decode(target) for place, (_, target) in enumerate(rows)]
+        outputs |= {index: best.tokens[:-1] for index, (best, *_) in zip(indices, searched, strict=True)}
+    pairs = [(source, outputs[row]) for row, (source, _) in enumerate(rows)]
+    confidences = token_confidences(model, pairs, temperature, predictor.device, batch_size)
+    log_probabilities = np.array([log_probability(tokens) for tokens in confidences])
+    # No output can equal a reference with <unk>.
+    correct = np.array(
+        [UNK not in target and decode(outputs[row]) == decode(target) for row, (_, target) in enumerate(rows)]
     )
     return OutputCalibration(
-        fit_platt_scale(chances, right),
-        reliability(np.exp(chances), right, bins),
-        reliability(cross_fitted(chances, right), right, bins),
+        fit_platt_scale(log_probabilities, correct),
+        reliability(np.exp(log_probabilities), correct, bins),
+        reliability(cross_fitted(log_probabilities, correct), correct, bins),
     )
 
 
 def save_calibration(predictor: Predictor, calibration: Calibration) -> Path:
-    """Write calibration.json into the run folder, bound to the weights it was measured with, and use it from now on."""
+    """Write calibration.json, bound to the weights by their hash, into the run folder, and set it on the predictor."""
     path = predictor.run.folder / CALIBRATION
     table = calibration.as_dict() | {"weights": digest(predictor.run.weights_path())}
     write_text(path, json.dumps(table, indent=2) + "\n")

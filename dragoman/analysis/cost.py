@@ -1,4 +1,4 @@
-"""What a layer costs as its sequence grows (FIELD L8): time and memory of training, and the exponents they follow."""
+"""Time and memory of training a layer against the sequence length, and the power laws that they follow."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from dragoman.layers.self_attention import (
     SelfAttention,
 )
 
-NEAR = 32  # how far restricted attention sees
+WINDOW = 32  # of restricted attention
 KERNEL = 3
-EXPECTED_EXPONENTS = {  # per layer, of sequences much longer than vectors are wide (Vaswani et al. 2017, table 1)
+EXPECTED_EXPONENTS = {  # for sequences much longer than the width (Vaswani et al. 2017, table 1)
     "self-attention": 2.0,
     "local attention": 1.0,
     "segments": 1.0,
@@ -38,16 +38,16 @@ EXPECTED_EXPONENTS = {  # per layer, of sequences much longer than vectors are w
 
 
 class LayerCost(NamedTuple):
-    """One layer at one length."""
+    """The cost of one layer at one sequence length."""
 
     layer: str
     length: int
     seconds: float  # forward and backward
-    saved: int  # bytes that the forward pass keeps for the backward pass
+    saved: int  # bytes that the forward pass saves for the backward pass
 
 
 class GrowthExponents(NamedTuple):
-    """By which power of the length time and memory grow, over the longer half of the lengths."""
+    """The exponents of time and memory in the length, fitted on the longer half of the lengths."""
 
     layer: str
     seconds: float
@@ -66,11 +66,11 @@ class _Convolution(nn.Module):
 
 
 def benchmark_layers(width: int, heads: int) -> dict[str, nn.Module]:
-    """The kinds that are compared, each as `layer(x, mask)`."""
+    """The layers that are compared, each called as `layer(x, mask)`."""
     return {
         "self-attention": SelfAttention(width, heads, config=FullConfig()),
-        "local attention": LocalAttention(width, heads, config=LocalConfig(window=NEAR)),
-        "segments": SegmentAttention(width, heads, config=SegmentsConfig(length=NEAR)),
+        "local attention": LocalAttention(width, heads, config=LocalConfig(window=WINDOW)),
+        "segments": SegmentAttention(width, heads, config=SegmentsConfig(length=WINDOW)),
         "linear attention": LinearAttention(width, heads, config=LinearConfig()),
         "LSTM": Unidirectional(LSTMConfig(), width, width),
         "GRU": Unidirectional(GRUConfig(), width, width),
@@ -78,30 +78,30 @@ def benchmark_layers(width: int, heads: int) -> dict[str, nn.Module]:
     }
 
 
-def output_of(found: Any) -> Tensor:
-    """The vectors that a layer gives; recurrent ones give their last state too."""
-    out: Tensor = found[0] if isinstance(found, tuple) else found
+def output_of(result: Any) -> Tensor:
+    """The output vectors of a layer; recurrent layers return their last state as well."""
+    out: Tensor = result[0] if isinstance(result, tuple) else result
     return out
 
 
 def saved_bytes(layer: nn.Module, run: Callable[[], Any]) -> int:
-    """Bytes of the storages that a forward pass keeps beside the layer's weights, each counted once."""
-    weights = {part.untyped_storage().data_ptr() for part in layer.parameters()}
+    """The bytes that a forward pass saves for the backward pass, besides the weights; each storage counts once."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in layer.parameters()}
     storages: dict[int, int] = {}
 
-    def keep(part: Tensor) -> Tensor:
-        storage = part.untyped_storage()
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             storages[storage.data_ptr()] = storage.nbytes()
-        return part
+        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda part: part):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         run()
     return sum(storages.values())
 
 
 def timed(work: Callable[[], Any], device: torch.device) -> float:
-    """Of one run, a GPU's work included."""
+    """The seconds of one call, including the work it leaves to a GPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     started = time.perf_counter()
@@ -111,12 +111,12 @@ def timed(work: Callable[[], Any], device: torch.device) -> float:
     return time.perf_counter() - started
 
 
-def _seconds(run: Callable[[], None], device: torch.device, least: float) -> float:
-    """Of one run, the median of several that together take at least so long."""
-    found: list[float] = []
-    while len(found) < 3 or (sum(found) < least and len(found) < 200):
-        found.append(timed(run, device))
-    return statistics.median(found)
+def _median_seconds(run: Callable[[], None], device: torch.device, min_seconds: float) -> float:
+    """The median of at least three calls that together take at least `min_seconds`."""
+    seconds: list[float] = []
+    while len(seconds) < 3 or (sum(seconds) < min_seconds and len(seconds) < 200):
+        seconds.append(timed(run, device))
+    return statistics.median(seconds)
 
 
 def measure_layers(
@@ -126,21 +126,21 @@ def measure_layers(
     heads: int = 4,
     rows: int = 1,
     device: str = "cpu",
-    least: float = 0.2,
+    min_seconds: float = 0.2,
     names: Sequence[str] = (),
-    done: Callable[[LayerCost], None] = lambda cost: None,
+    report: Callable[[LayerCost], None] = lambda cost: None,
 ) -> list[LayerCost]:
-    """Time and memory of every kind at every length; `least` seconds are spent on each."""
-    place = torch.device(device)
+    """The cost of every layer at every length, each measured for at least `min_seconds`; `report` gets each at once."""
+    target = torch.device(device)
     torch.manual_seed(0)
-    found = []
+    costs = []
     for name, layer in benchmark_layers(width, heads).items():
         if names and name not in names:
             continue
-        layer = layer.to(place).train()
+        layer = layer.to(target).train()
         for length in lengths:
-            x = torch.randn(rows, length, width, device=place, requires_grad=True)
-            mask = torch.ones(rows, length, dtype=torch.bool, device=place)
+            x = torch.randn(rows, length, width, device=target, requires_grad=True)
+            mask = torch.ones(rows, length, dtype=torch.bool, device=target)
 
             def forward(layer: nn.Module = layer, x: Tensor = x, mask: Tensor = mask) -> Tensor:
                 return output_of(layer(x, mask))
@@ -150,28 +150,28 @@ def measure_layers(
 
             saved = saved_bytes(layer, forward)
             both()
-            cost = LayerCost(name, length, _seconds(both, place, least), saved)
-            found.append(cost)
-            done(cost)
-    return found
+            cost = LayerCost(name, length, _median_seconds(both, target, min_seconds), saved)
+            costs.append(cost)
+            report(cost)
+    return costs
 
 
 def power_law_exponent(points: Sequence[tuple[float, float]]) -> float:
-    """The exponent of the power that fits points best (least squares of the logarithms)."""
+    """The exponent of the power law through points (x, y), by least squares of the logarithms."""
     xs, ys = [math.log(x) for x, _ in points], [math.log(max(y, 1e-12)) for _, y in points]
-    middle, height = statistics.mean(xs), statistics.mean(ys)
-    spread = sum((x - middle) ** 2 for x in xs)
-    return sum((x - middle) * (y - height) for x, y in zip(xs, ys, strict=True)) / spread
+    mean_x, mean_y = statistics.mean(xs), statistics.mean(ys)
+    variance = sum((x - mean_x) ** 2 for x in xs)
+    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / variance
 
 
 def growth_exponents(costs: Sequence[LayerCost]) -> list[GrowthExponents]:
-    """Of every layer; over short sequences what does not grow hides what does, so the longer half counts."""
-    found = []
+    """The exponents of every layer, from the longer half of the lengths, where constant costs matter little."""
+    exponents = []
     for name in dict.fromkeys(cost.layer for cost in costs):
-        mine = sorted(cost for cost in costs if cost.layer == name)  # by length
-        mine = mine[len(mine) // 2 - (len(mine) % 2 == 0) :]
-        times, memory = ([(cost.length, getattr(cost, key)) for cost in mine] for key in ("seconds", "saved"))
-        found.append(
+        own = sorted(cost for cost in costs if cost.layer == name)  # by length
+        own = own[len(own) // 2 - (len(own) % 2 == 0) :]
+        times, memory = ([(cost.length, getattr(cost, key)) for cost in own] for key in ("seconds", "saved"))
+        exponents.append(
             GrowthExponents(name, power_law_exponent(times), power_law_exponent(memory), EXPECTED_EXPONENTS[name])
         )
-    return found
+    return exponents

@@ -1,4 +1,4 @@
-"""A model layer by layer: what each gives out and how many parameters it holds (FIELD L7)."""
+"""The layers of a model with their output shapes and numbers of parameters."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dragoman.data.batch import Batch
 
 
 class LayerRow(NamedTuple):
-    """One row of the summary."""
+    """One row of the table."""
 
     name: str
     kind: str
-    shape: str  # of its output, for the example batch
-    parameters: int  # of its own and its children; a shared table counts where it first stands
+    shape: str  # of its output for the example batch
+    parameters: int  # including its children; a shared parameter counts where it occurs first
 
 
 def shape_of(value: Any) -> str:
@@ -28,7 +28,7 @@ def shape_of(value: Any) -> str:
 
 @torch.no_grad()
 def layer_table(model: Any, batch: Batch, depth: int = 4) -> list[LayerRow]:
-    """Run one batch through and list every module down to a depth."""
+    """Run one batch through the model and list its modules down to a depth."""
     shapes: dict[int, str] = {}
     handles = [
         module.register_forward_hook(lambda module, _, out: shapes.__setitem__(id(module), shape_of(out)))
@@ -43,19 +43,19 @@ def layer_table(model: Any, batch: Batch, depth: int = 4) -> list[LayerRow]:
         for handle in handles:
             handle.remove()
     owners: dict[int, str] = {}
-    for name, part in model.named_parameters():
-        owners.setdefault(id(part), name)
+    for name, parameter in model.named_parameters():
+        owners.setdefault(id(parameter), name)
     rows = []
     for name, module in model.named_modules():
         if not name or name.count(".") >= depth or isinstance(module, nn.Dropout | nn.Identity):
             continue
-        own = {id(part) for part in module.parameters() if owners[id(part)].startswith(f"{name}.")}
-        count = sum(part.numel() for part in module.parameters() if id(part) in own)
+        own = (one for one in module.parameters() if owners[id(one)].startswith(f"{name}."))
+        count = sum(parameter.numel() for parameter in own)
         if count or shapes.get(id(module)):
             rows.append(LayerRow(name, type(module).__name__, shapes.get(id(module), ""), count))
     return rows
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Trainable numbers, shared ones counted once."""
-    return sum(part.numel() for part in model.parameters())
+    """The number of parameters; shared ones count once."""
+    return sum(parameter.numel() for parameter in model.parameters())

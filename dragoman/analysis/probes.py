@@ -1,13 +1,14 @@
-"""Ready-made checks of a run (FIELD I7): meaningless input, copying, extreme lengths, gender.
+"""Behavioural probes of a run: repeated input, copying, extreme lengths, gender.
 
-A probe asks for outputs to inputs made for the purpose and sorts each into a named kind. It counts and shows; what is
-good enough is for the reader to say. The built-in texts are English; other languages bring their own sentences.
+A probe feeds made-up inputs to the run and classifies each output. It counts and shows examples; it does not judge.
+The built-in texts are English; pass `sentences` for another language.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from dragoman.errors import DataError, DragomanError, hint
@@ -26,7 +27,7 @@ SENTENCES = (
     "please open the window and close the door .",
 )
 REPEATED = ("the", "dog", "yes", "and", "very", ".", "is", "house")
-TIMES = (4, 16, 48)
+REPETITIONS = (4, 16, 48)
 NAMES = ("Anna Kowalski", "Omar Haddad", "Yuki Tanaka", "Peter Obi", "Maria Silva", "Lars Nilsson")
 NUMBERS = ("7", "42", "365", "1984", "20517", "3.14")
 NAMED = ("my name is {} .", "yesterday {} came to visit us .")
@@ -37,20 +38,20 @@ OCCUPATIONS = (
 )  # fmt: skip
 GENDERED = (("he is a {} .", "she is a {} ."), ("the {} said that he is late .", "the {} said that she is late ."))
 
-LOOP = 4  # repeats of the same words in a row that no text has by intent
-LONGEST_PERIOD = 6  # words that may make up one turn of a loop
-PRONOUN_EDITS = 2  # words by which two outputs may differ when only a pronoun, or its verb too, was exchanged
+MIN_LOOP = 4  # repetitions in a row that count as a loop
+MAX_PERIOD = 6  # words of one repetition
+PRONOUN_EDITS = 2  # words that may differ where only a pronoun, or also its verb, was exchanged
 
 
 class ProbeCase(NamedTuple):
-    """One input, or two to be compared, and what must come through."""
+    """One input, or two whose outputs are compared, and the text that the output must contain."""
 
     sources: tuple[str, ...]
     must_contain: str = ""
 
 
 class ProbeExample(NamedTuple):
-    """What was asked and what came back."""
+    """Inputs and outputs of a case."""
 
     sources: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -58,7 +59,7 @@ class ProbeExample(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """Inputs, and a way to name what became of them; `kinds` says what each name means."""
+    """The inputs of a probe and how it classifies outputs; `kinds` explains each class."""
 
     about: str
     cases: Callable[[Sequence[str]], list[ProbeCase]]
@@ -68,7 +69,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """How many cases of a probe ended as each kind, and a few of them."""
+    """The number of cases of each kind, and examples."""
 
     probe: str
     about: str
@@ -77,43 +78,49 @@ class ProbeResult:
     examples: dict[str, list[ProbeExample]]
 
     def as_dict(self) -> dict[str, Any]:
-        """The outcome as JSON takes it."""
-        shown = {kind: [example._asdict() for example in examples] for kind, examples in self.examples.items()}
-        return {"probe": self.probe, "about": self.about, "cases": self.cases, "counts": self.counts, "examples": shown}
+        """The result for JSON."""
+        examples = {kind: [example._asdict() for example in several] for kind, several in self.examples.items()}
+        return {
+            "probe": self.probe,
+            "about": self.about,
+            "cases": self.cases,
+            "counts": self.counts,
+            "examples": examples,
+        }
 
 
 def units(text: str) -> list[str]:
-    """Words, or characters where nothing is set apart by spaces."""
+    """The words of a text, or its characters if it has no spaces."""
     return text.split() if len(text.split()) > 1 else list(text.strip())
 
 
 def max_repetitions(text: str) -> int:
-    """How often, at most, the same few words stand in a row."""
+    """The largest number of repetitions in a row of one to six words."""
     symbols = units(text)
-    most = 1 if symbols else 0
-    for period in range(1, LONGEST_PERIOD + 1):
-        run = 0  # symbols in a row that equal the one a period before
-        for place in range(period, len(symbols)):
-            run = run + 1 if symbols[place] == symbols[place - period] else 0
-            most = max(most, 1 + run // period)
-    return most
+    longest = 1 if symbols else 0
+    for period in range(1, MAX_PERIOD + 1):
+        run = 0  # symbols in a row that equal the one a period earlier
+        for index in range(period, len(symbols)):
+            run = run + 1 if symbols[index] == symbols[index - period] else 0
+            longest = max(longest, 1 + run // period)
+    return longest
 
 
 # --- repeated tokens
 
 
 def _repeated_cases(_: Sequence[str]) -> list[ProbeCase]:
-    return [ProbeCase((" ".join([word] * times),)) for word in REPEATED for times in TIMES]
+    return [ProbeCase((" ".join([word] * times),)) for word in REPEATED for times in REPETITIONS]
 
 
-def _sort_repeated(case: ProbeCase, outputs: tuple[str, ...]) -> str:
+def _classify_repeated(case: ProbeCase, outputs: tuple[str, ...]) -> str:
     source, output = case.sources[0], outputs[0]
     if not output.strip():
         return "empty"
-    if max_repetitions(output) > max(LOOP, 2 * max_repetitions(source)):
+    if max_repetitions(output) > max(MIN_LOOP, 2 * max_repetitions(source)):
         return "runaway"
-    # A text of one word over and over says one thing: more words than the loop of it needs were invented.
-    return "repeats" if max_repetitions(output) >= LOOP or len(set(units(output))) <= LONGEST_PERIOD else "invented"
+    # The source repeats one word; an output with more different words than a loop needs invents content.
+    return "repeats" if max_repetitions(output) >= MIN_LOOP or len(set(units(output))) <= MAX_PERIOD else "invented"
 
 
 # --- names and numbers
@@ -129,11 +136,11 @@ def _copied_cases(_: Sequence[str]) -> list[ProbeCase]:
 
 
 def _plain(text: str) -> str:
-    """Letters and digits alone: separators of thousands and cases are matters of language."""
+    """Lower-case letters and digits only, because thousands separators and case differ between languages."""
     return "".join(character for character in text.casefold() if character.isalnum())
 
 
-def _sort_copied(case: ProbeCase, outputs: tuple[str, ...]) -> str:
+def _classify_copied(case: ProbeCase, outputs: tuple[str, ...]) -> str:
     output = _plain(outputs[0])
     if _plain(case.must_contain) in output:
         return "copied"
@@ -152,13 +159,13 @@ def _length_cases(sentences: Sequence[str]) -> list[ProbeCase]:
     ]
 
 
-def _sort_length(case: ProbeCase, outputs: tuple[str, ...]) -> str:
+def _classify_length(case: ProbeCase, outputs: tuple[str, ...]) -> str:
     source, output = case.sources[0].strip(), outputs[0].strip()
     if not output:
         return "empty"
     if len(output) > 4 * len(source) + 40:
         return "too long"
-    if max_repetitions(output) >= LOOP and max_repetitions(output) > max_repetitions(source):
+    if max_repetitions(output) >= MIN_LOOP and max_repetitions(output) > max_repetitions(source):
         return "loops"
     # Scripts differ: a Chinese sentence has about a third of the characters of an English one.
     return "cut short" if len(output) < len(source) / 6 else "in proportion"
@@ -171,7 +178,7 @@ def _gendered_cases(_: Sequence[str]) -> list[ProbeCase]:
     return [ProbeCase((he.format(job), she.format(job)), job) for he, she in GENDERED for job in OCCUPATIONS]
 
 
-def _sort_gendered(_: ProbeCase, outputs: tuple[str, ...]) -> str:
+def _classify_gendered(_: ProbeCase, outputs: tuple[str, ...]) -> str:
     distance = edit_distance(*(units(output) for output in outputs))
     if distance == 0:
         return "the same"
@@ -180,38 +187,42 @@ def _sort_gendered(_: ProbeCase, outputs: tuple[str, ...]) -> str:
 
 PROBES: Mapping[str, Probe] = {
     "repetition": Probe(
-        "one word over and over, which means nothing",
+        "one word repeated many times",
         _repeated_cases,
-        _sort_repeated,
+        _classify_repeated,
         {
             "repeats": "the output repeats too, or is short",
-            "invented": "the output says things that are nowhere in the source",
+            "invented": "the output has content that is not in the source",
             "runaway": "the output repeats more than twice as often as the source",
-            "empty": "nothing was written",
+            "empty": "the output is empty",
         },
     ),
     "copying": Probe(
-        "names and numbers that must come through",
+        "names and numbers that the output must contain",
         _copied_cases,
-        _sort_copied,
-        {"copied": "all of it stands in the output", "in part": "some words of it do", "lost": "none of it does"},
+        _classify_copied,
+        {
+            "copied": "the output has all of it",
+            "in part": "the output has some words of it",
+            "lost": "it has none of it",
+        },
     ),
     "length": Probe(
         "one word, one sentence, many sentences at once",
         _length_cases,
-        _sort_length,
+        _classify_length,
         {
             "in proportion": "neither far shorter nor far longer than the source",
             "cut short": "less than a sixth of the source's characters",
             "too long": "more than four times the source's characters",
-            "loops": "the same words at least four times in a row",
-            "empty": "nothing was written",
+            "loops": "the output repeats the same words at least four times in a row",
+            "empty": "the output is empty",
         },
     ),
     "gender": Probe(
         "the same sentence with he and with she",
         _gendered_cases,
-        _sort_gendered,
+        _classify_gendered,
         {
             "pronoun alone": "the outputs differ by one or two words",
             "the same": "the difference was lost",
@@ -219,53 +230,50 @@ PROBES: Mapping[str, Probe] = {
         },
     ),
 }
-REJECTED = "rejected"  # the run would not take the input, such as one longer than its table of positions
+REJECTED = "rejected"  # the run raised an error, for example for more tokens than it has positions
 
 
 def run_probes(
     predict: Predict, names: Sequence[str] = (), *, sentences: Sequence[str] = SENTENCES, examples: int = 2
 ) -> list[ProbeResult]:
-    """Run probes, all of them unless some are named; `sentences` stand in for the built-in English ones."""
+    """Run the named probes, by default all; `sentences` replace the built-in English ones."""
     for name in names:
         if name not in PROBES:
             raise DataError(f"probe: found '{name}', which is no probe. {hint(name, PROBES)}")
     sentences = [sentence for sentence in sentences if sentence.strip()]
     if not sentences:
         raise DataError("found no sentence to probe with, expected at least one")
-    return [_outcome(name, PROBES[name], predict, sentences, examples) for name in names or PROBES]
+    return [_run_probe(name, PROBES[name], predict, sentences, examples) for name in names or PROBES]
 
 
-def _outcome(name: str, chosen: Probe, predict: Predict, sentences: Sequence[str], examples: int) -> ProbeResult:
-    cases = chosen.cases(sentences)
-    answers = _answers(predict, [source for case in cases for source in case.sources])
-    found: dict[str, list[ProbeExample]] = {kind: [] for kind in chosen.kinds}
-    place = 0
+def _run_probe(name: str, probe: Probe, predict: Predict, sentences: Sequence[str], examples: int) -> ProbeResult:
+    cases = probe.cases(sentences)
+    remaining = iter(_outputs(predict, [source for case in cases for source in case.sources]))
+    by_kind: dict[str, list[ProbeExample]] = {kind: [] for kind in probe.kinds}
     for case in cases:
-        outputs = answers[place : place + len(case.sources)]
-        place += len(case.sources)
-        written = tuple(output for output in outputs if output is not None)
-        kind = chosen.classify(case, written) if len(written) == len(outputs) else REJECTED
-        found.setdefault(kind, []).append(ProbeExample(case.sources, written))
+        outputs = tuple(output for output in islice(remaining, len(case.sources)) if output is not None)
+        kind = probe.classify(case, outputs) if len(outputs) == len(case.sources) else REJECTED
+        by_kind.setdefault(kind, []).append(ProbeExample(case.sources, outputs))
     return ProbeResult(
         name,
-        chosen.about,
+        probe.about,
         len(cases),
-        {kind: len(cases) for kind, cases in found.items()},
-        {kind: cases[:examples] for kind, cases in found.items() if cases and examples},
+        {kind: len(several) for kind, several in by_kind.items()},
+        {kind: several[:examples] for kind, several in by_kind.items() if several and examples},
     )
 
 
-def _answers(predict: Predict, sources: Sequence[str]) -> list[str | None]:
-    """The output to every source; None for those that are refused."""
+def _outputs(predict: Predict, sources: Sequence[str]) -> list[str | None]:
+    """The output for every source; None where the run raised an error."""
     try:
         return list(predict(sources))
     except DragomanError:
-        answers: list[str | None] = []
+        outputs: list[str | None] = []
         for source in sources:
             try:
-                answers.extend(predict([source]))
+                outputs.extend(predict([source]))
             except DragomanError:
-                answers.append(None)
-        if all(answer is None for answer in answers):
-            raise  # not the lengths: nothing at all can be asked
-        return answers
+                outputs.append(None)
+        if all(output is None for output in outputs):
+            raise  # the run accepts no input at all
+        return outputs

@@ -1,4 +1,4 @@
-"""Make a shortlist for a run from the pairs it was trained on, and count what it misses."""
+"""Build a vocabulary shortlist (Jean et al. 2015) for a run from its training pairs, and measure its coverage."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from dragoman.decoding.shortlist import SPECIAL, Shortlist
 from dragoman.errors import RunError
 from dragoman.runs import Run, check_same_data
 
-READ = 4096  # rows read at a time
-SEEN = 2000  # validation pairs that are looked at
+CHUNK = 4096  # rows read at a time
+MAX_VALIDATION = 2000  # validation pairs on which coverage is measured
 
 
 class ShortlistCoverage(NamedTuple):
-    """How much of the validation references a shortlist lets a model write, and how long a source's own list is."""
+    """The coverage of a shortlist on the validation pairs."""
 
-    share: float
-    length: float
+    share: float  # of the reference tokens that are listed
+    length: float  # mean number of tokens listed for a source
 
 
 def most_frequent_tokens(store: TokenStore, vocabulary: int, count: int) -> list[int]:
-    """The target tokens that come most often, the special ones not counted."""
+    """The most frequent target tokens, special tokens excluded."""
     counts = np.zeros(vocabulary, np.int64)
-    for first in range(0, len(store), READ):
-        rows = store.target.rows(range(first, min(first + READ, len(store))))
+    for first in range(0, len(store), CHUNK):
+        rows = store.target.rows(range(first, min(first + CHUNK, len(store))))
         counts += np.bincount(np.concatenate(rows), minlength=vocabulary)
     counts[:SPECIAL] = 0
     order = np.argsort(-counts, kind="stable")[:count]
@@ -39,15 +39,15 @@ def most_frequent_tokens(store: TokenStore, vocabulary: int, count: int) -> list
 
 
 def same_spelling_tokens(source: Tokenizer, target: Tokenizer) -> NDArray[np.int64]:
-    """For every source token the target token spelled the same, <eos> where there is none: names and numbers."""
-    known = {piece: number for number, piece in enumerate(target.pieces(range(len(target))))}
-    found = [known.get(piece, EOS) for piece in source.pieces(range(len(source)))]
-    found[:SPECIAL] = [EOS] * SPECIAL
-    return np.array(found, np.int64)
+    """For every source token the target token with the same spelling, else <eos>; for names and numbers."""
+    ids = {piece: token for token, piece in enumerate(target.pieces(range(len(target))))}
+    same = [ids.get(piece, EOS) for piece in source.pieces(range(len(source)))]
+    same[:SPECIAL] = [EOS] * SPECIAL
+    return np.array(same, np.int64)
 
 
 def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Shortlist, ShortlistCoverage]:
-    """Learn from the run's training pairs, at most so many of them."""
+    """Learn from at most `pairs` training pairs: `likely` translations of each token and `common` frequent tokens."""
     if run.config.task != "translate":
         raise RunError(f'{run.folder}: found task = "{run.config.task}", expected "translate": lists are made of pairs')
     corpus = prepare_corpus(run.config.data, run.config.tokenizer)
@@ -56,7 +56,7 @@ def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Sho
     source, target = run.tokenizers()
     lexicon = learn_lexicon(corpus.train, len(source), pairs)
     always = most_frequent_tokens(corpus.train, len(target), common)
-    table = lexicon.most_probable(len(source), likely, EOS, always)  # the others are listed anyway
+    table = lexicon.most_probable(len(source), likely, EOS, always)  # the `always` tokens need no entry
     table = np.concatenate([table, same_spelling_tokens(source, target)[:, None]], 1)
     table[PAD] = EOS
     shortlist = Shortlist(torch.tensor(always, dtype=torch.long), torch.from_numpy(table), len(target))
@@ -64,8 +64,8 @@ def build_shortlist(run: Run, likely: int, common: int, pairs: int) -> tuple[Sho
 
 
 def measure_coverage(shortlist: Shortlist, corpus: Corpus) -> ShortlistCoverage:
-    """Over the pairs that training set aside."""
-    rows = range(min(SEEN, len(corpus.valid)))
+    """The coverage on the validation pairs."""
+    rows = range(min(MAX_VALIDATION, len(corpus.valid)))
     written = listed = length = 0
     for source, target in zip(corpus.valid.source.rows(rows), corpus.valid.target.rows(rows), strict=True):
         own = shortlist.listed(torch.from_numpy(source.astype(np.int64))[None])[0].numpy()

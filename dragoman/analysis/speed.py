@@ -1,4 +1,4 @@
-"""How fast a run is on this machine: training steps and decoding, in every way that can be had here."""
+"""Benchmark a run on this machine: training and decoding speed with every engine and compile mode that it has."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
 class SpeedResult(NamedTuple):
-    """One way of doing one thing."""
+    """The speed of one configuration."""
 
     name: str
-    tokens: float  # target tokens a second
-    sentences: float  # a second
+    tokens: float  # target tokens per second
+    sentences: float  # per second
     fastest: float  # seconds of the fastest and the slowest round
     slowest: float
 
 
 def benchmark_speed(run: str, rows: Rows, texts: Sequence[str], device: str, rounds: int) -> Iterator[SpeedResult]:
-    """Training, then decoding; each way is told as soon as it was measured, ways that this machine lacks are not."""
+    """Measure training, then decoding; yields each result at once and skips what this machine lacks."""
     predictor = load_predictor(run, device, engine="torch")
     yield from benchmark_training(predictor, rows, rounds)
     yield from benchmark_decoding(run, texts, device, rounds)
 
 
 def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterator[SpeedResult]:
-    """Of steps over batches of the run's own size; the weights stay as they are."""
+    """The speed of training steps on a copy of the model, with batches of the run's own size."""
     config = dataclasses.replace(predictor.config.train, objective=LikelihoodConfig(), accumulate=1)
     batches = token_batches(rows, config.batch_tokens)
-    ways: tuple[CompileMode, ...] = ("off", "graphs", "kernels") if predictor.device.type == "cuda" else ("off",)
-    for way in ways:
+    modes: tuple[CompileMode, ...] = ("off", "graphs", "kernels") if predictor.device.type == "cuda" else ("off",)
+    for mode in modes:
         model = predictor.run.model(predictor.device).train().requires_grad_()
-        trial = dataclasses.replace(config, compile=way)
+        trial = dataclasses.replace(config, compile=mode)
         parts = (
             model,
             model,
@@ -68,15 +68,15 @@ def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterato
                 learn([(0, batch)], 0, number, int((batch.target != PAD).sum()))
 
         with side_stream(predictor.device):
-            for _ in range(3 if way != "off" else 1):  # shapes are captured when they come again
+            for _ in range(3 if mode != "off" else 1):  # a graph is captured when a batch shape comes again
                 epoch()
-            found = [timed(epoch, predictor.device) for _ in range(rounds)]
-        name = {"off": "training", "graphs": "training, CUDA graphs", "kernels": "training, compiled"}[way]
-        yield speed_result(name, found, sum(int((batch.target != PAD).sum()) for batch in batches), len(rows))
+            seconds = [timed(epoch, predictor.device) for _ in range(rounds)]
+        name = {"off": "training", "graphs": "training, CUDA graphs", "kernels": "training, compiled"}[mode]
+        yield speed_result(name, seconds, sum(int((batch.target != PAD).sum()) for batch in batches), len(rows))
 
 
 def benchmark_decoding(run: str, texts: Sequence[str], device: str, rounds: int) -> Iterator[SpeedResult]:
-    """Greedy and with the run's beam, by every engine and precision there is."""
+    """The speed of greedy and beam search by every engine and precision."""
     for engine, precision in (
         ("torch", "float32"),
         ("torch", "bfloat16"),
@@ -90,42 +90,42 @@ def benchmark_decoding(run: str, texts: Sequence[str], device: str, rounds: int)
                 def decode(predictor: Predictor = predictor, beam: int = beam) -> list[Any]:
                     return predictor.predict(texts, beam=beam)
 
-                written = sum(len(one.tokens) + 1 for one in decode())
-                found = [timed(decode, predictor.device) for _ in range(rounds)]
+                tokens = sum(len(prediction.tokens) + 1 for prediction in decode())
+                seconds = [timed(decode, predictor.device) for _ in range(rounds)]
                 name = f"{'greedy' if beam == 1 else f'beam {beam}'}, {engine} {precision}"
-                yield speed_result(name, found, written, len(texts))
-        except DragomanError:  # not to be had here
+                yield speed_result(name, seconds, tokens, len(texts))
+        except DragomanError:  # this machine or this run does not have it
             if (engine, precision) == ("torch", "float32"):
                 raise
 
 
 def token_batches(rows: Rows, budget: int) -> list[Batch]:
-    """The rows in batches of like lengths, as many tokens as the run trains with."""
+    """The rows in batches of similar lengths with at most `budget` tokens per side, padding included."""
     order = sorted(rows, key=lambda pair: (len(pair[1]), len(pair[0])))
-    batches, together, longest = [], list[tuple[Sequence[int], Sequence[int]]](), 0
+    batches, chunk, longest = [], list[tuple[Sequence[int], Sequence[int]]](), 0
     for pair in order:
         longest = max(longest, len(pair[0]) + 1, len(pair[1]) + 1)
-        if together and (len(together) + 1) * longest > budget:
-            batches.append(batch_of([one for one, _ in together], [other for _, other in together]))
-            together, longest = [], max(len(pair[0]) + 1, len(pair[1]) + 1)
-        together.append(pair)
-    if together:
-        batches.append(batch_of([one for one, _ in together], [other for _, other in together]))
+        if chunk and (len(chunk) + 1) * longest > budget:
+            batches.append(batch_of([source for source, _ in chunk], [target for _, target in chunk]))
+            chunk, longest = [], max(len(pair[0]) + 1, len(pair[1]) + 1)
+        chunk.append(pair)
+    if chunk:
+        batches.append(batch_of([source for source, _ in chunk], [target for _, target in chunk]))
     return batches
 
 
 def speed_result(name: str, seconds: Sequence[float], tokens: int, sentences: int) -> SpeedResult:
-    """By the median round."""
-    middle = statistics.median(seconds)
-    return SpeedResult(name, tokens / middle, sentences / middle, min(seconds), max(seconds))
+    """The speed of the median round."""
+    median = statistics.median(seconds)
+    return SpeedResult(name, tokens / median, sentences / median, min(seconds), max(seconds))
 
 
-def benchmark_data(run: str, device: str, files: Any, most: int) -> tuple[Rows, list[str]]:
-    """Pairs to measure with, as tokens, and their sources as text: of a file, or those that training set aside."""
+def benchmark_data(run: str, device: str, files: Any, max_pairs: int) -> tuple[Rows, list[str]]:
+    """Pairs of a file or of the run's validation data as token ids, and their sources as text."""
     from dragoman.analysis.calibration import read_rows, validation_rows
 
     predictor = load_predictor(run, device, engine="torch")
-    rows = (validation_rows(predictor) if files is None else read_rows(predictor, files))[:most]
+    rows = (validation_rows(predictor) if files is None else read_rows(predictor, files))[:max_pairs]
     if not rows:
         raise DataError("nothing to measure with: no pair was read")
     return rows, [predictor.source_tokenizer.decode(list(source)) for source, _ in rows]

@@ -156,7 +156,7 @@ def align_texts(
             predictor,
             backward,
             threshold=options.threshold,
-            combination=options.combine or "grow-diag",
+            symmetrization=options.combine or "grow-diag",
             tag=options.tag,
             batch_size=options.batch_size,
         ),
@@ -165,7 +165,7 @@ def align_texts(
         head=options.head,
         shifted=options.shift,
         gold=gold,
-        say=lambda text: click.echo(text, err=True),
+        log=lambda text: click.echo(text, err=True),
     )
     as_utf8()
     for pair, links in zip(pairs, aligner(pairs), strict=True):

@@ -112,7 +112,7 @@ def against_length(max_length: int, plot: str | None, as_json: bool, device: str
     if not as_json:
         click.echo(f"{machine()}; width 64, one row, forward and backward")
         click.echo(f"{'layer':<18}{'tokens':>8}{'ms':>12}{'MiB kept':>12}")
-    costs = cost.measure_layers(lengths, device=str(resolve_device(device)), done=print_cost)
+    costs = cost.measure_layers(lengths, device=str(resolve_device(device)), report=print_cost)
     fits = cost.growth_exponents(costs)
     if as_json:
         table: dict[str, Any] = {"machine": machine(), "costs": [one._asdict() for one in costs]}

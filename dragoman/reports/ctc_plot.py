@@ -49,7 +49,7 @@ def draw_ctc_alignments(predictor: Predictor, places: Sequence[str], path: str) 
         one = next(align_emissions(predictor, [file], [text], emissions))
         any_token = 1 - emissions.log_probabilities[0, :, PAD].float().exp().cpu().numpy()
         name = Path(place.rpartition("::")[2]).name
-        size = require_transcriber(predictor).stride * file.size
+        size = require_transcriber(predictor).stride * file.frame_size
         own = numbered_path(path, number, len(places))
         out.append(draw_ctc_alignment(name, file, any_token, size, one, own, isinstance(config, LineImageConfig)))
     return out
@@ -60,7 +60,7 @@ def draw_ctc_alignment(
 ) -> Path:
     """The features, and below them the probability (P,) of any token at positions of a size, with what is written."""
     pixels = np.asarray(file.features, np.float32).T
-    high, end = pixels.shape[0], pixels.shape[1] * file.size
+    high, end = pixels.shape[0], pixels.shape[1] * file.frame_size
     known = [(word, place) for word, place in one.words if place is not None]
     width = min(MAX_INCHES, max(8.0, LETTER * sum(len(word) + 2 for word, _ in known)))
     height = min(width * high / pixels.shape[1], 6.0) if line else 2.4  # a line keeps its proportions

@@ -197,7 +197,7 @@ def test_views_are_named_and_mistakes_told() -> None:
         FixedContextDecoderConfig(cell=GRUConfig(), layers=1, embedding=8, width=6),
         train_tokenizer(WordsConfig(), TEXTS),
     )
-    with pytest.raises(DataError, match="does not look at its source"):
+    with pytest.raises(DataError, match="has no attention from output to source"):
         list(align_pairs(blind, PAIRS))
 
 
@@ -281,7 +281,7 @@ def test_two_directions_choose_the_views_that_agree(learned: Predictor) -> None:
     ahead, behind, agreement = most_agreeing_views(learned, learned, pairs, turned)
     assert (ahead, behind) == (select_view(learned), select_view(learned))
     assert agreement > 0.9
-    both = Aligner(learned, learned, combination="intersection")
+    both = Aligner(learned, learned, symmetrization="intersection")
     found = [one.links for one in both(pairs)]
     gold = [GoldAlignment(row[2], row[2]) for row in rows]
     one_way = alignment_score([one.links for one in align_pairs(learned, pairs)], gold)
@@ -301,7 +301,7 @@ def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: 
     assert scored["aer"] < 0.1
     chosen = call("align", run, pairs, "--gold", gold, "--batch-size", "7")
     assert chosen.out == said.out
-    assert "read: decoder.attention, mean of the heads, when written (error rate" in chosen.err
+    assert "read: decoder.attention, mean over heads, token as output (error rate" in chosen.err
     joined = call("align", run, pairs, "--reverse", run, "--combine", "union")
     assert "agreement" in joined.err
     for line, one_way in zip(joined.lines, said.lines, strict=True):

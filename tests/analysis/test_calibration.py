@@ -111,7 +111,7 @@ def test_confidence_of_outputs_is_that_of_being_right(run: Path, monkeypatch: py
     assert found.outputs.before.error == pytest.approx(reliability(products, right).error, abs=1e-4)
     order = sorted(range(len(rows)), key=lambda place: products[place])
     assert [confidences[place] for place in order] == sorted(confidences)  # the order stays
-    monkeypatch.setattr(confidence, "OUTPUTS", 7)
+    monkeypatch.setattr(confidence, "MAX_OUTPUTS", 7)
     assert calibrate(predictor).outputs.before.count == 7
 
 
@@ -161,7 +161,10 @@ def test_the_command_writes_draws_and_predict_tells(run: Path, tmp_path: Path) -
     table = json.loads((run / "calibration.json").read_text())
     assert said.lines[0].split() == ["temperature", f"{table['temperature']:.4f}"]
     assert table["after"]["loss"] < table["before"]["loss"]
-    assert f"{100 * table['outputs']['after']['calibration_error']:.2f} %   of outputs being the reference" in said.out
+    assert (
+        f"{100 * table['outputs']['after']['calibration_error']:.2f} %   of outputs, exact match with the reference"
+        in said.out
+    )
     assert {"slope", "offset", "count", "right", "before", "after"} == set(table["outputs"])
     assert json.loads(call("calibrate", run, "--json").out) | {"weights": table["weights"]} == table
     rows = [json.loads(line) for line in call("predict", run, "--json", stdin=b"abc\n\n").lines]

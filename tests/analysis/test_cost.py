@@ -40,7 +40,7 @@ def test_a_linear_layer_keeps_its_input_and_nothing_else() -> None:
 
 def test_every_kind_is_measured_at_every_length() -> None:
     told: list[LayerCost] = []
-    costs = measure_layers([16, 32, 64], width=16, heads=2, least=0.0, done=told.append)
+    costs = measure_layers([16, 32, 64], width=16, heads=2, min_seconds=0.0, report=told.append)
     assert costs == told
     assert [cost.length for cost in costs] == [16, 32, 64] * len(EXPECTED_EXPONENTS)
     assert benchmark_layers(16, 2).keys() == EXPECTED_EXPONENTS.keys() == {cost.layer for cost in costs}
