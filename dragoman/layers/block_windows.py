@@ -1,4 +1,4 @@
-"""A long sequence cut into blocks that see a few neighbours: O(r·n·d) in place of O(n²·d) (FIELD D9, L8)."""
+"""A long sequence split into blocks that see a few neighbours: O(r·n·d) instead of O(n²·d)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Windows:
-    """Queries at `start` … `end` in blocks that begin at multiples of `block`; keys from `begin` to `end`.
+    """Queries at `start` … `end` in blocks that begin at multiples of `block`; keys from `cache_start` to `end`.
 
-    A block sees the keys of the block before it, its own and those of `ahead` blocks after it, so every block
-    is to its window what any other is: one mask and one bias by distance serve them all.
+    A block sees the keys of the block before it, its own and those of `ahead` blocks after it. All blocks relate to
+    their windows in the same way, so one mask and one bias by distance serve all of them.
     """
 
     block: int
     ahead: int
-    begin: int
+    cache_start: int
     start: int
     end: int
 
     @property
     def first(self) -> int:
-        """Where the first block begins."""
+        """The position where the first block begins."""
         return self.start // self.block * self.block
 
     @property
@@ -38,8 +38,8 @@ class Windows:
         """How many keys a block sees."""
         return (2 + self.ahead) * self.block
 
-    def places(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Of the queries of a block (block,) and of the keys in its window (width,), from the block's beginning."""
+    def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Positions of queries (block,) and keys (width,), counted from the beginning of their block."""
         return torch.arange(self.block, device=device), torch.arange(self.width, device=device) - self.block
 
     def queries(self, x: Tensor) -> Tensor:
@@ -52,8 +52,8 @@ class Windows:
         """(N, K, S, d) → (N·blocks, K, width, d)."""
         return F.pad(x, (0, 0, *self.margins)).unfold(2, self.width, self.block).permute(0, 2, 1, 4, 3).flatten(0, 1)
 
-    def real(self, mask: Tensor) -> Tensor:
-        """(B, S) → (B·blocks, 1, 1, width); what lies outside the sequence is not real."""
+    def mask(self, mask: Tensor) -> Tensor:
+        """(B, S) → (B·blocks, 1, 1, width); False outside the sequence."""
         return F.pad(mask, self.margins, value=False).unfold(1, self.width, self.block).flatten(0, 1)[:, None, None, :]
 
     def join(self, x: Tensor) -> Tensor:
@@ -63,6 +63,6 @@ class Windows:
 
     @property
     def margins(self) -> tuple[int, int]:
-        """Keys to add before and after so that every window is whole; below zero, keys to leave out."""
+        """Keys to add before and after, so that every window is complete; negative: keys to leave out."""
         last = self.first + (self.count + self.ahead) * self.block
-        return self.begin - (self.first - self.block), last - self.end
+        return self.cache_start - (self.first - self.block), last - self.end

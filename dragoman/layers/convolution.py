@@ -61,7 +61,7 @@ class GatedConvolution(nn.Module):
         seen = torch.cat([past, self.dropout(x)], 1)  # dropped before it is kept, as one call over all would
         return F.glu(self.convolution(seen)), seen[:, seen.shape[1] - self.kernel + 1 :]
 
-    def empty(self, rows: int, like: Tensor) -> Tensor:
+    def init_cache(self, rows: int, like: Tensor) -> Tensor:
         """The past of a row that has not begun: zeros."""
         return like.new_zeros(rows, self.kernel - 1, self.inputs)
 

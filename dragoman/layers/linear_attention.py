@@ -1,4 +1,4 @@
-"""Attention without a softmax, at a cost linear in length (FIELD D13; Katharopoulos et al. 2020).
+"""Attention without a softmax, at a cost linear in length (Katharopoulos et al. 2020).
 
 The weight of a key is φ(q)·φ(k), so that keys and values can be summed before a query is known (their eq. 6),
 and a decoder is a recurrent network whose state is that sum (their eq. 18–20). A one is appended to every
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.layers.attention import show, watched
+from dragoman.layers.attention import observed, show
 
 CHUNK = 64  # positions compared pairwise; between chunks only sums are passed on
 
@@ -37,7 +37,7 @@ def attend_linear(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, 
     with torch.autocast(query.device.type, enabled=False):
         seen = mask[:, None, :, None]
         left, right = features(query), features(key) * seen
-        if watched():
+        if observed():
             show(module, shares(left @ right.transpose(-2, -1)))
         total = right.transpose(-2, -1) @ with_one(value)  # (B, H, d, e+1)
         return divided(left @ total).to(value.dtype)
@@ -54,7 +54,7 @@ def extend_linear(
     new = query.shape[2]
     with torch.autocast(query.device.type, enabled=False):
         left, right, extended = features(query), features(key), with_one(value)
-        if watched():
+        if observed():
             pairs = (left @ right.transpose(-2, -1)).tril()
             show(module, F.pad(shares(pairs, (left @ past)[..., -1:]), (int(length), 0)))
         chunk = min(new, CHUNK)

@@ -95,7 +95,7 @@ def test_causal_convolution_is_torchs_in_any_split(kernel: int, sizes: list[int]
     twin = torch_twin(ours.convolution)
     x = torch.randn(2, 7, 4, requires_grad=True)
     theirs = F.glu(twin(F.pad(x.transpose(1, 2), (kernel - 1, 0))), 1).transpose(1, 2)
-    past = ours.empty(2, x)
+    past = ours.init_cache(2, x)
     outputs = []
     for part in x.split(sizes, 1):
         out, past = ours.extend(part, past)
@@ -116,7 +116,7 @@ def test_dropped_inputs_are_kept_dropped() -> None:
     """The past holds what the convolution saw, so a split drops nothing twice."""
     layer = GatedConvolution(50, 3, 3, dropout=0.5).train()
     x = torch.ones(1, 4, 50)
-    _, past = layer.extend(x, layer.empty(1, x))
+    _, past = layer.extend(x, layer.init_cache(1, x))
     assert {float(value) for value in past.unique()} == {0.0, 2.0}
 
 
@@ -228,7 +228,7 @@ def test_non_local_begins_as_identity_and_can_be_watched() -> None:
 MASK = torch.tensor([[True, True, True], [True, False, False]])
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module, Tensor], Tensor]]] = {
     "same": (lambda: GatedConvolution(2, 2, 3), lambda layer, x: layer(x, MASK)),
-    "causal": (lambda: GatedConvolution(2, 2, 3), lambda layer, x: layer.extend(x, layer.empty(2, x))[0]),  # type: ignore[operator]
+    "causal": (lambda: GatedConvolution(2, 2, 3), lambda layer, x: layer.extend(x, layer.init_cache(2, x))[0]),  # type: ignore[operator]
     "highway": (lambda: Highway(2), lambda layer, x: layer(x)),
     "characters": (lambda: CharacterConvolution(2, (1, 2), (2, 1), 1), lambda layer, x: layer(x, MASK)),
     "non-local": (lambda: NonLocal(2), lambda layer, x: layer(x.transpose(1, 2), MASK)),

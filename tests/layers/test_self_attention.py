@@ -140,7 +140,7 @@ def plainly(
 
 def extended(layer: SelfAttention, x: Tensor, sizes: list[int], capacity: int | None = None) -> tuple[Tensor, Cache]:
     """The decoder's way, in several calls."""
-    cache = layer.empty(x.shape[0], capacity, like=x)
+    cache = layer.init_cache(x.shape[0], capacity, like=x)
     length: Tensor | int = 0 if capacity is None else torch.tensor(0)
     outputs = []
     for part in x.split(sizes, 1):
@@ -377,7 +377,7 @@ def test_cost_grows_with_length_only_where_everything_is_compared(config: SelfAt
 )
 def test_caches_drop_what_can_no_longer_be_seen(config: SelfAttentionConfig, sizes: list[int]) -> None:
     layer = build(config, causal=True)
-    x, cache, found = torch.randn(1, 9, WIDTH), layer.empty(1, None, like=torch.zeros(1)), []
+    x, cache, found = torch.randn(1, 9, WIDTH), layer.init_cache(1, None, like=torch.zeros(1)), []
     for place in range(9):
         _, cache = layer.extend(x[:, place : place + 1], cache, place)
         found.append(cache[0].shape[2])
@@ -401,7 +401,7 @@ def test_gradients_reach_the_segment_before_unless_the_state_is_detached() -> No
     layer = build(SegmentsConfig(3), causal=True)
     for detached in (False, True):
         first, second = torch.randn(1, 6, WIDTH).requires_grad_(), torch.randn(1, 3, WIDTH)
-        _, cache = layer.extend(first, layer.empty(1, None, like=second), 0)
+        _, cache = layer.extend(first, layer.init_cache(1, None, like=second), 0)
         if detached:
             cache = tuple(part.detach() for part in cache)
         out, _ = layer.extend(second, cache, 6)

@@ -98,7 +98,7 @@ class CausalTransformer(nn.Module):
     def start(self, rows: int, capacity: int | None = None) -> State:
         """Make the state before the first token; cache = per layer keys and values of the past."""
         like = self.input.embedding.weight
-        caches = tuple(block.attention.empty(rows, capacity, like) for block in self._blocks())
+        caches = tuple(block.attention.init_cache(rows, capacity, like) for block in self._blocks())
         length: Tensor | int = 0
         if capacity is not None:
             self.input.positions.reserve(capacity)

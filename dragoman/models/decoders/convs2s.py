@@ -95,7 +95,7 @@ class ConvS2SDecoder(nn.Module):
         real = memory.mask.sum(1).to(values.dtype)
         values = values * real.sqrt()[:, None, None]
         cache = tuple(
-            layer.convolution.empty(keys.shape[0], keys)  # type: ignore[operator, union-attr]
+            layer.convolution.init_cache(keys.shape[0], keys)  # type: ignore[operator, union-attr]
             for layer in self.layers
         )
         length: Tensor | int = 0

@@ -86,7 +86,7 @@ class TransformerDecoder(nn.Module):
         for block in self.blocks:
             assert isinstance(block, DecoderBlock)
             memories.append(block.cross.read(memory.keys, memory.values))
-            caches.append(block.attention.empty(rows, capacity, like=memories[-1][0]))
+            caches.append(block.attention.init_cache(rows, capacity, like=memories[-1][0]))
         length: Tensor | int = 0
         if capacity is not None:
             self.input.positions.reserve(capacity)
