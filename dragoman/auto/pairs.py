@@ -68,7 +68,7 @@ def choose_tokenizers(profile: PairProfile) -> tuple[dict[str, Any], dict[str, A
 def tokenizer_reason(tokenizer: Mapping[str, Any], characters: float, spaces: float, profile: PairProfile) -> str:
     """Why this tokenizer."""
     if tokenizer["kind"] == "subwords":
-        return f"{tokenizer['vocabulary']:,} BPE sub-words, because these are {profile.pairs:,} sentences"
+        return f"{tokenizer['vocab_size']:,} BPE sub-words, because these are {profile.pairs:,} sentences"
     if characters > 32 and profile.pairs < FEW:
         return f"characters, because {profile.pairs:,} pairs are too few to learn sub-words from"
     if characters > 32 and spaces < 0.1:
