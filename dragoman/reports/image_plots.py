@@ -1,4 +1,4 @@
-"""Where a caption's words look in their picture (FIELD A4, I1)."""
+"""Plot attention weights over an image, one panel per word."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch.nn import functional as F
 
 from dragoman.reports.plots import INK, new_figure, save_plot
 
-PANELS_PER_ROW = 6  # panels in a row
-MAX_TITLE = 20  # letters of a word that fit over its panel
+PANELS_PER_ROW = 6
+MAX_TITLE = 20  # characters that fit over a panel
 
 
 def draw_attention_over_image(
@@ -26,17 +26,17 @@ def draw_attention_over_image(
     weights: Tensor,
     path: str | Path,
     title: str = "",
-    name: str = "the picture",
+    name: str = "image",
 ) -> Path:
-    """The picture, then one panel a word: the brighter a place, the more the word looked at it.
+    """The image, then one panel per word: the brighter a region, the larger its attention weight.
 
-    image (H, W, 3), numbers from 0 to 1 or bytes; weights (T, h, w), one grid a word, which is stretched over the
-    picture. Every panel has a scale of its own, and says its largest weight; `name` stands over the picture.
+    image (H, W, 3) has values from 0 to 1 or bytes. weights (T, h, w) has one grid per word, which is interpolated to
+    the size of the image. Every panel has its own colour scale and states its largest weight.
     """
     pixels = np.asarray(image)
-    assert pixels.ndim == 3, "a picture has height, width and colours"
+    assert pixels.ndim == 3, "an image has height, width and channels"
     assert weights.dim() == 3, "weights are (words, height, width)"
-    assert len(words) == len(weights), "one grid of weights a word"
+    assert len(words) == len(weights), "one grid of weights per word"
     height, width = pixels.shape[:2]
     stretched = F.interpolate(
         weights.detach()[:, None].float().cpu(), size=(height, width), mode="bicubic", align_corners=False
@@ -45,9 +45,9 @@ def draw_attention_over_image(
     columns = min(panels, PANELS_PER_ROW)
     rows = -(-panels // columns)
     drawing, _ = new_figure(1.9 * columns, 2.2 * rows + 0.7)
-    drawing.get_layout_engine().set(h_pad=0.07)  # inches; without them words touch the panels above
+    drawing.get_layout_engine().set(h_pad=0.07)  # inches, so that titles do not touch the panels above
     if title:
-        wrapped = textwrap.fill(title, 20 * columns)  # letters that fit over a panel
+        wrapped = textwrap.fill(title, 20 * columns)
         drawing.suptitle(wrapped, fontsize=11, color=INK, parse_math=False)
     grid = drawing.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid:
@@ -60,10 +60,10 @@ def draw_attention_over_image(
         axes.set_title(f"{truncate(word)}  {float(own.max()):.0%}", fontsize=9, color=INK, parse_math=False)
     if len(words):
         scale = drawing.colorbar(shown, ax=grid.tolist(), orientation="horizontal", aspect=50, shrink=0.8)
-        scale.set_ticks([0.0, shown.norm.vmax], labels=["0", "the most"])
-        places = f"{weights.shape[1]} × {weights.shape[2]} places"
+        scale.set_ticks([0.0, shown.norm.vmax], labels=["0", "maximum"])
+        grid_size = f"{weights.shape[1]} × {weights.shape[2]} regions"
         scale.set_label(
-            textwrap.fill(f"share of a word's attention at one of {places}; the most stands over it", 20 * columns),
+            textwrap.fill(f"attention weight of one of {grid_size}; each title has the maximum", 20 * columns),
             fontsize=9, color=INK,
         )  # fmt: skip
         scale.ax.tick_params(labelsize=8, colors=INK)
@@ -71,22 +71,22 @@ def draw_attention_over_image(
 
 
 def numbered_path(path: str | Path, number: int, count: int) -> Path:
-    """Where the drawing with a number goes: seen-1.png, seen-2.png, … if there are several."""
+    """The path of one of several plots: name-1.png, name-2.png, …; a single plot keeps its path."""
     return Path(path) if count == 1 else Path(path).with_stem(f"{Path(path).stem}-{number}")
 
 
 def truncate(text: str) -> str:
-    """What fits over a panel."""
+    """At most MAX_TITLE characters of a text."""
     return text if len(text) <= MAX_TITLE else f"{text[: MAX_TITLE - 1]}…"
 
 
 def as_grid(weights: Tensor) -> Tensor:
-    """Attention (T, S) over the memory of a square picture as one grid a word: (T, √S, √S)."""
+    """Attention (T, S) over the memory of a square image as one grid per word: (T, √S, √S)."""
     side = math.isqrt(weights.shape[1])
-    assert weights.shape[1] == side**2, "the memory of a square picture has a square grid of places"
+    assert weights.shape[1] == side**2, "the memory of a square image has a square number of entries"
     return weights.reshape(-1, side, side)
 
 
 def mean_over_heads(layers: dict[str, Tensor], row: int) -> Tensor:
-    """What `inspection.watch.memory_attention` saw of one row, the mean over layers and heads: (T, h, w)."""
+    """The mean over layers and heads of `cross_attention_weights` for one row of the batch: (T, h, w)."""
     return as_grid(torch.stack([weights[row].mean(0) for weights in layers.values()]).mean(0))

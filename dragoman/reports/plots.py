@@ -1,4 +1,4 @@
-"""Pictures by matplotlib (extra 'plots'), without a screen."""
+"""Plots by matplotlib (extra 'plots'): attention, training curves, reliability diagrams, costs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dragoman.scoring.calibration import Reliability
 from dragoman.scoring.lengths import LengthScore
 
 INK, PAPER = "#1f2933", "#ffffff"
-MAX_INCHES = 60.0  # inches a side
-MAX_LABELS = 250  # tokens; more would be a black stripe instead of names
+MAX_INCHES = 60.0  # per side
+MAX_LABELS = 250  # tokens on an axis; more labels could not be read
 
 
 def new_figure(width: float, height: float) -> tuple[Any, Any]:
-    """A figure and the matplotlib module's save hook, made without global state."""
+    """A matplotlib figure, made without pyplot's global state."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -29,20 +29,20 @@ def new_figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def check_plot_path(path: str | Path) -> None:
-    """Find out before long work that no picture can be written to this path."""
+    """Raise an error before long work if no plot can be written to this path."""
     path = Path(path)
     if path.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise DataError(f"{path}: found ending '{path.suffix}', expected .png, .svg or .pdf")
     if path.is_dir():
         raise DataError(f"{path}: found a folder, expected a file to write")
-    above = next(folder for folder in path.absolute().parents if folder.exists())  # those below it will be made
+    above = next(folder for folder in path.absolute().parents if folder.exists())  # the folders below it will be made
     if not above.is_dir():
         raise DataError(f"{path}: cannot be written; '{above.name}' is a file, expected a folder")
     new_figure(1, 1)
 
 
 def save_plot(drawing: Any, path: str | Path) -> Path:
-    """Write a figure as PNG, SVG or PDF, by the ending of its path."""
+    """Write a figure as PNG, SVG or PDF, by the suffix of its path."""
     path = Path(path)
     check_plot_path(path)
     try:
@@ -50,24 +50,24 @@ def save_plot(drawing: Any, path: str | Path) -> Path:
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror})") from None
     with atomic_write(path) as beside, warnings.catch_warnings():
-        # Scripts the font lacks are drawn as boxes; a warning per letter helps nobody.
+        # matplotlib draws a box for a character that the font lacks; do not warn for each of them.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         drawing.savefig(beside, dpi=150)
     return path
 
 
 def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path: str | Path, title: str = "") -> Path:
-    """Time and memory of layers against the length of their sequence, both axes by powers of two."""
+    """Time and memory of layers against the sequence length, on logarithmic axes."""
     drawing, _ = new_figure(11, 4.6)
     panels = drawing.subplots(1, 2)
     for axes, key, label, scale in (
         (panels[0], "seconds", "milliseconds, forward and backward", 1e3),
-        (panels[1], "saved", "MiB kept for the backward pass", 2.0**-20),
+        (panels[1], "saved", "MiB saved for the backward pass", 2.0**-20),
     ):
         for fit in fits:
-            mine = [cost for cost in costs if cost.layer == fit.layer]
+            own = [cost for cost in costs if cost.layer == fit.layer]
             power = f"{fit.layer} (n^{getattr(fit, key):.1f})"
-            axes.plot([c.length for c in mine], [scale * getattr(c, key) for c in mine], marker="o", ms=3, label=power)
+            axes.plot([c.length for c in own], [scale * getattr(c, key) for c in own], marker="o", ms=3, label=power)
         axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel=label)
         axes.set_xticks(sorted({cost.length for cost in costs}))
         axes.xaxis.set_major_formatter("{x:g}")
@@ -80,7 +80,7 @@ def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path
 
 
 def draw_attention(alignments: Sequence[AttentionMap], path: str | Path, title: str = "") -> Path:
-    """One panel per text: output tokens down, source tokens across, darker = more weight."""
+    """One panel per text: output tokens down, source tokens across; darker cells have more weight."""
     columns = min(len(alignments), 3)
     rows = -(-len(alignments) // columns)
     widest = max(len(alignment.source) for alignment in alignments)
@@ -90,8 +90,8 @@ def draw_attention(alignments: Sequence[AttentionMap], path: str | Path, title: 
     )
     if title:
         drawing.suptitle(title, color=INK)
-    for place, alignment in enumerate(alignments):
-        axes = drawing.add_subplot(rows, columns, place + 1)
+    for index, alignment in enumerate(alignments):
+        axes = drawing.add_subplot(rows, columns, index + 1)
         axes.imshow(alignment.mean().numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
         for axis, tokens in ((axes.xaxis, alignment.source), (axes.yaxis, alignment.target)):
             if len(tokens) <= MAX_LABELS:
@@ -145,22 +145,22 @@ def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Pat
 
 
 def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title: str = "") -> Path:
-    """One panel a system: how often tokens or outputs were right, how sure the model was, and how many there are."""
+    """Reliability diagrams, one panel each: accuracy against confidence above, the share of each bin below."""
     drawing, _ = new_figure(4.2 * len(panels), 5.2)
     if title:
         drawing.suptitle(title, color=INK)
     grid = drawing.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))
-    for place, (name, found) in enumerate(panels.items()):
-        above, below = grid[0][place], grid[1][place]
-        width = 1 / len(found.bins)
-        shown = [(number * width, one) for number, one in enumerate(found.bins) if one.size]
+    for index, (name, diagram) in enumerate(panels.items()):
+        above, below = grid[0][index], grid[1][index]
+        width = 1 / len(diagram.bins)
+        shown = [(number * width, one) for number, one in enumerate(diagram.bins) if one.size]
         starts = [start for start, _ in shown]
         above.bar(starts, [one.accuracy for _, one in shown], width, align="edge", color="#9fb3c8", edgecolor=PAPER)
-        above.plot((0, 1), (0, 1), color=INK, linewidth=1, linestyle="--", label="as sure as right")
+        above.plot((0, 1), (0, 1), color=INK, linewidth=1, linestyle="--", label="perfect calibration")
         above.plot(*zip(*((one.confidence, one.accuracy) for _, one in shown), strict=True), "o", color="#0b69a3",
-                   markersize=4, label="mean of each group", clip_on=False)  # fmt: skip
-        above.set_title(f"{name}: error {100 * found.error:.2f} %", fontsize=10, color=INK)
-        below.bar(starts, [one.size / found.count for _, one in shown], width, align="edge", color="#0b69a3")
+                   markersize=4, label="mean of each bin", clip_on=False)  # fmt: skip
+        above.set_title(f"{name}: error {100 * diagram.error:.2f} %", fontsize=10, color=INK)
+        below.bar(starts, [one.size / diagram.count for _, one in shown], width, align="edge", color="#0b69a3")
         below.set_xlabel("confidence")
         below.set_xlim(0, 1)
         above.set_ylim(0, 1)
@@ -168,7 +168,7 @@ def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title:
             axes.spines[["top", "right"]].set_visible(False)
             axes.grid(alpha=0.25)
             axes.set_axisbelow(True)
-    grid[0][0].set_ylabel("share that was right")
-    grid[1][0].set_ylabel("share of all")
+    grid[0][0].set_ylabel("accuracy")
+    grid[1][0].set_ylabel("share")
     grid[0][0].legend(frameon=False, fontsize=8)
     return save_plot(drawing, path)

@@ -1,4 +1,4 @@
-"""A run at a glance: what `dragoman info` shows."""
+"""The summary of a run that `dragoman info` prints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
-    """Everything `info` shows, as plain values."""
+    """Everything that `dragoman info` shows, as plain values for JSON."""
     run = Run(folder)
     source, target = run.tokenizers()
     model = run.task.model(run.config, source, target)
@@ -58,17 +58,17 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
 
 
 def curve_labels(run: Run) -> tuple[str, str]:
-    """What the curves of a run show: the unit of their loss, and what only the loss of training has in it."""
+    """The label of the loss axis, and what only the training loss includes (dropout, label smoothing, …)."""
     if isinstance(run.config.train.objective, MinimumRiskConfig):
         return f"loss per {run.task.loss_unit}", "the expected cost of samples"
     table = settings.as_table(run.config.model)
     parts = {"dropout": "dropout", "label_smoothing": "smoothing", "augment": "augmentation"}
-    found = [word for key, word in parts.items() if has_nonzero(table, key)]
-    return f"loss per {run.task.loss_unit}", f"with {' and '.join(found)}" if found else ""
+    parts_used = [word for key, word in parts.items() if has_nonzero(table, key)]
+    return f"loss per {run.task.loss_unit}", f"with {' and '.join(parts_used)}" if parts_used else ""
 
 
 def has_nonzero(table: Mapping[str, Any], key: str) -> bool:
-    """Whether some setting whose name ends so, however deep, is neither 0 nor none."""
+    """Whether some setting with this name or name ending, at any depth, is neither 0 nor none."""
     for name, value in table.items():
         kind = value.get("kind", "none") if name == key and isinstance(value, Mapping) else "none"
         if kind != "none" or (name.endswith(key) and isinstance(value, float) and value > 0):
@@ -79,7 +79,7 @@ def has_nonzero(table: Mapping[str, Any], key: str) -> bool:
 
 
 def describe_side(codec: Tokenizer, side: str) -> str:
-    """What a side of the run is: features and numbers are no vocabulary."""
+    """The vocabulary, features or numbers of the source or target side."""
     if isinstance(codec, FeatureExtractor):
         return f"{side}: {codec.config.summary}"
     if isinstance(codec, NumberScaler):
@@ -88,7 +88,7 @@ def describe_side(codec: Tokenizer, side: str) -> str:
 
 
 def describe_example(source: Tokenizer, batch: Batch, size: int) -> str:
-    """What the output shapes are for; a picture has all its rows, whatever the size."""
+    """The example batch that the output shapes are for."""
     targets = f"2 targets of {batch.target.shape[-1]}"
     if isinstance(source, FeatureExtractor):
         return f"2 sources of {batch.source.shape[1]} {source.config.unit}, {targets} tokens"
@@ -96,24 +96,24 @@ def describe_example(source: Tokenizer, batch: Batch, size: int) -> str:
 
 
 def sparkline(values: list[float], width: int = 60) -> str:
-    """A line of bars, high for high values; long series are thinned."""
+    """A series as one line of bars; a series longer than `width` is sampled."""
     values = [value for value in values if math.isfinite(value)]
     if len(values) > width:
-        values = [values[place * len(values) // width] for place in range(width)]
+        values = [values[index * len(values) // width] for index in range(width)]
     low, high = min(values, default=0.0), max(values, default=0.0)
     span = (high - low) or 1.0
     return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in values)
 
 
-def print_run_information(found: dict[str, Any]) -> None:
-    """Print tables and curves for a person."""
+def print_run_information(information: dict[str, Any]) -> None:
+    """Print the summary as tables and curves."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False, soft_wrap=True)
     layers = Table("layer", "kind", "output", "parameters", box=None, pad_edge=False)
     layers.columns[3].justify = "right"
-    for layer in found["layers"]:
+    for layer in information["layers"]:
         indent = "  " * layer["name"].count(".")
         layers.add_row(
             indent + layer["name"].rpartition(".")[2],
@@ -121,36 +121,36 @@ def print_run_information(found: dict[str, Any]) -> None:
             layer["shape"],
             f"{layer['parameters']:,}",
         )
-    console.print(f"[bold]{found['run']}[/bold]  {found['task']}, {found['parameters']:,} parameters")
+    console.print(f"[bold]{information['run']}[/bold]  {information['task']}, {information['parameters']:,} parameters")
     console.print(layers)
-    console.print(f"(output shapes for {found['example']})\n")
-    data = found["data"]
+    console.print(f"(output shapes for {information['example']})\n")
+    data = information["data"]
     for part in ("train", "valid"):
         counts = data[part]
-        if found["running"]:
+        if information["running"]:
             console.print(f"{part}: {counts['pairs']:,} lines, {counts['target_tokens']:,} tokens with their ends")
             continue
-        unit = f" {found['source_unit']}" if found["source_unit"] else ""
+        unit = f" {information['source_unit']}" if information["source_unit"] else ""
         console.print(
             f"{part}: {counts['pairs']:,} pairs, {counts['source_tokens']:,} source{unit} and "
             f"{counts['target_tokens']:,} target tokens, {counts['too_long']:,} too long"
         )
-    for side, text in found["about"].items():
-        if found["running"] and side == "source":
-            continue  # it is the same
+    for side, text in information["about"].items():
+        if information["running"] and side == "source":
+            continue  # the target side is the same
         console.print(text)
-    if found["labels"]:
-        console.print(f"labels: {', '.join(found['labels'])}", markup=False)
-    if found["tags"]:
+    if information["labels"]:
+        console.print(f"labels: {', '.join(information['labels'])}", markup=False)
+    if information["tags"]:
         counts = data.get("tags", {})
-        console.print("tags: " + ", ".join(f"{tag} ({counts.get(tag, 0):,} pairs)" for tag in found["tags"]))
-    step, steps = found["steps"]
-    console.print(f"\ntrained {step:,} of {steps:,} steps in {duration(found['seconds'])}")
-    for name, rows in (("train", found["train"]), ("valid", found["valid"])):
+        console.print("tags: " + ", ".join(f"{tag} ({counts.get(tag, 0):,} pairs)" for tag in information["tags"]))
+    step, steps = information["steps"]
+    console.print(f"\ntrained {step:,} of {steps:,} steps in {duration(information['seconds'])}")
+    for name, rows in (("train", information["train"]), ("valid", information["valid"])):
         if rows:
             losses = [row["loss"] for row in rows]
             console.print(f"{name} loss  {losses[0]:.3f} {sparkline(losses)} {losses[-1]:.3f}")
-    if found["valid"]:
-        best = min(found["valid"], key=lambda row: row["loss"])
+    if information["valid"]:
+        best = min(information["valid"], key=lambda row: row["loss"])
         others = "  ".join(f"{key} {value:.4g}" for key, value in best.items() if key != "step")
         console.print(f"lowest validation loss at step {best['step']:,}: {others}")

@@ -1,4 +1,4 @@
-"""What `dragoman score` and `dragoman compare` do with files: read, score, cut, align, draw."""
+"""Score files of texts, for `dragoman score` and `dragoman compare`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TAG = re.compile(r"^<2([^<>\s]+)> ")
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """Everything `dragoman score` can be asked for."""
+    """The options of `dragoman score`."""
 
     hypotheses: str
     references: Sequence[str]
@@ -47,16 +47,16 @@ class ScoreRequest:
     as_json: bool = False
 
     def check(self) -> None:
-        """Refuse flags that would do nothing, before anything is read."""
+        """Raise DataError for options that would have no effect, before any file is read."""
         buckets = [name for name in ("by_length", "by_frequency", "by_tag") if getattr(self, name)]
         if self.by_frequency and not self.source:
-            raise DataError("--by-frequency needs --source: it is the words of the source that are looked up")
+            raise DataError("--by-frequency needs --source: it counts the words of the source")
         if self.source and not (self.by_length or self.by_frequency):
             raise DataError("--source is read for --by-length and --by-frequency: found neither")
-        idle = [name for name in ("characters", "table") if getattr(self, name)]
-        idle += ["substitution"] if self.substitution != 1 else []
-        if idle and not self.alignment:
-            raise DataError(f"--{idle[0]} needs --alignment")
+        unused = [name for name in ("characters", "table") if getattr(self, name)]
+        unused += ["substitution"] if self.substitution != 1 else []
+        if unused and not self.alignment:
+            raise DataError(f"--{unused[0]} needs --alignment")
         if (self.draws != DEFAULT_DRAWS or self.seed != 1) and not (buckets or self.intervals):
             name = "draws" if self.draws != DEFAULT_DRAWS else "seed"
             raise DataError(f"--{name} needs --intervals, --by-length, --by-frequency or --by-tag")
@@ -73,32 +73,32 @@ class ScoreRequest:
 
 
 def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
-    """The scores as a table for JSON, and lines for a person on all that goes beyond them."""
+    """The scores for JSON, and lines of text for alignments and buckets."""
     request.check()
     metrics = select_metrics(request.metrics, request.units)
-    written = list(read_lines(request.hypotheses))
-    references = read_references(request.references, request.hypotheses, len(written))
-    counts = text_statistics(written, references, metrics)
-    scores: dict[str, Any] = {"segments": len(written)}
+    hypotheses = list(read_lines(request.hypotheses))
+    references = read_references(request.references, request.hypotheses, len(hypotheses))
+    counts = text_statistics(hypotheses, references, metrics)
+    scores: dict[str, Any] = {"segments": len(hypotheses)}
     scores |= {name: metric.score(counts[name]) for name, metric in metrics.items()}
     lines: list[str] = []
     if request.alignment:
         unit: Literal["characters", "words"] = "characters" if request.characters else "words"
-        found = edit_alignments(written, references, units=unit, substitution=request.substitution)
-        lines += [*alignment_lines(found, unit, table=request.table), ""]
+        alignments = edit_alignments(hypotheses, references, units=unit, substitution=request.substitution)
+        lines += [*alignment_lines(alignments, unit, table=request.table), ""]
         kinds = ("substitutions", "insertions", "deletions", "matches", "cost")
-        scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in found]
+        scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in alignments]
         if request.plot is not None:
-            draw_edit_table(found[0], request.plot)
-    for key, (along, groups) in _groups(request, written, references).items():
+            draw_edit_table(alignments[0], request.plot)
+    for key, (unit_label, groups) in _groups(request, hypotheses, references).items():
         scores[key] = {}
         for name, metric in metrics.items():
             parts = score_buckets(metric, counts[name], groups, draws=request.draws, seed=request.seed)
             scores[key][name] = [part._asdict() | {"interval": list(part.interval)} for part in parts]
-            lines += [*bucket_lines(metric, parts, along), ""]
+            lines += [*bucket_lines(metric, parts, unit_label), ""]
             if request.plot and name == next(iter(metrics)):
                 draw_buckets(
-                    {Path(request.hypotheses).name: parts}, metric, request.plot, along, joined=key != "by_tag"
+                    {Path(request.hypotheses).name: parts}, metric, request.plot, unit_label, joined=key != "by_tag"
                 )
     if request.intervals:
         scores["intervals"] = intervals(metrics, counts, request.draws, request.seed)
@@ -107,26 +107,26 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
 
 
 def _groups(
-    request: ScoreRequest, written: list[str], references: list[list[str]]
+    request: ScoreRequest, hypotheses: list[str], references: list[list[str]]
 ) -> dict[str, tuple[str, list[Bucket]]]:
-    """Every cut asked for: what it goes along, and its groups."""
-    beside = (request.hypotheses, len(written))
-    # A tag is no word of the source: it has no place in lengths and frequencies.
+    """The requested bucketings by option: what they bucket by, and the buckets."""
+    beside = (request.hypotheses, len(hypotheses))
+    # A language tag is no word of the source.
     sources = [_TAG.sub("", line) for line in read_parallel_lines(request.source, *beside)] if request.source else None
-    found: dict[str, tuple[str, list[Bucket]]] = {}
+    bucketings: dict[str, tuple[str, list[Bucket]]] = {}
     if request.by_length:
-        along = f"words of the {'source' if sources is not None else 'reference'}"
-        found["by_length"] = (along, by_length(sources or [texts[0] for texts in references]))
+        unit_label = f"words of the {'source' if sources is not None else 'reference'}"
+        bucketings["by_length"] = (unit_label, by_length(sources or [texts[0] for texts in references]))
     if request.by_frequency and sources is not None:
         groups = by_frequency(sources, read_lines(request.by_frequency))
         if not groups:
-            raise DataError(f"{request.source}: found no words, expected a source a line")
-        found["by_frequency"] = ("rarest source word in training", groups)
+            raise DataError(f"{request.source}: found no words, expected one source per line")
+        bucketings["by_frequency"] = ("rarest source word in training", groups)
     if request.by_tag:
         lines = read_parallel_lines(request.by_tag, *beside)
         labels = [front[1] if (front := _TAG.match(line)) else line.strip() or "(none)" for line in lines]
-        found["by_tag"] = ("tag", by_tag(labels))
-    return found
+        bucketings["by_tag"] = ("tag", by_tag(labels))
+    return bucketings
 
 
 def compare_files(
@@ -138,7 +138,7 @@ def compare_files(
     seed: int,
     plot: str | None = None,
 ) -> tuple[dict[str, TextMetric], list[SystemScore]]:
-    """Standings of the outputs in files, the first of them the baseline."""
+    """The scores of the outputs in files, each compared with the first, the baseline."""
     if len(systems) < 2:
         raise DataError(f"nothing to compare: found one system ({systems[0]}), expected a baseline and another")
     if doubled := next((path for path in systems if systems.count(path) > 1), None):
@@ -151,7 +151,7 @@ def compare_files(
         path: first if path == systems[0] else read_parallel_lines(path, systems[0], len(first)) for path in systems
     }
     texts = read_references([references], systems[0], len(first))
-    standings = compare_systems(outputs, texts, metrics, draws=draws, seed=seed)
+    scores = compare_systems(outputs, texts, metrics, draws=draws, seed=seed)
     if plot is not None:
-        draw_comparison(standings, metrics, plot)
-    return metrics, standings
+        draw_comparison(scores, metrics, plot)
+    return metrics, scores

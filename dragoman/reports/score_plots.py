@@ -1,4 +1,4 @@
-"""Pictures of scores: the table of an edit distance, systems against each other, parts of a test set."""
+"""Plots of scores: edit distance tables, comparisons of systems, scores by bucket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dragoman.scoring.significance import SystemScore
 
 BLUE, GREY, RED = "#0b69a3", "#9fb3c8", "#ab091e"
 PATH = {"equal": "#c1eac5", "substitute": "#fce588", "insert": "#b3ecff", "delete": "#ffd0b5"}
-MOST = 80  # symbols a side; more cells could not be read
+MAX_SYMBOLS = 80  # per side; more cells could not be read
 
 
 def _shown(label: str) -> str:
@@ -25,11 +25,11 @@ def _shown(label: str) -> str:
 
 
 def draw_edit_table(alignment: EditAlignment, path: str | Path, title: str = "") -> Path:
-    """The whole table of an edit distance, with the cells of the alignment coloured by what was done (FIELD I1)."""
+    """The dynamic programming table of an edit alignment, with its path coloured by kind of edit."""
     rows, columns = len(alignment.table), len(alignment.table[0])
-    if max(rows, columns) > MOST + 1:
+    if max(rows, columns) > MAX_SYMBOLS + 1:
         raise DataError(
-            f"cannot draw a table of {rows - 1} × {columns - 1} symbols: expected at most {MOST} a side; "
+            f"cannot draw a table of {rows - 1} × {columns - 1} symbols: expected at most {MAX_SYMBOLS} per side; "
             "put a shorter pair first"
         )
     left, right = (["", *(_shown(printable(symbol)) for symbol in side)] for side in (alignment.left, alignment.right))
@@ -58,11 +58,11 @@ def draw_edit_table(alignment: EditAlignment, path: str | Path, title: str = "")
     axes.set_yticks(range(rows), left)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, labelsize=10, colors=INK)
-    for place in range(max(rows, columns) - 1):
-        if place < rows - 1:
-            axes.axhline(place + 0.5, color="#e4e7eb", linewidth=0.6)
-        if place < columns - 1:
-            axes.axvline(place + 0.5, color="#e4e7eb", linewidth=0.6)
+    for index in range(max(rows, columns) - 1):
+        if index < rows - 1:
+            axes.axhline(index + 0.5, color="#e4e7eb", linewidth=0.6)
+        if index < columns - 1:
+            axes.axvline(index + 0.5, color="#e4e7eb", linewidth=0.6)
     for spine in axes.spines.values():
         spine.set_visible(False)
     if named:
@@ -73,34 +73,34 @@ def draw_edit_table(alignment: EditAlignment, path: str | Path, title: str = "")
 
 
 def draw_comparison(
-    standings: Sequence[SystemScore], metrics: Mapping[str, TextMetric], path: str | Path, title: str = ""
+    scores: Sequence[SystemScore], metrics: Mapping[str, TextMetric], path: str | Path, title: str = ""
 ) -> Path:
-    """A panel for each metric: every system's score with its interval, coloured where it differs from the baseline."""
-    systems = list(dict.fromkeys(standing.system for standing in standings))
+    """One panel per metric: scores with intervals, coloured where they differ significantly from the baseline."""
+    systems = list(dict.fromkeys(system_score.system for system_score in scores))
     columns = min(3, len(metrics))
     rows = -(-len(metrics) // columns)
     width = min(MAX_INCHES, 2.0 + 3.6 * columns)
     drawing, _ = new_figure(width, min(MAX_INCHES, rows * (1.3 + 0.42 * len(systems)) + 0.6))
-    for place, (name, metric) in enumerate(metrics.items()):
-        axes = drawing.add_subplot(rows, columns, place + 1)
+    for index, (name, metric) in enumerate(metrics.items()):
+        axes = drawing.add_subplot(rows, columns, index + 1)
         scale = metric.scale
-        mine = [standing for standing in standings if standing.metric == name]
-        for height, standing in enumerate(mine):
-            colour = _verdict(standing)
-            low, high = (scale * bound for bound in standing.interval)
+        own = [system_score for system_score in scores if system_score.metric == name]
+        for height, system_score in enumerate(own):
+            colour = _verdict(system_score)
+            low, high = (scale * bound for bound in system_score.interval)
             axes.plot([low, high], [height, height], color=colour, linewidth=2, solid_capstyle="butt")
-            axes.plot(scale * standing.score, height, "o", color=colour, markersize=6)
-            if standing.versus:
-                note = f"p = {format_p_value(standing.versus.randomisation)}".replace("= <", "< ")
+            axes.plot(scale * system_score.score, height, "o", color=colour, markersize=6)
+            if system_score.versus:
+                note = f"p = {format_p_value(system_score.versus.randomisation)}".replace("= <", "< ")
                 axes.annotate(
-                    note, (scale * standing.score, height), (0, 7), textcoords="offset points",
+                    note, (scale * system_score.score, height), (0, 7), textcoords="offset points",
                     ha="center", fontsize=8, color=colour,
                 )  # fmt: skip
-        axes.axvline(scale * mine[0].score, color=GREY, linewidth=0.8, linestyle=":")
-        axes.set_ylim(len(mine) - 0.4, -0.6)
+        axes.axvline(scale * own[0].score, color=GREY, linewidth=0.8, linestyle=":")
+        axes.set_ylim(len(own) - 0.4, -0.6)
         axes.margins(x=0.15)
-        names = [_shown(system) for system in systems] if place % columns == 0 else [""] * len(mine)
-        axes.set_yticks(range(len(mine)), names)
+        names = [_shown(system) for system in systems] if index % columns == 0 else [""] * len(own)
+        axes.set_yticks(range(len(own)), names)
         axes.set_title(
             f"{metric.label}{' %' if metric.percent else ''} {'↑' if metric.higher_is_better else '↓'}", fontsize=11
         )
@@ -114,10 +114,10 @@ def draw_comparison(
     return save_plot(drawing, path)
 
 
-def _verdict(standing: SystemScore) -> str:
-    if standing.versus is None or standing.versus.randomisation >= 0.05:
+def _verdict(system_score: SystemScore) -> str:
+    if system_score.versus is None or system_score.versus.randomisation >= 0.05:
         return INK
-    return BLUE if standing.versus.better else RED
+    return BLUE if system_score.versus.better else RED
 
 
 def draw_buckets(
@@ -129,9 +129,9 @@ def draw_buckets(
     *,
     joined: bool = True,
 ) -> Path:
-    """Score against group, one row of points a system, with intervals and the number of segments below.
+    """Scores by bucket with intervals, one series per system; labels state the number of segments.
 
-    Points are joined where the groups have an order, which tags have not.
+    `joined` draws a line through the points, for buckets that have an order.
     """
     labels = list(dict.fromkeys(group.label for groups in systems.values() for group in groups))
     drawing, _ = new_figure(min(MAX_INCHES, max(6.0, 1.6 + 0.9 * len(labels))), 4.4)
@@ -139,11 +139,11 @@ def draw_buckets(
     scale = metric.scale
     for number, (name, groups) in enumerate(systems.items()):
         shift = 0.12 * (number - (len(systems) - 1) / 2)
-        places = [labels.index(group.label) + shift for group in groups]
+        positions = [labels.index(group.label) + shift for group in groups]
         middles = [scale * group.score for group in groups]
         below = [max(0.0, scale * (group.score - group.interval.low)) for group in groups]
         above = [max(0.0, scale * (group.interval.high - group.score)) for group in groups]
-        axes.errorbar(places, middles, [below, above], fmt="o-" if joined else "o", capsize=3, label=_shown(name))
+        axes.errorbar(positions, middles, [below, above], fmt="o-" if joined else "o", capsize=3, label=_shown(name))
     first = {group.label: group.segments for group in next(iter(systems.values()))}
     axes.set_xticks(range(len(labels)), [f"{_shown(label)}\n({first.get(label, 0):,})" for label in labels])
     axes.set_xlabel(f"{along} (segments)", color=INK)

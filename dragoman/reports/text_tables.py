@@ -1,8 +1,9 @@
-"""Scores as lines of text for a person."""
+"""Scores, edit alignments and probe results as lines of text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from dragoman.analysis.probes import PROBES, REJECTED, ProbeResult
 from dragoman.scoring.buckets import BucketScore
@@ -12,12 +13,12 @@ from dragoman.scoring.significance import SystemScore
 
 
 def format_p_value(value: float) -> str:
-    """A p-value, with no more digits than a thousand draws give."""
+    """A p-value with three decimals, the precision of a thousand draws."""
     return "<0.001" if value < 0.0005 else f"{value:.3f}"
 
 
 def alignment_lines(alignments: Sequence[EditAlignment], unit: str, *, table: bool) -> Iterator[str]:
-    """Each reference above its hypothesis, with what was replaced (S), inserted (I) and left out (D); then the sums."""
+    """Each reference above its hypothesis, with substitutions (S), insertions (I) and deletions (D); then totals."""
     for number, alignment in enumerate(alignments, 1):
         counts = _counts(alignment.substitutions, alignment.insertions, alignment.deletions)
         yield f"line {number}: {counts} of {len(alignment.left)} {unit}, cost {alignment.cost}"
@@ -36,50 +37,52 @@ def _counts(substitutions: int, insertions: int, deletions: int) -> str:
 
 
 def bucket_lines(metric: TextMetric, groups: Sequence[BucketScore], along: str) -> Iterator[str]:
-    """One line a group: its label, number of segments, score and interval."""
-    wide = max(len(along), *(len(group.label) for group in groups))
-    yield f"{along:<{wide}}  {'segments':>8}  {metric.label:>11}  95 % interval"
+    """One line per bucket: label, number of segments, score and interval."""
+    width = max(len(along), *(len(group.label) for group in groups))
+    yield f"{along:<{width}}  {'segments':>8}  {metric.label:>11}  95 % interval"
     for group in groups:
         low, high = (metric.format(bound) for bound in group.interval)
-        yield f"{group.label:<{wide}}  {group.segments:>8,}  {metric.format(group.score):>11}  {low} to {high}"
+        yield f"{group.label:<{width}}  {group.segments:>8,}  {metric.format(group.score):>11}  {low} to {high}"
 
 
-def comparison_lines(standings: Sequence[SystemScore], metrics: Mapping[str, TextMetric]) -> Iterator[str]:
-    """A block for each metric: every system with its interval, difference to the first and p-values."""
-    wide = max(len("system"), *(len(standing.system) for standing in standings))
+def comparison_lines(scores: Sequence[SystemScore], metrics: Mapping[str, TextMetric]) -> Iterator[str]:
+    """One block per metric: every system with its interval, difference from the baseline and p-values."""
+    width = max(len("system"), *(len(system_score.system) for system_score in scores))
     for name, metric in metrics.items():
-        mine = [standing for standing in standings if standing.metric == name]
+        own = [system_score for system_score in scores if system_score.metric == name]
         direction = "higher" if metric.higher_is_better else "lower"
-        yield f"{metric.label}: {direction} is better   {mine[0].signature}"
+        yield f"{metric.label}: {direction} is better   {own[0].signature}"
         columns = f"{'score':>10}  {'95 % interval':^22}  {'difference':>10}  {'p boot.':>7}  {'p rand.':>7}"
-        yield f"  {'system':<{wide}}  {columns}"
-        for standing in mine:
-            low, high = (metric.format(bound) for bound in standing.interval)
-            line = f"  {standing.system:<{wide}}  {metric.format(standing.score):>10}  {f'{low} to {high}':^22}"
-            if standing.versus:
-                difference = standing.versus.difference * metric.scale
-                line += f"  {difference:>+10.2f}  {format_p_value(standing.versus.bootstrap):>7}"
-                line += f"  {format_p_value(standing.versus.randomisation):>7}"
+        yield f"  {'system':<{width}}  {columns}"
+        for system_score in own:
+            low, high = (metric.format(bound) for bound in system_score.interval)
+            line = (
+                f"  {system_score.system:<{width}}  {metric.format(system_score.score):>10}  {f'{low} to {high}':^22}"
+            )
+            if system_score.versus:
+                difference = system_score.versus.difference * metric.scale
+                line += f"  {difference:>+10.2f}  {format_p_value(system_score.versus.bootstrap):>7}"
+                line += f"  {format_p_value(system_score.versus.randomisation):>7}"
             yield line.rstrip()
         yield ""
-    yield "p: the chance of a difference this large to the first system if there were none (paired bootstrap;"
-    yield "approximate randomisation). Each stands for one comparison: of twenty, one is below 0.05 by chance."
+    yield "p: the probability of a difference this large from the first system by chance (paired bootstrap;"
+    yield "approximate randomisation), not corrected for multiple comparisons."
 
 
-def probe_lines(outcomes: Sequence[ProbeResult]) -> Iterator[str]:
-    """Each probe with what its kinds mean, how often each came, and examples."""
-    for outcome in outcomes:
-        yield f"{outcome.probe}: {outcome.about} ({outcome.cases} cases)"
-        meanings = {**PROBES[outcome.probe].kinds, REJECTED: "the run does not take such an input"}
-        for kind, count in outcome.counts.items():
+def probe_lines(results: Sequence[ProbeResult]) -> Iterator[str]:
+    """Each probe with its kinds of outcome, how often each occurred, and examples."""
+    for result in results:
+        yield f"{result.probe}: {result.about} ({result.cases} cases)"
+        meanings = {**PROBES[result.probe].kinds, REJECTED: "the run raised an error for the input"}
+        for kind, count in result.counts.items():
             yield f"  {count:>4}  {kind:<14} {meanings[kind]}"
-            for sources, outputs in outcome.examples.get(kind, ()):
-                for place, source in enumerate(sources):
-                    answer = f" → {_short(outputs[place])}" if place < len(outputs) else ""
+            for sources, outputs in result.examples.get(kind, ()):
+                for source, output in zip_longest(sources, outputs):
+                    answer = "" if output is None else f" → {_short(output)}"
                     yield f"          {_short(source)}{answer}"
         yield ""
 
 
-def _short(text: str, most: int = 60) -> str:
-    text = " ".join(text.split()) or "(nothing)"
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _short(text: str, max_length: int = 60) -> str:
+    text = " ".join(text.split()) or "(empty)"
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"

@@ -146,7 +146,7 @@ def test_predictions_of_a_calibrated_run_tell_how_sure_they_are(run: Path) -> No
                 assert one.token_confidences == pytest.approx(expected, abs=1e-5)
                 product = math.prod(expected)
                 odds = product / (1 - product)
-                slope, offset = asked.scale
+                slope, offset = asked.calibration.scale
                 assert one.confidence == pytest.approx(1 / (1 + math.exp(-offset) * odds**-slope), abs=1e-4)
     save_calibration(predictor, replace(calibrate(predictor), temperature=1.0))
     for one in predictor.predict(["abc", "jig"]):  # at temperature 1 they are the scores of the search

@@ -105,7 +105,7 @@ def test_refused_inputs_are_counted_and_the_others_still_asked() -> None:
     found = one(short_only, "length")
     assert found.counts[REJECTED] == 3
     assert found.counts["in proportion"] == found.cases - 3
-    assert any("the run does not take such an input" in line for line in probe_lines([found]))
+    assert any("the run raised an error for the input" in line for line in probe_lines([found]))
 
     def broken(texts: Sequence[str]) -> list[str]:
         raise DataError("no weights")

@@ -104,5 +104,5 @@ def test_the_table_is_drawn(tmp_path: Path) -> None:
     assert path.stat().st_size > 10_000
     assert draw_edit_table(align_edits("", ""), tmp_path / "nothing.png").stat().st_size > 1_000
     assert draw_edit_table(align_edits("a$b$", "語"), tmp_path / "odd.svg").stat().st_size > 1_000
-    with pytest.raises(DataError, match="cannot draw a table of 81 × 1 symbols: expected at most 80 a side"):
+    with pytest.raises(DataError, match="cannot draw a table of 81 × 1 symbols: expected at most 80 per side"):
         draw_edit_table(align_edits("a" * 81, "a"), tmp_path / "long.png")
