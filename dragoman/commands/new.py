@@ -1,4 +1,4 @@
-"""`dragoman new`, `presets` and `demo`: where to begin."""
+"""`dragoman new`, `presets` and `demo`: starting points."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dragoman.commands.printing import as_utf8
 def new(task: str | None, overrides: tuple[str, ...]) -> None:
     """Print a commented starter configuration for a TASK (translate, classify, transcribe, …).
 
-    It shows every setting of the parts it has; name other kinds of parts to see theirs.
+    It shows every setting of its parts. Override a kind to see the settings of another one.
 
     \b
     dragoman new translate > my.toml
-    dragoman new            which tasks there are
+    dragoman new            list the tasks
     dragoman new transcribe tokenizer.source.kind=line-image model.augment.kind=line data.train=lines.tsv
     """
     from dragoman.tasks.starter import STARTERS, starter
@@ -35,8 +35,8 @@ def new(task: str | None, overrides: tuple[str, ...]) -> None:
 def presets(name: str | None) -> None:
     """List the presets with their sizes and papers, or print one as TOML.
 
-    Presets named after a paper have its sizes; those that end in -small train on a laptop. The number of parameters
-    is that with the vocabulary of the paper, or with 8,000 words.
+    A preset named after a paper has the sizes of the paper; one that ends in -small trains on a laptop. The number of
+    parameters holds for the vocabulary of the paper, or for 8,000 words.
 
     \b
     dragoman presets

@@ -1,4 +1,4 @@
-"""The group of all commands: help in the order of work, and the nearest name to a mistyped one."""
+"""The command group: all commands in the order of work."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from dragoman.version import __version__
 
 
 class Commands(click.Group):
-    """Names the nearest command when one is mistyped, and lists commands in the order of work."""
+    """Suggests the nearest command for a mistyped one, and lists commands in the order of work."""
 
     def list_commands(self, context: click.Context) -> list[str]:
-        """In the order they were written."""
+        """In the order they were added."""
         return list(self.commands)
 
     def resolve_command(
@@ -37,26 +37,26 @@ class Commands(click.Group):
         return super().resolve_command(context, arguments)
 
     def invoke(self, context: click.Context) -> Any:
-        """As click does, but without its silent exit code 1 when the reader of the output has left."""
+        """As click does, but a closed pipe raises OutputClosed instead of a silent exit code 1."""
         try:
             return super().invoke(context)
         except BrokenPipeError:
-            raise ReaderLeft from None
+            raise OutputClosed from None
 
 
-class ReaderLeft(Exception):  # noqa: N818  (not an error: `dragoman … | head` has seen enough)
-    """Nobody reads our output any more."""
+class OutputClosed(Exception):  # noqa: N818  (not an error: `dragoman … | head` closes the pipe)
+    """The reader of standard output closed it."""
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, message="dragoman %(version)s")
 @click.option("--trace", is_flag=True, help="Show the whole Python traceback of an error (works after a command too).")
 def cli(trace: bool) -> None:
-    """Learn to map sequences to sequences from pairs: train, check, predict, evaluate.
+    """Train, run and evaluate sequence-to-sequence models.
 
     \b
     A first tour:
-      dragoman train pairs.tsv              learn from a file of two columns, nothing else needed
+      dragoman train pairs.tsv              train on a file with two columns
       echo "hello" | dragoman predict runs/pairs
       dragoman evaluate runs/pairs test.tsv
       dragoman info runs/pairs

@@ -1,4 +1,4 @@
-"""`dragoman score` and `dragoman compare`: text scored without a model."""
+"""`dragoman score` and `dragoman compare`: score texts without a model."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ from dragoman.commands.printing import as_utf8, print_scores
 @metric_option
 @units_option
 @click.option("--intervals", is_flag=True, help="Add 95 % confidence intervals, by bootstrap over segments.")
-@click.option("--source", help="Source lines, for the cuts below.")
-@click.option("--by-length", is_flag=True, help="Also by words of the source, or of the reference without --source.")
-@click.option("--by-frequency", metavar="FILE", help="Also by how often the rarest source word is in this text.")
-@click.option("--by-tag", metavar="FILE", help="Also by the label on each line of FILE; of '<2de> text' it is de.")
-@click.option("--alignment", is_flag=True, help="Show every line aligned with its reference, S, I and D counted.")
+@click.option("--source", help="Source lines, for the breakdowns below.")
+@click.option(
+    "--by-length",
+    is_flag=True,
+    help="Also by words of the source, or without --source of the reference.",
+)
+@click.option("--by-frequency", metavar="FILE", help="Also by the frequency of the rarest source word in FILE.")
+@click.option("--by-tag", metavar="FILE", help="Also by the label on each line of FILE; that of '<2de> text' is de.")
+@click.option("--alignment", is_flag=True, help="Show every line aligned with its reference, with S, I and D counts.")
 @click.option("--characters", is_flag=True, help="Align characters instead of words.")
 @click.option("--table", is_flag=True, help="With --alignment, also print the table of edit costs.")
 @click.option("--substitution", type=click.IntRange(0), default=1, show_default=True, help="Cost of a replacement.")
-@click.option("--plot", metavar="FILE", help="Draw the cut by the first metric, or the edit table of the first line.")
+@click.option("--plot", metavar="FILE", help="Draw the first metric by group, or the edit table of the first line.")
 @draws_option
 @seed_option
 @json_option
@@ -69,7 +73,7 @@ def compare(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Say whether systems differ: each SYSTEM's outputs against those of the BASELINE, on the same REFERENCES.
+    """Test whether systems differ: the outputs of each SYSTEM against those of the BASELINE, on the same REFERENCES.
 
     Every score has a 95 % interval; every difference has p-values by paired bootstrap and by approximate
     randomisation. A line of REFERENCES may hold several references, tab-separated.

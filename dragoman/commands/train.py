@@ -1,8 +1,9 @@
-"""`dragoman train` and `dragoman check`: what to train, found from files, configurations and runs."""
+"""`dragoman train` and `dragoman check`: train from files, a configuration or a run folder."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,12 @@ def resolve(
     source: str | None,
     target: str | None,
     overrides: tuple[str, ...],
-    say: Any,
+    say: Callable[[str], None],
     despite_faults: bool = False,
 ) -> tuple[Config, str]:
-    """The configuration meant by a config file, a data file, a run folder or two parallel files, and a run folder.
+    """The configuration and the run folder for a .toml file, a data file, a run folder or two parallel files.
 
-    `despite_faults` chooses from the usable lines of data files, whatever will be done about the others.
+    With `despite_faults` faulty lines of data files are no error yet.
     """
     from dragoman.config import settings
     from dragoman.files import run_name
@@ -49,7 +50,7 @@ def resolve(
     if what is not None and what.lower().endswith(".toml"):
         config = configuration.load(what, overrides)
         for place, lost in settings.dropped_settings(settings.read_toml(what), settings.override({}, overrides)):
-            say(f"left out of {what}: {', '.join(lost)}, settings of the {place} that stands there")
+            say(f"left out of {what}: {', '.join(lost)}, settings of another kind of {place}")
         return config, str(Path("runs") / run_name(what))
 
     from dragoman.auto import configure as automatic
@@ -58,16 +59,16 @@ def resolve(
     files = Pairs(source, target) if source is not None and target is not None else what
     assert files is not None
     folder = Path("runs") / run_name(what or source or "")
-    config, reasons = (chosen_despite_faults if despite_faults else automatic.configure)(files, overrides)
+    config, reasons = (configure_despite_faults if despite_faults else automatic.configure)(files, overrides)
     for reason in reasons:
         say(reason)
     if overrides:
-        say(f"on top of that: {', '.join(overrides)}")
+        say(f"overrides: {', '.join(overrides)}")
     return config, str(folder)
 
 
-def chosen_despite_faults(files: Files, overrides: tuple[str, ...]) -> tuple[Config, list[str]]:
-    """As automatic.configure does, but faulty lines stop nothing yet."""
+def configure_despite_faults(files: Files, overrides: tuple[str, ...]) -> tuple[Config, list[str]]:
+    """As `auto.configure.configure`, but skip faulty lines: the check reports them later."""
     from dragoman.auto import configure as automatic
     from dragoman.config import settings
 
@@ -76,13 +77,13 @@ def chosen_despite_faults(files: Files, overrides: tuple[str, ...]) -> tuple[Con
         return automatic.configure(files, overrides)
     try:
         config, reasons = automatic.configure(files, (*overrides, "data.faults=skip"))
-    except DataError:  # too few lines are left: why says the strict way
+    except DataError:  # too few usable lines: the strict way names the faults
         return automatic.configure(files, overrides)
     return replace(config, data=replace(config.data, faults="stop")), reasons
 
 
 def what_to_train(function: Any) -> Any:
-    """The arguments that name data or a configuration."""
+    """Adds the arguments that name data or a configuration."""
     function = click.argument("overrides", nargs=-1, metavar="[PLACE=VALUE]...")(function)
     function = click.argument("what", required=False, metavar="[FILE|CONFIG|RUN]")(function)
     function = click.option("--target", help="Target lines, one for each source line.")(function)
@@ -91,7 +92,7 @@ def what_to_train(function: Any) -> Any:
 
 @click.command()
 @what_to_train
-@click.option("--run", "--run-folder", "run_folder", help="The run folder to make or go on with. [default: runs/NAME]")
+@click.option("--run", "--run-folder", "run_folder", help="The run folder to create or resume. [default: runs/NAME]")
 @click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
 def train(
     what: str | None,
@@ -101,19 +102,19 @@ def train(
     run_folder: str | None,
     quiet: bool,
 ) -> None:
-    """Train a model, or go on with one.
+    """Train a model, or resume a run.
 
     \b
-    dragoman train pairs.tsv                      choose everything from the data, and say why
+    dragoman train pairs.tsv                      choose all settings from the data, and say why
     dragoman train --source a.en --target a.de    the same from two parallel files
     dragoman train my.toml train.steps=2000       from a configuration, one setting changed
-    dragoman train runs/my                        go on where a run stopped
-    dragoman train text.txt task=language-model   from running text
+    dragoman train runs/my                        resume a run
+    dragoman train text.txt task=language-model   a language model, from plain text
     torchrun --nproc-per-node 2 -m dragoman train my.toml --run-folder runs/my    on several processes
 
-    Data may be .tsv, .jsonl or .parquet, plain, .gz or .zst. Ctrl-C and SIGTERM save before they stop; the same
-    command goes on from there, to the same bits. (torchrun takes --run for one of its own options; --run-folder it
-    leaves alone.)
+    Data may be .tsv, .jsonl or .parquet, also as .gz or .zst. On Ctrl-C and SIGTERM train saves and stops; the same
+    command resumes, and the result is the same to the bit. With torchrun write --run-folder in
+    place of --run, which torchrun would take for its own --run-path.
     """
     from dragoman.runs import train as train_run
     from dragoman.training.display import Display
@@ -128,7 +129,7 @@ def train(
 
 
 def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
-    """The last words of a training run."""
+    """Print the best score, the run folder and the next command."""
     from dragoman.scoring.registry import higher_is_better
     from dragoman.tasks.table import task_of
 
@@ -144,12 +145,14 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
 
 @click.command()
 @what_to_train
-@click.option("--show", type=click.IntRange(0), default=1000, show_default=True, help="Faulty lines to name.")
+@click.option(
+    "--show", type=click.IntRange(0), default=1000, show_default=True, help="Maximum of faulty lines to name."
+)
 def check(what: str | None, overrides: tuple[str, ...], source: str | None, target: str | None, show: int) -> None:
-    """Prove a run before it starts.
+    """Check a run before it starts.
 
-    Reads the configuration, then every data line (each fault is named as file:line), measures lengths, padding and
-    the memory of the largest batch, and runs one train-validate-save-reload-decode cycle on a few pairs.
+    check reads the configuration and every data line (it names each fault as file:line), measures lengths, padding and
+    the memory of the largest batch, and runs one cycle of train, validate, save, reload and decode on a few pairs.
 
     \b
     dragoman check pairs.tsv
@@ -159,10 +162,10 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
     from dragoman.training.display import Display
 
     config, _ = resolve(what, source, target, overrides, click.echo, despite_faults=True)
-    with Display(quiet=not sys.stderr.isatty()) as display:  # what is being done is for somebody who waits
+    with Display(quiet=not sys.stderr.isatty()) as display:  # a progress line, if a person waits
 
         def say(line: str) -> None:
-            display.close()  # it stands on a line of its own
+            display.close()  # end the progress line first
             click.echo(line)
 
         prove(config, say, show, display.preparing)

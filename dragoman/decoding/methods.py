@@ -1,4 +1,4 @@
-"""What a way of searching other than beam search is given, and what it gives back."""
+"""The interface of decoding methods other than greedy and beam search."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dragoman.models.contracts import NonAutoregressiveModel
 
 
 class Writer(Protocol):
-    """What a search needs of whatever writes token by token: a model, or an ensemble of several."""
+    """A model, or an ensemble of several, that a search reads token by token."""
 
     @property
     def max_positions(self) -> int | None:
-        """Most tokens it can write; None: any number."""
+        """Maximum number of target tokens; None: any number."""
 
     def start(self, batch: Batch) -> Any:
-        """Read the sources; the state before the first target token, which is a `Searchable`."""
+        """The state after the sources and before the first target token, a `Searchable`."""
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""
@@ -33,31 +33,31 @@ class Writer(Protocol):
 
 
 class Request(NamedTuple):
-    """Sources to be answered."""
+    """Sources to decode."""
 
     model: Writer | NonAutoregressiveModel
     batch: Batch
-    limits: Tensor  # (B,) most tokens per source, <eos> included
+    limits: Tensor  # (B,) maximum number of tokens per source, <eos> included
     config: SearchConfig
-    n_best: int  # outputs wanted per source
+    n_best: int  # outputs per source
     text: Callable[[Sequence[int]], str] = str  # token ids as text
 
     def stepwise(self, method: str) -> Writer:
-        """The model, which must write token by token."""
+        """The model, which must be autoregressive."""
         if isinstance(self.model, NonAutoregressiveModel):
-            raise ConfigError(f"{method} needs a model that writes token by token; this one writes all at once")
+            raise ConfigError(f"{method} needs a model that outputs token by token; this one outputs all at once")
         return self.model
 
 
 class Method(Protocol):
-    """A way from sources to hypotheses; what happens to one source never depends on another."""
+    """A decoding method; the hypotheses of one source never depend on another."""
 
     def search(self, request: Request) -> list[list[Hypothesis]]:
-        """At most `request.n_best` hypotheses for every source, best first, and at least one."""
+        """Between one and `request.n_best` hypotheses for every source, best first."""
 
 
 def distinct(hypotheses: Sequence[Hypothesis], n_best: int) -> list[Hypothesis]:
-    """The best hypotheses, each once."""
+    """The best distinct hypotheses."""
     once = {one.tokens: one for one in reversed(hypotheses)}
     return sorted(once.values(), key=lambda one: (-one.normalised, one.tokens))[:n_best]
 

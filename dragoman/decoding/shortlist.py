@@ -20,7 +20,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, Tokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request
-from dragoman.decoding.search import in_steps
+from dragoman.decoding.search import autoregressive_search
 from dragoman.errors import ConfigError, DataError
 from dragoman.files import atomic_write
 from dragoman.models.encoder_decoder import EncoderDecoder
@@ -110,7 +110,7 @@ class Shortlist:
         listed = self.listed(request.batch.source)
         tokens = listed.any(0).nonzero()[:, 0]  # (K,), the special tokens first
         narrow = ShortlistModel(model, tokens, listed[:, tokens])
-        outputs = in_steps(narrow, request.batch, request.limits, request.config, request.n_best)
+        outputs = autoregressive_search(narrow, request.batch, request.limits, request.config, request.n_best)
         ids = tokens.tolist()
         return [
             [hypothesis._replace(tokens=tuple(ids[token] for token in hypothesis.tokens)) for hypothesis in hypotheses]

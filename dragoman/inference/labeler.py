@@ -1,4 +1,4 @@
-"""Text in, answers out, for runs that need no search: labels, numbers and tags."""
+"""Predict labels, numbers, tags and masked tokens: runs whose outputs need no search."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from dragoman.scoring.registry import metrics_for
 from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.training.validation.mlm import masked_lm_scores
 
-NOTHING = LabelPrediction("", None)
+NO_PREDICTION = LabelPrediction("", None)  # of an empty text
 
 
 class Labeler:
-    """A trained run that classifies, regresses or tags, ready to be asked."""
+    """A trained run that classifies, regresses or tags."""
 
-    writes = True  # whether an evaluation has answers to keep
+    writes = True  # whether an evaluation has predictions to write to a file
 
     def __init__(self, run: Run, device: str = "auto") -> None:
         head_decoder = run.task.head_decoder
@@ -46,9 +46,9 @@ class Labeler:
         self.model: Any = run.model(self.device)
 
     def predict(self, texts: Sequence[str], *, batch_size: int = 64) -> list[LabelPrediction]:
-        """One answer per text, in order; an empty text gives an empty answer.
+        """One prediction for each text, in order; an empty text gives an empty prediction.
 
-        Two texts have a tab between them, the words of a sentence to be tagged and the numbers of a series spaces.
+        Separate two texts by a tab, and the words of a sentence or the numbers of a series by spaces.
         """
         if isinstance(texts, str):
             raise TypeError("predict takes a list of texts; for one text write predict([text])")
@@ -62,7 +62,7 @@ class Labeler:
         window: int = WINDOW,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[LabelPrediction]:
-        """Answers in the order of the texts, whatever their number, in bounded memory."""
+        """Predictions in the order of the texts, whatever their number, in bounded memory."""
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
         for name, value in (("batch_size", batch_size), ("window", window)):
@@ -74,65 +74,65 @@ class Labeler:
         self, texts: Iterator[str], rows: int, window: int, done: Callable[[int], None]
     ) -> Iterator[LabelPrediction]:
         first = 1
-        while together := list(islice(texts, window)):
-            yield from self._window(together, rows, first, done)
-            first += len(together)
+        while inputs := list(islice(texts, window)):
+            yield from self._window(inputs, rows, first, done)
+            first += len(inputs)
 
     def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[LabelPrediction]:
         if (wrong := next((text for text in texts if not isinstance(text, str)), None)) is not None:
             raise TypeError(f"found {wrong!r} among the texts, expected strings")
-        out = [NOTHING] * len(texts)
-        places = [place for place, text in enumerate(texts) if text.strip()]
-        done(len(texts) - len(places))
+        out = [NO_PREDICTION] * len(texts)
+        indices = [index for index, text in enumerate(texts) if text.strip()]
+        done(len(texts) - len(indices))
         sources: list[list[Any]] = []
         targets: list[list[Any]] | None = None
-        for place in places:  # one by one, so that a mistake names its input
-            left, right = self.example_format.encode_inputs([texts[place]], self.source_tokenizer, first + place)
-            self._check_length(left[0], f"input {first + place}")
+        for index in indices:  # one by one, so that an error names its input
+            left, right = self.example_format.encode_inputs([texts[index]], self.source_tokenizer, first + index)
+            self._check_length(left[0], f"input {first + index}")
             sources += left
             if right is not None:
                 targets = [*(targets or []), *right]
-        order = sorted(range(len(places)), key=lambda index: len(sources[index]))
+        order = sorted(range(len(indices)), key=lambda row: len(sources[row]))
         for start in range(0, len(order), rows):
             chosen = order[start : start + rows]
-            some = None if targets is None else [targets[index] for index in chosen]
-            batch = self.collator.collate([sources[index] for index in chosen], some).to(self.device)
-            answers = self.head_decoder.decode(self.model, batch, self.target_tokenizer)
-            for index, answer in zip(chosen, answers, strict=True):
-                out[places[index]] = answer
+            batch_targets = None if targets is None else [targets[row] for row in chosen]
+            batch = self.collator.collate([sources[row] for row in chosen], batch_targets).to(self.device)
+            predictions = self.head_decoder.decode(self.model, batch, self.target_tokenizer)
+            for row, prediction in zip(chosen, predictions, strict=True):
+                out[indices[row]] = prediction
             done(len(chosen))
         return out
 
     def _check_length(self, row: Sequence[Any], where: str) -> None:
-        """Refuse what the model has no room for."""
-        bound, most = length_limit(encoder_of(self.config))
-        bounds = [(f"model.encoder.{bound}", most)]
+        """Raise an error for a source longer than the model can read."""
+        setting, maximum = length_limit(encoder_of(self.config))
+        bounds = [(f"model.encoder.{setting}", maximum)]
         steps = getattr(getattr(self.config.model, "pooling", None), "steps", 0)
         bounds.append(("model.pooling.steps", steps or None))
         count = int(self.collator.source.padded_lengths(np.array([len(row)], np.int32))[0])
-        for place, limit in bounds:
-            if limit is not None and count > limit:
-                raise DataError(f"{where}: found a length of {count}, expected at most the {limit} of {place}")
+        for setting, maximum in bounds:
+            if maximum is not None and count > maximum:
+                raise DataError(f"{where}: found a length of {count}, expected at most the {maximum} of {setting}")
 
     def known(self, examples: Sequence[Example]) -> tuple[list[Example], list[Row], list[str]]:
-        """The examples whose labels training had, as they are and in tokens, and what is wrong with the others."""
-        kept: list[Example] = []
+        """The examples whose labels the run knows, the same in token ids, and an error for each other example."""
+        known: list[Example] = []
         tokens: list[Row] = []
-        wrong = []
+        errors = []
         rows = self.example_format.encode(examples, self.source_tokenizer, self.target_tokenizer)
         for example, row in zip(examples, rows, strict=True):
             if isinstance(row, Fault):
-                wrong.append(str(row))
+                errors.append(str(row))
             else:
                 self._check_length(row[0], example.location)
-                kept.append(example)
+                known.append(example)
                 tokens.append(row)
-        return kept, tokens, wrong
+        return known, tokens, errors
 
     def _checked(
         self, pairs: Sequence[Example | tuple[str, str]], metrics: str | Sequence[str], skip_unknown: bool
     ) -> tuple[list[Example], tuple[str, ...]]:
-        """The examples of an evaluation and the names of its metrics, if that is what can be asked of this run."""
+        """The examples of an evaluation and the names of its metrics, checked."""
         if not pairs:
             raise DataError("nothing to evaluate: no example was read")
         if skip_unknown and not self.labels:
@@ -146,12 +146,12 @@ class Labeler:
 
     @torch.no_grad()
     def loss(self, rows: Sequence[Row], batch_size: int = 64) -> float:
-        """The mean loss of a label, number or word."""
+        """The mean loss per label, number or word."""
         total, count = 0.0, 0
-        kept = sorted(rows, key=lambda row: len(row[0]))
-        for start in range(0, len(kept), batch_size):
-            some = kept[start : start + batch_size]
-            loss = self.model(self.collator.collate([one[0] for one in some], [one[1] for one in some]).to(self.device))
+        ordered = sorted(rows, key=lambda row: len(row[0]))
+        for start in range(0, len(ordered), batch_size):
+            sources, targets = zip(*ordered[start : start + batch_size], strict=True)
+            loss = self.model(self.collator.collate(sources, targets).to(self.device))
             total, count = total + float(loss.total), count + int(loss.count)
         return total / count
 
@@ -164,47 +164,48 @@ class Labeler:
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> tuple[dict[str, Any], list[LabelPrediction]]:
-        """Scores of the run on sources with their labels, numbers or tags, and the answers behind them.
+        """Scores of the run on sources with their labels, numbers or tags, and the predictions behind them.
 
         A label that training did not have is an error, or with `skip_unknown` left out and counted as `unknown`.
         """
         examples, names = self._checked(pairs, metrics, skip_unknown)
-        examples, rows, wrong = self.known(examples)
-        if wrong and not skip_unknown:
-            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-            raise DataError(f"{wrong[0]}{more}; leave such examples out with --skip-unknown (skip_unknown=True)")
+        examples, rows, errors = self.known(examples)
+        if errors and not skip_unknown:
+            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            raise DataError(f"{errors[0]}{more}; leave such examples out with --skip-unknown (skip_unknown=True)")
         if not examples:
-            raise DataError(f"nothing to evaluate: all {len(wrong)} examples have labels that training did not have")
+            raise DataError(f"nothing to evaluate: all {len(errors)} examples have labels that training did not have")
         texts = [example.source for example in examples]
-        answers = list(self.stream(texts, batch_size=batch_size, progress=progress))
-        found = [answer.value for answer in answers]
+        predictions = list(self.stream(texts, batch_size=batch_size, progress=progress))
+        values = [prediction.value for prediction in predictions]
         expected = [self.head_decoder.parse_reference(example.references[0]) for example in examples]
         scores: dict[str, Any] = {"segments": len(examples)}
-        scores |= score_labels(metrics_for(self.head_decoder.outputs), found, expected, names, self.labels)
+        scores |= score_labels(metrics_for(self.head_decoder.outputs), values, expected, names, self.labels)
         scores["loss"] = self.loss(rows, batch_size)
-        if wrong:
-            scores["unknown"] = len(wrong)
-        if each := self.head_decoder.report(found, expected):
-            scores["labels"] = each
-        return scores, answers
+        if errors:
+            scores["unknown"] = len(errors)
+        if by_label := self.head_decoder.report(values, expected):
+            scores["labels"] = by_label
+        return scores, predictions
 
 
-def keeping_unknown(text: str, answer: LabelPrediction) -> LabelPrediction:
-    """An answer whose words outside the vocabulary stand as they were written, if there are any."""
-    if UNKNOWN_SURFACE not in answer.text:
-        return answer
-    for found in answer.details["masks"]:
-        text = text.replace(MASK, found[0]["text"], 1)
-    return replace(answer, text=text, value=text)
+def restore_unknown(text: str, prediction: LabelPrediction) -> LabelPrediction:
+    """The prediction with words outside the vocabulary as the input `text` has them."""
+    if UNKNOWN_SURFACE not in prediction.text:
+        return prediction
+    for candidates in prediction.details["masks"]:
+        text = text.replace(MASK, candidates[0]["text"], 1)
+    return replace(prediction, text=text, value=text)
 
 
 class MaskFiller(Labeler):
-    """A trained run that tells hidden tokens: it fills each [MASK] of a text."""
+    """A masked language model: fills each [MASK] of a text."""
 
     writes = False
 
     def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[LabelPrediction]:
-        return [keeping_unknown(*both) for both in zip(texts, super()._window(texts, rows, first, done), strict=True)]
+        predictions = super()._window(texts, rows, first, done)
+        return [restore_unknown(text, prediction) for text, prediction in zip(texts, predictions, strict=True)]
 
     def evaluate(
         self,
@@ -215,30 +216,31 @@ class MaskFiller(Labeler):
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> tuple[dict[str, Any], list[LabelPrediction]]:
-        """How well the run knows what is hidden of texts, always the same tokens; there are no answers to give."""
+        """Scores of masked tokens, always the same ones of a text; the list of predictions is empty."""
         examples, names = self._checked(pairs, metrics, skip_unknown)
-        found = masked_lm_scores(self.model, self._batches(examples, batch_size, progress or (lambda _: None)))
-        assert found is not None
-        wanted = {"loss", *(names if names and "all" not in names else found)}
+        scores = masked_lm_scores(self.model, self._batches(examples, batch_size, progress or (lambda _: None)))
+        assert scores is not None
+        wanted = {"loss", *(names if names and "all" not in names else scores)}
         for name in names:
-            if name != "all" and name not in found:
+            if name != "all" and name not in scores:
                 raise DataError(f"metric: found '{name}', which needs model.next_sentence = true; this run has none")
-        return {"segments": len(examples), **{name: found[name] for name in found if name in wanted}}, []
+        return {"segments": len(examples), **{name: scores[name] for name in scores if name in wanted}}, []
 
     def _batches(self, examples: Sequence[Example], count: int, done: Callable[[int], None]) -> Iterator[Any]:
         rows = self.example_format.encode(examples, self.source_tokenizer, self.target_tokenizer)
-        kept = sorted((row for row in rows if len(row) == 2 and row[0]), key=lambda row: len(row[0]) + len(row[1]))
-        if not kept:
+        usable = sorted((row for row in rows if len(row) == 2 and row[0]), key=lambda row: len(row[0]) + len(row[1]))
+        if not usable:
             raise DataError(f"nothing to evaluate: no text among {len(examples)} is long enough")
-        for start in range(0, len(kept), count):
-            some = kept[start : start + count]
-            yield self.collator.collate([one[0] for one in some], [one[1] for one in some]).to(self.device)
-            done(len(examples) * min(len(kept), start + count) // len(kept) - len(examples) * start // len(kept))
+        for start in range(0, len(usable), count):
+            sources, targets = zip(*usable[start : start + count], strict=True)
+            yield self.collator.collate(sources, targets).to(self.device)
+            end = min(len(usable), start + count)
+            done(len(examples) * end // len(usable) - len(examples) * start // len(usable))
 
 
 LABELERS: dict[type, type[Labeler]] = {MaskDecoder: MaskFiller}  # by head decoder; the others use Labeler
 
 
 def labeler_of(run: Run, device: str = "auto") -> Labeler:
-    """What answers for a run that needs no search."""
+    """The labeler of a run that needs no search."""
     return LABELERS.get(type(run.task.head_decoder), Labeler)(run, device)

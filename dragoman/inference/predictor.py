@@ -229,10 +229,10 @@ class Predictor(LoadedRun):
         indices = [index for index, one in enumerate(inputs) if split_tag(one.text, self.tags)[1].strip()]
         stream.done(len(inputs) - len(indices))
         sources, indices = encode_inputs(self, inputs, indices, first, stream)
-        rules = self._rules(inputs, indices, first, stream)
+        automata = self._automata(inputs, indices, first, stream)
         kept: list[Trace | None] | None = None if traces is None else [None] * len(indices)
         hypotheses: list[tuple[int, list[Hypothesis]]] = []
-        for result in self._decode(sources, decoding, rules, kept):
+        for result in self._decode(sources, decoding, automata, kept):
             hypotheses.append(result)
             stream.done(1)
         confidences = self._confidences(sources, hypotheses, decoding)
@@ -253,17 +253,17 @@ class Predictor(LoadedRun):
                 traces[index] = kept[row]
         return out
 
-    def _rules(
+    def _automata(
         self, inputs: list[ConstrainedInput], indices: list[int], first: int, stream: StreamOptions
     ) -> list[ConstraintAutomaton | None] | None:
         """The constraints of each input as automata over tokens; None: no input has any."""
         if not any(inputs[index].constraints for index in indices):
             return None
-        rules = [
+        automata = [
             self.constraint_compiler.compile(inputs[index].constraints, stream.input_name(first + index))
             for index in indices
         ]
-        return rules if any(rules) else None
+        return automata if any(automata) else None
 
     @cached_property
     def constraint_compiler(self) -> ConstraintCompiler:
@@ -274,17 +274,17 @@ class Predictor(LoadedRun):
         self,
         sources: Sequence[Any],
         decoding: Decoding,
-        rules: list[ConstraintAutomaton | None] | None,
+        automata: list[ConstraintAutomaton | None] | None,
         traces: list[Trace | None] | None,
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """(index, hypotheses) for every source, by the engine or by our own search."""
         backend, options = decoding.backend, decoding.options
         engine = None
-        if backend.engines.can_search(decoding.call, constrained=rules is not None, traced=traces is not None):
+        if backend.engines.can_search(decoding.call, constrained=automata is not None, traced=traces is not None):
             listed = options.method if isinstance(options.method, Shortlist) else None
             engine = backend.engines.engine(backend.model, listed)
         if engine is None:
-            return self._search(sources, decoding, rules, traces)
+            return self._search(sources, decoding, automata, traces)
         how = engines.EngineSearch(decoding.config, decoding.n_best, options.batch_size, decoding.scores)
         own_search = partial(self._search, decoding=decoding)
         return engines.search_all(engine, backend.model, sources, backend.length_ratio, how, own_search)
@@ -293,7 +293,7 @@ class Predictor(LoadedRun):
         self,
         sources: Sequence[Any],
         decoding: Decoding,
-        rules: list[ConstraintAutomaton | None] | None = None,
+        automata: list[ConstraintAutomaton | None] | None = None,
         traces: list[Trace | None] | None = None,
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """(index, hypotheses) for every source, in batches of like lengths."""
@@ -307,7 +307,7 @@ class Predictor(LoadedRun):
                 backend.length_ratio,
                 decoding.n_best,
                 method=decoding.method,
-                rules=None if rules is None else [rules[index] for index in indices],
+                constraints=None if automata is None else [automata[index] for index in indices],
                 trace=trace,
             )
             if traces is not None and trace is not None:

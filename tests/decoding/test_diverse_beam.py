@@ -216,5 +216,5 @@ def test_settings_reach_the_groups_and_say_what_does_not_combine(decoder: str) -
     ):
         with pytest.raises(ConfigError, match=message):
             search(model, batch, wrong, 1.0, **arguments)
-    with pytest.raises(ConfigError, match="found beam_groups, but this model writes all tokens at once"):
+    with pytest.raises(ConfigError, match="found beam_groups, but this model outputs all tokens at once"):
         search(NonAutoregressive(NonAutoregressiveConfig(), 9, 9).eval(), batch, config, 1.0)

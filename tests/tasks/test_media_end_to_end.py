@@ -418,7 +418,7 @@ def test_ways_of_searching(folder: Path) -> None:
         ("speech", ("--language-model-order", "2"), "needs --language-model"),
         ("captions", ("--decoding-mode", "ctc"), 'goes with task = "transcribe"'),
         ("speech", ("--decoding-mode", "joint", "--sample"), "expected one of them"),
-        ("speech", ("--stop", "certain"), "found stop, but this model writes all tokens at once"),
+        ("speech", ("--stop", "certain"), "found stop, but this model outputs all tokens at once"),
         ("speech", ("--placeholders",), "placeholders: looks at the text of a source"),
         ("captions", ("--terminology", terms), "terminology: looks at the text of a source"),
         ("captions", ("--diversity-penalty", "0.3"), "diversity_penalty: found 0.3, expected beam_groups above 1"),

@@ -96,7 +96,7 @@ def test_two_processes_train_like_one_and_survive_every_loss(
     job.terminate()
     said = job.communicate(timeout=120)[1]
     reached = max(Checkpoints(run).steps())
-    assert ours(said) == [f"stopped and saved at step {reached}; the same command goes on from there"], said
+    assert ours(said) == [f"stopped and saved at step {reached}; the same command resumes from there"], said
     assert 27 <= reached < STEPS
     job = torchrun(config, run)
     said = job.communicate(timeout=120)[1]

@@ -77,7 +77,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     rest = process.stderr.read()
     process.stderr.close()
     assert process.wait(60) == code
-    told = re.search(r"^stopped and saved at step (\d+); the same command goes on from there$", rest, re.MULTILINE)
+    told = re.search(r"^stopped and saved at step (\d+); the same command resumes from there$", rest, re.MULTILINE)
     assert told, rest
     step = int(told[1])
     assert 8 <= step < STEPS
