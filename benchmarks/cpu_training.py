@@ -43,9 +43,8 @@ from dragoman.data.corpus import Corpus, prepare_corpus  # noqa: E402
 from dragoman.data.tokenizers.base import EOS, PAD, SOS  # noqa: E402
 from dragoman.layers.positions import sinusoids  # noqa: E402
 from dragoman.tasks import config as configuration  # noqa: E402
-from dragoman.tasks.table import model_for  # noqa: E402
-from dragoman.training.display import Display  # noqa: E402
-from dragoman.training.distributed import ProcessGroup  # noqa: E402
+from dragoman.tasks.table import model_for, task_of  # noqa: E402
+from dragoman.training.runtime import Runtime  # noqa: E402
 from dragoman.training.trainer import Trainer  # noqa: E402
 
 WIDTH, LAYERS, HEADS, INNER, SMOOTHING, RATE = 256, 3, 8, 1024, 0.1, 3e-4
@@ -100,10 +99,11 @@ def ours(config: Any, corpus: Corpus) -> Step:
     torch.manual_seed(1)
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
     folder = Path(tempfile.mkdtemp())
-    trainer = Trainer(
-        config.train, config.search, model, corpus, folder, torch.device("cpu"), ProcessGroup(), Display(quiet=True)
-    )
-    trainer.progress.step = 1  # the first step logs
+    runtime, task = Runtime(torch.device("cpu")), task_of(config)
+    loader = task.loader(config, corpus, model, runtime.processes)
+    validator = task.validator(config, corpus, runtime.device)
+    trainer = Trainer(config.train, model, corpus, loader, validator, folder, runtime)
+    trainer.state.step = 1  # the first step logs
     return lambda batch: trainer._step()
 
 

@@ -40,10 +40,11 @@ def ours(rows: int, way: str) -> Step:
     """A training step as the loop makes it."""
     from dragoman.tasks import config as configuration
     from dragoman.tasks.translate import build_model
-    from dragoman.training.distributed import ProcessGroup
+    from dragoman.training.display import Display
     from dragoman.training.objectives import Likelihood
     from dragoman.training.optimizer import build_optimizer
-    from dragoman.training.step import build_step
+    from dragoman.training.runtime import Runtime
+    from dragoman.training.step import Learner, build_step
 
     stack = {
         "kind": "transformer", "width": WIDTH, "layers": LAYERS, "heads": HEADS, "feedforward": INNER,
@@ -53,9 +54,8 @@ def ours(rows: int, way: str) -> Step:
     config = configuration.build({"data": {"train": "none.tsv"}, "model": model, "train": {"compile": way}})
     torch.manual_seed(1)
     built = build_model(config, VOCABULARY, VOCABULARY).cuda().train()
-    optimizer, device = build_optimizer(config.train.optimizer, built), torch.device("cuda")
-    parts = (built, built, Likelihood(config.train.objective, None), optimizer, None, ProcessGroup(), device, True)  # type: ignore[arg-type]
-    learn = build_step(config.train, *parts, print)
+    learner = Learner(built, build_optimizer(config.train.optimizer, built), Likelihood())
+    learn = build_step(config.train, learner, Runtime(torch.device("cuda"), display=Display()))
     host, number = batch(rows), 0
     count = host.target.numel()
 

@@ -69,7 +69,7 @@ def test_training_an_existing_run_goes_on(inside: Workshop, tmp_path: Path) -> N
     shutil.copytree(inside.run, run)
     said = call("train", run, "train.steps=110")
     assert said.code == 0, said.err
-    assert "going on from step 100" in said.err
+    assert "resuming from step 100" in said.err
     assert "done: 110 steps" in said.err
     assert json.loads(call("info", run, "--json").out)["steps"] == [110, 110]
     quiet = call("train", run, "train.steps=110", "--quiet")

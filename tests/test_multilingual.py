@@ -155,7 +155,7 @@ def test_a_run_stopped_half_way_goes_on_to_the_same_bits(here: Trained, tmp_path
     assert call("train", here.folder / "two.toml", *short, "train.steps=4", "--run", tmp_path / "a").code == 0
     said = call("train", tmp_path / "a", "train.steps=8")
     assert said.code == 0, said.err
-    assert "going on from step 4" in said.err
+    assert "resuming from step 4" in said.err
     assert call("train", here.folder / "two.toml", *short, "train.steps=8", "--run", tmp_path / "b").code == 0
     first, second = (dragoman.load(tmp_path / name).model.state_dict() for name in "ab")
     assert all(torch.equal(first[name], second[name]) for name in first)

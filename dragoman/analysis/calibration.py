@@ -25,7 +25,7 @@ from dragoman.files import digest, write_text
 from dragoman.inference.confidence import CALIBRATION, log_probability, token_confidences
 from dragoman.inference.predictor import Predictor
 from dragoman.models.heads.softmax import full_precision
-from dragoman.runs import check_same_data
+from dragoman.runs.resume import check_same_data
 from dragoman.scoring.calibration import PlattScale, Reliability, cross_fitted, fit_platt_scale, reliability
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0

@@ -14,7 +14,8 @@ from dragoman.data.store import TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
 from dragoman.decoding.shortlist import SPECIAL, Shortlist
 from dragoman.errors import RunError
-from dragoman.runs import Run, check_same_data
+from dragoman.runs import Run
+from dragoman.runs.resume import check_same_data
 
 CHUNK = 4096  # rows read at a time
 MAX_VALIDATION = 2000  # validation pairs on which coverage is measured

@@ -13,11 +13,10 @@ from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
-from dragoman.training.distributed import ProcessGroup
 from dragoman.training.objectives import Likelihood, LikelihoodConfig
 from dragoman.training.optimizer import build_optimizer
-from dragoman.training.step import build_step
-from dragoman.training.trainer import side_stream, use_bfloat16
+from dragoman.training.runtime import Runtime, side_stream
+from dragoman.training.step import Learner, build_step
 
 CompileMode = Literal["off", "graphs", "kernels"]
 Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
@@ -48,17 +47,8 @@ def benchmark_training(predictor: Predictor, rows: Rows, rounds: int) -> Iterato
     for mode in modes:
         model = predictor.run.model(predictor.device).train().requires_grad_()
         trial = dataclasses.replace(config, compile=mode)
-        parts = (
-            model,
-            model,
-            Likelihood(LikelihoodConfig(), None),  # type: ignore[arg-type]
-            build_optimizer(trial.optimizer, model),
-            None,
-            ProcessGroup(),
-            predictor.device,
-            use_bfloat16(trial.precision, predictor.device),
-        )
-        learn = build_step(trial, *parts, lambda line: None)
+        learner = Learner(model, build_optimizer(trial.optimizer, model), Likelihood())
+        learn = build_step(trial, learner, Runtime(predictor.device))
         number = 0
 
         def epoch(learn: Any = learn) -> None:

@@ -33,20 +33,13 @@ from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.load import load_completer, load_run
 from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.models.transcriber import Transcriber
-from dragoman.runs import (
-    check_library,
-    check_start,
-    learned_otherwise,
-    resolve_device,
-    start_from,
-    train,
-    units_of,
-    unknown_token_report,
-)
+from dragoman.runs import train
+from dragoman.runs.data_report import unknown_token_report, vocabulary_size
+from dragoman.runs.pretrained import check_optional_packages, check_start_run, load_start_run, settings_mismatch
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for, task_of
 from dragoman.training.display import Display
-from dragoman.training.trainer import use_bfloat16
+from dragoman.training.runtime import resolve_device, use_bfloat16
 from dragoman.training.transfer import freeze, rate_factors
 
 TRIAL_EXAMPLES = 48
@@ -58,9 +51,9 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
     say("configuration: every setting is known and in range")
     device = resolve_device(config.train.device)
     use_bfloat16(config.train.precision, device)
-    check_library(config.model)
-    if config.train.start is not None:
-        check_start(config.train.start.run)
+    check_optional_packages(config.model)
+    if config.train.pretrained is not None:
+        check_start_run(config.train.pretrained.run)
     files = [config.data.train] + ([config.data.valid] if config.data.valid is not None else [])
     faults = sum(check_lines(config, part, part is not config.data.train, say, show, doing) for part in files)
     if faults and config.data.faults == "stop":
@@ -75,11 +68,11 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
     freeze(model, config.train.freeze)
     rate_factors(model, config.train.rates)
-    if config.train.start is not None:
-        came = start_from(config, model, corpus)
-        for line in came.lines(config.train.start.run):
+    if config.train.pretrained is not None:
+        came = load_start_run(config, model, corpus)
+        for line in came.lines(config.train.pretrained.run):
             say(f"start: {line}")
-        if otherwise := learned_otherwise(config, came):
+        if otherwise := settings_mismatch(config, came):
             say(f"warning: {otherwise}")
     check_reach(config, corpus, say)
     doing("estimating memory", 0)
@@ -129,7 +122,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
         if not lengths.any():
             continue  # a text is its own target
         if side == "target" and isinstance(codec, LabelVocabulary | NumberScaler):
-            say(f"target: {units_of(codec)}")
+            say(f"target: {vocabulary_size(codec)}")
             continue
         middle, high = np.quantile(lengths, [0.5, 0.95])
         what = codec.config.unit if isinstance(codec, FeatureExtractor) else "tokens"
@@ -137,7 +130,7 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
         if isinstance(codec, NumberScaler):
             say(f"lengths: {side} {spread} numbers")
         else:
-            say(f"lengths: {side} {spread} {what}; {units_of(codec)}")
+            say(f"lengths: {side} {spread} {what}; {vocabulary_size(codec)}")
     too_long = corpus.report["train"]["too_long"]
     if too_long:
         say(f"lengths: {too_long:,} pairs longer than data.max_length = {config.data.max_length} are left out")

@@ -96,7 +96,7 @@ def machine() -> str:
 def against_length(max_length: int, plot: str | None, as_json: bool, device: str) -> None:
     """Print time and memory of layers at every doubling up to the maximum length, and the fitted exponents."""
     from dragoman.analysis import cost
-    from dragoman.runs import resolve_device
+    from dragoman.training.runtime import resolve_device
 
     if plot is not None:
         from dragoman.reports.plots import check_plot_path

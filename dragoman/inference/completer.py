@@ -20,8 +20,9 @@ from dragoman.decoding.complete import Completion, CompletionOptions, complete
 from dragoman.decoding.options import replace_from_keywords
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError, RunError
-from dragoman.runs import Run, resolve_device
+from dragoman.runs import Run
 from dragoman.scoring.perplexity import TextSize, text_size
+from dragoman.training.runtime import resolve_device
 from dragoman.training.validation.lm import text_likelihood
 
 LINES = 10_000  # tokenised together

@@ -20,10 +20,11 @@ from dragoman.decoding.labels import LabelPrediction
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import as_examples
 from dragoman.inference.inputs import WINDOW
-from dragoman.runs import Run, resolve_device
+from dragoman.runs import Run
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for
 from dragoman.tasks.base import encoder_of, length_limit
+from dragoman.training.runtime import resolve_device
 from dragoman.training.validation.mlm import masked_lm_scores
 
 NO_PREDICTION = LabelPrediction("", None)  # of an empty text

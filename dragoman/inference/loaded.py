@@ -7,7 +7,8 @@ from typing import Any
 
 from dragoman.errors import RunError
 from dragoman.kernels.weight_layout import lay_out_for_decoding
-from dragoman.runs import Run, resolve_device
+from dragoman.runs import Run
+from dragoman.training.runtime import resolve_device
 
 
 class LoadedRun:

@@ -1,4 +1,4 @@
-"""Checkpoints that always load: written beside, synced to disk, renamed; each file's hash is kept with it."""
+"""Crash-safe checkpoints: written to a temporary folder, synced to disk, then renamed; a hash protects each file."""
 
 from __future__ import annotations
 
@@ -20,37 +20,38 @@ from dragoman.files import create_empty, digest, make_folder, remove_folder, syn
 
 @dataclass
 class TrainingState:
-    """How far a run has come; with weights and optimiser state all that exact resume needs."""
+    """The counters of a run; with weights and optimiser state, all that an exact resume needs."""
 
     step: int = 0
     epoch: int = 0
-    batch: int = 0  # batches of the epoch already used
+    batch: int = 0  # batches of this epoch that were used
     tokens: int = 0  # target tokens seen
     seconds: float = 0.0  # spent in training steps
-    validated: int = 0  # last step that was validated
-    best: list[tuple[float, int]] = field(default_factory=list)  # (score, step), best first; higher is better
-    waited: int = 0  # validations since the best one
-    finished: bool = False
-    loss_total: float = 0.0  # since the last logged line
+    validated_step: int = 0  # step of the last validation
+    best: list[tuple[float, int]] = field(default_factory=list)  # (score, step), best first; a higher score is better
+    validations_since_best: int = 0
+    loss_total: float = 0.0  # since the last line of the metrics log
     loss_count: int = 0
+    accumulate: int = 1  # train.accumulate and the number of processes: their product, the batches of a step,
+    processes: int = 1  # must not change when the run resumes
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """A hash of what a JSON object says, however it is written."""
+    """A hash of a JSON object that does not depend on its formatting."""
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Replace a safetensors file in one step."""
+    """Write a safetensors file atomically."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        beside = create_empty(path.with_name(f".{path.name}.part"))
-        safetensors.torch.save_file(plain, beside)
-        beside.chmod(0o644)  # safetensors makes files that only their owner may read
+        temporary = create_empty(path.with_name(f".{path.name}.part"))
+        safetensors.torch.save_file(plain, temporary)
+        temporary.chmod(0o644)  # safetensors creates files that only their owner can read
     except (SafetensorError, OSError) as error:
         raise RunError(f"{path}: cannot be written ({error})") from None
-    sync(beside)
-    beside.replace(path)
+    sync(temporary)
+    temporary.replace(path)
     sync(path.parent)
 
 
@@ -65,7 +66,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 class Checkpoints:
-    """The numbered checkpoints of a run, of which the newest few are kept."""
+    """The checkpoints of a run, one folder per step; only the newest `keep` stay."""
 
     def __init__(self, run: Path, keep: int = 2) -> None:
         self.folder = run / "checkpoints"
@@ -81,62 +82,70 @@ class Checkpoints:
         """The folder of one checkpoint."""
         return self.folder / f"{step:08d}"
 
-    def save(self, progress: TrainingState, files: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Write a checkpoint of several tensor files; older ones beyond `keep` go."""
-        final = self.path(progress.step)
-        beside = self.folder / f".{final.name}.part"
+    def save(self, state: TrainingState, files: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Write a checkpoint of several tensor files and delete all but the newest `keep`."""
+        final = self.path(state.step)
+        temporary = self.folder / f".{final.name}.part"
         make_folder(self.folder)
-        remove_folder(beside)
-        beside.mkdir()
+        remove_folder(temporary)
+        temporary.mkdir()
         digests = {}
         for name, tensors in files.items():
-            write_tensors(beside / name, tensors)
-            digests[name] = digest(beside / name)
-        content = dataclasses.asdict(progress) | {"files": digests}
+            write_tensors(temporary / name, tensors)
+            digests[name] = digest(temporary / name)
+        content = dataclasses.asdict(state) | {"files": digests}
         content["checksum"] = checksum(content)
-        write_text(beside / "progress.json", json.dumps(content, indent=2))
-        if final.exists():  # a validation may be added to a step that was saved before
+        write_text(temporary / "state.json", json.dumps(content, indent=2))
+        if final.exists():  # the same step is saved again after its validation
             old = self.folder / f".{final.name}.old"
             remove_folder(old)
             final.rename(old)
-            beside.rename(final)
+            temporary.rename(final)
             remove_folder(old)
         else:
-            beside.rename(final)
+            temporary.rename(final)
         sync(self.folder)
         for step in self.steps()[: -self.keep]:
             remove_folder(self.path(step))
 
     def load(self, step: int) -> tuple[TrainingState, dict[str, dict[str, Tensor]]]:
-        """One checkpoint; a RunError if any of its files is missing or damaged."""
-        folder = self.path(step)
-        try:
-            content: dict[str, Any] = json.loads((folder / "progress.json").read_text(encoding="utf-8"))
-            if content.pop("checksum") != checksum(content):
-                raise ValueError("its checksum does not fit")
-            digests = content.pop("files")
-            content["best"] = [(float(score), int(step)) for score, step in content["best"]]
-            progress = TrainingState(**content)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"{folder}/progress.json: damaged ({error})") from None
+        """Read one checkpoint; RunError if a file of it is missing or damaged."""
+        state, digests = self._read_state(step)
         files = {}
         for name, expected in digests.items():
-            path = folder / name
+            path = self.path(step) / name
             if not path.exists() or digest(path) != expected:
                 raise RunError(f"{path}: {'damaged' if path.exists() else 'missing'}")
             files[name] = read_tensors(path)
-        return progress, files
+        return state, files
+
+    def state(self, step: int) -> TrainingState:
+        """The counters of one checkpoint; RunError if they are missing or damaged."""
+        return self._read_state(step)[0]
+
+    def _read_state(self, step: int) -> tuple[TrainingState, dict[str, str]]:
+        """The counters of a checkpoint, and the hash of each of its tensor files."""
+        path = self.path(step) / "state.json"
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if content.pop("checksum") != checksum(content):
+                raise ValueError("its checksum does not match")
+            digests = content.pop("files")
+            content["best"] = [(float(score), int(step)) for score, step in content["best"]]
+            return TrainingState(**content), digests
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{path}: damaged ({error})") from None
 
     def clear_unfinished(self) -> None:
-        """Remove what a killed process was writing; a replaced checkpoint that was set aside comes back."""
+        """Remove the temporary folders of a killed process, and put a checkpoint back that it was replacing."""
         if not self.folder.is_dir():
             return
-        make_folder(self.folder)  # refuses a link, behind which nothing may be removed
+        make_folder(self.folder)  # refuses a symbolic link: nothing behind it may be removed
         for path in self.folder.glob(".*.old"):
-            home = self.folder / path.name.removeprefix(".").removesuffix(".old")
-            if home.exists():
+            final = self.folder / path.name.removeprefix(".").removesuffix(".old")
+            if final.exists():
                 remove_folder(path)
             else:
-                path.rename(home)
+                path.rename(final)
         for path in self.folder.glob(".*.part"):
             remove_folder(path)

@@ -63,7 +63,7 @@ class TrainConfig:
     tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")
 
     @property
-    def start(self) -> StartFromConfig | None:
+    def pretrained(self) -> StartFromConfig | None:
         """The run this one starts from; None: there is none."""
         if isinstance(self.start_from, str):
             return StartFromConfig(self.start_from) if self.start_from else None

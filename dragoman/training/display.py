@@ -1,4 +1,4 @@
-"""What a person sees while a model trains: a bar on a terminal, plain lines elsewhere."""
+"""Progress and messages of a training run: a progress bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def duration(seconds: float) -> str:
 
 
 class Display:
-    """Progress to standard error; `quiet` keeps everything but warnings back."""
+    """Writes progress to standard error; `quiet` shows warnings only."""
 
     def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
         self.stream = stream or sys.stderr
         self.quiet = quiet
-        self.lively = not quiet and self.stream.isatty()
+        self.interactive = not quiet and self.stream.isatty()
         self._bar: Any = None
         self._task: Any = None
-        self._doing = ""
-        self._open = False  # whether a line of a preparation waits for its end
-        self._noted = 0.0
+        self._activity = ""
+        self._line_open = False  # whether the cursor stands at the end of a preparation's line
+        self._updated = 0.0
 
     def __enter__(self) -> Display:
         return self
@@ -37,21 +37,21 @@ class Display:
         self.close()
 
     def close(self) -> None:
-        """End the bar or the line of a preparation, leaving its last state on the screen."""
+        """End the progress bar or the line of a preparation; its last state stays on the screen."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-        if self._open:
+        if self._line_open:
             print(file=self.stream, flush=True)
-            self._open = False
+            self._line_open = False
 
     def info(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line unless quiet."""
         if not self.quiet:
             self._print(line)
 
     def warning(self, line: str) -> None:
-        """A line that is shown even when quiet."""
+        """Print a warning, even when quiet."""
         self._print(f"warning: {line}")
 
     def _print(self, line: str) -> None:
@@ -61,25 +61,25 @@ class Display:
             self.close()
             print(line, file=self.stream, flush=True)
 
-    def preparing(self, what: str, count: int) -> None:
-        """Long preparation: how many things were handled so far."""
+    def preparing(self, activity: str, count: int) -> None:
+        """Show a preparation and how many items it has handled; at most 5 times a second (a file: every 10 s)."""
         now = time.monotonic()
-        if self.quiet or (what == self._doing and now - self._noted < (0.2 if self.lively else 10)):
+        if self.quiet or (activity == self._activity and now - self._updated < (0.2 if self.interactive else 10)):
             return
-        line = f"{what}: {count:,} so far" if count else f"{what} …"
-        if self.lively:
-            if what != self._doing:
+        line = f"{activity}: {count:,} so far" if count else f"{activity} …"
+        if self.interactive:
+            if activity != self._activity:
                 self.close()
             print(f"\r{line}", end="", file=self.stream, flush=True)
-            self._open = True
+            self._line_open = True
         else:
             print(line, file=self.stream, flush=True)
-        self._doing, self._noted = what, now
+        self._activity, self._updated = activity, now
 
     def start(self, step: int, steps: int) -> None:
-        """Training starts or goes on."""
+        """Start the progress bar at a step."""
         self.close()
-        if self.lively:
+        if self.interactive:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
@@ -94,13 +94,13 @@ class Display:
             self._bar.start()
 
     def advance(self, step: int) -> None:
-        """A step is done."""
+        """Move the progress bar to a step."""
         if self._bar is not None:
             self._bar.update(self._task, completed=step)
 
-    def show_step(self, step: int, steps: int, loss: float, rate: float, speed: float, left: float) -> None:
-        """Where training stands, at every logged step."""
-        text = f"loss {loss:.3f}  rate {rate:.2e}  {speed:,.0f} tokens/s  {duration(left)} left"
+    def show_step(self, step: int, steps: int, loss: float, rate: float, speed: float, remaining: float) -> None:
+        """Show loss, learning rate, tokens per second and remaining seconds."""
+        text = f"loss {loss:.3f}  rate {rate:.2e}  {speed:,.0f} tokens/s  {duration(remaining)} left"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, state=text)
         elif not self.quiet:

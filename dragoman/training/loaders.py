@@ -1,8 +1,8 @@
-"""Where the batches of a step come from: rows of a store, or running text that is read on and on.
+"""Batch loaders: batches of examples, or segments of running text for truncated back-propagation through time (BPTT).
 
-The batches of an epoch are things in an order that follows from (seed, epoch), so a run needs to remember no more than
-the number of the next one; what a model carries over from segment to segment is the exception, and kept beside the
-weights.
+The batches of an epoch have an order that follows from (seed, epoch), so a checkpoint stores only the number of the
+next batch. The exception is the hidden state that a language model carries from segment to segment; a checkpoint
+stores it as tensors.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ from dragoman.training.distributed import ProcessGroup
 
 
 class BatchLoader(Protocol):
-    """What a trainer asks for its batches."""
+    """What the trainer needs of a batch loader; a key is whatever `epoch` lists."""
 
     plan: Any
 
     def epoch(self, epoch: int) -> Any:
-        """All that is read in an epoch, by number."""
+        """The keys of all batches of an epoch, in order."""
 
-    def num_tokens(self, chosen: Any) -> int:
-        """How many terms of the loss one of these has."""
+    def num_tokens(self, key: Any) -> int:
+        """The number of loss terms of a batch."""
 
-    def load(self, chosen: Any) -> Any:
-        """One of these as a batch."""
+    def load(self, key: Any) -> Any:
+        """The batch of a key."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a checkpoint must keep; every process asks at the same time."""
+        """Tensors for the checkpoint; all processes must call this together."""
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Give back what `carried` told."""
+        """Restore what `state_dict` returned."""
 
 
 class ExampleLoader:
-    """Rows of like lengths in batches; nothing goes on from one to the next."""
+    """Batches of examples of similar lengths; it has no state."""
 
     def __init__(self, corpus: Corpus, config: TrainConfig) -> None:
         self.store = corpus.train
         self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed, collator=corpus.collator)
 
     def epoch(self, epoch: int) -> Any:
-        """The rows of each batch."""
+        """The row numbers of each batch."""
         return self.plan.epoch(epoch)
 
-    def num_tokens(self, chosen: Any) -> int:
-        """Real target tokens, labels, numbers or tags."""
-        return self.plan.tokens(chosen)
+    def num_tokens(self, key: Any) -> int:
+        """Target tokens, labels, numbers or tags without padding."""
+        return self.plan.tokens(key)
 
-    def load(self, chosen: Any) -> Batch:
-        """Padded to the plan's grid."""
-        return read_batch(self.store, chosen, self.plan)
+    def load(self, key: Any) -> Batch:
+        """The rows, padded to one of the plan's batch shapes."""
+        return read_batch(self.store, key, self.plan)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Nothing."""
+        """No tensors."""
         return {}
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Nothing."""
+        """Nothing to restore."""
 
 
 def check_lanes(corpus: Corpus, lanes: int, config: TrainConfig) -> None:
-    """Refuse more lanes than there are tokens to learn from."""
+    """Refuse more lanes (parallel streams of running text) than there are training tokens."""
     count = corpus.report["train"]["target_tokens"]
     if count < lanes:
         raise DataError(
@@ -82,9 +82,10 @@ def check_lanes(corpus: Corpus, lanes: int, config: TrainConfig) -> None:
 
 
 class BpttLoader:
-    """Segments of running text. The batches of one step are groups of lanes, each with what it carries over.
+    """Segments of running text, with the hidden state that the model carries from segment to segment.
 
-    So a step reads the same text whether one process accumulates its groups or several share them.
+    Each batch of a step reads its own group of lanes. So a step reads the same text whether one process accumulates
+    several groups or several processes share them.
     """
 
     def __init__(self, corpus: Corpus, model: Any, segment: int, config: TrainConfig, processes: ProcessGroup) -> None:
@@ -92,45 +93,47 @@ class BpttLoader:
         self.groups, self.processes = config.accumulate * processes.world_size, processes
         check_lanes(corpus, self.lanes * self.groups, config)
         self.plan = BpttPlan(TokenStream(corpus.train.target), self.lanes * self.groups, segment, config.seed)
-        self.memory = [model.empty_carry(self.lanes) for _ in range(self.groups)]
+        self.carried = [model.empty_carry(self.lanes) for _ in range(self.groups)]
 
     def epoch(self, epoch: int) -> Sequence[tuple[int, int, int]]:
-        """(epoch, number of the segment, group)."""
+        """(epoch, segment number, group) of each batch."""
         return [(epoch, number, group) for number in range(len(self.plan)) for group in range(self.groups)]
 
     def _lanes(self, group: int) -> slice:
         return slice(group * self.lanes, (group + 1) * self.lanes)
 
-    def num_tokens(self, chosen: Any) -> int:
-        """Predictions."""
-        epoch, number, group = chosen
+    def num_tokens(self, key: Any) -> int:
+        """Predicted tokens."""
+        epoch, number, group = key
         return self.plan.tokens(epoch, number, self._lanes(group))
 
-    def load(self, chosen: Any) -> Segment:
-        """The next segment of a group."""
-        epoch, number, group = chosen
-        return self.plan.read(epoch, number, self._lanes(group))._replace(carried=self.memory[group])
+    def load(self, key: Any) -> Segment:
+        """The next segment of a group, with the state carried over from its last one."""
+        epoch, number, group = key
+        return self.plan.read(epoch, number, self._lanes(group))._replace(carried=self.carried[group])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What all groups carry over, of which each process knows its own."""
-        found = {}
-        for group, memory in enumerate(self.memory):
-            mine = group % self.processes.world_size == self.processes.rank
-            for name, part in carried_tensors(memory, f"group.{group}").items():
-                # The others add nothing, so the sum is exact.
-                found[name] = self.processes.all_reduce_sum_tensor(
-                    part.cpu() if mine else torch.zeros_like(part, device="cpu")
-                )
-        return found
+        """The carried state of all groups, each from the process that computes it."""
+        tensors = {}
+        for group, carried in enumerate(self.carried):
+            is_own = group % self.processes.world_size == self.processes.rank
+            for name, tensor in carried_tensors(carried, f"group.{group}").items():
+                # All other processes add zeros, so the sum is exact.
+                summand = tensor.cpu() if is_own else torch.zeros_like(tensor, device="cpu")
+                tensors[name] = self.processes.all_reduce_sum_tensor(summand)
+        return tensors
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Give back what `carried` told."""
-        for group, memory in enumerate(self.memory):
-            place = f"group.{group}"
-            wanted = carried_tensors(memory, place)
-            shapes = {name: part.shape for name, part in wanted.items()}
-            if shapes != {name: part.shape for name, part in tensors.items() if name in shapes}:
-                raise RunError(
-                    "the checkpoint carries over another number of lanes; go on with as many processes as before"
-                )
-            restore_carried(memory, tensors, place)
+        """Restore the carried state; RunError if the checkpoint has other groups or lanes."""
+        expected = {
+            name: tensor.shape
+            for group, carried in enumerate(self.carried)
+            for name, tensor in carried_tensors(carried, f"group.{group}").items()
+        }
+        if expected != {name: tensor.shape for name, tensor in tensors.items()}:
+            raise RunError(
+                "the checkpoint carries the state of another number of lanes; resume with the same train.batch_tokens "
+                "and the same train.accumulate × processes as before"
+            )
+        for group, carried in enumerate(self.carried):
+            restore_carried(carried, tensors, f"group.{group}")

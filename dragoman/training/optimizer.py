@@ -1,4 +1,4 @@
-"""AdamW, its learning-rate schedules and the averages of weights."""
+"""AdamW, learning-rate schedules, weight averaging, and loading weights into a model."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
 class OptimizerConfig:
     """AdamW (Loshchilov and Hutter 2019)."""
 
-    learning_rate: Positive = setting(1e-3, help="the highest rate of the schedule")
+    learning_rate: Positive = setting(1e-3, help="peak learning rate of the schedule")
     schedule: Literal["inverse-sqrt", "cosine", "constant"] = setting(
-        "inverse-sqrt", help="after the warm-up: ~1/√step, half a cosine down to zero, or level"
+        "inverse-sqrt", help="after the warm-up: proportional to 1/√step, half a cosine down to zero, or constant"
     )
-    warmup: Annotated[int, Range(0, None)] = setting(1000, help="steps over which the rate rises from zero")
-    beta1: Share = setting(0.9, help="memory of the mean of gradients")
-    beta2: Share = setting(0.98, help="memory of their squares")
-    epsilon: Positive = setting(1e-9, help="added to the root in the denominator")
-    weight_decay: Annotated[float, Range(0.0, None)] = setting(0.0, help="pull of matrices towards zero")
+    warmup: Annotated[int, Range(0, None)] = setting(
+        1000, help="steps over which the learning rate rises linearly from zero"
+    )
+    beta1: Share = setting(0.9, help="decay of the running mean of gradients")
+    beta2: Share = setting(0.98, help="decay of the running mean of squared gradients")
+    epsilon: Positive = setting(1e-9, help="added to the denominator for numerical stability")
+    weight_decay: Annotated[float, Range(0.0, None)] = setting(0.0, help="decoupled weight decay of matrices")
 
 
 def learning_rate_at(config: OptimizerConfig, step: int, steps: int) -> float:
-    """The learning rate of a step, counted from 1: a pure function, so nothing of it needs saving."""
+    """The learning rate of a step (counted from 1): a pure function of the step, so checkpoints need not hold it."""
     if step <= config.warmup:
         return config.learning_rate * step / config.warmup
     if config.schedule == "constant":
@@ -46,18 +48,19 @@ def learning_rate_at(config: OptimizerConfig, step: int, steps: int) -> float:
 def build_optimizer(
     config: OptimizerConfig, model: nn.Module, factors: Mapping[str, float] | None = None
 ) -> torch.optim.AdamW:
-    """AdamW over a model; vectors (biases, norms) are not decayed.
+    """AdamW over the trainable parameters; vectors (biases, norms) are not decayed.
 
-    `factors` of the learning rate by name; a group keeps its own, for whoever sets the rate of a step.
+    `factors` scale the learning rate by parameter name. Each parameter group stores its factor, which the training step
+    multiplies with the learning rate of the step.
     """
     groups: dict[tuple[bool, float], dict[str, Any]] = {}
-    for name, part in model.named_parameters():
-        if part.requires_grad:
-            factor, decayed = (factors or {}).get(name, 1.0), part.dim() >= 2
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            factor, decayed = (factors or {}).get(name, 1.0), parameter.dim() >= 2
             decay = config.weight_decay if decayed else 0.0
             group = {"params": [], "weight_decay": decay, "factor": factor}
-            groups.setdefault((not decayed, factor), group)["params"].append(part)
-    on_gpu = any(part.is_cuda for part in model.parameters())
+            groups.setdefault((not decayed, factor), group)["params"].append(parameter)
+    on_gpu = any(parameter.is_cuda for parameter in model.parameters())
     optimizer = torch.optim.AdamW(
         [groups[key] for key in sorted(groups)],
         lr=config.learning_rate,
@@ -66,85 +69,86 @@ def build_optimizer(
         fused=True,
         capturable=on_gpu,
     )
-    # Captured or plain, step by step as it suits: torch need not warn of the latter.
+    # CUDA-graph and plain steps alternate: torch must not warn of the plain ones.
     optimizer._warned_capturable_if_run_uncaptured = True
     return optimizer
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's state by parameter name."""
-    names = {id(part): name for name, part in model.named_parameters()}
+    """The state of the optimiser, keyed by parameter name."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
-        f"{names[id(part)]}.{key}": value
-        for part, state in optimizer.state.items()
+        f"{names[id(parameter)]}.{key}": value
+        for parameter, state in optimizer.state.items()
         for key, value in state.items()
         if isinstance(value, Tensor)
     }
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Give back what `optimizer_tensors` took."""
-    for name, part in model.named_parameters():
+    """Load what `optimizer_tensors` returned."""
+    for name, parameter in model.named_parameters():
         state = {key.rpartition(".")[2]: value for key, value in tensors.items() if key.rpartition(".")[0] == name}
         if state:
             # torch keeps the step count beside the fused kernel's other state, as float32 on the same device
-            optimizer.state[part] = {key: value.to(part.device).clone() for key, value in state.items()}
+            optimizer.state[parameter] = {key: value.to(parameter.device).clone() for key, value in state.items()}
 
 
 @dataclass(frozen=True)
 class NoAverageConfig:
-    """The weights as they are."""
+    """No averaging: validate and keep the current weights."""
 
     kind: ClassVar[str] = "none"
 
 
 @dataclass(frozen=True)
 class MovingAverageConfig:
-    """An exponential moving average of the weights, used for validation and kept in the run."""
+    """Validate and keep an exponential moving average of the weights."""
 
     kind: ClassVar[str] = "ema"
-    decay: Share = setting(0.999, help="memory of the average")
+    decay: Share = setting(0.999, help="decay of the moving average")
 
 
 @dataclass(frozen=True)
 class BestAverageConfig:
-    """The mean of the best few checkpoints."""
+    """Keep the mean of the weights of the best validations."""
 
     kind: ClassVar[str] = "best"
-    count: Annotated[int, Range(1, None)] = setting(5, help="how many checkpoints")
+    count: Annotated[int, Range(1, None)] = setting(5, help="number of validations whose weights are averaged")
 
 
 AverageConfig = NoAverageConfig | MovingAverageConfig | BestAverageConfig
 
 
 class MovingAverage:
-    """Keeps the exponential moving average of a model's weights."""
+    """The exponential moving average of a model's weights."""
 
     def __init__(self, config: MovingAverageConfig, model: nn.Module) -> None:
         self.decay = config.decay
-        self.parts = {name: part.detach().clone() for name, part in model.named_parameters()}
+        self.weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
-    def share(self, step: int) -> float:
-        """How far the average moves at a step; early on farther, to forget the start."""
+    def new_weight(self, step: int) -> float:
+        """The weight of the new parameters at a step; larger in early steps, to forget the initial weights."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
-    def update(self, model: nn.Module, share: Tensor | float) -> None:
-        """Move towards the weights after a step."""
-        parts, current = list(self.parts.values()), [part.detach() for _, part in model.named_parameters()]
-        if isinstance(share, Tensor):  # lerp over lists wants a plain number
-            way = torch._foreach_sub(current, parts)
-            torch._foreach_mul_(way, share)
-            torch._foreach_add_(parts, way)
+    def update(self, model: nn.Module, new_weight: Tensor | float) -> None:
+        """Move the average towards the model's weights: average += new_weight × (weights − average)."""
+        averages = list(self.weights.values())
+        current = [parameter.detach() for _, parameter in model.named_parameters()]
+        if isinstance(new_weight, Tensor):  # _foreach_lerp_ takes a Python number only
+            difference = torch._foreach_sub(current, averages)
+            torch._foreach_mul_(difference, new_weight)
+            torch._foreach_add_(averages, difference)
         else:
-            torch._foreach_lerp_(parts, current, share)
+            torch._foreach_lerp_(averages, current, new_weight)
 
 
-def mean_weights(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several sets of weights, summed in float64."""
+def mean_weights(models: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of the weights of several models, computed in float64."""
     return {
-        name: (torch.stack([weights[name].double() for weights in parts]).mean(0)).to(parts[0][name].dtype)
-        for name in parts[0]
+        name: (torch.stack([weights[name].double() for weights in models]).mean(0)).to(models[0][name].dtype)
+        for name in models[0]
     }
 
 
@@ -153,22 +157,22 @@ Restore = Callable[[], None]
 
 @torch.no_grad()
 def swap_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> Restore:
-    """Put other weights into a model; call the result to put the old ones back."""
-    before = {name: part.detach().clone() for name, part in model.named_parameters()}
+    """Load other weights into a model; call the result to restore the old ones."""
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     load_weights(model, weights)
     return lambda: load_weights(model, before)
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy named weights into a model; a RunError if they belong to another one."""
-    own = {name: tuple(part.shape) for name, part in model.named_parameters()}
-    given = {name: tuple(part.shape) for name, part in weights.items()}
+    """Copy named weights into a model; RunError if names or shapes differ."""
+    own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    given = {name: tuple(parameter.shape) for name, parameter in weights.items()}
     for name in sorted(own.keys() | given.keys()):
         if own.get(name) != given.get(name):
             raise RunError(
                 f"the weights do not fit the configuration: {name} has shape {given.get(name, 'none')}, "
                 f"expected {own.get(name, 'none')}"
             )
-    for name, part in model.named_parameters():
-        part.copy_(weights[name])
+    for name, parameter in model.named_parameters():
+        parameter.copy_(weights[name])

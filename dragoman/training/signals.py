@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask the loop to save and leave; they never tear a step apart."""
+"""Ctrl-C and SIGTERM: the training loop finishes its step, saves a checkpoint and exits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
-class Stopped(Exception):  # noqa: N818  (not an error: the run was asked to stop, and did)
-    """The run was saved and left because a signal asked for it."""
+class Stopped(Exception):  # noqa: N818  (no error: the user asked the run to stop)
+    """A signal stopped the run after a checkpoint was saved; `code` is the exit code."""
 
     def __init__(self, code: int, step: int) -> None:
         super().__init__(f"stopped at step {step}")
@@ -20,33 +20,34 @@ class Stopped(Exception):  # noqa: N818  (not an error: the run was asked to sto
 
 @contextmanager
 def exit_cleanly_on_sigterm(step: Callable[[], int]) -> Iterator[None]:
-    """Outside the loop there is nothing to save: SIGTERM leaves at once, but through every clean-up, as Ctrl-C does."""
+    """Outside the training loop, SIGTERM raises Stopped at once, so that every clean-up runs as after Ctrl-C."""
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(128 + number, step())
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: Any = signal.signal(signal.SIGTERM, leave)
+    before: Any = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     except BaseException as error:
         if getattr(error, "abrupt", False):
-            before = signal.SIG_IGN  # torchrun ends the others when one is lost: not before they have told the user
+            # When a process is lost, torchrun ends the others: not before this one has printed its error.
+            before = signal.SIG_IGN
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 class Signals:
-    """Remembers a signal as an exit code (130 Ctrl-C, 143 SIGTERM); a second Ctrl-C is obeyed at once."""
+    """Stores a signal as an exit code (130 Ctrl-C, 143 SIGTERM); a second Ctrl-C raises KeyboardInterrupt at once."""
 
     def __init__(self) -> None:
         self.code = 0
         self._before: dict[int, Any] = {}
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
+    def _store(self, number: int, frame: FrameType | None) -> None:
         if self.code and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.code = 128 + number
@@ -54,7 +55,7 @@ class Signals:
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._remember)
+                self._before[number] = signal.signal(number, self._store)
         return self
 
     def __exit__(

@@ -1,18 +1,18 @@
-"""One optimiser step: forward, backward, clipping, update and average.
+"""One optimiser step: forward, backward, gradient clipping, weight update and moving average.
 
-On a GPU small models spend most of a step waiting for Python to launch kernels. The batch plan has few shapes, so all
-that a step does is captured once a shape as a CUDA graph and replayed from then on: the same kernels on the same
-numbers, launched by the GPU itself. What changes from step to step (learning rate, token count, memory of the average)
-is read from tensors, and dropout from the generator that every step seeds, so captured and plain steps give the same
-weights.
+On a GPU, small models spend most of a step waiting for Python to launch kernels. A batch plan has few batch shapes, so
+a CUDA graph captures the whole step once per shape and is replayed afterwards. A graph launches the same kernels on
+the same numbers, so captured and plain steps give the same weights. The values that change from step to step (learning
+rate, loss scale, average weight) are read from tensors; dropout is read from the generator that every step seeds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -24,113 +24,114 @@ from dragoman.files import set_compiler_caches
 from dragoman.kernels.compile import CompiledBlocks
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.training.config import TrainConfig
-from dragoman.training.distributed import ProcessGroup
-from dragoman.training.objectives import LikelihoodConfig
+from dragoman.training.objectives import LikelihoodConfig, Objective
 from dragoman.training.optimizer import MovingAverage, learning_rate_at
+from dragoman.training.runtime import Runtime, use_bfloat16
 
-WORTH_CAPTURING = 200  # steps; in fewer the captures cost more than they save
-WORTH_KERNELS = 1e17  # operations: some minutes of a large GPU, of which compiled kernels save more than they take
-MOST_GRAPHS = 512  # shapes; each graph holds some memory of the driver
+MIN_STEPS_TO_CAPTURE = 200  # in shorter runs, capturing costs more than it saves
+MIN_OPERATIONS_TO_COMPILE = 1e17  # some minutes on a large GPU, of which compiled blocks save more than they cost
+MAX_GRAPHS = 512  # batch shapes; each graph holds driver memory
 
 
 def step_seed(seed: int, step: int, batch: int) -> int:
-    """The seed of one batch's dropout; the same wherever that batch is computed."""
+    """The dropout seed of one batch of a step; it does not depend on the process that computes the batch."""
     text = f"{seed}/{step}/{batch}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
 
 
-class Numbers:
-    """What a step is told: where there is a GPU as tensors on it, so that a captured step can read them."""
+@dataclass(frozen=True)
+class Learner:
+    """A model and everything that updates its weights."""
+
+    model: Any
+    optimizer: torch.optim.Optimizer
+    objective: Objective
+    average: MovingAverage | None = None
+
+
+class StepScalars:
+    """The scalars of a step; on a GPU they are tensors on it, so that a captured graph reads new values."""
 
     def __init__(self, device: torch.device) -> None:
-        self._told = torch.zeros(3, device=device) if device.type == "cuda" else None
+        self._tensor = torch.zeros(3, device=device) if device.type == "cuda" else None
 
-    def tell(self, rate: float, scale: float, share: float) -> None:
-        """Learning rate, factor of the loss, and how far the average moves."""
-        if self._told is None:
-            self.rate, self.scale, self.share = rate, scale, share
+    def set(self, learning_rate: float, loss_scale: float, average_weight: float) -> None:
+        """Set the scalars of the next step; `average_weight` is the weight of the new parameters in the average."""
+        if self._tensor is None:
+            self.learning_rate, self.loss_scale, self.average_weight = learning_rate, loss_scale, average_weight
         else:
-            self._told.copy_(torch.tensor([rate, scale, share]).pin_memory(), non_blocking=True)
-            self.rate, self.scale, self.share = self._told.unbind()  # type: ignore[assignment]
+            values = torch.tensor([learning_rate, loss_scale, average_weight])
+            self._tensor.copy_(values.pin_memory(), non_blocking=True)
+            self.learning_rate, self.loss_scale, self.average_weight = self._tensor.unbind()  # type: ignore[assignment]
 
 
-class Step:
-    """The plain way, which every machine can go."""
+class TrainingStep:
+    """A plain optimiser step, for every device."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        model: Any,
-        wrapped: Any,  # the model, or what shares its gradients between processes
-        objective: Any,
-        optimizer: torch.optim.Optimizer,
-        average: MovingAverage | None,
-        processes: ProcessGroup,
-        device: torch.device,
-        half: bool,
-        kernels: bool = False,
-    ) -> None:
-        self.config, self.model, self.wrapped, self.objective = config, model, wrapped, objective
-        self.optimizer, self.average, self.processes, self.device, self.half = (
-            optimizer,
-            average,
-            processes,
-            device,
-            half,
-        )
-        self.loss = torch.zeros((), dtype=torch.float64, device=device)  # summed until somebody takes it
-        self.norm = torch.zeros((), device=device)  # of the last gradient, before clipping
-        self.numbers = Numbers(device)
-        self.compiled_blocks = CompiledBlocks(model) if kernels else None
+    def __init__(self, config: TrainConfig, learner: Learner, runtime: Runtime, compile_blocks: bool = False) -> None:
+        self.config, self.learner, self.model = config, learner, learner.model
+        self.device, self.processes, self.display = runtime.device, runtime.processes, runtime.display
+        unused = bool(self.model.has_unused_parameters)
+        # In a job of several processes, DistributedDataParallel shares the gradients.
+        self.parallel_model: Any = self.processes.data_parallel(self.model, self.device, unused)
+        self.bfloat16 = use_bfloat16(config.precision, self.device)
+        self.loss = torch.zeros((), dtype=torch.float64, device=self.device)  # summed until the trainer resets it
+        self.gradient_norm = torch.zeros((), device=self.device)  # of the last step, before clipping
+        self.scalars = StepScalars(self.device)
+        self.compiled_blocks = CompiledBlocks(self.model) if compile_blocks else None
 
     def __call__(self, batches: Iterable[tuple[int, Batch]], last: int, step: int, count: int) -> None:
-        """Learn from batches and their places among all of this step; `count` tokens in all, the last at `last`."""
-        # DDP takes the mean over processes; we want the sum over all tokens of the step.
-        share = self.average.share(step) if self.average is not None else 0.0
-        self.numbers.tell(
-            learning_rate_at(self.config.optimizer, step, self.config.steps), self.processes.world_size / count, share
-        )
-        for place, batch in batches:
-            torch.manual_seed(step_seed(self.config.seed, step, place))
-            self.compute(batch, place == last)
+        """Train on this process's batches, each with its index among all batches of the step.
 
-    def compute(self, batch: Batch, last: bool) -> None:
-        """Learn from one batch, which lies in the memory of the host; after the last move the weights."""
-        self.learn(self.moved(batch), last)
+        `last` is the index of this process's last batch; `count` is the number of loss terms of all batches.
+        """
+        config, average = self.config, self.learner.average
+        self.scalars.set(
+            learning_rate=learning_rate_at(config.optimizer, step, config.steps),
+            loss_scale=self.processes.world_size / count,  # DDP averages gradients; we want the sum over all tokens
+            average_weight=average.new_weight(step) if average is not None else 0.0,
+        )
+        for index, batch in batches:
+            torch.manual_seed(step_seed(config.seed, step, index))
+            self.run_batch(batch, index == last)
+
+    def run_batch(self, batch: Batch, last: bool) -> None:
+        """Add the gradients of a batch in host memory; after the last one update the weights."""
+        self.forward_backward(self.to_device(batch), last)
         if last:
             self.update()
 
-    def moved(self, batch: Batch) -> Batch:
-        """The batch where the model is."""
+    def to_device(self, batch: Batch) -> Batch:
+        """The batch on the model's device."""
         return batch.pin().to(self.device) if self.device.type == "cuda" else batch
 
-    def learn(self, batch: Batch, last: bool = True) -> None:
-        """Forward and backward; gradients add up, and with the last batch go to the other processes."""
-        with nullcontext() if last or not self.processes.is_distributed else self.wrapped.no_sync():
-            batch = self.objective.prepare(self.model, batch)
+    def forward_backward(self, batch: Batch, last: bool = True) -> None:
+        """Accumulate the gradients of a batch; with the last batch DDP reduces them over the processes."""
+        with nullcontext() if last or not self.processes.is_distributed else self.parallel_model.no_sync():
+            batch = self.learner.objective.prepare(self.model, batch)
             with (
-                torch.autocast(self.device.type, torch.bfloat16, enabled=self.half),
+                torch.autocast(self.device.type, torch.bfloat16, enabled=self.bfloat16),
                 self.compiled_blocks.enabled() if self.compiled_blocks else nullcontext(),
             ):
                 loss = self._forward(batch)
-            torch.autograd.backward(loss * self.numbers.scale)
+            torch.autograd.backward(loss * self.scalars.loss_scale)
         self.loss += loss.detach()
 
     def update(self) -> None:
-        """Clip, move the weights and their average, and forget the gradients."""
-        parameters = [part for part in self.model.parameters() if part.grad is not None]
-        self.norm.copy_(nn.utils.clip_grad_norm_(parameters, self.config.clip or math.inf, foreach=True))
-        for group in self.optimizer.param_groups:
+        """Clip the gradients, update the weights and their average, and clear the gradients."""
+        parameters = [parameter for parameter in self.model.parameters() if parameter.grad is not None]
+        self.gradient_norm.copy_(nn.utils.clip_grad_norm_(parameters, self.config.clip or math.inf, foreach=True))
+        for group in self.learner.optimizer.param_groups:
             factor = group.get("factor", 1.0)
-            group["lr"] = self.numbers.rate if factor == 1.0 else self.numbers.rate * factor
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.average is not None:
-            self.average.update(self.model, self.numbers.share)
+            group["lr"] = self.scalars.learning_rate if factor == 1.0 else self.scalars.learning_rate * factor
+        self.learner.optimizer.step()
+        self.learner.optimizer.zero_grad(set_to_none=True)
+        if self.learner.average is not None:
+            self.learner.average.update(self.model, self.scalars.average_weight)
 
     def _forward(self, batch: Batch) -> Tensor:
         try:
-            total: Tensor = self.wrapped(batch).total
+            total: Tensor = self.parallel_model(batch).total
         except torch.OutOfMemoryError:
             shape = f"{batch.source.shape[0]} rows × {batch.source.shape[1]} and {batch.target.shape[1]} tokens"
             raise DragomanError(
@@ -140,109 +141,98 @@ class Step:
         return total
 
 
-class Captured(NamedTuple):
-    """A step as the GPU repeats it, and the tensors from which it reads its batch."""
+class StepGraph(NamedTuple):
+    """A captured training step, and the tensors from which it reads its batch."""
 
     graph: torch.cuda.CUDAGraph
     source: Tensor
     target: Tensor
 
 
-class CapturedStep(Step):
-    """Plain when a shape is first met, which also warms it up; captured the second time, then replayed."""
+class CudaGraphStep(TrainingStep):
+    """A step that is plain for a new batch shape (this also warms up), captured the second time, then replayed."""
 
-    def __init__(self, *arguments: Any, say: Callable[[str], None]) -> None:
-        super().__init__(*arguments)
-        self.say = say
-        self.graphs: dict[tuple[Any, ...], Captured | None] = {}
-        self.pool = torch.cuda.graph_pool_handle()  # one for all: they never run at the same time
+    def __init__(self, config: TrainConfig, learner: Learner, runtime: Runtime, compile_blocks: bool = False) -> None:
+        super().__init__(config, learner, runtime, compile_blocks)
+        self.graphs: dict[tuple[Any, ...], StepGraph | None] = {}
+        self.pool = torch.cuda.graph_pool_handle()  # shared: graphs never run at the same time
         self.capturing = True
         self.inputs = GraphInputs(self.model)  # the memory that the graphs read
 
-    def compute(self, batch: Batch, last: bool) -> None:
-        """Learn from one batch, which lies in the memory of the host."""
+    def run_batch(self, batch: Batch, last: bool) -> None:
+        """Replay the graph of the batch's shape, or capture it, or run the plain step."""
         if self.inputs.moved():
             self.graphs.clear()
             self.inputs = GraphInputs(self.model)
         shape = batch.graph_key
         captured = self.graphs.get(shape)
-        if captured is None and shape in self.graphs and self.capturing and len(self.graphs) <= MOST_GRAPHS:
+        if captured is None and shape in self.graphs and self.capturing and len(self.graphs) <= MAX_GRAPHS:
             captured = self.graphs[shape] = self._capture(batch)
         if captured is None:
             self.graphs[shape] = None
-            super().compute(batch, last)
+            super().run_batch(batch, last)
             return
         captured.source.copy_(batch.source.pin_memory(), non_blocking=True)
         captured.target.copy_(batch.target.pin_memory(), non_blocking=True)
         captured.graph.replay()
 
-    def _capture(self, batch: Batch) -> Captured | None:
-        source, target = (part.to(self.device) for part in (batch.source, batch.target))
+    def _capture(self, batch: Batch) -> StepGraph | None:
+        source, target = (tensor.to(self.device) for tensor in (batch.source, batch.target))
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
             graph.capture_begin(self.pool, capture_error_mode="thread_local")
             try:
-                self.learn(batch.with_buffers(source, target))
+                self.forward_backward(batch.with_buffers(source, target))
                 self.update()
             finally:
                 graph.capture_end()
         except (RuntimeError, torch.OutOfMemoryError) as error:
             self.capturing = False
-            self.optimizer.zero_grad(set_to_none=True)
-            first = str(error).split("\n", 1)[0]
-            self.say(f"train.compile: a step could not be captured ({first}); going on with plain steps")
+            self.learner.optimizer.zero_grad(set_to_none=True)
+            reason = str(error).split("\n", 1)[0]
+            self.display.info(f"train.compile: a step could not be captured ({reason}); continuing with plain steps")
             return None
-        return Captured(graph, source, target)
+        return StepGraph(graph, source, target)
 
 
-def obstacles(config: TrainConfig, model: Any, processes: ProcessGroup, device: torch.device) -> list[str]:
-    """Why steps cannot be captured, or need not be."""
-    found = []
-    if device.type != "cuda":
-        found.append("there is no GPU")
-    if processes.is_distributed:
-        found.append("several processes train together")
+def graph_blockers(config: TrainConfig, model: Any, runtime: Runtime) -> list[str]:
+    """The reasons why this run does not capture its steps as CUDA graphs."""
+    blockers = []
+    if runtime.device.type != "cuda":
+        blockers.append("there is no GPU")
+    if runtime.processes.is_distributed:
+        blockers.append("several processes train together")
     if config.accumulate > 1:
-        found.append(f"train.accumulate is {config.accumulate}")
+        blockers.append(f"train.accumulate is {config.accumulate}")
     if not isinstance(config.objective, LikelihoodConfig):
-        found.append(f'train.objective is "{config.objective.kind}"')
-    found.extend(model.graph_blockers)
-    # All steps count, not those that are left: a run that was stopped must go on in the way it began.
-    if config.compile == "auto" and config.steps < WORTH_CAPTURING:
-        found.append(f"train.steps is {config.steps}")
-    return found
+        blockers.append(f'train.objective is "{config.objective.kind}"')
+    blockers.extend(model.graph_blockers)
+    # All steps count, not the remaining ones: a resumed run must take the same steps as before.
+    if config.compile == "auto" and config.steps < MIN_STEPS_TO_CAPTURE:
+        blockers.append(f"train.steps is {config.steps}")
+    return blockers
 
 
-def worth_kernels(config: TrainConfig, model: nn.Module) -> bool:
-    """Whether a run is so long that compiling its kernels pays: by the operations of all its steps."""
-    parameters = sum(part.numel() for part in model.parameters())
-    return 6 * parameters * config.batch_tokens * config.accumulate * config.steps > WORTH_KERNELS
+def compiling_pays(config: TrainConfig, model: nn.Module) -> bool:
+    """Whether the run has so many operations (6 per parameter and token) that compiling its blocks saves time."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    operations = 6 * parameters * config.batch_tokens * config.accumulate * config.steps
+    return operations > MIN_OPERATIONS_TO_COMPILE
 
 
-def build_step(
-    config: TrainConfig,
-    model: Any,
-    wrapped: Any,
-    objective: Any,
-    optimizer: torch.optim.Optimizer,
-    average: MovingAverage | None,
-    processes: ProcessGroup,
-    device: torch.device,
-    half: bool,
-    say: Callable[[str], None],
-) -> Step:
-    """The fastest way that the configuration, the model and the machine allow; what stands in the way is told."""
-    on_gpu = device.type == "cuda"
-    kernels = config.compile == "kernels" or (config.compile == "auto" and on_gpu and worth_kernels(config, model))
-    if kernels:
+def build_step(config: TrainConfig, learner: Learner, runtime: Runtime) -> TrainingStep:
+    """The fastest step that configuration, model and device allow; the display says what prevents a faster one."""
+    on_gpu = runtime.device.type == "cuda"
+    automatic = config.compile == "auto" and on_gpu and compiling_pays(config, learner.model)
+    compile_blocks = config.compile == "kernels" or automatic
+    if compile_blocks:
         set_compiler_caches()
-    arguments = (config, model, wrapped, objective, optimizer, average, processes, device, half, kernels)
     if config.compile == "off":
-        return Step(*arguments)
-    reasons = obstacles(config, model, processes, device)
-    if not reasons:
-        return CapturedStep(*arguments, say=say)
+        return TrainingStep(config, learner, runtime, compile_blocks)
+    blockers = graph_blockers(config, learner.model, runtime)
+    if not blockers:
+        return CudaGraphStep(config, learner, runtime, compile_blocks)
     if on_gpu or config.compile == "graphs":
-        say(f"plain training steps, without CUDA graphs: {'; '.join(reasons)}")
-    return Step(*arguments)
+        runtime.display.info(f"plain training steps, without CUDA graphs: {'; '.join(blockers)}")
+    return TrainingStep(config, learner, runtime, compile_blocks)

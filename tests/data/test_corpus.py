@@ -31,7 +31,7 @@ from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.errors import DataError
-from dragoman.runs import unknown_token_report
+from dragoman.runs.data_report import unknown_token_report
 
 CHARACTERS = TokenizersConfig(source=CharactersConfig())
 SPACES = TokenizersConfig(source=WordsConfig(split="spaces"), target=WordsConfig(split="spaces"))
@@ -416,9 +416,9 @@ def test_shares_of_unknown_tokens_are_counted(tmp_path: Path) -> None:
     corpus = prepare_corpus(DataConfig(train=str(write(tmp_path / "a.tsv", pairs)), valid=str(valid)), rare)
     assert corpus.report["train"]["unknown"] == {"source": 0.5, "target": 0.0}
     assert corpus.report["valid"]["unknown"] == {"source": 0.0, "target": 0.5}
-    told = "50.0% of the source tokens to learn from, 0.0% of those to validate"
+    told = "50.0% of the training source tokens, 0.0% of those for validation"
     assert unknown_token_report(corpus.report) == (
-        f"unknown to the vocabulary: {told}; 0.0% of the target tokens to learn from, 50.0% of those to validate"
+        f"unknown to the vocabulary: {told}; 0.0% of the training target tokens, 50.0% of those for validation"
     )
     assert unknown_token_report({"train": {"pairs": 1}, "valid": {"pairs": 1}}) == ""  # as older stores
 

@@ -164,10 +164,10 @@ def test_what_is_carried_matters_for_going_on(folder: Path, tmp_path: Path) -> N
 
     lost = {key: torch.zeros_like(part) for key, part in read_tensors(place / "bptt_state.safetensors").items()}
     save_file(lost, place / "bptt_state.safetensors")
-    progress = json.loads((place / "progress.json").read_text())
+    progress = json.loads((place / "state.json").read_text())
     del progress["checksum"]
     progress["files"]["bptt_state.safetensors"] = digest(place / "bptt_state.safetensors")
-    (place / "progress.json").write_text(json.dumps(progress | {"checksum": checksum(progress)}))
+    (place / "state.json").write_text(json.dumps(progress | {"checksum": checksum(progress)}))
     with quiet_machine(folder / "cache"):
         train(config, tmp_path / "run", Display(quiet=True))
     file = "checkpoints/00000060/weights.safetensors"
@@ -382,7 +382,7 @@ REFUSED = [
     (["train", "lstm.toml", "search.beam=9", "--run", "x"], "search: has no meaning"),
     (["train", "lstm.toml", "train.metric=bleu", "--run", "x"], 'task = "language-model" has loss'),
     (["train", "lstm.toml", "tokenizer.target.kind=words", "--run", "x"], "tokenizer.target: found 'words'"),
-    (["train", "lstm.toml", "train.accumulate=2", "--run", "lstm"], "train.accumulate was 1, is 2"),
+    (["train", "lstm.toml", "train.accumulate=2", "--run", "lstm"], "a step was 1 batch"),
 ]  # fmt: skip
 
 

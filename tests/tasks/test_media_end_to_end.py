@@ -257,7 +257,7 @@ def test_metrics_of_captions_choose_weights(folder: Path, tmp_path: Path, metric
     said = call("train", folder / "captions.toml", *changes, f"data.cache={tmp_path / 'cache'}", "--run", run)
     assert said.code == 0, said.err
     assert f"best {metric} " in said.err + said.out
-    assert re.search(r"to validate; 48 features → vocabulary \d+\n", said.err)
+    assert re.search(r"for validation; 48 features → vocabulary \d+\n", said.err)
     assert re.search(r"reading \d+ files: 1 so far\n", said.err)
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     (validated,) = (row["valid"] for row in rows if "valid" in row)

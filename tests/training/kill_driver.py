@@ -191,18 +191,19 @@ def warm_up(content: dict[str, Any]) -> None:
     """Load whatever training loads late, so that every forked child has it; computes no gradient."""
     import torch
 
+    from dragoman import runs
     from dragoman.data.batch import batch_of
     from dragoman.scoring import score_text
     from dragoman.tasks import config
-    from dragoman.tasks import table as tasks
-    from dragoman.training import display, runs
+    from dragoman.tasks.translate import build_model
+    from dragoman.training import display
     from dragoman.training.optimizer import build_optimizer
 
     assert runs
     assert display
     torch.set_num_threads(1)
     built = config.build(content)
-    model = tasks.build_model(built, 12, 12)
+    model = build_model(built, 12, 12)
     with torch.no_grad():
         model(batch_of([[4, 5]], [[5, 4]]))
     for part in model.parameters():

@@ -48,8 +48,8 @@ def test_the_newest_few_are_kept(tmp_path: Path) -> None:
 
 def test_a_step_may_be_saved_again(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 3)
-    checkpoints.save(TrainingState(step=3, validated=3), FILES)
-    assert checkpoints.load(3)[0].validated == 3
+    checkpoints.save(TrainingState(step=3, validated_step=3), FILES)
+    assert checkpoints.load(3)[0].validated_step == 3
     assert leftovers(tmp_path) == []
 
 
@@ -70,14 +70,14 @@ NOT_PROGRESS = ["", "5", "null", "[]", "{}", '"text"', '{"checksum": 1}', '{"fil
 
 
 @pytest.mark.parametrize("content", NOT_PROGRESS)
-def test_damaged_progress_is_noticed(content: str, tmp_path: Path) -> None:
+def test_a_damaged_state_is_noticed(content: str, tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 3)
-    (checkpoints.path(3) / "progress.json").write_text(content)
-    with pytest.raises(RunError, match=r"progress\.json: damaged"):
+    (checkpoints.path(3) / "state.json").write_text(content)
+    with pytest.raises(RunError, match=r"state\.json: damaged"):
         checkpoints.load(3)
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "progress.json"])
+@pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "state.json"])
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_flipped_bit_or_a_cut_is_noticed_or_harmless(
@@ -98,7 +98,7 @@ def test_a_flipped_bit_or_a_cut_is_noticed_or_harmless(
     except RunError as error:
         assert name in str(error)  # noqa: PT017
         return
-    assert name == "progress.json", "only white space may change unnoticed"
+    assert name == "state.json", "only white space may change unnoticed"
     assert after == progress
     assert all(torch.equal(files[file][key], again[file][key]) for file in files for key in files[file])
 
@@ -154,8 +154,8 @@ def delete(folder: Path) -> None:
 
 
 def damage_progress(folder: Path) -> None:
-    content = json.loads((folder / "progress.json").read_text())
-    (folder / "progress.json").write_text(json.dumps(content | {"step": 12}))
+    content = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps(content | {"step": 12}))
 
 
 def empty(folder: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     assert len(warnings) == 1
     assert "00000009" in warnings[0]
     assert "falling back to the checkpoint before" in warnings[0]
-    assert "going on from step 6" in said.getvalue()
+    assert "resuming from step 6" in said.getvalue()
     assert result(run) == expected
 
 
@@ -217,7 +217,7 @@ def test_weights_that_a_kept_checkpoint_counts_among_the_best_are_kept(
     expected = result(run)
     newest = run / "checkpoints" / "00000009"
     needed = {
-        step for path in newest.parent.iterdir() for _, step in json.loads((path / "progress.json").read_text())["best"]
+        step for path in newest.parent.iterdir() for _, step in json.loads((path / "state.json").read_text())["best"]
     }
     assert {int(path.stem) for path in (run / "best").iterdir()} == needed
     flip(newest)

@@ -150,6 +150,36 @@ def test_rows_beyond_the_position_table_on_one_process_alone(tmp_path: Path) -> 
         torch.testing.assert_close(value, right[key], rtol=1e-4, atol=1e-6)
 
 
+def test_a_run_resumes_with_as_many_batches_in_a_step_as_before(tmp_path: Path) -> None:
+    """Two processes with the train.accumulate of one would silently double every step."""
+    content = table(write_pairs(tmp_path / "pairs.tsv"))
+    content["train"] |= {"steps": 6, "accumulate": 2, "validate_every": 6, "decode": 0}
+    train(dragoman.tasks.config.build(content), tmp_path / "run")
+    content["train"]["steps"] = 9
+    job = torchrun(write_config(tmp_path / "two.toml", content), tmp_path / "run")
+    said = job.communicate(timeout=120)[1]
+    assert job.returncode != 0
+    assert ours(said) == [
+        f"dragoman: {tmp_path / 'run'}: a step was 2 batches (train.accumulate 2 × 1 process), but would be 4 "
+        "(train.accumulate 2 × 2 processes); set train.accumulate=1 or start 1 process"
+    ]
+    assert max(Checkpoints(tmp_path / "run").steps()) == 6
+    content["train"]["accumulate"] = 1
+    job = torchrun(write_config(tmp_path / "two.toml", content), tmp_path / "run")
+    said = job.communicate(timeout=120)[1]
+    assert (job.returncode, ours(said)) == (0, [])
+    content["train"]["accumulate"] = 2
+    train(dragoman.tasks.config.build(content), tmp_path / "one")
+    assert [row.get("tokens") for row in result(tmp_path / "run")["metrics"] if row["step"] == 9] == [
+        row.get("tokens") for row in result(tmp_path / "one")["metrics"] if row["step"] == 9
+    ]
+    left, right = (
+        read_tensors(tmp_path / name / "checkpoints/00000009/weights.safetensors") for name in ("run", "one")
+    )
+    for key, value in left.items():
+        torch.testing.assert_close(value, right[key], rtol=1e-4, atol=1e-6)
+
+
 def test_a_user_mistake_is_told_once(folder: Path) -> None:
     (folder / "bad.tsv").write_text("a\tb\nc\n", encoding="utf-8")
     config = write_config(folder / "bad.toml", table(folder / "bad.tsv"))

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.runs import train
 from dragoman.training.display import Display
-from dragoman.training.divergence import Divergence
+from dragoman.training.divergence import DivergenceDetector
 from dragoman.training.signals import Stopped
 from dragoman.training.trainer import Trainer
 from tests.training.conftest import Configure
@@ -44,7 +44,7 @@ def test_a_run_that_goes_on_knows_where_it_began(
 
     def stopping(self: Trainer) -> None:
         step(self)
-        if self.progress.step == 4:
+        if self.state.step == 4:
             self._save()
             raise Stopped(15, 4)
 
@@ -71,8 +71,8 @@ def test_a_run_that_goes_on_knows_where_it_began(
     ],
 )
 def test_what_is_far_above_the_first_loss(losses: list[float], warns: bool) -> None:
-    divergence = Divergence()
+    divergence = DivergenceDetector()
     for step, loss in enumerate(losses, 1):
-        divergence.logged(step, loss)
+        divergence.add(step, loss)
     assert (divergence.warning(1.0) is not None) == warns
     assert divergence.warning(1.0) is None, "once"

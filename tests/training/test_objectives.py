@@ -20,7 +20,7 @@ from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.runs import Run, train
 from dragoman.scoring.registry import segment_cost_metrics
 from dragoman.training.display import Display
-from dragoman.training.objectives import MinimumRisk, MinimumRiskConfig, draw_tokens
+from dragoman.training.objectives import MinimumRisk, MinimumRiskConfig, sample_tokens
 from tests.training.conftest import Configure
 from tests.training.kill_driver import sha256
 
@@ -170,4 +170,4 @@ def test_a_run_trains_on_risk_and_resumes_exactly(configure: Configure, tmp_path
 def test_a_draw_at_the_limit_is_possible_however_unlikely() -> None:
     scores = torch.full((3, 7), -torch.inf)
     scores[:, EOS] = -500.0
-    assert draw_tokens(scores, torch.arange(3), 9).tolist() == [EOS] * 3
+    assert sample_tokens(scores, torch.arange(3), 9).tolist() == [EOS] * 3

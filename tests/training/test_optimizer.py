@@ -168,12 +168,12 @@ def test_the_moving_average_follows_its_formula() -> None:
         with torch.no_grad():
             for part in model.parameters():
                 part.add_(torch.randn_like(part))
-        average.update(model, average.share(step))
+        average.update(model, average.new_weight(step))
         decay = min(0.5, (1 + step) / (10 + step))
         for name, part in weights(model).items():
             expected[name] = decay * expected[name] + (1 - decay) * part.double()
     assert (1 + 1) / (10 + 1) < 0.5 < (1 + 19) / (10 + 19), "both branches of the decay were used"
-    for name, part in average.parts.items():
+    for name, part in average.weights.items():
         torch.testing.assert_close(part.double(), expected[name], rtol=1e-5, atol=1e-6)
 
 

@@ -22,6 +22,7 @@ from dragoman.errors import DataError
 from dragoman.runs import Run, resume_config, train
 from dragoman.tasks import config
 from dragoman.training import trainer as loop
+from dragoman.training.best_weights import BestWeights
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
 from dragoman.training.signals import Signals, Stopped
@@ -84,7 +85,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     assert Checkpoints(tmp_path / "run").steps()[-1] == step
     said = io.StringIO()
     train(resume_config(tmp_path / "run"), tmp_path / "run", Display(said))
-    assert f"going on from step {step}\n" in said.getvalue()
+    assert f"resuming from step {step}\n" in said.getvalue()
     assert result(tmp_path / "run") == straight()
     assert leftovers(tmp_path) == []
 
@@ -129,7 +130,7 @@ def test_an_interruption_changes_no_bit(
     # Beside a checkpoint, at a validation, in it, in what is written after it, and at the end.
     interrupt_during(monkeypatch, loop.Trainer, "_step", {1, 2, 9, 20, 39, 40})
     interrupt_during(monkeypatch, Seq2SeqValidator, "measure", {1, 2, 7})
-    interrupt_during(monkeypatch, loop.Trainer, "_keep_best", {2})
+    interrupt_during(monkeypatch, BestWeights, "keep", {2})
     interrupt_during(monkeypatch, loop.Trainer, "_save", {3, 12})
     stops = []
     while True:
@@ -293,5 +294,5 @@ def test_the_run_folder_tells_how_far_it_came(configure: Configure, tmp_path: Pa
     progress = train(configure("train.steps=7"), tmp_path / "run")
     assert progress.step == 7
     assert 0 < progress.seconds < time.monotonic() - started
-    content = json.loads((tmp_path / "run" / "checkpoints" / "00000007" / "progress.json").read_text())
-    assert (content["step"], content["validated"], content["tokens"]) == (7, 7, progress.tokens)
+    content = json.loads((tmp_path / "run" / "checkpoints" / "00000007" / "state.json").read_text())
+    assert (content["step"], content["validated_step"], content["tokens"]) == (7, 7, progress.tokens)

@@ -18,12 +18,12 @@ from dragoman.decoding.config import SearchConfig
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.runs import Run, train
 from dragoman.tasks.config import Config
+from dragoman.tasks.table import task_of
 from dragoman.tasks.translate import build_model
 from dragoman.training import step as stepping
 from dragoman.training.checkpoints import Checkpoints, read_tensors
-from dragoman.training.display import Display
-from dragoman.training.distributed import ProcessGroup
 from dragoman.training.optimizer import learning_rate_at, mean_weights
+from dragoman.training.runtime import Runtime
 from dragoman.training.step import step_seed
 from dragoman.training.trainer import Trainer
 from dragoman.training.validation.result import ValidationResult
@@ -41,8 +41,10 @@ def trainer(config: Config, run: Path) -> Trainer:
     corpus = prepare_corpus(config.data, config.tokenizer)
     torch.manual_seed(config.train.seed)
     model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer))
-    device = torch.device("cpu")
-    return Trainer(config.train, config.search, model, corpus, run, device, ProcessGroup(), Display(quiet=True))
+    task, runtime = task_of(config), Runtime(torch.device("cpu"))
+    loader = task.loader(config, corpus, model, runtime.processes)
+    validator = task.validator(config, corpus, runtime.device)
+    return Trainer(config.train, model, corpus, loader, validator, run, runtime)
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> None:
@@ -60,7 +62,7 @@ def weights_after_steps(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, 
 
     def watched(self: Trainer) -> None:
         step(self)
-        seen[self.progress.step] = {name: part.detach().clone() for name, part in self.model.named_parameters()}
+        seen[self.state.step] = {name: part.detach().clone() for name, part in self.model.named_parameters()}
 
     monkeypatch.setattr(Trainer, "_step", watched)
     return seen
@@ -118,8 +120,9 @@ def test_a_step_is_the_mean_over_all_tokens_of_its_batches(configure: Configure,
         "model.encoder.dropout=0.0", "model.decoder.dropout=0.0",
     )  # fmt: skip
     training = trainer(config, tmp_path / "run")
-    plan = training.plan.epoch(0)
-    pieces = [read_batch(training.corpus.train, plan[place]) for place in (0, 1)]
+    plan = training.loader.plan.epoch(0)
+    corpus = prepare_corpus(config.data, config.tokenizer)
+    pieces = [read_batch(corpus.train, plan[index]) for index in (0, 1)]
     rows = [
         [token for token in row if token != PAD][:-1]
         for side in ("source", "target")
@@ -127,7 +130,7 @@ def test_a_step_is_the_mean_over_all_tokens_of_its_batches(configure: Configure,
         for row in getattr(piece, side).tolist()
     ]
     whole = batch_of(rows[: len(rows) // 2], rows[len(rows) // 2 :])
-    model = build_model(config, len(training.corpus.source_tokenizer), len(training.corpus.target_tokenizer))
+    model = build_model(config, len(corpus.source_tokenizer), len(corpus.target_tokenizer))
     model.load_state_dict(training.model.state_dict())
     loss = model.train()(whole)
     (loss.total / loss.count).backward()
@@ -135,9 +138,9 @@ def test_a_step_is_the_mean_over_all_tokens_of_its_batches(configure: Configure,
         sum(float(part.grad.double().square().sum()) for part in model.parameters() if part.grad is not None)
     )
     training._step()
-    assert float(training.learn.norm) == pytest.approx(expected, rel=1e-4)
-    assert training.progress.tokens == int(loss.count)
-    assert float(training.learn.loss) == 0.0, "the first step is logged"
+    assert float(training.train_step.gradient_norm) == pytest.approx(expected, rel=1e-4)
+    assert training.state.tokens == int(loss.count)
+    assert float(training.train_step.loss) == 0.0, "the first step is logged"
     assert metrics(tmp_path / "run")[0]["loss"] == pytest.approx(float(loss.total.detach() / loss.count), rel=1e-5)
 
 
@@ -163,14 +166,14 @@ def test_gradients_are_shortened_to_the_limit(configure: Configure, tmp_path: Pa
     seen = []
     for clip in ("0.0", "1e-3"):
         training = trainer(configure(f"train.clip={clip}"), tmp_path / clip)
-        zero_grad = training.optimizer.zero_grad
+        zero_grad = training.learner.optimizer.zero_grad
 
         def watch(set_to_none: bool = True, training: Trainer = training, zero_grad: Any = zero_grad) -> None:
             parts = [part.grad for part in training.model.parameters() if part.grad is not None]
             seen.append(float(torch.stack([part.norm() for part in parts]).norm()))
             zero_grad(set_to_none)
 
-        training.optimizer.zero_grad = watch  # type: ignore[method-assign]
+        training.learner.optimizer.zero_grad = watch  # type: ignore[method-assign]
         training._step()
     assert seen[0] > 0.1
     assert seen[1] == pytest.approx(1e-3, rel=1e-2)
@@ -182,7 +185,7 @@ def test_gradients_are_shortened_to_the_limit(configure: Configure, tmp_path: Pa
 def test_validation_happens_on_time_and_at_the_last_step(configure: Configure, tmp_path: Path) -> None:
     progress = train(configure("train.steps=14", "train.validate_every=4"), tmp_path / "run")
     assert [row["step"] for row in metrics(tmp_path / "run") if "valid" in row] == [4, 8, 12, 14]
-    assert progress.validated == 14
+    assert progress.validated_step == 14
 
 
 def test_training_stops_when_patience_is_spent(
@@ -338,7 +341,7 @@ def test_fewer_steps_than_a_run_has_are_refused(configure: Configure, tmp_path: 
     run = tmp_path / "run"
     train(configure("train.steps=8"), run)
     before = {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
-    expected = r"already has 8 steps, more than train\.steps = 2 .*nothing was trained; go on with train\.steps above 8"
+    expected = r"already has 8 steps, more than train\.steps = 2 .*resume with train\.steps above 8"
     with pytest.raises(RunError, match=expected):
         train(configure("train.steps=2"), run)
     assert {path: path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()} == before
@@ -424,7 +427,7 @@ def test_weights_that_are_no_numbers_are_neither_validated_nor_saved(
 
     def spoilt(self: Trainer) -> None:
         step(self)
-        if self.progress.step == 10:
+        if self.state.step == 10:
             with torch.no_grad():
                 next(self.model.parameters())[5, 0] = math.nan
 
@@ -444,7 +447,7 @@ def test_memory_that_runs_out_says_what_to_lower(
     def full(batch: object) -> None:
         raise torch.OutOfMemoryError("no room")
 
-    training.learn.wrapped = full
+    training.train_step.parallel_model = full
     with pytest.raises(
         DragomanError, match=r"out of memory at a batch of \d+ rows × .* lower train\.batch_tokens \(now 128\)"
     ):
@@ -481,7 +484,7 @@ def test_tensorboard_writes_what_metrics_have(configure: Configure, tmp_path: Pa
     pytest.importorskip("tensorboard")
     training = trainer(configure("train.tensorboard=true", "train.steps=4"), tmp_path / "run")
     training.train()
-    training.board.close()
+    training.metrics_log._tensorboard.close()
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()

@@ -1,4 +1,4 @@
-"""Runs that start from other runs, freeze and rates, from the configuration to the weights (FIELD G7)."""
+"""Runs that start from other runs, freeze and rates, from the configuration to the weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman import runs
 from dragoman.config.settings import merge
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.errors import ConfigError, RunError
@@ -163,10 +162,10 @@ def test_weights_that_fit_and_mean_something_else_are_told(folder: Path, tmp_pat
     said = call("train", tmp_path / "c.toml", "--run", tmp_path / "same", "--quiet", "model.encoder.dropout=0.3")
     assert (said.code, said.err) == (0, "")
     heads = STACK["heads"]
-    wrong = f"otherwise: model.encoder.heads was {heads}, is {2 * heads}"
+    wrong = f"other settings: model.encoder.heads was {heads}, is {2 * heads}"
     said = call("train", tmp_path / "c.toml", "--run", tmp_path / "c", "--quiet", f"model.encoder.heads={2 * heads}")
     assert said.code == 0, said.err
-    assert said.err.strip() == f"warning: {folder / 'first'} learned what is taken from it {wrong}"
+    assert said.err.strip() == f"warning: {folder / 'first'} was trained with {wrong}"
     assert f"{wrong}\n" in call("check", tmp_path / "c.toml", f"model.encoder.heads={2 * heads}").out
     # Embeddings mean the same whatever reads them.
     tables = f'train.start_from={{ run = "{folder / "first"}", parts = ["embeddings"] }}'
@@ -180,7 +179,7 @@ def test_weights_that_fit_and_mean_something_else_are_told(folder: Path, tmp_pat
 def test_parts_under_other_names_are_compared(task: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = {"kind": "transformer", **STACK}
     language = build({"task": "language-model", "data": {"train": "a.txt"}, "model": {"stack": stack}})
-    monkeypatch.setattr(runs, "Run", lambda place: SimpleNamespace(config=language))
+    monkeypatch.setattr(pretrained, "Run", lambda place: SimpleNamespace(config=language))
     units = {"target": "characters", "source": "characters" if task == "translate" else "picture"}
     config = build(
         {
@@ -192,9 +191,9 @@ def test_parts_under_other_names_are_compared(task: str, name: str, monkeypatch:
         }
     )
     came = TransferReport((f"{name}.blocks.0.attention.query.weight",), (), (), (), 1)
-    warning = f"lm learned what is taken from it otherwise: model.{name}.heads was 2, is 4"
-    assert runs.learned_otherwise(config, came) == warning
-    assert runs.learned_otherwise(config, came._replace(loaded=(f"{name}.embedding.weight",))) == ""
+    warning = f"lm was trained with other settings: model.{name}.heads was 2, is 4"
+    assert pretrained.settings_mismatch(config, came) == warning
+    assert pretrained.settings_mismatch(config, came._replace(loaded=(f"{name}.embedding.weight",))) == ""
 
 
 def test_frozen_weights_stay_to_the_bit_and_resume_is_exact(folder: Path, tmp_path: Path) -> None:

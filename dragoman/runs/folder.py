@@ -1,0 +1,158 @@
+"""The run folder: configuration, tokenizers, data report, weights, checkpoints and metrics of one model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from dragoman.config import settings
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.load import load_tokenizer
+from dragoman.errors import RunError, nearest
+from dragoman.files import remove_folder
+from dragoman.tasks.base import Task
+from dragoman.tasks.config import Config, from_table, with_absolute_paths
+from dragoman.tasks.table import task_of
+from dragoman.training.checkpoints import Checkpoints, read_tensors
+from dragoman.training.optimizer import load_weights
+from dragoman.version import __version__
+
+RUN_FORMAT = 2  # raise it when settings, files or weights of older runs can no longer be read
+
+
+class Run:
+    """An existing run folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / "config.toml").is_file():
+            raise RunError(missing_run_message(self.folder))
+        check_format(self.folder)
+        self.config = from_table(settings.read_toml(self.folder / "config.toml"))
+
+    @property
+    def task(self) -> Task:
+        """The task that the model was trained for."""
+        return task_of(self.config)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The report of data preparation: counts, faults, fingerprint."""
+        try:
+            report: dict[str, Any] = json.loads((self.folder / "data.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{self.folder}/data.json: damaged ({error})") from None
+        missing = {"train", "valid", "length_ratio", "fingerprint"} - set(report if isinstance(report, dict) else ())
+        if missing:
+            raise RunError(f"{self.folder}/data.json: damaged (it lacks {', '.join(sorted(missing))})")
+        return report
+
+    def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
+        """Source and target tokenizer."""
+        folder = self.folder / "tokenizer"
+        return load_tokenizer(folder, "source"), load_tokenizer(folder, "target")
+
+    def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
+        """The trained model in evaluation mode."""
+        source, target = self.tokenizers()
+        model = self.task.model(self.config, source, target)
+        load_weights(model, read_tensors(weights or self.weights_path()))
+        return model.to(device).eval()
+
+    def weights_path(self) -> Path:
+        """The weights for prediction: the best validated ones, else those of the newest checkpoint."""
+        best = self.folder / "weights.safetensors"
+        if best.exists():
+            return best
+        steps = Checkpoints(self.folder).steps()
+        if not steps:
+            raise RunError(f"{self.folder}: not trained yet; start with: dragoman train {self.folder}")
+        if any((self.folder / "best").glob("*.safetensors")):  # validation chose others than the newest
+            raise RunError(
+                f"{best}: no such file, but the run was validated; write it again with: dragoman train {self.folder}"
+            )
+        return Checkpoints(self.folder).path(steps[-1]) / "weights.safetensors"
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return []
+        rows = []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:  # half a line: being written, or from a killed process
+                continue
+        return rows
+
+
+def missing_run_message(folder: Path) -> str:
+    """Why a path is no run folder, with the nearest name that exists."""
+    if not folder.exists():
+        parent = folder.parent
+        others = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
+        near = nearest(folder.name, others)
+        return f"{folder}: no such run folder." + (f" Did you mean '{parent / near}'?" if near else "")
+    if folder.is_file():
+        return f"{folder}: found a file, expected a run folder"
+    return f"{folder}: not a run folder (it has no config.toml)"
+
+
+def check_format(folder: Path) -> None:
+    """Refuse a run that another version wrote in another format."""
+    path = folder / "run.json"
+    version = ""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found, version = int(content["format"]), str(content["version"])
+    except FileNotFoundError:
+        found = 1  # had no run.json
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
+    if found < RUN_FORMAT:
+        raise RunError(
+            f"{folder}: an earlier version of Dragoman made this run (format {found}, expected {RUN_FORMAT}); "
+            "train it anew in a new folder"
+        )
+    if found > RUN_FORMAT:
+        raise RunError(
+            f"{folder}: Dragoman {version} made this run (format {found}), but this is Dragoman {__version__} "
+            f"(format {RUN_FORMAT}); upgrade Dragoman"
+        )
+
+
+def create_run(folder: Path, config: Config, corpus: Corpus) -> None:
+    """Create a run folder atomically: write a temporary folder, then rename it."""
+    temporary = folder.with_name(f".{folder.name}.part")
+    try:
+        remove_folder(temporary)  # a killed process may have left one
+        temporary.mkdir(parents=True)
+        (temporary / "tokenizer").mkdir()
+        corpus.source_tokenizer.save(temporary / "tokenizer", "source")
+        corpus.target_tokenizer.save(temporary / "tokenizer", "target")
+        (temporary / "data.json").write_text(json.dumps(corpus.report, indent=2), encoding="utf-8")
+        (temporary / "run.json").write_text(json.dumps({"format": RUN_FORMAT, "version": __version__}), "utf-8")
+        (temporary / "config.toml").write_text(settings.dump(with_absolute_paths(config)), encoding="utf-8")
+        temporary.rename(folder)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot make the run folder ({error.strerror})") from None
+    finally:
+        remove_folder(temporary)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is a run; False if a run can be created there, RunError if it holds something else."""
+    if not folder.exists():
+        return False
+    if (folder / "config.toml").is_file():
+        return True
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        return False
+    raise RunError(missing_run_message(folder) + "; name another with --run")

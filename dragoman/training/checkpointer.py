@@ -1,0 +1,73 @@
+"""Save everything that an exact resume needs, and restore it from the newest checkpoint that is intact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from dragoman.errors import RunError
+from dragoman.files import remove_folder
+from dragoman.training.checkpoints import Checkpoints, TrainingState
+from dragoman.training.loaders import BatchLoader
+from dragoman.training.optimizer import load_weights, optimizer_tensors, restore_optimizer
+from dragoman.training.runtime import Runtime
+from dragoman.training.step import Learner
+
+
+class Checkpointer:
+    """Moves weights, optimiser state, average and loader state between a learner and the checkpoints of its run."""
+
+    def __init__(self, learner: Learner, loader: BatchLoader, run: Path, runtime: Runtime) -> None:
+        self.learner, self.loader = learner, loader
+        self.processes, self.display = runtime.processes, runtime.display
+        self.checkpoints = Checkpoints(run)
+
+    def save(self, state: TrainingState) -> None:
+        """Write a checkpoint. Every process calls this; the main one writes."""
+        loader_state = self.loader.state_dict()
+        if not self.processes.is_main:
+            return
+        model = self.learner.model
+        files: dict[str, dict[str, Tensor]] = {
+            "weights.safetensors": dict(model.named_parameters()),
+            "optimizer.safetensors": optimizer_tensors(self.learner.optimizer, model),
+        }
+        if self.learner.average is not None:
+            files["average.safetensors"] = self.learner.average.weights
+        if loader_state:
+            files["bptt_state.safetensors"] = loader_state
+        self.checkpoints.save(state, files)
+
+    def restore(self) -> TrainingState:
+        """Load the newest intact checkpoint and delete damaged newer ones; without one, start at step 0."""
+        if self.processes.is_main:
+            self.checkpoints.clear_unfinished()
+        self.processes.barrier()
+        state, damaged = TrainingState(), list[Path]()
+        for step in reversed(self.checkpoints.steps()):
+            try:
+                state, files = self.checkpoints.load(step)
+            except RunError as error:
+                self.display.warning(f"{error}; falling back to the checkpoint before")
+                damaged.append(self.checkpoints.path(step))
+                continue
+            self._load(files)
+            break
+        else:
+            if damaged:
+                self.display.warning("no checkpoint can be read; starting from the first step")
+        self.processes.barrier()
+        if self.processes.is_main:
+            for folder in damaged:
+                remove_folder(folder)
+        return state
+
+    def _load(self, files: dict[str, dict[str, Tensor]]) -> None:
+        learner = self.learner
+        load_weights(learner.model, files["weights.safetensors"])
+        restore_optimizer(learner.optimizer, learner.model, files["optimizer.safetensors"])
+        if learner.average is not None:
+            for name, weight in learner.average.weights.items():
+                weight.copy_(files["average.safetensors"][name])
+        self.loader.load_state_dict(files.get("bptt_state.safetensors", {}))

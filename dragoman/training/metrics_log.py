@@ -1,0 +1,65 @@
+"""The metrics of a run: one JSON object a line in metrics.jsonl, and optionally TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import MissingExtraError
+from dragoman.files import append_text, make_folder, write_text
+from dragoman.training.checkpoints import TrainingState
+
+
+def tensorboard_writer() -> Any:
+    """TensorBoard's SummaryWriter class; MissingExtraError if TensorBoard is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtraError("train.tensorboard", "tensorboard", "tensorboard") from None
+    return SummaryWriter
+
+
+class MetricsLog:
+    """Appends the training and validation metrics of a run to metrics.jsonl."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self.path = run / "metrics.jsonl"
+        self._tensorboard: Any = None
+
+    def enable_tensorboard(self, step: int) -> None:
+        """Also write to TensorBoard; what it has of steps after `step` is discarded."""
+        self._tensorboard = tensorboard_writer()(str(make_folder(self.run / "tensorboard")), purge_step=step + 1)
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add one row. A row of a validation holds its scores under the key "valid"."""
+        append_text(self.path, json.dumps(row) + "\n")
+        if self._tensorboard is not None:
+            prefix = "valid" if "valid" in row else "train"
+            for name, value in row.get("valid", row).items():
+                if isinstance(value, int | float) and name not in ("step", "epoch"):
+                    self._tensorboard.add_scalar(f"{prefix}/{name}", value, row["step"])
+
+    def truncate(self, state: TrainingState) -> None:
+        """Remove the rows after a restored checkpoint: those steps will be trained again."""
+        if not self.path.exists():
+            return
+        rows = []
+        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:  # half a line, from a killed process
+                continue
+            if row["step"] <= (state.validated_step if "valid" in row else state.step):
+                rows.append(line + "\n")
+        write_text(self.path, "".join(rows))
+
+    def first_loss(self) -> float | None:
+        """The loss of step 1; None if the log does not hold it."""
+        try:
+            with self.path.open(encoding="utf-8") as file:
+                row = json.loads(file.readline())
+                return float(row["loss"]) if row["step"] == 1 else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
