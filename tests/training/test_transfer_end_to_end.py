@@ -15,7 +15,7 @@ from torch import Tensor
 from dragoman.config.settings import merge
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.errors import ConfigError, RunError
-from dragoman.runs import Run, train
+from dragoman.runs import Run, pretrained, train
 from dragoman.tasks.config import build
 from dragoman.training.checkpoints import read_tensors
 from dragoman.training.display import Display
