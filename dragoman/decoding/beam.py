@@ -24,7 +24,7 @@ from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.tracker import ConstraintTracker
 from dragoman.decoding.coverage import CoverageTracker
 from dragoman.decoding.diverse_beam import BeamGroups
-from dragoman.decoding.hypothesis import Hypothesis, Step, allowed
+from dragoman.decoding.hypothesis import Hypothesis, Step, suppress_tokens
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.decoding.trace import Trace
 from dragoman.kernels.topk import topk
@@ -155,7 +155,7 @@ class _BeamSearch:
         (rows, width), vocabulary = beam.totals.shape, log_probabilities.shape[1]
         length = int(beam.length) + 1
         at_limit = (beam.limits <= length).repeat_interleave(width)
-        token_scores = allowed(log_probabilities, at_limit).view(rows, width, vocabulary)
+        token_scores = suppress_tokens(log_probabilities, at_limit).view(rows, width, vocabulary)
         preferred = token_scores
         if self.options.no_repeat_ngram:
             preferred = block_repeated_ngrams(preferred, beam.tokens[:, :, : length - 1], self.options.no_repeat_ngram)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer, best_possible
 from dragoman.kernels.topk import topk
 
@@ -91,7 +91,7 @@ def top_next_tokens(log_probabilities: Tensor, width: int) -> NextTokens:
 
     The tensor is changed: tokens that are never output become −∞.
     """
-    log_probabilities[:, : len(NEVER_WRITTEN)] = NEG_INF
+    log_probabilities[:, : len(SUPPRESSED_TOKENS)] = NEG_INF
     scores, tokens = topk(log_probabilities, num_next_tokens(width, log_probabilities.shape[1]))
     return NextTokens(scores, tokens, log_probabilities[:, EOS : EOS + 1])
 

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.layers.ctc import collapse, ctc_log_probability
 from dragoman.models.contracts import CTCEmissions
 
 BLANK = PAD
-FORBIDDEN = tuple({*NEVER_WRITTEN, EOS} - {BLANK})  # symbols that no path may contain
+FORBIDDEN = tuple({*SUPPRESSED_TOKENS, EOS} - {BLANK})  # symbols that no path may contain
 
 LanguageModelScorer = Callable[[Sequence[tuple[int, ...]]], Tensor]  # texts → next-token log-probabilities (N, V)
 

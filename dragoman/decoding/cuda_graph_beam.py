@@ -37,7 +37,7 @@ from dragoman.decoding.cuda_graph_step import (
     pad_batch,
     round_up,
 )
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.kernels import topk
 from dragoman.models.contracts import map_tensors
@@ -101,7 +101,7 @@ class GraphBeamStep(GraphStep):
         from dragoman.kernels import beam_triton
 
         count = num_next_tokens(self.shape.width, logits.shape[1])
-        following = NextTokens(*beam_triton.best_next(logits, count, len(NEVER_WRITTEN), EOS))
+        following = NextTokens(*beam_triton.best_next(logits, count, len(SUPPRESSED_TOKENS), EOS))
         n_best, certain = self.key.n_best, self.key.certain
         beam_triton.update(self.beam, following, self.parents, self.tokens, n_best=n_best, certain=certain, end=EOS)
 

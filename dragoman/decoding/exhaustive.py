@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis, Step
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis, Step
 from dragoman.decoding.methods import Request
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import ConfigError
@@ -78,7 +78,7 @@ def exhaustive_search(
         log_probabilities = log_probabilities.double()
         if words is None:
             vocabulary = torch.arange(log_probabilities.shape[1], device=device)
-            words = vocabulary[~torch.isin(vocabulary, torch.tensor([*NEVER_WRITTEN, EOS], device=device))]
+            words = vocabulary[~torch.isin(vocabulary, torch.tensor([*SUPPRESSED_TOKENS, EOS], device=device))]
             check_size(len(words), limit)
         complete_scores = torch.cat([scores, log_probabilities[:, EOS, None]], 1)
         for row, row_scores in zip(tokens.tolist(), complete_scores.tolist(), strict=True):

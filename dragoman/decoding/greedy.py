@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS, SOS
-from dragoman.decoding.hypothesis import Hypothesis, Step, allowed
+from dragoman.decoding.hypothesis import Hypothesis, Step, suppress_tokens
 from dragoman.decoding.scorer import Scorer
 from dragoman.kernels.topk import argmax
 
@@ -49,7 +49,7 @@ def greedy_search(
         log_probabilities, state = step(tokens, state)
         length += 1
         at_limit = limits[sources] <= length if length >= first_limit else None
-        tokens = choose(allowed(log_probabilities, at_limit if stop_at == "eos" else None), sources, length)
+        tokens = choose(suppress_tokens(log_probabilities, at_limit if stop_at == "eos" else None), sources, length)
         chosen = log_probabilities.gather(1, tokens[:, None])[:, 0]
         for source, token, score in zip(sources.tolist(), tokens.tolist(), chosen.tolist(), strict=True):
             written[source].append(token)

@@ -1,4 +1,4 @@
-"""What every search shares: hypotheses, the state it needs, and tokens that are never output."""
+"""What all searches share: hypotheses, the state of a decoder, and tokens that are never output."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK
 
-NEVER_WRITTEN = (PAD, UNK, SOS)  # a model may give these probability, but they are no text
-assert sorted(NEVER_WRITTEN) == list(range(len(NEVER_WRITTEN)))  # the first columns: `allowed` cuts them as a block
+SUPPRESSED_TOKENS = (PAD, UNK, SOS)  # a model may give them probability, but they are no text
+assert sorted(SUPPRESSED_TOKENS) == list(range(len(SUPPRESSED_TOKENS)))  # the first columns: cut as one block
 
 
 class Hypothesis(NamedTuple):
@@ -19,34 +19,34 @@ class Hypothesis(NamedTuple):
     tokens: tuple[int, ...]
     token_scores: tuple[float, ...]  # log-probability of each token
     score: float  # their sum
-    normalised: float  # what hypotheses were ranked by
+    normalised: float  # the score that ranks it (`Scorer`)
 
 
-Self = TypeVar("Self", bound="Searchable")
+Self = TypeVar("Self", bound="SearchState")
 
 
-class Searchable(Protocol):
-    """What a search needs of a state; a model's State has it, and so may a bundle of several."""
+class SearchState(Protocol):
+    """A decoder's state as a search uses it: a model's `State`, or the states of several models."""
 
     def select(self: Self, rows: Tensor) -> Self:
-        """Keep some sources."""
+        """Keep, drop or repeat whole sources."""
 
     def reorder(self: Self, rows: Tensor) -> Self:
-        """Exchange hypotheses."""
+        """Reorder hypotheses within their source."""
 
     def expand(self: Self, hypotheses: int) -> Self:
-        """Copies of every source's one hypothesis."""
+        """Give every source this many copies of its one hypothesis."""
 
 
-# tokens (N,), state → log-probabilities (N, V), which a search may change, state
+# tokens (N,), state → log-probabilities (N, V), which the search may change in place, and the next state
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
 
 
-def allowed(log_probabilities: Tensor, last: Tensor | None) -> Tensor:
-    """Log-probabilities with what may not be written at −∞, in place; rows where `last` is True may only end."""
-    log_probabilities[:, : len(NEVER_WRITTEN)] = float("-inf")
-    if last is not None:
-        end = log_probabilities[:, EOS].clone()
-        log_probabilities.masked_fill_(last[:, None], float("-inf"))
-        log_probabilities[:, EOS] = end
+def suppress_tokens(log_probabilities: Tensor, at_limit: Tensor | None) -> Tensor:
+    """Set tokens that may not follow to −∞, in place: SUPPRESSED_TOKENS, and all but <eos> where `at_limit` (N,)."""
+    log_probabilities[:, : len(SUPPRESSED_TOKENS)] = float("-inf")
+    if at_limit is not None:
+        eos = log_probabilities[:, EOS].clone()
+        log_probabilities.masked_fill_(at_limit[:, None], float("-inf"))
+        log_probabilities[:, EOS] = eos
     return log_probabilities

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.hypothesis import NEVER_WRITTEN, Hypothesis
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.models.contracts import LengthBeam
 
@@ -21,7 +21,7 @@ def decode(beam: LengthBeam, limits: Tensor, config: SearchConfig, n_best: int) 
     """The best texts of every source over its candidate lengths, best first; the model keeps lengths within limits."""
     scorer = Scorer.from_config(config)
     log_probabilities = beam.log_probabilities.clone()
-    log_probabilities[..., [*NEVER_WRITTEN, EOS]] = NEG_INF
+    log_probabilities[..., [*SUPPRESSED_TOKENS, EOS]] = NEG_INF
     tensors = k_best(log_probabilities, beam.lengths, n_best)
     outputs = []
     for row in range(len(beam.lengths)):

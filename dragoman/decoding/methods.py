@@ -23,7 +23,7 @@ class Writer(Protocol):
         """Maximum number of target tokens; None: any number."""
 
     def start(self, batch: Batch) -> Any:
-        """The state after the sources and before the first target token, a `Searchable`."""
+        """The state after the sources and before the first target token, a `SearchState`."""
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """Read tokens (N,) or (N, P); give log-probabilities (N, V) of the next one."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.decoding.hypothesis import NEVER_WRITTEN
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import DataError
 from dragoman.models.contracts import State, join_tensors
 
@@ -46,7 +46,7 @@ class NGramLM:
             for history, tokens in counts.items()
         }
         uniform = torch.ones(vocabulary, dtype=torch.float64)
-        uniform[[token for token in NEVER_WRITTEN if token != EOS]] = 0.0
+        uniform[[token for token in SUPPRESSED_TOKENS if token != EOS]] = 0.0
         self.uniform = uniform / uniform.sum()
         self._cache: dict[Text, Tensor] = {}
 
@@ -111,7 +111,7 @@ class NeuralLM:
         self.cached = cached
         rows = [(cached[len(text)], text) for text in texts]
         out = torch.stack([known.log_probabilities[known.rows[text]] for known, text in rows]).double()
-        out[:, [token for token in NEVER_WRITTEN if token != EOS]] = float("-inf")
+        out[:, [token for token in SUPPRESSED_TOKENS if token != EOS]] = float("-inf")
         return out
 
     def _read(self, texts: list[Text], shorter: CachedTexts | None) -> CachedTexts:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
-from dragoman.decoding.hypothesis import Hypothesis, allowed
+from dragoman.decoding.hypothesis import Hypothesis, suppress_tokens
 from dragoman.decoding.methods import Request, Writer
 from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
@@ -157,7 +157,7 @@ class Speculative:
             log_probabilities = small.read([row[:length] for row, length in zip(whole, max_lengths, strict=True)])
             ends = [min(len(row), length) - 1 - small.length for row, length in zip(whole, max_lengths, strict=True)]
             after = log_probabilities[torch.arange(len(ends)), torch.tensor(ends)]
-            tokens = allowed(after.clone(), None).argmax(-1).tolist()
+            tokens = suppress_tokens(after.clone(), None).argmax(-1).tolist()
             for index in sorted(open_rows):
                 if tokens[index] == EOS:
                     open_rows.discard(index)
@@ -180,7 +180,7 @@ def greedy_choices(
     ]
     index = torch.tensor(positions, device=device)
     flat = log_probabilities[index[:, 0], index[:, 1]]  # (positions, V)
-    tokens = allowed(flat.clone(), torch.tensor(at_limit, device=device)).argmax(-1)
+    tokens = suppress_tokens(flat.clone(), torch.tensor(at_limit, device=device)).argmax(-1)
     pairs = list(zip(tokens.tolist(), flat.gather(1, tokens[:, None])[:, 0].tolist(), strict=True))
     out, begin = [], 0
     for _, count in spans:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.data.tokenizers.base import EOS, SOS, UNK, Tokenizer
-from dragoman.decoding.hypothesis import NEVER_WRITTEN
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError, MissingExtraError
 from dragoman.files import digest, remove_folder
 from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
@@ -226,7 +226,7 @@ def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output:
 
 def copies() -> list[str]:
     """The names of what stands for tokens that are never written."""
-    return [f"<never written {token}/{number}>" for token in NEVER_WRITTEN for number in range(COPIES)]
+    return [f"<never written {token}/{number}>" for token in SUPPRESSED_TOKENS for number in range(COPIES)]
 
 
 def with_copies(output: nn.Linear) -> tuple[Tensor, Tensor]:
@@ -235,7 +235,7 @@ def with_copies(output: nn.Linear) -> tuple[Tensor, Tensor]:
     Our own search forbids them after the softmax; CTranslate2 would do so before it, and rank by other scores. So each
     has no probability of its own, and many copies share what it had: enough that none is ever worth looking at.
     """
-    never = list(NEVER_WRITTEN)
+    never = list(SUPPRESSED_TOKENS)
     weight = output.weight.detach()[: output.out_features].float().clone()
     bias = weight.new_zeros(weight.shape[0]) if output.bias is None else output.bias.detach().float().clone()
     extra, extra_bias = (part[never].repeat_interleave(COPIES, 0) for part in (weight, bias))

@@ -14,7 +14,7 @@ from dragoman.data.bptt import BpttPlan, TokenStream
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.complete import Completion, CompletionOptions, complete
-from dragoman.decoding.hypothesis import NEVER_WRITTEN
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import DataError
 from dragoman.inference.completer import mean_log_probabilities
@@ -69,7 +69,7 @@ def by_hand(model: LanguageModel, prompt: list[int], longest: int, one_line: boo
     while len(tokens) < longest:
         found = next_scores(model, prompt + tokens)
         ranked = found.clone()
-        ranked[list(NEVER_WRITTEN)] = -math.inf
+        ranked[list(SUPPRESSED_TOKENS)] = -math.inf
         tokens.append(int(ranked.argmax()))
         scores.append(found[tokens[-1]].item())
         if one_line and tokens[-1] == EOS:
@@ -109,7 +109,7 @@ def test_samples_are_as_likely_as_the_model_says(model: LanguageModel) -> None:
     count = 4000
     found = complete(model, [[5, 6]], CompletionOptions(1, Sampling(seed=2), samples=count))[0]
     chances = next_scores(model, [5, 6]).exp()
-    chances[list(NEVER_WRITTEN)] = 0
+    chances[list(SUPPRESSED_TOKENS)] = 0
     chances /= chances.sum()
     drawn = torch.bincount(torch.tensor([one.tokens[0] for one in found]), minlength=WORDS) / count
     assert float((drawn - chances).abs().max()) < 4 * 0.5 / math.sqrt(count)
