@@ -16,7 +16,7 @@ import torch
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.spec import FIELDS
-from dragoman.decoding.hypothesis import NEVER_WRITTEN
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.decoding.options import DecodingOptions, changed_fields
 from dragoman.decoding.shortlist import Shortlist
 from dragoman.errors import ConfigError, RunError
@@ -124,7 +124,7 @@ def unsupported(call: Call, vocabulary: int, *, constrained: bool = False, trace
     if traced:
         yield "a trace of the beam"
     # In a smaller vocabulary continuations that are never output would enter the beam.
-    if call.width > 1 and vocabulary < 2 * call.width + 1 + len(NEVER_WRITTEN):
+    if call.width > 1 and vocabulary < 2 * call.width + 1 + len(SUPPRESSED_TOKENS):
         yield f"a beam of {call.width} over a vocabulary of {vocabulary}"
 
 

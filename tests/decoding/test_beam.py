@@ -1,4 +1,4 @@
-"""Law 10: beam search is a slow plain-list beam search, and wide enough it is exhaustive (FIELD H3, H4, H5)."""
+"""Law 10: beam search equals a slow plain-list beam search, and a wide enough beam equals exhaustive search."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
 
 def writable(guess: Guess, prefix: Prefix, limit: int) -> list[tuple[int, float]]:
-    """What may follow: at the limit only <eos>, never the symbols that are no text."""
+    """The tokens that may follow: at the limit only <eos>, never suppressed tokens."""
     options = list(enumerate(guess(prefix)))
     if len(prefix) + 1 >= limit:
         options = [options[EOS]]
@@ -55,9 +55,9 @@ def writable(guess: Guess, prefix: Prefix, limit: int) -> list[tuple[int, float]
 
 
 def slow_beam(
-    guess: Guess, limit: int, *, width: int, length_penalty: float, most: int, complete: int | None
+    guess: Guess, limit: int, *, width: int, length_penalty: float, n_best: int, complete: int | None
 ) -> list[Found]:
-    """One source at a time, one list after another, as the docstring of `beam` says it."""
+    """One source at a time, with plain lists, as the docstring of `beam_search` describes it."""
     live: list[tuple[float, Prefix, tuple[float, ...]]] = [(0.0, (), ())]
     done: list[Found] = []
     enough = width if complete is None else complete
@@ -72,24 +72,24 @@ def slow_beam(
             if tokens[-1] == EOS:
                 done.append(Found(total / len(tokens) ** length_penalty, tokens, parts))
         live = [one for one in best if one[1][-1] != EOS][:width]
-    return sorted(done, key=lambda one: -one.normalised)[:most]
+    return sorted(done, key=lambda one: -one.normalised)[:n_best]
 
 
 def exhaustive(guess: Guess, vocabulary: int, limit: int, length_penalty: float) -> list[Found]:
-    """Every output there is, best first (FIELD H5)."""
+    """All outputs, best first."""
     outputs = []
     words = [token for token in range(vocabulary) if token not in (PAD, UNK, SOS, EOS)]
     for size in range(limit):
         for text in product(words, repeat=size):
             tokens = (*text, EOS)
-            parts = tuple(guess(tokens[:place])[token] for place, token in enumerate(tokens))
+            parts = tuple(guess(tokens[:index])[token] for index, token in enumerate(tokens))
             outputs.append(Found(sum(parts) / len(tokens) ** length_penalty, tokens, parts))
     return sorted((one for one in outputs if one.normalised > NEVER), key=lambda one: -one.normalised)
 
 
 @dataclass
 class Table:
-    """A model whose every probability is drawn by chance from the source and all that was written."""
+    """A model whose probabilities are random functions of the source and the whole prefix."""
 
     seed: int
     vocabulary: int
@@ -101,11 +101,11 @@ class Table:
 
     def guess(self, source: int, prefix: Prefix) -> list[float]:
         if (source, prefix) not in self.known:
-            chance = random.Random(f"{self.seed} {source} {prefix}")
-            logits = [chance.gauss(0.0, self.sharpness) for _ in range(self.vocabulary)]
+            rng = random.Random(f"{self.seed} {source} {prefix}")
+            logits = [rng.gauss(0.0, self.sharpness) for _ in range(self.vocabulary)]
             logits[EOS] += self.ending
             for token in range(self.vocabulary):
-                if token != EOS and chance.random() < self.holes:
+                if token != EOS and rng.random() < self.holes:
                     logits[token] = NEVER
             total = math.log(sum(math.exp(logit) for logit in logits))
             self.known[source, prefix] = [logit - total for logit in logits]
@@ -119,7 +119,7 @@ class Table:
         return State(static=(names,), cache=(torch.empty(len(sources), 0, dtype=torch.long),), length=0)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Every hypothesis carries what it has read, so a wrong reordering gives wrong probabilities."""
+        """Every hypothesis carries the tokens it has read, so a wrong reordering gives wrong probabilities."""
         (names,), (read,) = state.static, state.cache
         read = torch.cat([read, tokens[:, None]], 1)
         assert read.shape[0] == names.shape[0] * state.hypotheses
@@ -132,13 +132,13 @@ class Table:
 
 
 class Case(NamedTuple):
-    """A tiny model, some sources, and how to search."""
+    """A tiny model, some sources, and options of a search."""
 
     table: Table
     limits: list[int]
     width: int
     length_penalty: float
-    most: int
+    n_best: int
     complete: int | None
 
     def found(self, sources: Sequence[int] | None = None) -> list[list[Hypothesis]]:
@@ -147,7 +147,7 @@ class Case(NamedTuple):
             self.table.step,
             self.table.start(chosen),
             torch.tensor([self.limits[source] for source in chosen]),
-            BeamOptions(self.width, self.most, self.complete),
+            BeamOptions(self.width, self.n_best, self.complete),
             Scorer(self.length_penalty),
         )
 
@@ -157,27 +157,27 @@ class Case(NamedTuple):
             self.limits[source],
             width=self.width,
             length_penalty=self.length_penalty,
-            most=self.most,
+            n_best=self.n_best,
             complete=self.complete,
         )
 
 
 def any_case(seed: int) -> Case:
-    chance = random.Random(seed)
-    width = chance.randint(1, 6)
+    rng = random.Random(seed)
+    width = rng.randint(1, 6)
     return Case(
         table=Table(
             seed=seed,
-            vocabulary=chance.choice([5, 6, 7, 9, 14]),
-            sharpness=chance.choice([0.3, 1.0, 2.0]),
-            ending=chance.choice([-2.0, 0.0, 1.0, 2.0]),
-            holes=chance.choice([0.0, 0.0, 0.3]),
+            vocabulary=rng.choice([5, 6, 7, 9, 14]),
+            sharpness=rng.choice([0.3, 1.0, 2.0]),
+            ending=rng.choice([-2.0, 0.0, 1.0, 2.0]),
+            holes=rng.choice([0.0, 0.0, 0.3]),
         ),
-        limits=[chance.randint(1, 7) for _ in range(chance.randint(1, 4))],
+        limits=[rng.randint(1, 7) for _ in range(rng.randint(1, 4))],
         width=width,
-        length_penalty=chance.choice([0.0, 0.6, 1.0, 1.0, 2.0]),
-        most=chance.choice([1, width, width + 2]),
-        complete=chance.choice([None, None, 1, 2, width + 3]),
+        length_penalty=rng.choice([0.0, 0.6, 1.0, 1.0, 2.0]),
+        n_best=rng.choice([1, width, width + 2]),
+        complete=rng.choice([None, None, 1, 2, width + 3]),
     )
 
 
@@ -189,7 +189,7 @@ def same(found: Sequence[Hypothesis], expected: Sequence[Found]) -> None:
         assert left.normalised == pytest.approx(right.normalised, abs=1e-12)
 
 
-def test_beam_is_the_slow_beam() -> None:
+def test_beam_search_is_the_slow_beam_search() -> None:
     several = cut = narrow = changed = 0
     for seed in range(CASES):
         case = any_case(seed)
@@ -200,7 +200,7 @@ def test_beam_is_the_slow_beam() -> None:
             cut += any(len(one.tokens) == case.limits[source] for one in expected)
             narrow += case.table.vocabulary < 2 * case.width
             greedy = slow_beam(
-                case.table.of(source), case.limits[source], width=1, length_penalty=1.0, most=1, complete=1
+                case.table.of(source), case.limits[source], width=1, length_penalty=1.0, n_best=1, complete=1
             )
             changed += greedy[0].tokens != expected[0].tokens
     assert min(several, cut, narrow, changed) > 100, "the cases must reach the corners"
@@ -208,16 +208,16 @@ def test_beam_is_the_slow_beam() -> None:
 
 def test_a_wide_enough_beam_is_exhaustive_search() -> None:
     for seed in range(CASES):
-        chance = random.Random(seed)
-        words = chance.randint(1, 3)
-        limits = [chance.randint(1, 5 if words < 3 else 4) for _ in range(chance.randint(1, 3))]
+        rng = random.Random(seed)
+        words = rng.randint(1, 3)
+        limits = [rng.randint(1, 5 if words < 3 else 4) for _ in range(rng.randint(1, 3))]
         everything = sum(words**size for size in range(max(limits)))
         case = Case(
-            table=Table(seed, 4 + words, chance.choice([0.3, 1.0, 2.0]), chance.choice([-1.0, 1.0]), 0.0),
+            table=Table(seed, 4 + words, rng.choice([0.3, 1.0, 2.0]), rng.choice([-1.0, 1.0]), 0.0),
             limits=limits,
             width=everything,
-            length_penalty=chance.choice([0.0, 0.6, 1.0, 2.0]),
-            most=everything,
+            length_penalty=rng.choice([0.0, 0.6, 1.0, 2.0]),
+            n_best=everything,
             complete=None,
         )
         for source, found in enumerate(case.found()):
@@ -226,7 +226,7 @@ def test_a_wide_enough_beam_is_exhaustive_search() -> None:
             same(found, expected)
 
 
-def test_a_source_alone_is_found_as_in_a_batch_of_any_order() -> None:
+def test_a_source_has_the_same_outputs_alone_and_in_any_batch() -> None:
     for seed in range(150):
         case = any_case(seed)
         together = case.found()
@@ -239,7 +239,7 @@ def test_a_source_alone_is_found_as_in_a_batch_of_any_order() -> None:
 
 def test_beam_of_one_is_greedy() -> None:
     for seed in range(200):
-        case = any_case(seed)._replace(width=1, most=1, complete=None)
+        case = any_case(seed)._replace(width=1, n_best=1, complete=None)
         limits = torch.tensor(case.limits)
         start = case.table.start(range(len(case.limits)))
         greedy = greedy_search(case.table.step, start, limits, Scorer(case.length_penalty))
@@ -259,10 +259,10 @@ def test_several_outputs_are_distinct_and_best_first() -> None:
     counts = set()
     for seed in range(100):
         case = any_case(seed)
-        case = case._replace(most=case.width, complete=None)
+        case = case._replace(n_best=case.width, complete=None)
         for source, found in enumerate(case.found()):
             counts.add(len(found))
-            assert 1 <= len(found) <= case.most
+            assert 1 <= len(found) <= case.n_best
             assert len({one.tokens for one in found}) == len(found)
             ranks = [one.normalised for one in found]
             assert ranks == sorted(ranks, reverse=True)
@@ -272,13 +272,13 @@ def test_several_outputs_are_distinct_and_best_first() -> None:
                 assert not {PAD, UNK, SOS} & set(one.tokens)
                 assert len(one.token_scores) == len(one.tokens) <= case.limits[source]
                 assert one.normalised == pytest.approx(one.score / len(one.tokens) ** case.length_penalty, abs=1e-12)
-            best = case._replace(most=1).found([source])[0]
+            best = case._replace(n_best=1).found([source])[0]
             assert best == found[:1]
     assert counts == set(range(1, 7))
 
 
-class Told(Table):
-    """A model with the probabilities of a story: ending at once is likelier, going on is better a token."""
+class Story(Table):
+    """A model for which ending at once is more probable, but going on has the better mean per token."""
 
     def guess(self, source: int, prefix: Prefix) -> list[float]:
         story: dict[Prefix, dict[int, float]] = {(): {EOS: 0.6, 4: 0.4}, (4,): {5: 1.0}, (4, 5): {EOS: 1.0}}
@@ -286,11 +286,11 @@ class Told(Table):
         return [math.log(chances[token]) if token in chances else NEVER for token in range(self.vocabulary)]
 
 
-def test_complete_says_how_many_are_waited_for() -> None:
-    table = Told(0, 6, 1.0, 0.0, 0.0)
+def test_num_complete_sets_how_many_hypotheses_must_be_complete() -> None:
+    table = Story(0, 6, 1.0, 0.0, 0.0)
     found = {}
     for complete in (1, 2):
-        case = Case(table, [5], width=2, length_penalty=1.0, most=2, complete=complete)
+        case = Case(table, [5], width=2, length_penalty=1.0, n_best=2, complete=complete)
         table.rows.clear()
         found[complete] = (case.found()[0], len(table.rows))
     hypotheses, steps = found[1]
@@ -303,16 +303,16 @@ def test_complete_says_how_many_are_waited_for() -> None:
 
 
 def test_length_penalty_decides_between_short_and_long() -> None:
-    table = Told(0, 6, 1.0, 0.0, 0.0)
+    table = Story(0, 6, 1.0, 0.0, 0.0)
     for penalty, best in ((0.0, (EOS,)), (1.0, (4, 5, EOS))):
-        case = Case(table, [5], width=2, length_penalty=penalty, most=1, complete=None)
+        case = Case(table, [5], width=2, length_penalty=penalty, n_best=1, complete=None)
         assert case.found()[0][0].tokens == best
 
 
-def test_waiting_for_more_never_gives_less() -> None:
+def test_more_complete_hypotheses_never_give_a_worse_output() -> None:
     better = 0
     for seed in range(100):
-        case = any_case(seed)._replace(most=1)
+        case = any_case(seed)._replace(n_best=1)
         few, many = (case._replace(complete=complete).found() for complete in (1, 20))
         for left, right in zip(few, many, strict=True):
             assert right[0].normalised >= left[0].normalised
@@ -322,7 +322,7 @@ def test_waiting_for_more_never_gives_less() -> None:
 
 def test_finished_sources_leave_the_batch() -> None:
     table = Table(3, 8, 1.0, -3.0, 0.0)
-    Case(table, [2, 5, 3], width=4, length_penalty=1.0, most=1, complete=None).found()
+    Case(table, [2, 5, 3], width=4, length_penalty=1.0, n_best=1, complete=None).found()
     assert table.rows == [12, 12, 8, 4, 4]
 
 
@@ -332,7 +332,7 @@ def test_no_sources_no_outputs() -> None:
 
 @pytest.mark.timeout(20)
 def test_a_broken_model_ends_the_search() -> None:
-    """NaN is neither above nor below anything; a search that waits for −∞ would wait for ever."""
+    """NaN is neither above nor below any number; a search that waits for −∞ would never end."""
     steps: list[int] = []
 
     def broken(tokens: Tensor, state: State) -> tuple[Tensor, State]:
@@ -363,7 +363,7 @@ DECODERS: dict[str, DecoderConfig] = {
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_no_search_outruns_learned_positions(width: int) -> None:
+def test_no_search_exceeds_learned_positions(width: int) -> None:
     """An untrained model seldom ends by itself; the limit must be one its decoder can read."""
     torch.manual_seed(0)
     config = EncoderDecoderConfig(
@@ -377,7 +377,7 @@ def test_no_search_outruns_learned_positions(width: int) -> None:
 
 
 @pytest.mark.parametrize(("encoder", "decoder"), list(product(ENCODERS, DECODERS)))
-def test_beam_over_a_real_model_is_the_slow_beam_that_rereads_everything(encoder: str, decoder: str) -> None:
+def test_beam_search_over_a_real_model_is_the_slow_beam_without_a_cache(encoder: str, decoder: str) -> None:
     sources = [[5, 6, 7, 8], [9], [10, 4, 6]]
     limits = [6, 3, 7]
     lengths = set()
@@ -399,7 +399,7 @@ def test_beam_over_a_real_model_is_the_slow_beam_that_rereads_everything(encoder
 
         found = beam_search(model.step, model.start(batch_of(sources)), torch.tensor(limits), BeamOptions(3, n_best=3))
         for source, limit, row in zip(sources, limits, found, strict=True):
-            expected = slow_beam(guess_for(source), limit, width=3, length_penalty=1.0, most=3, complete=None)
+            expected = slow_beam(guess_for(source), limit, width=3, length_penalty=1.0, n_best=3, complete=None)
             assert [one.tokens for one in row] == [one.tokens for one in expected]
             for left, right in zip(row, expected, strict=True):
                 assert left.token_scores == pytest.approx(right.parts, abs=1e-10)

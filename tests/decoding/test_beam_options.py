@@ -1,4 +1,4 @@
-"""Beam options (FIELD H3, H4, H6): each is what a slow plain-list search with the same option finds."""
+"""Each option of beam search, against a slow plain-list search with the same option."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tests.decoding.test_beam import DECODERS, ENCODERS, Found, Guess, Prefix, T
 
 
 class Options(NamedTuple):
-    """How a search goes."""
+    """Options of a search."""
 
     width: int
     penalty: float
     normalisation: str
     certain: bool
-    shortest: int
-    no_repeat: int
-    most: int
+    min_length: int
+    no_repeat_ngram: int
+    n_best: int
 
 
 def divided(length: int, options: Options) -> float:
@@ -44,12 +44,12 @@ def divided(length: int, options: Options) -> float:
 
 
 def repeats(tokens: Prefix, size: int) -> bool:
-    grams = [tokens[place : place + size] for place in range(len(tokens) - size + 1)]
+    grams = [tokens[index : index + size] for index in range(len(tokens) - size + 1)]
     return len(set(grams)) < len(grams)
 
 
 def slow(guess: Guess, limit: int, options: Options) -> list[Found]:
-    """As `slow_beam`, but with every option; a certain search simply goes on to the very end."""
+    """As `slow_beam`, with every option; a certain search simply runs to the very end."""
     live: list[tuple[float, Prefix, tuple[float, ...]]] = [(0.0, (), ())]
     done: list[Found] = []
     while live and (options.certain or len(done) < options.width):
@@ -57,9 +57,9 @@ def slow(guess: Guess, limit: int, options: Options) -> list[Found]:
         for total, tokens, parts in live:
             for token, part in writable(guess, tokens, limit):
                 new = (*tokens, token)
-                if token == EOS and len(tokens) < options.shortest and len(new) < limit:
+                if token == EOS and len(tokens) < options.min_length and len(new) < limit:
                     continue
-                if token != EOS and options.no_repeat and repeats(new, options.no_repeat):
+                if token != EOS and options.no_repeat_ngram and repeats(new, options.no_repeat_ngram):
                     continue
                 candidates.append((total + part, new, (*parts, part)))
         candidates.sort(key=lambda one: -one[0])
@@ -68,7 +68,7 @@ def slow(guess: Guess, limit: int, options: Options) -> list[Found]:
             if tokens[-1] == EOS:
                 done.append(Found(total / divided(len(tokens), options), tokens, parts))
         live = [one for one in best if one[1][-1] != EOS][: options.width]
-    return sorted(done, key=lambda one: -one.normalised)[: options.most]
+    return sorted(done, key=lambda one: -one.normalised)[: options.n_best]
 
 
 def fast(
@@ -80,10 +80,10 @@ def fast(
         torch.tensor([limits[source] for source in sources]),
         BeamOptions(
             options.width,
-            options.most,
+            options.n_best,
             certain=options.certain,
-            min_length=options.shortest,
-            no_repeat_ngram=options.no_repeat,
+            min_length=options.min_length,
+            no_repeat_ngram=options.no_repeat_ngram,
         ),
         Scorer(options.penalty, options.normalisation),  # type: ignore[arg-type]
         trace=trace,
@@ -91,16 +91,16 @@ def fast(
 
 
 def any_options(seed: int) -> Options:
-    chance = random.Random(seed)
-    width = chance.randint(1, 5)
+    rng = random.Random(seed)
+    width = rng.randint(1, 5)
     return Options(
         width,
-        chance.choice([0.0, 0.6, 1.0, 2.0]),
-        chance.choice(["power", "gnmt", "none"]),
-        chance.random() < 0.5,
-        chance.choice([0, 0, 2, 4, 9]),
-        chance.choice([0, 1, 2, 3]),
-        chance.randint(1, width),
+        rng.choice([0.0, 0.6, 1.0, 2.0]),
+        rng.choice(["power", "gnmt", "none"]),
+        rng.random() < 0.5,
+        rng.choice([0, 0, 2, 4, 9]),
+        rng.choice([0, 1, 2, 3]),
+        rng.randint(1, width),
     )
 
 
@@ -113,8 +113,8 @@ def test_every_option_is_what_the_slow_search_finds() -> None:
             same(found, slow(case.table.of(source), case.limits[source], options))
             assert fast(case.table, [source], case.limits, options) == [found]
             for name, plain in (
-                ("short", options._replace(shortest=0)),
-                ("repeat", options._replace(no_repeat=0)),
+                ("short", options._replace(min_length=0)),
+                ("repeat", options._replace(no_repeat_ngram=0)),
                 ("certain", options._replace(certain=False)),
             ):
                 reached[name] += slow(case.table.of(source), case.limits[source], plain) != slow(
@@ -123,8 +123,8 @@ def test_every_option_is_what_the_slow_search_finds() -> None:
     assert min(reached.values()) > 10, reached
 
 
-def test_a_certain_search_stops_when_nothing_can_still_win() -> None:
-    """Without normalisation the first complete output that leads all live ones has won."""
+def test_a_certain_search_stops_when_no_open_hypothesis_can_win() -> None:
+    """Without normalisation, the first complete output that leads all open ones has won."""
     sooner = 0
     for seed in range(30):
         steps = {}
@@ -144,7 +144,7 @@ def test_minimum_and_limit_meet_at_the_limit() -> None:
             assert len(one.tokens) == limit
 
 
-def test_a_trace_tells_every_node_once_and_where_the_output_came_from() -> None:
+def test_a_trace_has_every_node_once_and_the_path_of_every_output() -> None:
     fates = set()
     for seed in range(60):
         case, options = any_case(seed), any_options(seed)
@@ -188,7 +188,7 @@ def real_model(decoder: str, seed: int = 0) -> EncoderDecoder:
 
 
 @pytest.mark.parametrize("decoder", ["transformer", "lstm"])
-def test_coverage_is_counted_from_the_attention_of_the_whole_output(decoder: str) -> None:
+def test_coverage_follows_from_the_attention_of_the_whole_output(decoder: str) -> None:
     """Wu et al. 2016, eq. 14, from one teacher-forced reading of each output."""
     from dragoman.analysis.attention import record_attention
 

@@ -1,4 +1,4 @@
-"""Completions, and what a language model gives to texts: against plain loops over the whole text so far."""
+"""Completions and likelihoods of a language model, against plain loops that read the whole text each time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def model(request: pytest.FixtureRequest) -> Iterator[LanguageModel]:
 
 
 def next_scores(model: LanguageModel, text: list[int]) -> Tensor:
-    """log p of every token after a text, read from its beginning."""
+    """Log-probability of every next token, reading the text from its beginning."""
     with torch.no_grad():
         hidden, _ = model.stack(torch.tensor([[EOS, *text]]), model.stack.start(1))
         return model.output(hidden[0, -1]).log_softmax(-1)
@@ -115,7 +115,7 @@ def test_samples_are_as_likely_as_the_model_says(model: LanguageModel) -> None:
     assert float((drawn - chances).abs().max()) < 4 * 0.5 / math.sqrt(count)
 
 
-def test_no_room_is_said_before_anything_is_read() -> None:
+def test_prompts_that_leave_no_positions_are_refused() -> None:
     model = LanguageModel(CASES["learned"], WORDS).eval()
     assert len(complete(model, [[5] * 13], CompletionOptions(11))[0][0].tokens) == 11
     with pytest.raises(DataError, match=r"prompt 2: found 14 tokens .* and 12 to write, expected at most 24"):
@@ -136,7 +136,7 @@ def test_text_likelihood_is_the_sum_over_the_text(model: LanguageModel, tmp_path
     assert result is not None
     found, share = result
     if model.max_positions is not None:  # without memory: every segment anew
-        pieces = [tokens[place : place + 9] for place in range(0, len(tokens) - 1, 8)]
+        pieces = [tokens[index : index + 9] for index in range(0, len(tokens) - 1, 8)]
     else:
         pieces = [tokens]
     expected, right = 0.0, 0
@@ -152,7 +152,7 @@ def test_text_likelihood_is_the_sum_over_the_text(model: LanguageModel, tmp_path
     assert text_likelihood(model, plan, TextSize(), CPU, interrupted=lambda: True) is None
 
 
-def test_sizes_count_ends_of_lines() -> None:
+def test_text_sizes_count_line_ends() -> None:
     lines = ["to be , or", "", " naïve "]
     assert text_size(lines) == TextSize(4 + 1 + 0 + 1 + 1 + 1, 10 + 1 + 1 + 7 + 1, 10 + 1 + 1 + 8 + 1)
     assert text_size(lines[:1]) + text_size(lines[1:]) == text_size(lines)
@@ -170,12 +170,12 @@ def test_likelihoods_do_not_depend_on_the_tokens() -> None:
     }  # fmt: skip
 
 
-def test_outputs_are_ranked_by_how_well_they_read(model: LanguageModel) -> None:
+def test_mean_log_probabilities_are_those_of_teacher_forcing(model: LanguageModel) -> None:
     rows = [[5, 6, 7], [], [8, 9, 10, 11, 12], [4] * 24, [6]]
     found = mean_log_probabilities(model, rows, CPU, batch_size=2)
     for row, mean in zip(rows, found, strict=True):
         if model.max_positions is not None and len(row) >= model.max_positions:
             assert mean == -math.inf
             continue
-        expected = [next_scores(model, row[:place])[token].item() for place, token in enumerate([*row, EOS])]
+        expected = [next_scores(model, row[:index])[token].item() for index, token in enumerate([*row, EOS])]
         assert mean == pytest.approx(sum(expected) / len(expected), abs=1e-10)

@@ -1,4 +1,4 @@
-"""Decoding on buffers that stay where they are, against decoding with states that grow."""
+"""CUDA-graph decoding on fixed buffers, against decoding with growing states."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shape_for(batch: Batch, width: int, limit: int) -> GraphShape:
 
 @pytest.mark.parametrize("decoder", list(DECODER_CASES))
 @torch.no_grad()
-def test_a_stage_gives_what_growing_states_give(decoder: str) -> None:
+def test_fixed_buffers_give_the_outputs_of_growing_states(decoder: str) -> None:
     """Beam search and greedy search, sources that finish at different times, padding in every direction."""
     model, batch = model_of(decoder), batch_of(SOURCES)
     limits = torch.tensor([9, 3, 6, 7, 5])
@@ -64,7 +64,7 @@ def test_a_stage_gives_what_growing_states_give(decoder: str) -> None:
 
 
 @torch.no_grad()
-def test_threads_that_ask_at_once_share_one_stage() -> None:
+def test_concurrent_threads_share_one_graph_step() -> None:
     model, batch = model_of("gru"), batch_of(SOURCES)
     graphs, shape, made = GraphDecoder(model), shape_for(batch, 3, 9), []
     state = model.start(batch, shape.target_length)
@@ -87,17 +87,17 @@ def test_threads_that_ask_at_once_share_one_stage() -> None:
     assert list(graphs.steps.values()) == made
 
 
-def test_shapes_are_few() -> None:
+def test_shapes_are_rounded_up_to_a_grid() -> None:
     assert [round_up(number) for number in (1, 7, 8, 9, 17, 31, 100)] == [1, 7, 8, 10, 20, 32, 112]
     assert round_up(9, 8) == 16
 
 
 @pytest.mark.parametrize("decoder", list(DECODER_CASES))
 @pytest.mark.parametrize(("width", "n_best", "certain"), [(1, 1, False), (3, 3, False), (3, 2, True)])
-def test_a_search_that_repeats_itself_gives_what_the_plain_one_gives(
+def test_graph_beam_search_is_beam_search(
     decoder: str, width: int, n_best: int, certain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when few sources are left and move to a smaller stage."""
+    """Also when few sources are left and move to a smaller graph."""
     monkeypatch.setattr(cuda_graph_beam, "MIN_SOURCES", 2)
     monkeypatch.setattr(cuda_graph_beam, "CHECK_EVERY", 2)
     model, batch = model_of(decoder), batch_of([*SOURCES, *SOURCES[::-1]])
@@ -115,14 +115,14 @@ def test_a_search_that_repeats_itself_gives_what_the_plain_one_gives(
             assert as_rows(found) == as_rows(expected)
     assert graphs.enabled
     if max(len(some[-1].tokens) for some in expected) > 5:
-        assert len({key.shape.sources for key in graphs.steps}) > 1, "nothing moved to a smaller stage"
+        assert len({key.shape.sources for key in graphs.steps}) > 1, "nothing moved to a smaller graph"
 
 
 @needs_gpu
 @pytest.mark.parametrize("decoder", list(DECODER_CASES))
 @pytest.mark.parametrize("width", [1, 4])
-def test_a_gpu_repeats_captured_steps_with_the_same_result(decoder: str, width: int) -> None:
-    """Every batch from the third on is searched by a graph."""
+def test_a_captured_search_gives_the_same_outputs(decoder: str, width: int) -> None:
+    """From the third batch on, a graph runs the search."""
     model = model_of(decoder, "cuda")
     batch = batch_of(SOURCES).to(torch.device("cuda"))
     config = SearchConfig(beam=width, max_length=9)
@@ -136,7 +136,7 @@ def test_a_gpu_repeats_captured_steps_with_the_same_result(decoder: str, width: 
 
 
 @torch.no_grad()
-def test_weights_at_another_address_are_captured_anew() -> None:
+def test_moved_weights_are_captured_anew() -> None:
     model, batch = model_of("gru"), batch_of(SOURCES)
     graphs, shape = GraphDecoder(model), shape_for(batch, 3, 9)
 
@@ -158,7 +158,7 @@ def test_weights_at_another_address_are_captured_anew() -> None:
 @needs_gpu
 @pytest.mark.parametrize("width", [1, 4])
 def test_graphs_read_the_same_positions_after_a_longer_output(width: int) -> None:
-    """A request beyond the 256 positions of the first table must leave the graphs of shorter ones as they are."""
+    """An output beyond the 256 positions of the first table must leave the graphs of shorter ones as they are."""
     positions._TABLES.clear()
     model = model_of("transformer", "cuda")
     batch = batch_of(SOURCES).to(torch.device("cuda"))

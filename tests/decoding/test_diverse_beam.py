@@ -1,4 +1,4 @@
-"""Diverse beam search (FIELD H3): a slow plain-list search in groups finds the same."""
+"""Diverse beam search, against a slow plain-list search in groups."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Group(NamedTuple):
 
 
 def slow_groups(
-    guess: Guess, limit: int, *, groups: int, diversity: float, width: int, length_penalty: float, most: int
+    guess: Guess, limit: int, *, groups: int, diversity: float, width: int, length_penalty: float, n_best: int
 ) -> list[Found]:
-    """Algorithm 1 of Vijayakumar et al. with Hamming diversity, one list after another; `width` is that of a group."""
+    """Algorithm 1 of Vijayakumar et al. 2016 with Hamming diversity, with plain lists; `width` is that of a group."""
     parts = [Group([(0.0, (), ())], []) for _ in range(groups)]
     while any(part.live for part in parts):
         used: Counter[int] = Counter()
@@ -62,12 +62,12 @@ def slow_groups(
             used.update(tokens[-1] for _, tokens, _ in part.live)
             if len(part.done) >= width:
                 part.live.clear()
-    lists = [sorted(part.done, key=lambda one: -one.normalised)[: max(width, most)] for part in parts if part.done]
+    lists = [sorted(part.done, key=lambda one: -one.normalised)[: max(width, n_best)] for part in parts if part.done]
     lists.sort(key=lambda one: -one[0].normalised)
     chosen: list[Found] = []
     for depth in range(max(map(len, lists))):
         for one in lists:
-            if depth < len(one) and len(chosen) < most and one[depth].tokens not in [two.tokens for two in chosen]:
+            if depth < len(one) and len(chosen) < n_best and one[depth].tokens not in [two.tokens for two in chosen]:
                 chosen.append(one[depth])
     return sorted(chosen, key=lambda one: -one.normalised)
 
@@ -83,18 +83,18 @@ def fast(table: Table, limits: list[int], sources: list[int], groups: Groups, **
     rows = torch.tensor([limits[source] for source in sources])
     scorer = Scorer(options.pop("length_penalty", 1.0), diversity_penalty=groups.diversity)
     search = {name: options.pop(name, None) for name in ("constraints", "trace")}
-    beam_options = BeamOptions(n_best=options.pop("most"), groups=groups.count, **options)
+    beam_options = BeamOptions(n_best=options.pop("n_best"), groups=groups.count, **options)
     return beam_search(table.step, table.start(sources), rows, beam_options, scorer, **search)
 
 
-def test_groups_are_the_slow_groups_in_any_batch() -> None:
-    """500 random models; ties within a source, which a list and a tensor may break differently, do not occur."""
+def test_diverse_beam_search_is_the_slow_search_in_any_batch() -> None:
+    """500 random models; no ties occur within a source, which a list and a tensor may break differently."""
     differs = several = 0
     for seed in range(CASES):
         case = any_case(seed)
-        chance = random.Random(f"groups {seed}")
-        groups = Groups(chance.randint(2, 4), chance.choice([0.0, 0.3, 1.0, 10.0]))
-        options = {"width": chance.randint(1, 3), "length_penalty": case.length_penalty, "most": chance.randint(1, 6)}
+        rng = random.Random(f"groups {seed}")
+        groups = Groups(rng.randint(2, 4), rng.choice([0.0, 0.3, 1.0, 10.0]))
+        options = {"width": rng.randint(1, 3), "length_penalty": case.length_penalty, "n_best": rng.randint(1, 6)}
         everyone = list(range(len(case.limits)))
         together = fast(case.table, case.limits, everyone, groups, **options)
         for source, found in enumerate(together):
@@ -119,18 +119,18 @@ def test_groups_without_a_penalty_are_plain_beam_search() -> None:
         case = any_case(seed)._replace(complete=None)
         found = fast(
             case.table, case.limits, list(range(len(case.limits))), Groups(2, 0.0),
-            width=case.width, length_penalty=case.length_penalty, most=case.most,
+            width=case.width, length_penalty=case.length_penalty, n_best=case.n_best,
         )  # fmt: skip
         assert found == case.found()
 
 
 def test_a_large_penalty_gives_other_first_words() -> None:
-    """Where there are words enough every group begins with its own."""
+    """Where there are enough words, every group begins with its own."""
     diverse = plain = 0
     for seed in range(50):
         table = Table(seed, 30, 1.0, -1.0, 0.0)
         for diversity in (0.0, 100.0):
-            found = fast(table, [6], [0], Groups(4, diversity), width=1, most=4)[0]
+            found = fast(table, [6], [0], Groups(4, diversity), width=1, n_best=4)[0]
             words = len({one.tokens[0] for one in found if one.tokens[0] != EOS})
             diverse += words if diversity else 0
             plain += 0 if diversity else words
@@ -138,41 +138,43 @@ def test_a_large_penalty_gives_other_first_words() -> None:
     assert diverse >= 190
 
 
-def test_rules_hold_in_every_group() -> None:
+def test_constraints_hold_in_every_group() -> None:
     apart = 0
     for seed in range(20):
         table = Table(seed, SIZE, 1.0, 0.0, 0.0)
         require = [[(4, 5, 4)], TOKEN_BYTES.tokenizations("bb")]
-        rules = [
+        automata = [
             ConstraintAutomaton([RequiredPhrases(require)], SIZE),
             None,
             ConstraintAutomaton([PrefixConstraint(TOKEN_BYTES, "ba"), ForbiddenTexts(TOKEN_BYTES, ["aa"])], SIZE),
         ]
-        options: dict[str, Any] = {"width": 2, "most": 4, "no_repeat_ngram": 3, "min_length": 3}
+        options: dict[str, Any] = {"width": 2, "n_best": 4, "no_repeat_ngram": 3, "min_length": 3}
         groups = Groups(2, 1.5)
-        found = fast(table, [9, 9, 9], [0, 1, 2], groups, constraints=rules, **options)
+        found = fast(table, [9, 9, 9], [0, 1, 2], groups, constraints=automata, **options)
         assert found[1] == fast(table, [9, 9, 9], [1], groups, **options)[0]
         for one in found[0]:
-            assert all(holds(one.tokens, cuts) for cuts in require)
+            assert all(holds(one.tokens, rows) for rows in require)
         for one in found[2]:
             assert text_of(one.tokens).startswith("ba")
             assert "aa" not in text_of(one.tokens)
         for source, row in enumerate(found):
             assert row
             assert len({one.tokens for one in row}) == len(row)
-            for one in row:  # a penalty changes what is found, never what it is worth
-                exact = [table.guess(source, one.tokens[:place])[token] for place, token in enumerate(one.tokens)]
+            for one in row:  # a penalty changes the choice, never the score
+                exact = [table.guess(source, one.tokens[:index])[token] for index, token in enumerate(one.tokens)]
                 assert one.token_scores == pytest.approx(exact)
                 assert one.normalised == pytest.approx(sum(exact) / len(exact))
-            alone = fast(table, [9, 9, 9], [source], groups, constraints=[rules[source]], **options)[0]
+            alone = fast(table, [9, 9, 9], [source], groups, constraints=[automata[source]], **options)[0]
             assert alone == row
-            apart += row != fast(table, [9, 9, 9], [source], Groups(2, 0.0), constraints=[rules[source]], **options)[0]
+            apart += (
+                row != fast(table, [9, 9, 9], [source], Groups(2, 0.0), constraints=[automata[source]], **options)[0]
+            )
     assert apart > 15
 
 
-def test_the_trace_tells_every_group() -> None:
+def test_the_trace_has_every_group() -> None:
     table, trace = Table(4, 9, 1.0, 0.0, 0.0), Trace(2)
-    found = fast(table, [5, 6], [0, 1], Groups(3, 1.0), width=2, most=6, trace=trace)
+    found = fast(table, [5, 6], [0, 1], Groups(3, 1.0), width=2, n_best=6, trace=trace)
     for source, nodes in enumerate(trace.nodes):
         assert [node.number for node in nodes] == list(range(1, len(nodes) + 1))
         assert {node.group for node in nodes} == {1, 2, 3}
@@ -183,7 +185,7 @@ def test_the_trace_tells_every_group() -> None:
                 assert nodes[before.parent - 1].group == node.group
                 before = nodes[before.parent - 1]
                 written.insert(0, before.token)
-            exact = [table.guess(source, tuple(written[:place]))[token] for place, token in enumerate(written)]
+            exact = [table.guess(source, tuple(written[:index]))[token] for index, token in enumerate(written)]
             assert node.score == pytest.approx(sum(exact))
             if node.fate == "complete":
                 ends.add(tuple(written))
@@ -192,7 +194,7 @@ def test_the_trace_tells_every_group() -> None:
 
 
 @pytest.mark.parametrize("decoder", ["transformer", "lstm"])
-def test_settings_reach_the_groups_and_say_what_does_not_combine(decoder: str) -> None:
+def test_settings_reach_the_groups_and_wrong_combinations_are_refused(decoder: str) -> None:
     model = model_of("transformer", decoder, seed=1)
     batch, config = (
         batch_of([[5, 6], [7, 8, 4, 5]]),

@@ -1,4 +1,4 @@
-"""Several models as one (FIELD H1 to H4): averages by hand, every search over them, minimum Bayes risk by a loop."""
+"""Ensembles against averages by hand, and minimum Bayes risk against a plain loop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def averaged(rows: list[list[float]], average: str) -> list[float]:
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_a_step_is_the_hand_made_average(average: Average) -> None:
+def test_a_step_is_the_average_by_hand(average: Average) -> None:
     models, batch = members(), batch_of(SOURCES)
     together = Ensemble(models, average)
     with torch.no_grad():
@@ -52,8 +52,8 @@ def test_a_step_is_the_hand_made_average(average: Average) -> None:
         for tokens in ([SOS] * 3, [4, 5, 6], [7, 7, 8]):
             found, state = together.step(torch.tensor(tokens), state)
             each = []
-            for place, model in enumerate(models):
-                out, states[place] = model.step(torch.tensor(tokens), states[place])
+            for index, model in enumerate(models):
+                out, states[index] = model.step(torch.tensor(tokens), states[index])
                 each.append(out.tolist())
             for row in range(3):
                 assert found[row].exp().tolist() == pytest.approx(averaged([one[row] for one in each], average))
@@ -75,7 +75,7 @@ def test_a_model_with_itself_is_the_model(average: Average) -> None:
 
 
 @pytest.mark.parametrize("average", AVERAGES)
-def test_beam_search_over_an_ensemble_is_the_slow_beam_over_hand_made_averages(average: Average) -> None:
+def test_beam_search_over_an_ensemble_is_the_slow_beam_over_averages_by_hand(average: Average) -> None:
     models = members()
     found = search(Ensemble(models, average), batch_of(SOURCES), SearchConfig(beam=3, max_length=5), 1.0, 3)
     for source, row in zip(SOURCES, found, strict=True):
@@ -87,7 +87,7 @@ def test_beam_search_over_an_ensemble_is_the_slow_beam_over_hand_made_averages(a
                 ]
             return [math.log(one) for one in averaged([out[0].tolist() for out in each], average)]
 
-        expected = slow_beam(guess, 6, width=3, length_penalty=1.0, most=3, complete=None)
+        expected = slow_beam(guess, 6, width=3, length_penalty=1.0, n_best=3, complete=None)
         assert [one.tokens for one in row] == [one.tokens for one in expected]
         for left, right in zip(row, expected, strict=True):
             assert left.token_scores == pytest.approx(right.parts, abs=1e-10)
@@ -116,7 +116,7 @@ def test_scores_of_padded_targets_are_masked() -> None:
     assert not scores.correct[1, 2:].any()
 
 
-def test_the_shortest_member_sets_the_maximum() -> None:
+def test_the_member_with_fewest_positions_sets_the_maximum() -> None:
     def learned(max_positions: int) -> EncoderDecoder:
         decoder = replace(DECODERS["transformer"], positions=LearnedConfig(max_positions=max_positions))
         return EncoderDecoder(EncoderDecoderConfig(encoder=ENCODERS["gru"], decoder=decoder), 9, 9)
@@ -125,7 +125,7 @@ def test_the_shortest_member_sets_the_maximum() -> None:
     assert Ensemble([model_of()]).max_positions is None
 
 
-def test_what_cannot_be_averaged_is_told() -> None:
+def test_models_that_cannot_be_averaged_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"average: found 'logs'\. Did you mean 'log'"):
         Ensemble(members(), "logs")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="writes all at once"):
@@ -141,7 +141,7 @@ def test_what_cannot_be_averaged_is_told() -> None:
 def test_minimum_bayes_risk_is_a_plain_loop_over_samples(metric: str) -> None:
     model = model_of()
     method = MinimumBayesRisk(samples=12, metric=metric, sampling=Sampling(seed=3, temperature=0.8))
-    request = request_for(model, SOURCES, longest=6, most=12)
+    request = request_for(model, SOURCES, longest=6, n_best=12)
     samples = draw_samples(request, method.sampling, 12, "test")
     for drawn, found in zip(samples, method.search(request), strict=True):
         plain: dict[str, float] = {}
@@ -159,7 +159,7 @@ def test_minimum_bayes_risk_is_a_plain_loop_over_samples(metric: str) -> None:
 
 
 def test_the_typical_output_wins_over_the_most_probable() -> None:
-    """Three samples agree in most words, the most probable one stands alone."""
+    """Three samples share most words; the most probable one shares none."""
     samples = [
         Hypothesis((token,), (score,), score, score)
         for token, score in ((10, -0.5), (11, -1.0), (12, -1.1), (13, -1.2), (11, -1.0))
@@ -172,7 +172,7 @@ def test_the_typical_output_wins_over_the_most_probable() -> None:
     assert expected_costs(["a"], Counter({"a": 3, "b": 1}), "exact_match") == [0.25]
 
 
-def test_spellings_of_one_text_speak_together() -> None:
+def test_tokenizations_of_one_text_count_together() -> None:
     samples = [Hypothesis((token,), (score,), score, score) for token, score in ((10, -2.0), (11, -1.0), (12, -0.1))]
     request = request_for(model_of(), [[5]])._replace(text=lambda tokens: {10: "a", 11: "a", 12: "b"}[tokens[0]])
     ranked = MinimumBayesRisk(metric="exact_match").rank(samples, request)
@@ -180,6 +180,6 @@ def test_spellings_of_one_text_speak_together() -> None:
     assert [-one.normalised for one in ranked] == pytest.approx([1 / 3, 2 / 3])
 
 
-def test_an_unknown_metric_is_told() -> None:
+def test_an_unknown_metric_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"metric: found 'chrff'\. Did you mean 'chrf'"):
         MinimumBayesRisk(metric="chrff")

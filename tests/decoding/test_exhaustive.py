@@ -1,4 +1,4 @@
-"""Exhaustive search (FIELD H5) is brute force over all outputs, and what a wide enough beam finds."""
+"""Exhaustive search, against brute force over all outputs and against a wide enough beam."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("rows", [1, 3, 2048])
-def test_it_is_brute_force(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhaustive_search_is_brute_force(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK_ROWS", rows)
     seen = 0
     for seed in range(40):
-        chance = random.Random(seed)
-        words, limit = chance.randint(0, 3), chance.randint(1, 4)
-        table = Table(seed, 4 + words, 1.0, 0.0, chance.choice([0.0, 0.3]))
-        penalty, most = chance.choice([0.0, 1.0]), chance.choice([1, 5, 1000])
+        rng = random.Random(seed)
+        words, limit = rng.randint(0, 3), rng.randint(1, 4)
+        table = Table(seed, 4 + words, 1.0, 0.0, rng.choice([0.0, 0.3]))
+        penalty, n_best = rng.choice([0.0, 1.0]), rng.choice([1, 5, 1000])
         expected = exhaustive(table.of(0), 4 + words, limit, penalty)
-        found = exhaustive_search(table.step, table.start([0]), limit, Scorer(penalty), most, CPU)
-        assert [one.tokens for one in found] == [one.tokens for one in expected[:most]]
+        found = exhaustive_search(table.step, table.start([0]), limit, Scorer(penalty), n_best, CPU)
+        assert [one.tokens for one in found] == [one.tokens for one in expected[:n_best]]
         for left, right in zip(found, expected, strict=False):
             assert left.token_scores == pytest.approx(right.parts, abs=1e-12)
             assert left.normalised == pytest.approx(right.normalised, abs=1e-12)
@@ -45,7 +45,7 @@ def test_it_is_brute_force(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen > 100
 
 
-def test_it_is_teacher_forcing_and_a_wide_beam_on_a_real_model() -> None:
+def test_exhaustive_search_agrees_with_teacher_forcing_and_a_wide_beam() -> None:
     sources = [[5, 6], [4]]
     for encoder, decoder in (("gru", "lstm"), ("transformer", "transformer")):
         model = model_of(encoder, decoder, seed=4, vocabulary=7)
@@ -69,7 +69,7 @@ def test_it_is_teacher_forcing_and_a_wide_beam_on_a_real_model() -> None:
 
 
 def test_all_outputs_together_have_all_the_probability() -> None:
-    """A model that always ends by the third token, and never writes what is no text, leaves nothing out."""
+    """A model that always ends by the third token and gives suppressed tokens no probability."""
 
     class Ends(Table):
         def guess(self, source: int, prefix: tuple[int, ...]) -> list[float]:
@@ -86,7 +86,7 @@ def test_all_outputs_together_have_all_the_probability() -> None:
     assert len(found) == 1 + 4 + 16
 
 
-def test_too_large_a_space_is_refused_with_what_fits() -> None:
+def test_a_space_that_is_too_large_is_refused_with_a_length_that_fits() -> None:
     model = model_of(vocabulary=104)
     with pytest.raises(ConfigError, match=r"found 1\.01e\+10 outputs of up to 5 tokens over 100 words.*of 2 fits"):
         search(model, batch_of([[5]]), SearchConfig(), 1.0, method=Exhaustive(length=5))

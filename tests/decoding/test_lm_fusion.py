@@ -1,4 +1,4 @@
-"""A language model beside CTC (FIELD H8): a wide enough beam finds what brute force over all texts finds."""
+"""Shallow fusion with CTC: a wide enough beam ranks texts as brute force over all texts does."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rows_do_not_see_each_other_and_a_beam_of_one_searches() -> None:
             assert own[0][0].normalised == pytest.approx(together[row][0].normalised, abs=1e-10)
 
 
-def test_what_the_language_model_rules_out_is_not_written() -> None:
+def test_tokens_that_the_language_model_rules_out_are_not_output() -> None:
     emissions = emissions_of(5, [6], symbols=2)
     table = bigrams(2, 2)
     table[:, 4] = -math.inf

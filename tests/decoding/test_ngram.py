@@ -32,9 +32,9 @@ def by_hand(text: tuple[int, ...], token: int, order: int) -> float:
         followers = []
         for row in TEXTS:
             whole = (*[SOS] * (order - 1), *row, EOS)
-            for place in range(order - 1, len(whole)):
-                if whole[place - len(history) : place] == history:
-                    followers.append(whole[place])
+            for index in range(order - 1, len(whole)):
+                if whole[index - len(history) : index] == history:
+                    followers.append(whole[index])
         if not followers:
             return shorter
         kinds = len(set(followers))
@@ -45,7 +45,7 @@ def by_hand(text: tuple[int, ...], token: int, order: int) -> float:
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_shares_are_those_of_witten_and_bell(order: int) -> None:
+def test_probabilities_are_those_of_witten_and_bell(order: int) -> None:
     model = NGramLM(TEXTS, VOCABULARY, order)
     for text in ((), (4,), (4, 5), (5, 4), (8, 8), (6,)):
         found = model([text])[0].exp()
@@ -54,7 +54,7 @@ def test_shares_are_those_of_witten_and_bell(order: int) -> None:
             assert float(found[token]) == pytest.approx(by_hand(text, token, order)), (text, token)
 
 
-def test_what_an_ngram_model_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_an_ngram_model_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ngram, "MAX_CACHED", 3 * VOCABULARY)
     model, fresh = NGramLM(TEXTS, VOCABULARY, 3), NGramLM(TEXTS, VOCABULARY, 3)
     texts = [(first, second) for first in range(4, 9) for second in range(4, 9)]
@@ -70,15 +70,15 @@ STACKS = {
 
 
 @pytest.mark.parametrize("stack", STACKS)
-def test_a_neural_model_says_what_it_says_by_teacher_forcing(stack: str) -> None:
-    """However it is asked: for texts as they grow in a beam, for those that were dropped, and from nothing."""
+def test_a_neural_model_scores_as_by_teacher_forcing(stack: str) -> None:
+    """For texts that grow in a beam, for texts that were dropped, and without any cache."""
     torch.manual_seed(1)
     model = LanguageModel(LanguageModelConfig(stack=STACKS[stack]), VOCABULARY).double().eval()
     truth: dict[tuple[int, ...], torch.Tensor] = {}
     for text in ((4, 7, 5, 8), (4, 6), (5, 5, 5), ()):
         scores = model.score(batch_of([[]], [list(text)])).log_probabilities[0].tolist()
-        for place, token in enumerate((*text, EOS)):
-            truth[(*text[:place], token)] = scores[place]
+        for index, token in enumerate((*text, EOS)):
+            truth[(*text[:index], token)] = scores[index]
     scorer, read = NeuralLM(model), 0
 
     def step(tokens: torch.Tensor, state: Any) -> Any:
@@ -107,7 +107,7 @@ def test_a_neural_model_says_what_it_says_by_teacher_forcing(stack: str) -> None
     assert read == 1 + 2 + 2 + 2 + 2 + 3 + 1
 
 
-def test_a_text_that_is_too_long_for_a_neural_model_says_for_which() -> None:
+def test_a_text_that_is_too_long_names_the_model() -> None:
     stack = TransformerConfig(layers=1, width=16, heads=2, feedforward=32, positions=LearnedConfig(max_positions=4))
     scorer = NeuralLM(LanguageModel(LanguageModelConfig(stack=stack), VOCABULARY).eval(), "runs/words")
     scorer([(4, 4)])

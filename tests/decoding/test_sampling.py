@@ -1,4 +1,4 @@
-"""Sampling draws what the model says (FIELD H2), whoever the neighbours are; and minimum Bayes risk over samples."""
+"""Sampling follows the model's distribution and does not depend on the batch."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ def spelled(tokens: object) -> str:
     return " ".join(str(token) for token in tokens if token != EOS)  # type: ignore[attr-defined]
 
 
-def request_for(model: EncoderDecoder, sources: list[list[int]], longest: int = 4, most: int = 1) -> Request:
+def request_for(model: EncoderDecoder, sources: list[list[int]], longest: int = 4, n_best: int = 1) -> Request:
     limits = torch.full((len(sources),), longest + 1)
-    return Request(model, batch_of(sources), limits, SearchConfig(max_length=longest), most, spelled)
+    return Request(model, batch_of(sources), limits, SearchConfig(max_length=longest), n_best, spelled)
 
 
 def far_from(counts: Counter[tuple[int, ...]], chances: dict[tuple[int, ...], float]) -> float:
     """Chi-square a degree of freedom; outcomes expected less than five times are counted as one."""
     total = sum(counts.values())
     assert set(counts) <= set(chances)
-    cells = [(counts[one], total * chance) for one, chance in chances.items() if total * chance >= 5]
+    cells = [(counts[one], total * rng) for one, rng in chances.items() if total * rng >= 5]
     rest = total - sum(seen for seen, _ in cells), total - sum(expected for _, expected in cells)
     cells += [rest] if rest[1] > 1 else []
     return sum((seen - expected) ** 2 / expected for seen, expected in cells) / (len(cells) - 1)
@@ -58,7 +58,7 @@ def far_from(counts: Counter[tuple[int, ...]], chances: dict[tuple[int, ...], fl
 # ---------------------------------------------------------------------- chance
 
 
-def test_chance_is_uniform_and_knows_seed_source_sample_and_step() -> None:
+def test_random_numbers_are_uniform_and_depend_on_seed_source_sample_and_step() -> None:
     keys = [
         sample_key(seed, source, sample) for seed in (0, 1) for source in ([5], [5, 6], [56]) for sample in (0, 1, 10)
     ]
@@ -66,18 +66,18 @@ def test_chance_is_uniform_and_knows_seed_source_sample_and_step() -> None:
     assert len(set(drawn)) == len(drawn)
     assert all(0 <= one < 1 for one in drawn)
     tenths = Counter(int(10 * one) for one in drawn)
-    assert sum((tenths[place] - 900) ** 2 / 900 for place in range(10)) < 27.9  # 0.1 % of fair dice exceed it
+    assert sum((tenths[index] - 900) ** 2 / 900 for index in range(10)) < 27.9  # 0.1 % of fair dice exceed it
     apart = [first * second for first, second in pairwise(drawn)]
     assert sum(apart) / len(apart) == pytest.approx(0.25, abs=0.01)  # one step says nothing of the next
     assert uniform(sample_key(3, [7, 8], 2), 5) == uniform(sample_key(3, [7, 8], 2), 5)
 
 
-def test_the_ball_falls_where_a_plain_wheel_says() -> None:
-    chance = random.Random(0)
+def test_sample_token_inverts_the_cumulative_distribution() -> None:
+    rng = random.Random(0)
     for _ in range(300):
-        weights = [chance.choice([0.0, chance.random()]) for _ in range(7)]
-        weights[chance.randrange(7)] += 0.1
-        ball = chance.choice([0.0, 1 - 2**-53, chance.random()])
+        weights = [rng.choice([0.0, rng.random()]) for _ in range(7)]
+        weights[rng.randrange(7)] += 0.1
+        ball = rng.choice([0.0, 1 - 2**-53, rng.random()])
         running, expected = 0.0, -1
         for token, weight in enumerate(weights):
             running += weight / sum(weights)
@@ -92,8 +92,8 @@ def test_the_ball_falls_where_a_plain_wheel_says() -> None:
 
 
 def plainly_narrowed(chances: list[float], wheel: Sampling) -> list[float]:
-    """Temperature, top-k and top-p as the papers say them, one token after another."""
-    warm = [chance ** (1 / wheel.temperature) for chance in chances]
+    """Temperature, top-k and top-p as the papers define them, token by token."""
+    warm = [rng ** (1 / wheel.temperature) for rng in chances]
     warm = [one / sum(warm) for one in warm]
     ranking = sorted(range(len(warm)), key=lambda token: (-warm[token], token))
     kept = ranking[: wheel.top_k or None]
@@ -108,16 +108,16 @@ def plainly_narrowed(chances: list[float], wheel: Sampling) -> list[float]:
 
 
 def test_temperature_top_k_and_top_p_against_a_plain_reference() -> None:
-    chance = random.Random(1)
+    rng = random.Random(1)
     sizes = set()
     for _ in range(400):
-        weights = [chance.choice([0.0, 1.0, chance.expovariate(1.0)]) for _ in range(9)]
+        weights = [rng.choice([0.0, 1.0, rng.expovariate(1.0)]) for _ in range(9)]
         weights[EOS] += 0.2
         chances = [weight / sum(weights) for weight in weights]
         wheel = Sampling(
-            temperature=chance.choice([0.3, 1.0, 2.5]),
-            top_k=chance.choice([0, 1, 2, 5, 40]),
-            top_p=chance.choice([1.0, 0.9, 0.5, 0.01]),
+            temperature=rng.choice([0.3, 1.0, 2.5]),
+            top_k=rng.choice([0, 1, 2, 5, 40]),
+            top_p=rng.choice([1.0, 0.9, 0.5, 0.01]),
         )
         logs = torch.tensor([[math.log(one) if one else -math.inf for one in chances]], dtype=torch.float64)
         found = truncate(logs, wheel).softmax(-1)[0].tolist()
@@ -137,20 +137,20 @@ def test_samples_are_as_likely_as_the_model_says(temperature: float) -> None:
 
     def chance_of(tokens: tuple[int, ...]) -> float:
         product = 1.0
-        for place, token in enumerate(tokens):
-            options = [EOS] if place == 2 else [EOS, 4, 5]
-            guess = table.guess(0, tokens[:place])
+        for index, token in enumerate(tokens):
+            options = [EOS] if index == 2 else [EOS, 4, 5]
+            guess = table.guess(0, tokens[:index])
             product *= math.exp(guess[token] / temperature) / sum(math.exp(guess[one] / temperature) for one in options)
         return product
 
-    class Told:
+    class Story:
         max_positions = None
         step = table.step
 
         def start(self, batch: object) -> object:
             return table.start([0])
 
-    request = Request(Told(), batch_of([[5]]), torch.tensor([3]), CONFIG, 1, spelled)  # type: ignore[arg-type]
+    request = Request(Story(), batch_of([[5]]), torch.tensor([3]), CONFIG, 1, spelled)  # type: ignore[arg-type]
     drawn = draw_samples(request, Sampling(temperature=temperature), 6000, "sampling")[0]
     chances = {one.tokens: chance_of(one.tokens) for one in words}
     assert sum(chances.values()) == pytest.approx(1.0)
@@ -163,16 +163,16 @@ def test_samples_are_as_likely_as_the_model_says(temperature: float) -> None:
 
 def test_samples_do_not_depend_on_batch_or_order() -> None:
     model = model_of("transformer", "transformer").float()
-    chance = random.Random(2)
-    sources = [[chance.randint(4, 8) for _ in range(chance.randint(1, 7))] for _ in range(100)]
+    rng = random.Random(2)
+    sources = [[rng.randint(4, 8) for _ in range(rng.randint(1, 7))] for _ in range(100)]
     wheel = Sampling(temperature=1.3, top_p=0.95, seed=7)
 
     def found(rows: int, order: list[int]) -> list[list[tuple[int, ...]]]:
         out: list[list[tuple[int, ...]]] = [[]] * len(sources)
-        asked = [sources[place] for place in order]
+        asked = [sources[index] for index in order]
         for indices, batch in batches_by_length(asked, rows):
-            for place, hypotheses in zip(indices, search(model, batch, CONFIG, 1.0, 3, method=wheel), strict=True):
-                out[order[place]] = [one.tokens for one in hypotheses]
+            for index, hypotheses in zip(indices, search(model, batch, CONFIG, 1.0, 3, method=wheel), strict=True):
+                out[order[index]] = [one.tokens for one in hypotheses]
         return out
 
     straight = list(range(len(sources)))
@@ -208,7 +208,7 @@ def test_seeds_differ_and_distinct_samples_come_best_first() -> None:
     assert few == [row[:1] for row in found]  # the best of twenty
 
 
-def test_the_narrowest_wheel_is_greedy() -> None:
+def test_top_k_of_one_is_greedy() -> None:
     model = model_of()
     sources = [[5, 6, 7], [8], [4, 4]]
     greedy = search(model, batch_of(sources), replace(CONFIG, beam=1), 1.0)
@@ -226,7 +226,7 @@ def test_a_samples_score_is_its_teacher_forced_score() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_a_broken_model_is_told() -> None:
+def test_a_broken_model_is_an_error() -> None:
     model = model_of()
     with torch.no_grad():
         model.output.weight.fill_(math.nan)

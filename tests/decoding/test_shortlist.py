@@ -1,4 +1,4 @@
-"""A shortlist narrows what is written and changes nothing else; the plain search is its oracle."""
+"""A shortlist restricts the output tokens and changes nothing else, against the plain search."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def sources(count: int = 9) -> list[list[int]]:
 
 
 def some(count: int = 3) -> Shortlist:
-    """A few tokens for every source token, and two for all."""
+    """A few tokens for every source token, and two for all of them."""
     draw = torch.Generator().manual_seed(1)
     likely = torch.randint(4, VOCABULARY, (VOCABULARY, count), generator=draw)
     likely[0] = EOS  # padding
@@ -65,7 +65,7 @@ def some(count: int = 3) -> Shortlist:
 
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("name", MODELS)
-def test_the_whole_vocabulary_is_no_shortlist(name: str, beam: int) -> None:
+def test_a_shortlist_of_the_whole_vocabulary_changes_nothing(name: str, beam: int) -> None:
     model, batch = model_of(name), batch_of(sources())
     config = SearchConfig(beam=beam, max_length=10)
     everything = Shortlist(torch.arange(VOCABULARY), torch.full((VOCABULARY, 1), EOS), VOCABULARY)
@@ -78,7 +78,7 @@ def test_the_whole_vocabulary_is_no_shortlist(name: str, beam: int) -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("name", MODELS)
-def test_only_listed_tokens_are_written_and_neighbours_change_nothing(name: str, beam: int) -> None:
+def test_only_listed_tokens_are_output_and_neighbours_change_nothing(name: str, beam: int) -> None:
     model, few = model_of(name), some()
     config = SearchConfig(beam=beam, max_length=8)
     together = search(model, batch_of(sources()), config, 2.0, n_best=beam, method=few)
@@ -108,7 +108,7 @@ def test_scores_are_those_of_the_listed_tokens_alone() -> None:
 
 
 def test_model_one_finds_the_translation_of_every_word(tmp_path: Path) -> None:
-    """Token s is translated by 100 − s, in any order, beside a word that comes from nothing."""
+    """Token s is translated by 100 − s, in any order, beside a word without a source."""
     draw = np.random.default_rng(2)
     rows = [draw.choice(np.arange(4, 40), draw.integers(2, 6), replace=False).tolist() for _ in range(400)]
     with StoreWriter(tmp_path / "store", 40, 100) as writer:
@@ -127,7 +127,7 @@ def test_model_one_finds_the_translation_of_every_word(tmp_path: Path) -> None:
 # With a trained run, by the command line
 
 
-def test_a_run_writes_with_its_list(inside: Workshop, tmp_path: Path) -> None:
+def test_a_run_predicts_with_its_shortlist(inside: Workshop, tmp_path: Path) -> None:
     file = tmp_path / "list.safetensors"
     said = call("shortlist", inside.run, "--likely", "3", "--frequent", "0", "--output", file, "--json")
     assert said.code == 0, said.err
@@ -147,7 +147,7 @@ def test_a_run_writes_with_its_list(inside: Workshop, tmp_path: Path) -> None:
     assert not set(run.target_tokenizer.pieces(own)) >= set("ABCDEFGHIJ")
 
 
-def test_what_cannot_be_is_said(inside: Workshop, tmp_path: Path) -> None:
+def test_wrong_shortlists_are_refused(inside: Workshop, tmp_path: Path) -> None:
     file, broken, other = (tmp_path / name for name in ("list.safetensors", "broken.safetensors", "other.safetensors"))
     assert call("shortlist", inside.run, "--output", file).code == 0
     broken.write_bytes(b"no such thing")
@@ -175,7 +175,7 @@ def test_what_cannot_be_is_said(inside: Workshop, tmp_path: Path) -> None:
         shortlist(run, other)
 
 
-def test_ctranslate2_writes_the_same_with_the_whole_vocabulary(inside: Workshop, tmp_path: Path) -> None:
+def test_ctranslate2_gives_the_same_with_the_whole_vocabulary(inside: Workshop, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="the extra 'fast' (ctranslate2) is not installed")
     texts = [row.split("\t")[0] for row in (inside.folder / "test.tsv").read_text().splitlines()]
     run = load_predictor(inside.run, "cpu", engine="ctranslate2")

@@ -1,4 +1,4 @@
-"""Speculative decoding is the large model's greedy search (FIELD H1), whatever the draft proposes."""
+"""Speculative decoding gives the large model's greedy output, whatever the draft proposes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ PAIRS = list(product(["transformer", "gru"], ["transformer", "lstm"]))
 
 
 def some_sources(seed: int, count: int, vocabulary: int = 9) -> list[list[int]]:
-    chance = random.Random(seed)
-    return [[chance.randint(4, vocabulary - 1) for _ in range(chance.randint(1, 8))] for _ in range(count)]
+    rng = random.Random(seed)
+    return [[rng.randint(4, vocabulary - 1) for _ in range(rng.randint(1, 8))] for _ in range(count)]
 
 
 def limits_of(seed: int, count: int, longest: int) -> list[int]:
-    chance = random.Random(f"limits {seed}")
-    return [chance.randint(1, longest) for _ in range(count)]
+    rng = random.Random(f"limits {seed}")
+    return [rng.randint(1, longest) for _ in range(count)]
 
 
 def seldom_ending(model: EncoderDecoder) -> EncoderDecoder:
@@ -43,8 +43,8 @@ def seldom_ending(model: EncoderDecoder) -> EncoderDecoder:
     return model
 
 
-def test_it_is_greedy_search_on_a_thousand_inputs_with_any_two_models() -> None:
-    """Random drafts of either architecture agree now and then by chance: rows keep 0, some or all of a proposal."""
+def test_output_is_greedy_search_on_a_thousand_inputs_with_any_two_models() -> None:
+    """Random drafts of either architecture agree by chance: rows accept none, some or all of a proposal."""
     kept_shares, lengths = set(), set()
     inputs = 0
     for seed, (large, small) in enumerate(product(PAIRS, PAIRS)):
@@ -71,7 +71,7 @@ def test_it_is_greedy_search_on_a_thousand_inputs_with_any_two_models() -> None:
 
 
 @pytest.mark.parametrize("decoder", list(DECODER_CASES))
-def test_every_decoder_can_be_checked(decoder: str) -> None:
+def test_every_decoder_can_verify_a_draft(decoder: str) -> None:
     torch.manual_seed(3)
     config = EncoderDecoderConfig(encoder=ENCODERS["gru"], decoder=DECODER_CASES[decoder], tie="none")
     target = EncoderDecoder(config, 9, 9).double().eval()
@@ -105,7 +105,7 @@ def test_one_row_alone_is_as_in_a_batch() -> None:
         assert Speculative(draft).decode(model, batch_of([source]), [limit])[0].tokens == one.tokens
 
 
-def test_an_ensemble_may_be_checked_and_may_propose() -> None:
+def test_an_ensemble_may_verify_and_may_propose() -> None:
     members = [model_of(seed=1), model_of("transformer", "transformer", seed=2)]
     target = Ensemble(members)
     batch, limits = batch_of(some_sources(4, 20)), limits_of(4, 20, 20)
@@ -129,7 +129,7 @@ def test_a_draft_with_fewer_positions_stops_proposing() -> None:
     assert max(len(one.tokens) for one in found) == 30
 
 
-def test_it_walks_the_road_of_search_and_says_what_it_cannot_do() -> None:
+def test_search_runs_it_and_refuses_more_than_one_output() -> None:
     model, draft = model_of(seed=1), model_of(seed=2)
     batch, config = batch_of([[5, 6], [7, 8, 4, 5]]), SearchConfig(beam=1, max_length=6)
     expected = search(model, batch, config, 1.0)

@@ -1,4 +1,4 @@
-"""Rules inside the beam search (FIELD H9), against everything that could be written."""
+"""Constraints inside beam search, against an enumeration of all outputs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES = 1000
 
 
 class Pieces:
-    """Pieces that spell most texts in several ways."""
+    """A tokenizer whose pieces spell most texts in several ways."""
 
     kind = "characters"
     tokens = (*SPECIALS, "a", "b", "ab", "ba")
@@ -72,30 +72,30 @@ def any_text(chance: random.Random, longest: int) -> str:
 
 
 def holds(tokens: Written, cuts: Sequence[tuple[int, ...]]) -> bool:
-    return any(tokens[place : place + len(cut)] == cut for cut in cuts for place in range(len(tokens)))
+    return any(tokens[index : index + len(cut)] == cut for cut in cuts for index in range(len(tokens)))
 
 
-def any_rules(chance: random.Random, kinds: Sequence[str]) -> tuple[list[Constraint], Legal]:
-    """Some rules, and what they mean, said plainly."""
-    rules: list[Constraint] = []
+def any_constraints(chance: random.Random, kinds: Sequence[str]) -> tuple[list[Constraint], Legal]:
+    """Random constraints, and a plain test of token rows that means the same."""
+    constraints: list[Constraint] = []
     tests: list[Legal] = []
     if "prefix" in kinds:
         prefix = any_text(chance, 3)
-        rules.append(PrefixConstraint(TOKEN_BYTES, prefix))
+        constraints.append(PrefixConstraint(TOKEN_BYTES, prefix))
         tests.append(lambda tokens: text_of(tokens).startswith(prefix))
     if "forbid" in kinds:
         texts = [any_text(chance, 3) for _ in range(chance.randint(1, 2))]
-        rules.append(ForbiddenTexts(TOKEN_BYTES, texts))
+        constraints.append(ForbiddenTexts(TOKEN_BYTES, texts))
         tests.append(lambda tokens: not any(text in text_of(tokens) for text in texts))
     if "require" in kinds:
         cuts = [TOKEN_BYTES.tokenizations(any_text(chance, 3)) for _ in range(chance.randint(1, 3))]
-        rules.append(RequiredPhrases(cuts))
+        constraints.append(RequiredPhrases(cuts))
         tests.append(lambda tokens: all(holds(tokens, cut) for cut in cuts))
     if "among" in kinds:
         rows = [tuple(TOKENIZER.encode(any_text(chance, 5))) for _ in range(chance.randint(1, 5))]
-        rules.append(AllowedOutputs(rows))
+        constraints.append(AllowedOutputs(rows))
         tests.append(lambda tokens: tokens in rows)
-    return rules, lambda tokens: all(test(tokens) for test in tests)
+    return constraints, lambda tokens: all(test(tokens) for test in tests)
 
 
 def everything(limit: int, legal: Legal) -> list[Written]:
@@ -128,7 +128,7 @@ def found_by(
     sources: Sequence[int],
     limits: Sequence[int],
     width: int,
-    rules: Sequence[ConstraintAutomaton | None],
+    automata: Sequence[ConstraintAutomaton | None],
     **options: Any,
 ) -> list[list[Hypothesis]]:
     return beam_search(
@@ -136,123 +136,123 @@ def found_by(
         table.start(sources),
         torch.tensor([limits[source] for source in sources]),
         BeamOptions(width, **{"n_best": width, **options}),
-        constraints=[rules[source] for source in sources],
+        constraints=[automata[source] for source in sources],
     )
 
 
-def test_a_thousand_searches_under_rules() -> None:
+def test_a_thousand_searches_under_constraints() -> None:
     kinds_of = [("prefix",), ("forbid",), ("among",), ("prefix", "forbid"), ("require",), ("require", "forbid"),
                 ("require", "prefix"), ("require", "prefix", "forbid"), ("among", "forbid")]  # fmt: skip
     impossible = possible = 0
     for seed in range(CASES // 2):
-        chance = random.Random(seed)
-        table = Table(seed, SIZE, chance.choice([0.5, 1.5]), chance.choice([-1.0, 2.0]), 0.0)
-        width, limits = chance.randint(1, 4), [chance.randint(2, 5) for _ in range(3)]
-        kinds = [chance.choice(kinds_of), chance.choice(kinds_of), ()]
-        made = [any_rules(chance, kind) for kind in kinds]
-        rules = [ConstraintAutomaton(parts, SIZE) if parts else None for parts, _ in made]
+        rng = random.Random(seed)
+        table = Table(seed, SIZE, rng.choice([0.5, 1.5]), rng.choice([-1.0, 2.0]), 0.0)
+        width, limits = rng.randint(1, 4), [rng.randint(2, 5) for _ in range(3)]
+        kinds = [rng.choice(kinds_of), rng.choice(kinds_of), ()]
+        made = [any_constraints(rng, kind) for kind in kinds]
+        constraints = [ConstraintAutomaton(parts, SIZE) if parts else None for parts, _ in made]
         outputs = [everything(limit, legal) for limit, (_, legal) in zip(limits, made, strict=True)]
-        together = found_by(table, range(3), limits, width, rules)
+        together = found_by(table, range(3), limits, width, constraints)
         plain = found_by(table, [2], limits, width, [None] * 3)
-        assert together[2] == plain[0]  # the rules of others are no concern of mine
+        assert together[2] == plain[0]  # constraints of other sources change nothing
         for source in range(2):
             if seed % 5 == 0:
-                assert found_by(table, [source], limits, width, rules) == [together[source]]
-                assert found_by(table, [2, source], limits, width, rules)[1] == together[source]
-            parts = rules[source]
+                assert found_by(table, [source], limits, width, constraints) == [together[source]]
+                assert found_by(table, [2, source], limits, width, constraints)[1] == together[source]
+            parts = constraints[source]
             assert parts is not None
-            shortest = min((len(text) for text in outputs[source]), default=None)
-            assert (parts.distance(parts.start) < limits[source]) == (shortest is not None)
-            impossible += shortest is None
-            possible += shortest is not None
-            if shortest is not None:
-                assert parts.distance(parts.start) == shortest
+            min_length = min((len(text) for text in outputs[source]), default=None)
+            assert (parts.distance(parts.start) < limits[source]) == (min_length is not None)
+            impossible += min_length is None
+            possible += min_length is not None
+            if min_length is not None:
+                assert parts.distance(parts.start) == min_length
                 assert together[source], "there is a solution and it must be found"
             for one in together[source]:
                 assert one.tokens[:-1] in outputs[source]
             if "require" not in kinds[source]:
                 same(together[source], slow(table.of(source), limits[source], width, outputs[source])[:width])
-            for one in together[source]:  # rules change what is written, never what it is worth
-                exact = [table.guess(source, one.tokens[:place])[token] for place, token in enumerate(one.tokens)]
+            for one in together[source]:  # constraints change the output, never its score
+                exact = [table.guess(source, one.tokens[:index])[token] for index, token in enumerate(one.tokens)]
                 assert one.token_scores == pytest.approx(exact)
     assert impossible > 50
     assert possible > CASES / 2
 
 
-def test_required_words_are_in_all_of_a_thousand_outputs() -> None:
-    """Where any output within the limit holds them all; several a sentence, each sentence of a batch with its own."""
+def test_required_phrases_are_in_all_of_a_thousand_outputs() -> None:
+    """Wherever any output within the limit contains them all; every source of a batch has its own phrases."""
     solvable = tight = several = 0
     for seed in range(200):
-        chance = random.Random(seed)
-        table = Table(seed, SIZE, chance.choice([0.5, 1.5]), chance.choice([-1.0, 2.0]), 0.0)
-        texts = [[any_text(chance, 3) for _ in range(chance.randint(1, 3))] for _ in range(8)]
-        limits = [chance.randint(3, 6) for _ in texts]
-        rules = [
+        rng = random.Random(seed)
+        table = Table(seed, SIZE, rng.choice([0.5, 1.5]), rng.choice([-1.0, 2.0]), 0.0)
+        texts = [[any_text(rng, 3) for _ in range(rng.randint(1, 3))] for _ in range(8)]
+        limits = [rng.randint(3, 6) for _ in texts]
+        constraints = [
             ConstraintAutomaton([RequiredPhrases([TOKEN_BYTES.tokenizations(text) for text in own])], SIZE)
             for own in texts
         ]
-        found = found_by(table, range(8), limits, chance.randint(1, 4), rules, n_best=1)
+        found = found_by(table, range(8), limits, rng.randint(1, 4), constraints, n_best=1)
         for own, limit, row in zip(texts, limits, found, strict=True):
             needed = [TOKEN_BYTES.tokenizations(text) for text in own]
             fits = [
                 size
                 for size in range(limit)
-                if any(all(holds(text, cuts) for cuts in needed) for text in product(range(4, SIZE), repeat=size))
+                if any(all(holds(text, rows) for rows in needed) for text in product(range(4, SIZE), repeat=size))
             ]
             if fits:
                 solvable += 1
                 tight += len(fits) == 1
                 several += len(set(own)) > 1
                 assert all(text in text_of(row[0].tokens) for text in own)
-                assert all(holds(row[0].tokens, cuts) for cuts in needed)
+                assert all(holds(row[0].tokens, rows) for rows in needed)
             else:
                 assert not row
     assert solvable >= CASES
     assert min(tight, several) > 200
 
 
-def test_a_wide_beam_under_rules_finds_the_best_of_all() -> None:
+def test_a_wide_beam_under_constraints_is_exhaustive() -> None:
     for seed in range(60):
-        chance = random.Random(seed)
-        table, limit = Table(seed, SIZE, 1.0, 0.0, 0.0), chance.randint(2, 4)
-        parts, legal = any_rules(chance, chance.choice([("require",), ("forbid",), ("prefix", "require"), ("among",)]))
+        rng = random.Random(seed)
+        table, limit = Table(seed, SIZE, 1.0, 0.0, 0.0), rng.randint(2, 4)
+        parts, legal = any_constraints(rng, rng.choice([("require",), ("forbid",), ("prefix", "require"), ("among",)]))
         best = [one for one in exhaustive(table.of(0), SIZE, limit, 1.0) if legal(one.tokens[:-1])]
         found = found_by(table, [0], [limit], 100, [ConstraintAutomaton(parts, SIZE)], num_complete=10**6)
         same(found[0], best)
 
 
-def test_repetition_and_length_give_way_to_rules() -> None:
+def test_constraints_take_precedence_over_repetition_and_minimum_length() -> None:
     for seed in range(60):
         table = Table(seed, SIZE, 1.0, 0.0, 0.0)
-        rules = [
+        constraints = [
             ConstraintAutomaton([AllowedOutputs([(4, 4, 4)])], SIZE),
             ConstraintAutomaton([RequiredPhrases([[(4, 4, 4)]])], SIZE),
         ]
-        found = found_by(table, [0, 1], [7, 7], 2, rules, no_repeat_ngram=1, min_length=5, n_best=1)
+        found = found_by(table, [0, 1], [7, 7], 2, constraints, no_repeat_ngram=1, min_length=5, n_best=1)
         assert found[0][0].tokens == (4, 4, 4, EOS)
         assert holds(found[1][0].tokens, [(4, 4, 4)])
 
 
-def test_a_phrase_needed_twice_is_written_twice() -> None:
+def test_a_phrase_that_is_required_twice_occurs_twice() -> None:
     for seed in range(40):
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         table, texts = Table(seed, SIZE, 1.0, 1.0, 0.0), ["aa", "bab"]
-        times = [chance.randint(1, 2), chance.randint(1, 2)]
-        cuts = [TOKEN_BYTES.tokenizations(text) for text in texts]
+        times = [rng.randint(1, 2), rng.randint(1, 2)]
+        rows = [TOKEN_BYTES.tokenizations(text) for text in texts]
         found = found_by(
             table,
             [0],
             [12],
             3,
-            [ConstraintAutomaton([RequiredPhrases(cuts, times), ForbiddenTexts(TOKEN_BYTES, ["bbb"])], SIZE)],
-            most=1,
+            [ConstraintAutomaton([RequiredPhrases(rows, times), ForbiddenTexts(TOKEN_BYTES, ["bbb"])], SIZE)],
+            n_best=1,
         )
         text = text_of(found[0][0].tokens)
         assert all(text.count(one) >= count for one, count in zip(texts, times, strict=True))
         assert "bbb" not in text
 
 
-def test_a_text_may_be_allowed_so_often_and_no_more() -> None:
+def test_a_text_may_have_a_maximum_count() -> None:
     counts = set()
     for seed in range(60):
         table = Table(seed, SIZE, 1.0, -1.0, 0.0)
@@ -263,18 +263,18 @@ def test_a_text_may_be_allowed_so_often_and_no_more() -> None:
     assert counts == {0, 1, 2}
 
 
-def test_very_many_phrases_are_all_written() -> None:
-    """Too many for the very shortest way through them: then one after another."""
+def test_very_many_phrases_are_all_output() -> None:
+    """Too many for the shortest path through all of them: they are planned one after another."""
     words = 40
     phrases = [[tuple(random.Random(seed).choices(range(4, words), k=3))] for seed in range(9)]
     rule = RequiredPhrases(phrases)
     assert not rule.exact
-    rules = ConstraintAutomaton([rule], words)
-    assert rules.distance(rules.start) <= 27
+    constraints = ConstraintAutomaton([rule], words)
+    assert constraints.distance(constraints.start) <= 27
     for width in (1, 4):
         table = Table(0, words, 1.0, 2.0, 0.0)
-        found = found_by(table, [0], [int(rules.distance(rules.start)) + 1], width, [rules])
-        assert all(holds(found[0][0].tokens, cuts) for cuts in phrases)
+        found = found_by(table, [0], [int(constraints.distance(constraints.start)) + 1], width, [constraints])
+        assert all(holds(found[0][0].tokens, rows) for rows in phrases)
 
 
 TEXTS = [
@@ -287,15 +287,15 @@ TEXTS = [
 )
 def test_token_bytes_write_what_the_tokenizer_decodes(config: Any) -> None:
     tokenizer = train_tokenizer(config, TEXTS)
-    token_bytes, chance = TokenBytes(tokenizer), random.Random(0)
+    token_bytes, rng = TokenBytes(tokenizer), random.Random(0)
     for _ in range(500):
-        ids = [chance.randrange(4, len(tokenizer)) for _ in range(chance.randint(0, 6))]
+        ids = [rng.randrange(4, len(tokenizer)) for _ in range(rng.randint(0, 6))]
         if not any(piece.startswith("<0x") for piece in tokenizer.pieces(ids)):
             assert token_bytes.decode(ids).decode() == tokenizer.decode(ids)
     for phrase in ("cat", "the cat", "sat on", "Größe", "<1>"):
         assert token_bytes.tokenizations(phrase)
         for cut in token_bytes.tokenizations(phrase):
-            for before in (4, chance.randrange(4, len(tokenizer))):
+            for before in (4, rng.randrange(4, len(tokenizer))):
                 assert phrase in token_bytes.decode([before, *cut, before]).decode("utf-8", "replace")
     whole = [index for index in range(4, len(tokenizer)) if token_bytes.texts[index][1]]
     assert token_bytes.matching_tokens(1, b"") == dict.fromkeys(range(4, len(tokenizer)), 0)
@@ -307,26 +307,26 @@ def test_token_bytes_write_what_the_tokenizer_decodes(config: Any) -> None:
 
 
 @pytest.mark.parametrize("config", [SubwordsConfig(vocab_size=330), WordsConfig(), CharactersConfig()])
-def test_rules_over_real_tokenizers_hold_in_the_text(config: Any) -> None:
+def test_constraints_over_real_tokenizers_hold_in_the_text(config: Any) -> None:
     tokenizer = train_tokenizer(config, TEXTS)
     token_bytes = TokenBytes(tokenizer)
     seen = 0
     for seed in range(30):
-        chance = random.Random(seed)
+        rng = random.Random(seed)
         table = Table(seed, len(tokenizer), 2.0, 2.0, 0.0)
-        need, never = chance.sample(["cat", "the mat", "<1>", "on the", "name", "Größe"], 2), chance.sample("ehtx", 1)
+        need, never = rng.sample(["cat", "the mat", "<1>", "on the", "name", "Größe"], 2), rng.sample("ehtx", 1)
         never = [text for text in [*never, "ca", "way"] if not any(text in phrase for phrase in need)]
-        rules: list[Constraint] = [
+        constraints: list[Constraint] = [
             RequiredPhrases([token_bytes.tokenizations(text) for text in need]),
             ForbiddenTexts(token_bytes, never),
         ]
         prefix = ""
-        if chance.random() < 0.5:
-            prefix = chance.choice(["two", "sat on", "ok"])
-            rules.append(PrefixConstraint(token_bytes, prefix))
+        if rng.random() < 0.5:
+            prefix = rng.choice(["two", "sat on", "ok"])
+            constraints.append(PrefixConstraint(token_bytes, prefix))
         if any(text in prefix for text in never):
             continue
-        found = found_by(table, [0], [30], 3, [ConstraintAutomaton(rules, len(tokenizer))], n_best=1)
+        found = found_by(table, [0], [30], 3, [ConstraintAutomaton(constraints, len(tokenizer))], n_best=1)
         text = tokenizer.decode(found[0][0].tokens)
         assert all(one in text for one in need)
         assert not any(one in text for one in never)

@@ -1,4 +1,4 @@
-"""What is asked of outputs as text (FIELD H9): from Python, from the command line, over a trained run."""
+"""Constraints given as text: compiled, from Python, from the command line, and over a trained run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ KINDS: list[Any] = [SubwordsConfig(vocab_size=330), WordsConfig()]
 
 
 class QuickTable(Table):
-    """As random, drawn at once for the whole vocabulary."""
+    """As `Table`, but drawn at once for the whole vocabulary."""
 
     def guess(self, source: int, prefix: tuple[int, ...]) -> list[float]:
         if (source, prefix) not in self.known:
@@ -59,21 +59,21 @@ class QuickTable(Table):
 
 
 @pytest.mark.parametrize("config", KINDS)
-def test_placeholders_survive_as_often_as_they_came(config: Any) -> None:
-    """With both tokenizers more than 1,000 sources that hold any, ten a batch."""
+def test_placeholders_occur_as_often_as_in_the_source(config: Any) -> None:
+    """With each tokenizer 560 sources, ten per batch."""
     texts = ["the cat <1> sat </1> on {name}", "see http://a.b/c and http://a.b or %s."] * 5
     tokenizer = train_tokenizer(config, texts)
     compiler, written, put = ConstraintCompiler(tokenizer), 0, 0
     pool = ["<1>", "</1>", "{name}", "http://a.b/c", "http://a.b", "%s", "{unseen_7}", "<x9>", "cat", "sat", "on"]
     cases = 0
     for seed in range(56):
-        chance = random.Random(seed)
-        sources = [" ".join(chance.choices(pool, k=chance.randint(1, 5))) for _ in range(10)]
+        rng = random.Random(seed)
+        sources = [" ".join(rng.choices(pool, k=rng.randint(1, 5))) for _ in range(10)]
         asked = [add_source_constraints(OutputConstraints(), source, None, True) for source in sources]
-        rules = [compiler.compile(constraints) for constraints in asked]
+        automata = [compiler.compile(constraints) for constraints in asked]
         table = QuickTable(seed, len(tokenizer), 1.0, 3.0, 0.0)
-        rooms = [chance.randint(1, 9) + (int(one.distance(one.start)) if one else 0) for one in rules]
-        found = found_by(table, range(10), rooms, 2, rules, n_best=1)
+        rooms = [rng.randint(1, 9) + (int(one.distance(one.start)) if one else 0) for one in automata]
+        found = found_by(table, range(10), rooms, 2, automata, n_best=1)
         for source, constraints, row in zip(sources, asked, found, strict=True):
             text = restore_placeholders(tokenizer.decode(row[0].tokens), source, constraints.placeholders)
             for one, count in constraints.placeholders:
@@ -87,14 +87,14 @@ def test_placeholders_survive_as_often_as_they_came(config: Any) -> None:
     assert put > 100 or config.kind == "subwords"  # sub-words spell everything
 
 
-def test_what_cannot_be_spelled_is_put_where_it_stood() -> None:
+def test_placeholders_that_cannot_be_spelled_are_inserted_at_their_position() -> None:
     assert restore_placeholders("ein Haus steht da", "<1> a house stands", (("<1>", 1),)) == "<1> ein Haus steht da"
     assert restore_placeholders("ein Haus", "a {x} house", (("{x}", 1),)) == "ein {x} Haus"
     assert restore_placeholders("a {x} b", "{x} {x}", (("{x}", 2),)).count("{x}") == 2
     assert restore_placeholders("", "<1>", (("<1>", 1),)) == "<1>"
 
 
-def test_terminology_asks_only_for_whole_terms(inside: Workshop) -> None:
+def test_terminology_matches_whole_terms_only(inside: Workshop) -> None:
     path = inside.write("terms.tsv", "cat\tKatze\ncat food\tKatzenfutter\ncat\tKater\n\n")
     terms = Terminology.read(path)
     assert terms.required_by("a cat.") == (("Katze", "Kater"),)
@@ -104,7 +104,7 @@ def test_terminology_asks_only_for_whole_terms(inside: Workshop) -> None:
         Terminology.read(inside.write("bad.tsv", "a\tb\nc\n"))
 
 
-def test_one_value_for_all_or_one_for_each() -> None:
+def test_one_value_for_all_inputs_or_one_for_each() -> None:
     assert [one.forbid for one in constraints_for_inputs(2, forbid=["a", "b"])] == [("a", "b")] * 2
     assert [one.forbid for one in constraints_for_inputs(2, forbid=[["a"], None])] == [("a",), ()]
     assert [one.prefix for one in constraints_for_inputs(2, ["x", None])] == ["x", ""]
@@ -115,7 +115,7 @@ def test_one_value_for_all_or_one_for_each() -> None:
         constraints_for_inputs(1, require=[""])
 
 
-def test_a_run_keeps_to_what_is_asked(run: Predictor) -> None:
+def test_a_run_satisfies_constraints(run: Predictor) -> None:
     texts = ["abc", "dcba", "jihg", "aabb"]
     plain = run.predict(texts)
     assert run.predict(texts, require=[[], ["FF"], [], ["JA", "H"]], forbid=[["A"], [], [], []])[2] == plain[2]
@@ -143,7 +143,7 @@ def test_search_settings_reach_the_search(run: Predictor) -> None:
     assert nodes[-1]["token"] == EOS or any(node["token"] == EOS for node in nodes)
 
 
-def test_the_command_line_asks_the_same(inside: Workshop, run: Predictor) -> None:
+def test_the_command_line_gives_the_same_outputs(inside: Workshop, run: Predictor) -> None:
     inside.write("in.txt", "abc\n\nddcc\n")
     asked = ["--prefix", "B", "--require", "HG", "--forbid", "A", "--no-repeat-ngram", "2"]
     said = call("predict", "runs/pairs", "in.txt", *asked, "--beam-trace", "trace.jsonl")

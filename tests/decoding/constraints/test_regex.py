@@ -40,11 +40,11 @@ def any_pattern(chance: random.Random, depth: int = 3) -> str:
 
 
 def test_random_patterns_match_what_python_matches() -> None:
-    chance, counts = random.Random(0), [0, 0]
+    rng, counts = random.Random(0), [0, 0]
     for _ in range(400):
-        pattern = chance.choice(["", "", "(?i)", "(?s)"]) + any_pattern(chance)
+        pattern = rng.choice(["", "", "(?i)", "(?s)"]) + any_pattern(rng)
         for _ in range(15):
-            text = "".join(chance.choice("aabbAÄä1.]\n ") for _ in range(chance.randint(0, 5)))
+            text = "".join(rng.choice("aabbAÄä1.]\n ") for _ in range(rng.randint(0, 5)))
             expected = re.fullmatch(pattern, text) is not None
             assert matches(pattern, text) == expected, (pattern, text)
             counts[expected] += 1

@@ -1,4 +1,4 @@
-"""Reading an output gives the scores it was written with, whatever wrote it (FIELD H1, H2, H3, H4; law 6 for all)."""
+"""Law 6 for every search method: the score of a hypothesis is its teacher-forced score."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ WAYS: dict[str, tuple[dict[str, Any], Any, int]] = {
 
 @pytest.mark.parametrize(("kind", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
 @pytest.mark.parametrize(("encoder", "decoder"), FAMILIES)
-def test_rescoring_is_decoding(encoder: str, decoder: str, kind: torch.dtype, tolerance: float) -> None:
+def test_scores_are_teacher_forced_scores(encoder: str, decoder: str, kind: torch.dtype, tolerance: float) -> None:
     torch.manual_seed(len(encoder + decoder))
     config = EncoderDecoderConfig(encoder=ENCODER_CASES[encoder], decoder=DECODER_CASES[decoder], tie="none")
     model = EncoderDecoder(config, 11, 11).to(kind).eval()
     with torch.no_grad():
         model.output.weight.mul_(3.0)
     sources = some_sources(5, 12, 11)
-    for name, (settings, method, most) in WAYS.items():
+    for name, (settings, method, n_best) in WAYS.items():
         if name == "speculative" and kind == torch.float32:
             method = Speculative(model_of(vocabulary=11).float())
         wanted = SearchConfig(**settings, max_length=7)
-        found = search(model, batch_of(sources), wanted, 1.0, most, method=method, text=spelled)
+        found = search(model, batch_of(sources), wanted, 1.0, n_best, method=method, text=spelled)
         pairs = [(source, one) for source, row in zip(sources, found, strict=True) for one in row]
         assert len(pairs) >= len(sources)
         with torch.no_grad():
@@ -70,14 +70,13 @@ def test_rescoring_is_decoding(encoder: str, decoder: str, kind: torch.dtype, to
 
 
 @pytest.mark.parametrize("normalisation", ["power", "gnmt", "none"])
-def test_every_way_ranks_by_the_normalisation_that_was_asked_for(normalisation: Any) -> None:
-    """FIELD H4."""
+def test_every_method_ranks_by_the_configured_normalisation(normalisation: Any) -> None:
     model, sources = model_of(), some_sources(5, 6, 9)
-    for name, (settings, method, most) in WAYS.items():
+    for name, (settings, method, n_best) in WAYS.items():
         if name in ("speculative", "minimum Bayes risk"):  # another vocabulary; ranked by risk
             continue
         wanted = SearchConfig(**{**settings, "normalisation": normalisation, "length_penalty": 0.7}, max_length=7)
-        for row in search(model, batch_of(sources), wanted, 1.0, most, method=method, text=spelled):
+        for row in search(model, batch_of(sources), wanted, 1.0, n_best, method=method, text=spelled):
             for one in row:
                 worth = one.score / Scorer(0.7, normalisation).divisor(len(one.tokens))
                 assert one.normalised == pytest.approx(worth), name
