@@ -55,7 +55,11 @@ DATA = {
     "tags.tsv": ("task=tag", WORDS, "direct"),
     "text.txt": ("task=language-model", "tokenizer.source.kind=words model.segment=9", "complete"),
     "masked.txt": ("task=masked-language-model", WORDS, "direct"),
-    "sounds.tsv": ("task=transcribe", "tokenizer={source={kind='audio',rate=4000,features=12},target='words'}", "ctc"),
+    "sounds.tsv": (
+        "task=transcribe",
+        "tokenizer={source={kind='audio',sample_rate=4000,num_mels=12},target='words'}",
+        "ctc",
+    ),
     "lines.tsv": ("task=transcribe", "tokenizer={source={kind='line-image',height=8},target='characters'}", "ctc"),
     "pictures.tsv": ("task=caption", "tokenizer={source={kind='picture',size=16},target='words'}", "text"),
 }
@@ -127,9 +131,9 @@ CASES = {
         "train-constant": "train.optimizer={schedule='constant',beta1=0.8} train.clip=0 model.word_dropout=0.2",
         "train-sampled-softmax": "model.softmax={kind='sampled',size=8} model.output_bias=true model.label_smoothing=0",
         "start-encoder": "train.start_from={run='runs/search',parts=['encoder']} train.freeze=['encoder']",
-        "start-by-token": "train.start_from={run='runs/search',by_token=true} tokenizer.target.minimum_count=3",
+        "start-by-token": "train.start_from={run='runs/search',by_token=true} tokenizer.target.min_count=3",
         "tokenizer-characters": "tokenizer={source='characters',target='characters'} data.max_length=60",
-        "tokenizer-unigram": "tokenizer.source={kind='subwords',vocabulary=290,algorithm='unigram'}",
+        "tokenizer-unigram": "tokenizer.source={kind='subwords',vocab_size=290,algorithm='unigram'}",
         "tokenizer-run": "tokenizer.source={kind='run',run='runs/reverse',side='target'}",
         "phonemes": "tokenizer.target.split=spaces data.units=phonemes train={metric='per',patience=1}",
         "files-jsonl": "data.train=train/pairs.jsonl",
@@ -137,7 +141,7 @@ CASES = {
     **each("pairs.tsv", f"{BOTH} train.average=ema", {"resume": ""}, "resume"),
     **each("pairs.tsv", f"{BOTH} tokenizer.target=none", {
         **{f"tie-{tie}": f"model.tie={tie}" for tie in ("none", "inputs", "target", "source", "all")},
-        "tokenizer-bpe": "tokenizer.source={kind='subwords',vocabulary=290}"}),
+        "tokenizer-bpe": "tokenizer.source={kind='subwords',vocab_size=290}"}),
     **each("pairs.tsv", f"{BOTH} tokenizer.target=none model.tie=all", {
         "languages": "data.train=[{file='train/pairs.tsv',tag='one'},{file='train/labels.tsv',tag='two'}]"}, "tagged"),
     **each("pairs.tsv", f"{BOTH} train.start_from=runs/search train.objective.kind=minimum-risk", {
@@ -186,7 +190,7 @@ CASES = {
     **each("series.tsv", f"{ENCODERS['recurrent']} model.encoder.embedding=1 tokenizer.source.kind=numbers", {
         f"series-{scale}": f"tokenizer.source.scale='{scale}'" for scale in ("standard", "range", "none")}),
     **each("tags.tsv", "", {f"tag-{kind}": encoder for kind, encoder in ENCODERS.items() if kind != "dense"}),
-    **each("tags.tsv", f"{ENCODERS['recurrent']} tokenizer.source={{kind='subwords',vocabulary=280}}", {
+    **each("tags.tsv", f"{ENCODERS['recurrent']} tokenizer.source={{kind='subwords',vocab_size=280}}", {
         "tag-crf": "model.crf=true train.metric=span_f1", "tag-mean": "model.read=mean"}),
     **each("text.txt", "", {
         "language-model": f"model.stack={TRANSFORMER} model.softmax={{kind='sampled',size=8}}",

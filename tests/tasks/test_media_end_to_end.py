@@ -624,7 +624,7 @@ def test_large_pictures_give_no_warning_and_fractions_are_refused(tmp_path: Path
         reader.decode(png(np.zeros((32, 32, 3), np.uint8)), "large.png")
     out = io.BytesIO()
     Image.new("F", (4, 4)).save(out, "TIFF")
-    with pytest.raises(DataError, match="fractions, expected whole numbers"):
+    with pytest.raises(DataError, match="floating-point pixels, expected whole numbers"):
         reader.decode(out.getvalue(), "x.tif")
 
 
@@ -778,7 +778,7 @@ def test_a_long_caption_is_drawn_whole(tmp_path: Path, monkeypatch: Any) -> None
 READS = {
     "speech": ("12 features a frame of audio, 100 frames a second", "frames"),
     "joint": ("12 features a frame of audio, 100 frames a second", "frames"),
-    "lines": ("8 pixels a column of a line of text, 0 is paper and 1 ink", "columns"),
+    "lines": ("8 pixels a column of a line of text, 0 is background and 1 ink", "columns"),
     "captions": ("pictures of 16 × 16 pixels, 48 numbers a row: red, green and blue", "rows"),
 }
 
