@@ -1,4 +1,4 @@
-"""Captions (FIELD A4): any decoder over a spatial memory, the doubly stochastic term, the gate, the picture of it."""
+"""Image captioning: any decoder over an image memory, doubly stochastic attention, the gate, attention plots."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_every_decoder_writes_over_every_memory(encoder: str, decoder: str) -> N
             assert float(model.score(own).log_probabilities.sum()) == pytest.approx(one.score, abs=1e-9)
 
 
-def test_unevenness_is_the_definition() -> None:
+def test_doubly_stochastic_penalty_is_its_definition() -> None:
     weights = torch.rand(2, 3, 4, 5)
     target_mask = torch.tensor([[True] * 4, [True, True, False, False]])
     memory_mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
@@ -150,7 +150,7 @@ def test_the_doubly_stochastic_term_is_added_and_trained(decoder: str) -> None:
     assert float(gradients[1][name].view(-1)[0]) == pytest.approx((above - below) / (2 * step), rel=1e-4, abs=1e-6)
 
 
-def test_the_term_is_there_when_blocks_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_penalty_works_with_compiled_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **more: compiled(function, backend="eager", **more))
     model, whole = build("resnet", "transformer", weight=0.7), batch()
@@ -160,7 +160,7 @@ def test_the_term_is_there_when_blocks_are_compiled(monkeypatch: pytest.MonkeyPa
         torch.testing.assert_close(model(whole).total, plain.total, **CLOSE)
 
 
-def test_plain_training_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_without_the_penalty_observes_no_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     model, whole = build(), batch()
     monkeypatch.setattr("dragoman.models.captioner.observe_attention", lambda observer: pytest.fail("watched"))
     assert torch.isfinite(model(whole).total)
@@ -179,7 +179,7 @@ def test_the_gate_scales_what_is_read() -> None:
     assert build_rnn_attention(AdditiveConfig(width=7), 9, 10).gate is None  # type: ignore[attr-defined]
 
 
-def test_settings_that_cannot_be() -> None:
+def test_wrong_settings_are_reported() -> None:
     fixed = CaptionerConfig(decoder=FixedContextDecoderConfig(), doubly_stochastic=1.0)
     assert any("has no attention" in text for text in fixed.problems())
     assert any(
@@ -188,7 +188,7 @@ def test_settings_that_cannot_be() -> None:
     assert any("tie" in text for text in CaptionerConfig(decoder=RecurrentDecoderConfig(embedding=0)).problems())
 
 
-def test_it_learns_which_corner_is_bright_and_looks_there(tmp_path: Path) -> None:
+def test_it_learns_to_attend_to_the_bright_corner(tmp_path: Path) -> None:
     torch.set_default_dtype(torch.float32)
     torch.manual_seed(0)
     corners = {(0, 0): [4, 6], (0, 1): [4, 7], (1, 0): [5, 6], (1, 1): [5, 7]}
@@ -230,7 +230,7 @@ def test_it_learns_which_corner_is_bright_and_looks_there(tmp_path: Path) -> Non
     assert path.stat().st_size > 5000
 
 
-def test_weights_over_a_grid_stand_in_reading_order() -> None:
+def test_weights_over_a_grid_are_in_row_major_order() -> None:
     weights = torch.arange(8.0).view(2, 4)
     assert as_grid(weights)[1].tolist() == [[4.0, 5.0], [6.0, 7.0]]
 

@@ -1,4 +1,4 @@
-"""Characters in, words inside (FIELD F4, F5): cutting, pooling, every inner encoder, and the road end to end."""
+"""Character-aware word encoder: word splitting, pooling, every inner encoder, and end to end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SPACE = 5
 
 @pytest.fixture(autouse=True)
 def in_float64(request: pytest.FixtureRequest) -> Iterator[None]:
-    """But for the road, which runs as users run it."""
+    """All tests but the one end to end."""
     torch.manual_seed(2)
     torch.set_default_dtype(torch.float32 if "cached" in request.fixturenames else torch.float64)
     yield
@@ -71,7 +71,7 @@ def plain_words(row: list[int], space: int | None, longest: int) -> list[list[in
 
 @pytest.mark.parametrize("longest", [1, 3, 64])
 @pytest.mark.parametrize("space", [SPACE, None])
-def test_rows_are_cut_at_spaces(longest: int, space: int | None) -> None:
+def test_rows_are_split_at_spaces(longest: int, space: int | None) -> None:
     batch = batch_of(ROWS)
     found = split_words(batch.source, batch.source_mask, space, longest)
     words = [plain_words(row, space, longest) for row in ROWS]
@@ -82,7 +82,7 @@ def test_rows_are_cut_at_spaces(longest: int, space: int | None) -> None:
         assert all(word[len(real) :] == [PAD] * (len(word) - len(real)) for word, real in zip(row, kept, strict=True))
 
 
-def test_a_row_of_nothing_breaks_nothing() -> None:
+def test_an_empty_row_gives_finite_outputs() -> None:
     source = torch.full((2, 3), PAD)
     assert split_words(source, source != PAD, SPACE, 4).shape == (2, 1, 1)
     memory = encoder_of(INNER["gru"])(source, source != PAD)
@@ -159,7 +159,7 @@ def test_the_inner_encoder_is_a_table_of_its_own() -> None:
         ({"kernels": [], "filters": []}, "kernels: found none"),
     ],
 )
-def test_wrong_settings_are_named(table: dict[str, object], expected: str) -> None:
+def test_wrong_settings_are_reported(table: dict[str, object], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         settings.build(CharacterWordsConfig, table)
 
@@ -193,7 +193,7 @@ NOUNS = {"cat": "Katze", "dog": "Hund", "house": "Haus", "tree": "Baum", "fish":
 COLOURS = {"red": "rot", "blue": "blau", "green": "grün", "old": "alt"}
 
 
-def test_characters_in_words_out(cached: Path, tmp_path: Path) -> None:
+def test_training_and_prediction_end_to_end(cached: Path, tmp_path: Path) -> None:
     """Trained on a few pairs, it reads words it has never seen, rows of spaces, and characters it does not know."""
     pairs = [(f"{a} {n}", f"{COLOURS[a]} {NOUNS[n]}") for a in COLOURS for n in NOUNS] * 4
     write_rows(tmp_path / "pairs.tsv", pairs)

@@ -1,4 +1,4 @@
-"""The laws for models that answer directly, over every encoder and every pooling, in float64 (FIELD A2, A3)."""
+"""The laws for classifiers, regressors and taggers, over every encoder and every pooling, in float64."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_padding_and_neighbours_change_no_tag(encoder: str, read: str, crf: bool
     check_laws(tagger(encoder, read=read, crf=crf), TAGGED, TAG_ROWS)
 
 
-def test_hashed_words_keep_the_laws_and_tell_words_apart() -> None:
+def test_hashed_words_keep_the_laws_and_distinguish_words() -> None:
     config = CharacterWordsConfig(
         embedding=4,
         kernels=(1,),
@@ -217,7 +217,7 @@ def test_labels_are_smoothed_while_training_only() -> None:
 
 
 @pytest.mark.parametrize(("pooling", "count"), [(LastConfig(), 11), (TimeAttentionConfig(steps=20), 33)])
-def test_the_illustration_has_as_many_parameters_as_it_should(pooling: Any, count: int) -> None:
+def test_the_published_example_has_its_parameter_count(pooling: Any, count: int) -> None:
     encoder = RecurrentEncoderConfig(cell=RNNConfig(), embedding=1, width=2, direction="forward", dropout=0.0)
     model = shaken(Regressor(ClassifierConfig(pooling=pooling, encoder=encoder), SeriesInput(1), 1, keep_from=0))
     assert parameter_count(model) == count
@@ -231,6 +231,6 @@ def test_the_illustration_has_as_many_parameters_as_it_should(pooling: Any, coun
     torch.testing.assert_close(model(both).total, expected, **CLOSE)
 
 
-def test_training_steps_of_these_tasks_can_be_captured() -> None:
+def test_training_steps_can_be_captured_as_cuda_graphs() -> None:
     assert classifier("recurrent").graph_blockers == tagger("transformer", crf=True).graph_blockers == []
     assert "character-words" in tagger("character-words").graph_blockers[0]

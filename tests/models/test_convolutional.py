@@ -1,4 +1,4 @@
-"""Convolutional families against plain references written from the papers (FIELD C6, C7, C8, C11), in float64."""
+"""Convolutional and dense encoders and decoders against plain references written from the papers, in float64."""
 
 from __future__ import annotations
 

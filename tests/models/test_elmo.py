@@ -1,4 +1,4 @@
-"""Two-way language models against torch's LSTM, row by row, and what neither direction may see."""
+"""Bidirectional language models against torch's LSTM, row by row; neither direction sees what it predicts."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_features_are_the_mean_of_all_layers(model: BiLM) -> None:
         torch.testing.assert_close(memory.final[0][place], final, **CLOSE)
 
 
-def test_neither_direction_sees_what_it_tells(model: BiLM) -> None:
+def test_neither_direction_sees_what_it_predicts(model: BiLM) -> None:
     batch = batch_of([[5, 6, 7, 8, 9]])
     other = batch_of([[5, 6, 15, 8, 9]])
     with torch.no_grad():
@@ -105,10 +105,10 @@ def test_neither_direction_sees_what_it_tells(model: BiLM) -> None:
     ahead, back = (first - second).abs().amax(-1).split(6)
     assert ahead[:3].max() == 0  # <eos>, 5 and 6 tell 5, 6 and the changed one
     assert ahead[3:].min() > 0
-    assert back[3:].max() == 0  # of 8 and 9, and of the changed one, told by what stands after them
+    assert back[3:].max() == 0  # predictions of 8, 9 and the changed token, from the tokens after them
     assert back[1:3].min() > 0
 
 
-def test_settings_go_round() -> None:
+def test_settings_survive_a_round_trip() -> None:
     config = BiLMConfig(encoder=ElmoEncoderConfig(layers=3, width=8), tie=False)
     assert settings.build(BiLMConfig, settings.as_table(config)) == config

@@ -1,4 +1,4 @@
-"""Encoders of features (FIELD A4, A7, D12): padding and neighbours change nothing, in float64."""
+"""Encoders of frames and images: padding and the other rows of a batch change nothing, in float64."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_padding_changes_no_gradient(subsampling: str) -> None:
 
 
 @pytest.mark.parametrize("subsampling", SUBSAMPLINGS)
-def test_lengths_are_as_foretold(subsampling: str) -> None:
+def test_output_lengths_are_as_computed_from_settings(subsampling: str) -> None:
     config = SUBSAMPLINGS[subsampling]
     encoder = FramesEncoder(FramesConfig(subsampling=config, inner=INNERS["lstm"]), FEATURES)
     mask = encoder(*grid(rows(), 22)).mask
@@ -143,8 +143,8 @@ def test_convolutions_of_one_row_are_torchs() -> None:
     assert mask.all()
 
 
-def test_a_transformer_gets_vectors_of_the_size_of_the_front() -> None:
-    """It multiplies what it reads by √width, which frames must not feel."""
+def test_a_transformer_reads_frames_without_its_embedding_scale() -> None:
+    """A Transformer multiplies its embeddings by √width; frames are divided by it first."""
     encoder = FramesEncoder(
         FramesConfig(subsampling=FrameStackingConfig(1), inner=INNERS["transformer"], dropout=0.0), FEATURES
     )
@@ -157,7 +157,7 @@ def test_a_transformer_gets_vectors_of_the_size_of_the_front() -> None:
 
 
 @pytest.mark.parametrize("non_local", [False, True])
-def test_a_picture_leaves_one_entry_a_place_and_rows_do_not_meet(non_local: bool) -> None:
+def test_an_image_gives_one_entry_per_cell_and_images_are_independent(non_local: bool) -> None:
     config = ResNetConfig(channels=(8, 16), blocks=2, width=12, dropout=0.0, non_local=non_local)
     encoder = ResNetEncoder(config, 3 * 10)
     perturbed(encoder)
@@ -170,7 +170,7 @@ def test_a_picture_leaves_one_entry_a_place_and_rows_do_not_meet(non_local: bool
         same(memory, encoder(pictures[place : place + 1], mask[:1]), place)
 
 
-def test_entries_stand_in_reading_order() -> None:
+def test_entries_are_in_row_major_order() -> None:
     config = ResNetConfig(channels=(8,), blocks=1, width=12, dropout=0.0)
     encoder = ResNetEncoder(config, 3 * 8)
     perturbed(encoder)
@@ -199,7 +199,7 @@ def test_patches_are_squares() -> None:
         torch.testing.assert_close(seen[0][0, place], expected)
 
 
-def test_features_are_scaled_by_what_was_learned() -> None:
+def test_features_are_standardised() -> None:
     data = torch.randn(1, 50, 3) * torch.tensor([2.0, 5.0, 0.0]) + torch.tensor([1.0, -4.0, 7.0])
     mask = torch.ones(1, 50, dtype=torch.bool)
     standard = Standardizer(3)
@@ -215,7 +215,7 @@ def test_features_are_scaled_by_what_was_learned() -> None:
     assert not list(standard.state_dict())  # the codec of the data keeps the scale
 
 
-def test_settings_that_cannot_be() -> None:
+def test_wrong_settings_are_reported() -> None:
     assert any("time_strides: found 1" in text for text in Conv2dSubsamplingConfig(time_strides=(2,)).problems())
     assert any("multiples of 8" in text for text in ResNetConfig(channels=(12,)).problems())
     one_hot = RecurrentEncoderConfig(embedding=0)

@@ -1,4 +1,4 @@
-"""Language models: the laws of decoders, torch's LSTM, Hugging Face's GPT-2 and Llama, penalties written plainly."""
+"""Language models: the laws of decoders, torch's LSTM, Hugging Face's GPT-2 and Llama, and the penalties."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def build(config: LanguageModelConfig, words: int = WORDS) -> LanguageModel:
 
 
 def shake(model: nn.Module) -> None:
-    """Away from the tidy start, so that biases and norms matter."""
+    """Perturb all weights, so that biases and norms matter."""
     with torch.no_grad():
         for part in model.parameters():
             part.add_(0.2 * torch.randn_like(part))
@@ -221,7 +221,7 @@ def test_gradients_stop_where_a_segment_begins_and_the_history_is_left_alone(
         torch.testing.assert_close(found[name], part.grad, **CLOSE)
 
 
-def test_what_is_carried_can_be_saved_and_given_back() -> None:
+def test_the_carry_can_be_saved_and_restored() -> None:
     model = build(CASES["segments"])
     text, carried, again = tokens_of(2, 9), model.empty_carry(2), model.empty_carry(2)
     model(Segment(text[:, :4], text[:, 1:5], carried))
@@ -487,7 +487,7 @@ def test_penalties_are_those_of_the_paper() -> None:
     torch.testing.assert_close(model(segment).total, other.eval()(segment).total, **CLOSE)
 
 
-def test_dropped_embeddings_drop_words_not_places() -> None:
+def test_embedding_dropout_drops_words_not_positions() -> None:
     table = EmbeddingDropout(400, 5, PAD, 0.3).train()
     tokens = torch.randint(4, 400, (50, 60))
     out, plain = table(tokens), nn.functional.embedding(tokens, table.weight)

@@ -1,4 +1,4 @@
-"""Masked language models against Hugging Face's BERT, and what is hidden against counts and chance."""
+"""Masked language models against Hugging Face's BERT, and the statistics of masking."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def like_bert(theirs: BertForPreTraining) -> MaskedLM:
     return ours
 
 
-def test_one_and_two_texts_with_hidden_tokens_are_berts() -> None:
+def test_outputs_for_one_and_two_masked_texts_are_berts() -> None:
     theirs = bert()
     ours = like_bert(theirs)
     rows = [[5, 6, 7, 8, EOS, 9, 10, EOS], [11, 12, EOS], [13, EOS, 14, 15, 16, 17, EOS], [18, 19, 20, 21, 22, 23, EOS]]
@@ -120,8 +120,8 @@ def test_one_and_two_texts_with_hidden_tokens_are_berts() -> None:
     )
 
 
-def test_the_loss_is_berts_on_what_was_hidden() -> None:
-    """With everything behind [MASK], their loss with labels at the places that we drew."""
+def test_the_loss_on_masked_tokens_is_berts() -> None:
+    """All chosen tokens become [MASK]; Hugging Face gets labels at the positions that we chose."""
     theirs = bert()
     ours = like_bert(theirs)
     ours.config = MaskedLMConfig(
@@ -153,7 +153,7 @@ def random_batch(rows: int, length: int) -> Batch:
     return batch_of([random.integers(4, 200, random.integers(1, length)).tolist() for _ in range(rows)])
 
 
-def test_as_many_are_told_as_the_lengths_say_and_shares_are_met() -> None:
+def test_lengths_determine_the_number_of_masked_tokens_and_shares_are_met() -> None:
     model = built(200).train()
     batch = random_batch(500, 60)
     torch.manual_seed(1)
@@ -184,7 +184,7 @@ def test_as_many_are_told_as_the_lengths_say_and_shares_are_met() -> None:
     assert not (found.masked & (found.source != batch.source)).any()
 
 
-def test_every_place_is_as_likely() -> None:
+def test_every_position_is_masked_equally_often() -> None:
     model = built(200).train()
     source = torch.tensor([[*range(10, 30), EOS, PAD, PAD]]).repeat(4000, 1)
     torch.manual_seed(3)
@@ -208,7 +208,7 @@ def test_two_texts_and_rows_without_text() -> None:
     assert torch.isfinite(loss.total)
 
 
-def test_validation_hides_the_same_every_time_and_training_does_not() -> None:
+def test_validation_masks_the_same_tokens_every_time_and_training_does_not() -> None:
     model, batch = built(200), random_batch(20, 23)
     first, second = model(batch).total, model(batch).total
     assert torch.equal(first, second)
@@ -242,7 +242,7 @@ def test_padding_and_neighbours_change_nothing() -> None:
 # --- pairs
 
 
-def test_joined_rows_have_no_padding_between() -> None:
+def test_concatenated_rows_have_no_padding_between() -> None:
     lefts, rights = [[5, 6, EOS], [7, EOS], [8, 9, 10, EOS]], [[11, EOS], [12, 13, 14, EOS], [EOS]]
 
     def padded(rows: list[list[int]]) -> Tensor:
@@ -255,7 +255,7 @@ def test_joined_rows_have_no_padding_between() -> None:
         assert row == left + right + [PAD] * (8 - len(left) - len(right))
 
 
-def test_half_of_the_seconds_are_exchanged_and_told() -> None:
+def test_half_of_the_second_texts_are_swapped_and_labelled() -> None:
     model = built(200, next_sentence=True).train()
     batch = Batch(
         torch.tensor([[10 + row, EOS] for row in range(60)]).repeat(20, 1)[:60],
@@ -278,8 +278,8 @@ def test_half_of_the_seconds_are_exchanged_and_told() -> None:
     assert bool(model._rows(alone)[1].all())  # type: ignore[union-attr]
 
 
-def test_exchanging_seconds_changes_no_count() -> None:
-    """Steps are divided by a count that is known before anything is drawn."""
+def test_swapping_second_texts_changes_no_count() -> None:
+    """The trainer divides by a count that is known before any random choice."""
     model, random = built(200, next_sentence=True).train(), np.random.default_rng(1)
     for rows in (1, 2, 3, 8):
         lengths = random.integers(1, 11, (2, rows))
@@ -298,8 +298,8 @@ def test_exchanging_seconds_changes_no_count() -> None:
             assert sorted(seconds) == sorted(right)
 
 
-def test_it_learns_what_follows_from_what() -> None:
-    """Every word stands beside its double: a model that reads both sides tells the hidden one."""
+def test_it_learns_to_predict_from_both_sides() -> None:
+    """Every word occurs twice in a row, so a model that reads both sides can predict the masked one."""
     torch.manual_seed(0)
     encoder = BertEncoderConfig(
         layers=1, width=32, heads=2, feedforward=64, max_positions=12, dropout=0.0, attention_dropout=0.0

@@ -1,5 +1,4 @@
-"""Instant models (FIELD C6, G6, H8): the laws over encoders, decoders and alignments, in float64, and the truth of
-their losses."""
+"""Non-autoregressive models: the laws over encoders, decoders and alignments, and their losses, in float64."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ def built(encoder: str, decoder: str, alignment: AlignmentConfig, smoothing: flo
         encoder=ENCODER_CASES[encoder], decoder=DECODER_CASES[decoder], alignment=alignment, label_smoothing=smoothing
     )
     model = NonAutoregressive(config, VOCABULARY + 2, VOCABULARY)
-    with torch.no_grad():  # away from the tidy start, so that biases and norms matter
+    with torch.no_grad():  # so that biases and norms matter
         for part in model.parameters():
             part.add_(0.2 * torch.randn_like(part))
     return model
@@ -90,7 +89,7 @@ def batch() -> Batch:
 
 
 def gradients(model: nn.Module, *batches: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of batches and what it gives to every weight."""
+    """The summed loss of batches and the gradient of every weight."""
     model.zero_grad()
     totals = []
     for batch in batches:

@@ -1,4 +1,4 @@
-"""An instant model all along the road: check, train, load, predict, evaluate, info, and no attention to draw."""
+"""A non-autoregressive model end to end: check, train, load, predict, evaluate and info, without attention plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Law 11 for instant models: every decoder with every alignment learns copy and reverse of short random rows."""
+"""Law 11 for non-autoregressive models: every decoder with every alignment learns to copy and to reverse rows."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_law_11_learns(lesson: Lesson, task: str) -> None:
     assert max(found) >= 0.9, found
 
 
-def test_everything_is_taught() -> None:
+def test_every_decoder_and_alignment_has_a_lesson() -> None:
     assert {(lesson.decoder, lesson.alignment) for lesson in LESSONS} == {
         (decoder, alignment) for decoder in DECODERS for alignment in ALIGNMENTS
     }

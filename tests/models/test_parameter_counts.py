@@ -1,4 +1,4 @@
-"""The parameter counts of FIELD M, from the parts that real models are made of."""
+"""Parameter counts of published models, from the layers they are made of."""
 
 from __future__ import annotations
 

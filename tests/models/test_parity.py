@@ -55,7 +55,7 @@ def precision(request: pytest.FixtureRequest) -> Iterator[Precision]:
 
 
 def shake(module: nn.Module, size: float = 0.1) -> None:
-    """Away from the tidy start, so that biases and norms matter."""
+    """Perturb all weights, so that biases and norms matter."""
     with torch.no_grad():
         for part in module.parameters():
             if part.requires_grad:
@@ -98,7 +98,7 @@ def gradient(part: Tensor) -> Tensor:
     return part.grad
 
 
-# --- The Transformer (FIELD C9) against Hugging Face's Marian ---------------------------------------------------------
+# --- The Transformer against Hugging Face's Marian --------------------------------------------------------------------
 
 WORDS = 29
 MARIAN_SOURCES = [[5, 6, 7, 8, 9, 28], [10, 4], [12, 11, 7], [20]]
@@ -207,7 +207,7 @@ def test_transformer_gives_marians_logits_and_gradients(precision: Precision, ac
 
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_search_writes_what_marian_writes(width: int) -> None:
-    """Hugging Face's generate, told to stop as ours does.
+    """Hugging Face's generate, set to stop as ours does.
 
     At the limit its beam takes <eos> as certain where ours counts its probability: such rows say nothing.
     """
@@ -386,7 +386,7 @@ def test_cross_attention_over_a_memory_of_another_width_is_torchs(precision: Pre
     same_gradients(precision, ours, theirs, places)
 
 
-# --- Attention (FIELD D) ----------------------------------------------------------------------------------------------
+# --- Attention --------------------------------------------------------------------------------------------------------
 
 LENGTHS = [6, 2, 4, 1]
 
@@ -405,7 +405,7 @@ def weights_of(run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def test_worked_numbers_of_scaled_attention() -> None:
-    """FIELD D14: scores 112 and 96 with d = 64 give 14 and 12, softmax 0.88 and 0.12."""
+    """A worked example: scores 112 and 96 with d = 64 give 14 and 12, softmax 0.88 and 0.12."""
     query = torch.zeros(1, 1, 1, 64)
     query[..., 0] = 8.0
     key = torch.zeros(1, 1, 2, 64)
@@ -445,7 +445,7 @@ def test_attend_is_its_equation(precision: Precision, watched: bool, hypotheses:
 
 
 @pytest.mark.parametrize("watched", [False, True], ids=["fused", "watched"])
-def test_a_query_with_nothing_to_look_at_reads_zeros(precision: Precision, watched: bool) -> None:
+def test_a_query_whose_keys_are_all_masked_gets_zeros(precision: Precision, watched: bool) -> None:
     query, key, value = (torch.randn(2, 2, 3, 4).requires_grad_() for _ in range(3))
     mask = torch.tensor([[True, False, True], [False, False, False]])[:, None, None, :]
 
@@ -476,7 +476,7 @@ def test_masked_softmax_of_nothing_is_zeros(precision: Precision) -> None:
     assert gradient(scores)[0].any()
 
 
-# --- Positions (FIELD E) ----------------------------------------------------------------------------------------------
+# --- Positions --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("width", [8, 9])
@@ -501,7 +501,7 @@ def test_positions_grow_and_start_anywhere(precision: Precision) -> None:
 
 
 def test_attention_without_positions_is_blind_to_order(precision: Precision) -> None:
-    """FIELD E: att(A, B, C) = att(B, C, A) up to permutation; with positions it is not."""
+    """Permutation: att(A, B, C) = att(B, C, A) up to permutation; with positions it is not."""
     layer = SelfAttention(8, 2)
     shake(layer)
     x = torch.randn(2, 5, 8)

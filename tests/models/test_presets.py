@@ -1,4 +1,4 @@
-"""The size of every preset: as it states, by formulas from the papers, as published, and by other people's code."""
+"""The parameter count of every preset: as stated, by formulas from the papers, as published, and by other toolkits."""
 
 from __future__ import annotations
 

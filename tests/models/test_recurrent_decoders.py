@@ -1,4 +1,4 @@
-"""Recurrent decoders (FIELD C1 to C4, B8, B11) against step-by-step references written from the papers' equations."""
+"""Recurrent decoders against step-by-step references written from the papers' equations."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def check(model: EncoderDecoder, expected: Tensor) -> None:
 
 
 def test_sutskever_starts_from_the_source_and_never_sees_it_again() -> None:
-    """FIELD C1, with a tanh readout from state and embedded token."""
+    """Sutskever et al. 2014, with a tanh readout from state and embedded token."""
     model = build(FixedContextDecoderConfig(embedding=5, width=4, layers=2, dropout=0.0))
     decoder = model.decoder
     memory, _, embedded = reads(model)
@@ -105,7 +105,7 @@ def test_sutskever_starts_from_the_source_and_never_sees_it_again() -> None:
 
 
 def test_cho_feeds_the_context_to_every_step_and_reads_out_by_maxout() -> None:
-    """FIELD C2: h = GRU(y, h', c) with the reset before the product; s = maxout(O_h h + O_c c + O_y y)."""
+    """Cho et al. 2014: h = GRU(y, h', c) with the reset before the product; s = maxout(O_h h + O_c c + O_y y)."""
     decoder_config = FixedContextDecoderConfig(
         cell=GRUConfig(reset="before"), embedding=5, width=4, dropout=0.0, context="every-step",
         readout=MaxoutReadout(width=3),
@@ -142,7 +142,7 @@ def additive(attention: nn.Module, query: Tensor, memory: Memory) -> Tensor:
 
 @pytest.mark.parametrize("to", ["bottom", "all"])
 def test_bahdanau_attends_before_the_cell_and_gnmt_gives_the_context_to_all(to: str) -> None:
-    """FIELD C3; B8: context to every layer, residual from the third."""
+    """Bahdanau et al. 2015; GNMT: context to every layer, residual connections from the third."""
     config = RecurrentDecoderConfig(
         embedding=5, width=4, layers=4, dropout=0.0, attention=AdditiveConfig(width=7), context_to=to,  # type: ignore[arg-type]
         residual_from=3,
@@ -168,7 +168,7 @@ def test_bahdanau_attends_before_the_cell_and_gnmt_gives_the_context_to_all(to: 
 
 @pytest.mark.parametrize("feeding", [True, False])
 def test_luong_attends_after_the_cell(feeding: bool) -> None:
-    """FIELD C4: ã = tanh(W_c [c; h]), which enters the next step when it is fed."""
+    """Luong et al. 2015: ã = tanh(W_c [c; h]), which enters the next step with input feeding."""
     config = LuongDecoderConfig(
         embedding=5, width=6, layers=2, dropout=0.0, attention=DotConfig(), input_feeding=feeding
     )
@@ -265,13 +265,13 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("message", PROBLEMS)
-def test_what_does_not_fit_is_told(message: str) -> None:
+def test_settings_that_do_not_fit_are_reported(message: str) -> None:
     assert [one for one in PROBLEMS[message].problems() if one.startswith(message)]
 
 
 @pytest.mark.parametrize(("tie", "tables"), [("none", 3), ("inputs", 2), ("target", 2), ("source", 2), ("all", 1)])
 def test_tables_are_tied_in_every_combination(tie: str, tables: int) -> None:
-    """FIELD F9."""
+    """Weight tying (Press and Wolf 2017)."""
     decoder = RecurrentDecoderConfig(embedding=5, width=6, dropout=0.0)
     config = EncoderDecoderConfig(tie=tie, encoder=ENCODER, decoder=decoder)  # type: ignore[arg-type]
     assert not list(config.problems())
@@ -284,8 +284,8 @@ def test_tables_are_tied_in_every_combination(tie: str, tables: int) -> None:
         assert weights[left] is weights[right]
 
 
-def test_one_hot_encoder_decoder_has_the_size_of_the_field() -> None:
-    """FIELD M: one-hot 74 → LSTM 256; one-hot 78 → LSTM 256 → dense 78."""
+def test_one_hot_encoder_decoder_has_the_published_size() -> None:
+    """A published character model: one-hot 74 → LSTM 256; one-hot 78 → LSTM 256 → dense 78."""
     encoder = RecurrentEncoderConfig(embedding=0, width=256, direction="forward")
     decoder = FixedContextDecoderConfig(embedding=0, width=256, begin="copy", readout=StateReadout())
     config = EncoderDecoderConfig(tie="none", output_bias=True, encoder=encoder, decoder=decoder)
@@ -301,7 +301,7 @@ def test_one_hot_encoder_decoder_has_the_size_of_the_field() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_truncated_back_propagation_cuts_the_gradient_and_nothing_else(size: int) -> None:
-    """FIELD B11: the same loss; gradients are those of parts whose first state is a constant."""
+    """Truncated back-propagation: the same loss; gradients are those of chunks whose first state is a constant."""
     decoder = FixedContextDecoderConfig(embedding=5, width=4, dropout=0.0)
     whole, cut = build(decoder), build(decoder, truncate=size)
     given = batch()

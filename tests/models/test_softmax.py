@@ -1,4 +1,4 @@
-"""Sampled softmax (FIELD F8) and scheduled sampling (G2)."""
+"""Sampled softmax (Jean et al. 2015) and scheduled sampling (Bengio et al. 2015)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_sample_of_everything_is_the_full_loss() -> None:
     assert not full[1, 3:].any()
 
 
-def test_rows_that_only_fill_up_the_table_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_rows_of_the_table_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     output = nn.Linear(6, 41)
     hidden, target = torch.randn(3, 5, 6, requires_grad=True), torch.randint(4, 41, (3, 5))
     target[1, 3:] = PAD
@@ -90,7 +90,7 @@ def test_only_the_sampled_words_get_a_gradient() -> None:
     assert touched[target.flatten()].all()
 
 
-def test_testing_sees_the_whole_vocabulary() -> None:
+def test_evaluation_uses_the_whole_vocabulary() -> None:
     config = EncoderDecoderConfig(
         tie="none",
         softmax=SampledSoftmaxConfig(size=4),
@@ -162,8 +162,8 @@ def test_at_the_start_it_is_teacher_forcing(name: str, passes: int) -> None:
 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("passes", [0, 9])
-def test_without_truth_it_is_fed_what_it_wrote(name: str, passes: int) -> None:
-    """With all chances on one word a draw is certain: the loss is that of the model's own greedy words as inputs."""
+def test_without_teacher_it_reads_its_own_samples(name: str, passes: int) -> None:
+    """With all probability on one word, sampling is certain: the loss is that of the greedy words as inputs."""
     batch = batch_of(SOURCE, TARGET)
     model = build(name, replace(LinearDecayConfig(steps=1, floor=0.0), passes=passes))
     model.set_step(5)

@@ -1,4 +1,4 @@
-"""Networks of torchvision that read pictures for captions (FIELD A4): what they see, what they take over, faults."""
+"""Torchvision image encoders: inputs, pretrained weights, and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def encoder(name: str = "resnet18", **more: Any) -> TorchvisionEncoder:
 
 
 @pytest.mark.parametrize(("name", "places"), [("resnet18", 16), ("mobilenet_v3_small", 16)])
-def test_every_place_of_the_grid_is_an_entry_and_no_picture_sees_another(
+def test_every_grid_cell_is_an_entry_and_images_are_independent(
     name: str, places: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(monkeypatch)
@@ -103,7 +103,7 @@ def test_a_run_takes_trained_weights_once_and_is_loaded_without_them(
 def test_an_opened_run_reads_pictures_as_the_trained_network_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its norms saw while the network was trained is no weight, and yet must not be lost."""
+    """The running statistics of batch norms are no parameters, but must not be lost."""
     short_run(tmp_path, monkeypatch)
     model: Any = Run(tmp_path / "run").model(torch.device("cpu"))
     network: Any = get_model("resnet18", "DEFAULT").eval()
@@ -112,13 +112,13 @@ def test_an_opened_run_reads_pictures_as_the_trained_network_does(
     torch.testing.assert_close(model.encoder.trunk(pictures), expected)
 
 
-def test_what_is_taken_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_weights_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
     assert load_torchvision_weights(nn.Sequential(encoder())) == ["starts with 614 weights of torchvision's resnet18"]
     assert load_torchvision_weights(nn.Sequential(encoder(weights="none"))) == []
 
 
-def test_faults_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'dragoman\[torchvision\]'"):
         encoder()

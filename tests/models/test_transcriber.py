@@ -1,4 +1,4 @@
-"""Transcribing by CTC and attention (FIELD A7): losses against torch's and brute force, laws, and learning."""
+"""Recognition by CTC and attention: losses against torch's and brute force, the laws, and learning."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VOCABULARY, FEATURES = 7, 5
 ENCODER = FramesConfig(
     subsampling=FrameStackingConfig(2), dropout=0.0, inner=RecurrentEncoderConfig(embedding=6, width=8, dropout=0.0)
 )
-WRITERS = {
+DECODERS = {
     "none": CTCOnlyConfig(),
     "lstm": JointAttentionConfig(
         decoder=RecurrentDecoderConfig(embedding=6, width=9, attention=AdditiveConfig(width=7), dropout=0.0)
@@ -60,8 +60,8 @@ def in_float64() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def build(writer: str, **more: object) -> Transcriber:
-    config = TranscriberConfig(encoder=ENCODER, attention_decoder=WRITERS[writer], **more)  # type: ignore[arg-type]
+def build(decoder: str, **more: object) -> Transcriber:
+    config = TranscriberConfig(encoder=ENCODER, attention_decoder=DECODERS[decoder], **more)  # type: ignore[arg-type]
     model = Transcriber(config, FEATURES, VOCABULARY)
     with torch.no_grad():
         for part in model.parameters():
@@ -112,7 +112,7 @@ def test_the_loss_is_that_of_all_paths_and_torchs() -> None:
     assert float(-scores.log_probabilities.sum()) == pytest.approx(truth, abs=1e-9)
 
 
-def test_smoothing_draws_every_real_position_towards_all_labels_while_training() -> None:
+def test_label_smoothing_pulls_real_positions_to_the_uniform_distribution_in_training() -> None:
     batch = batch_of(rows(), TARGETS)
     plain = build("none", label_smoothing=0.2).eval()
     total = plain(batch).total  # what is measured is not smoothed
@@ -121,9 +121,9 @@ def test_smoothing_draws_every_real_position_towards_all_labels_while_training()
     torch.testing.assert_close(plain.train()(batch).total, 0.8 * total + 0.2 * uniform, **CLOSE)
 
 
-@pytest.mark.parametrize("writer", ["lstm", "transformer"])
-def test_the_joint_loss_is_the_weighted_sum(writer: str) -> None:
-    model, batch = build(writer), batch_of(rows(), TARGETS)
+@pytest.mark.parametrize("decoder", ["lstm", "transformer"])
+def test_the_joint_loss_is_the_weighted_sum(decoder: str) -> None:
+    model, batch = build(decoder), batch_of(rows(), TARGETS)
     weight, smoothing = model.joint.weight, model.joint.label_smoothing  # type: ignore[union-attr]
     state = model.start(batch)
     inputs = torch.cat([torch.full((4, 1), SOS), batch.target[:, :-1]], 1)
@@ -141,7 +141,7 @@ def test_the_joint_loss_is_the_weighted_sum(writer: str) -> None:
     assert all(part.grad is not None for part in model.ctc.parameters())
 
 
-def test_a_target_without_a_path_is_not_counted_by_ctc_alone() -> None:
+def test_ctc_alone_does_not_count_targets_without_an_alignment() -> None:
     impossible = [[4, 5], [6, 6], [4, 4], [5, 6, 4]]  # two positions, three needed
     model, batch = build("none"), batch_of(rows(), impossible)
     assert model.reachable(batch).tolist() == [True, False, True, True]
@@ -154,9 +154,9 @@ def test_a_target_without_a_path_is_not_counted_by_ctc_alone() -> None:
     assert torch.isfinite(joint.total)
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-def test_padding_and_neighbours_change_nothing(writer: str) -> None:
-    model = build(writer).eval()
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_padding_and_neighbours_change_nothing(decoder: str) -> None:
+    model = build(decoder).eval()
     data, batch = rows(), batch_of(rows(), TARGETS)
     longer = Batch(
         F.pad(batch.source, (0, 0, 0, 6), value=9.0),
@@ -175,11 +175,11 @@ def test_padding_and_neighbours_change_nothing(writer: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("writer", ["lstm", "transformer"])
-def test_joint_search_ranks_as_an_exhaustive_one(writer: str) -> None:
-    model, batch = build(writer).eval(), batch_of(rows())
+@pytest.mark.parametrize("decoder", ["lstm", "transformer"])
+def test_joint_search_ranks_as_an_exhaustive_one(decoder: str) -> None:
+    model, batch = build(decoder).eval(), batch_of(rows())
     config = SearchConfig(beam=60, length_penalty=0.0, max_length=2)
-    found = search(model, batch, config, 1.0, 3, method=JointSearch(weight=0.4))
+    found = search(model, batch, config, 1.0, 3, method=JointSearch(ctc_weight=0.4))
     texts = [text for size in range(3) for text in itertools.product([4, 5, 6], repeat=size)]
     written = model.emissions(batch, torch.tensor([9] * 4), 1)
     for row, hypotheses in enumerate(found):
@@ -214,7 +214,7 @@ def test_attention_alone_scores_as_teacher_forcing_does() -> None:
             assert one.score == pytest.approx(float(truth), abs=1e-9)
 
 
-def test_both_are_asked_for_by_name() -> None:
+def test_decoding_modes_are_chosen_by_name() -> None:
     model, batch = build("none").eval(), batch_of(rows())
     assert isinstance(model, NonAutoregressiveModel)
     for method in (AttentionSearch(), JointSearch()):
@@ -225,18 +225,18 @@ def test_both_are_asked_for_by_name() -> None:
     assert len(search(model, batch, SearchConfig(beam=4), 1.0, method=CTCFusionSearch(uniform))) == 4
 
 
-def test_settings_that_cannot_be() -> None:
-    for writer in WRITERS.values():
-        assert not isinstance(writer, JointAttentionConfig) or list(writer.problems()) == []
+def test_wrong_settings_are_reported() -> None:
+    for decoder in DECODERS.values():
+        assert not isinstance(decoder, JointAttentionConfig) or list(decoder.problems()) == []
     copying = JointAttentionConfig(decoder=RecurrentDecoderConfig(begin="copy"))
     assert any("decoder.begin" in text for text in copying.problems())
     untied = JointAttentionConfig(decoder=RecurrentDecoderConfig(embedding=0))
     assert any("tie" in text for text in untied.problems())
 
 
-@pytest.mark.parametrize("writer", ["none", "lstm"])
-def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
-    """Every symbol is a few frames of a vector of its own in noise; repeats are parted by silence."""
+@pytest.mark.parametrize("decoder", ["none", "lstm"])
+def test_it_learns_to_read_noisy_symbols(decoder: str) -> None:
+    """Every symbol is a few frames of a vector of its own in noise; repeats are separated by silence."""
     torch.set_default_dtype(torch.float32)
     torch.manual_seed(0)
     random = np.random.default_rng(0)
@@ -259,12 +259,12 @@ def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
     )
     joint = JointAttentionConfig(weight=0.5, label_smoothing=0.0, decoder=decoder)
     config = TranscriberConfig(
-        encoder=encoder, attention_decoder=CTCOnlyConfig() if writer == "none" else joint,
+        encoder=encoder, attention_decoder=CTCOnlyConfig() if decoder == "none" else joint,
         augment=SpecAugmentConfig(times=1, time_share=0.05, bands=1, band_share=0.2),
     )  # fmt: skip
     model = Transcriber(config, FEATURES, VOCABULARY)
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    for _ in range(100 if writer == "none" else 160):
+    for _ in range(100 if decoder == "none" else 160):
         data = [example() for _ in range(24)]
         loss = model(COLLATOR.collate([one for one, _ in data], [text for _, text in data]))
         optimizer.zero_grad()
@@ -274,7 +274,7 @@ def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
     model.eval()
     data = [example() for _ in range(60)]
     batch = COLLATOR.collate([one for one, _ in data])
-    ways = [(1, None), (4, None)] + ([(4, AttentionSearch()), (4, JointSearch(0.5))] if writer != "none" else [])
+    ways = [(1, None), (4, None)] + ([(4, AttentionSearch()), (4, JointSearch(0.5))] if decoder != "none" else [])
     for beam, method in ways:
         found = search(model, batch, SearchConfig(beam=beam, max_length=8), 1.0, method=method)  # type: ignore[arg-type]
         right = sum(list(one[0].tokens[:-1]) == text for one, (_, text) in zip(found, data, strict=True))
@@ -282,10 +282,10 @@ def test_it_learns_to_read_noisy_symbols(writer: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # CPUs without bfloat16
-@pytest.mark.parametrize("writer", WRITERS)
-def test_recordings_are_read_in_half_precision(writer: str) -> None:
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_recordings_are_read_in_half_precision(decoder: str) -> None:
     """Features are stored in float32; with predict --precision bfloat16 all weights have half of it."""
-    model, batch = build(writer).float().eval(), COLLATOR.collate(rows(), TARGETS)
+    model, batch = build(decoder).float().eval(), COLLATOR.collate(rows(), TARGETS)
     assert batch.source.dtype == torch.float32
     with torch.no_grad():
         expected = model.score(batch).log_probabilities

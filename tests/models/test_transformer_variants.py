@@ -1,4 +1,4 @@
-"""The Transformer's relatives (FIELD C9): T5 and Llama by configuration, against Hugging Face's; what is refused."""
+"""Transformer variants: T5 and Llama by configuration, against Hugging Face's, and settings that are refused."""
 
 from __future__ import annotations
 

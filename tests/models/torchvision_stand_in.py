@@ -43,7 +43,7 @@ NETWORKS: dict[str, Any] = {
 
 
 def get_model(name: str, weights: str | None = None) -> nn.Module:
-    """See torchvision.models."""
+    """The part of `torchvision.models` that the encoder uses."""
     with torch.random.fork_rng():
         if weights is not None:
             assert weights == "DEFAULT"
@@ -57,7 +57,7 @@ def get_model(name: str, weights: str | None = None) -> nn.Module:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `import torchvision` find this."""
+    """Make `import torchvision` find this module."""
     package, models = ModuleType("torchvision"), ModuleType("torchvision.models")
     models.get_model = get_model  # type: ignore[attr-defined]
     models.list_models = lambda module: list(NETWORKS)  # type: ignore[attr-defined]
