@@ -91,11 +91,11 @@ ARCHITECTURES: dict[str, Table] = {
     "transformer, linear": pair({**TRANSFORMER, "attention": "linear"}),
     "transformer, cosine": pair({**TRANSFORMER, "score": "cosine"}),
     "scheduled sampling": pair(BOTH, BAHDANAU, forcing={"kind": "linear", "steps": 2000}),
-    "instant, ctc": {
+    "non-autoregressive, ctc": {
         "kind": "non-autoregressive", "encoder": TRANSFORMER, "decoder": TRANSFORMER,
         "alignment": {"kind": "ctc", "upsample": 2},
     },
-    "instant, length": {
+    "non-autoregressive, length": {
         "kind": "non-autoregressive", "encoder": TRANSFORMER, "decoder": TRANSFORMER, "alignment": "length",
     },
 }  # fmt: skip

@@ -1,1 +1,1 @@
-"""Batch → memory → decoder states: encoders, decoders and the wholes made of them."""
+"""Encoders, decoders, output heads, and the whole models made of them."""

@@ -129,7 +129,7 @@ def test_padding_and_neighbours_change_no_label_however_pooled(encoder: str, poo
 )
 def test_padding_and_neighbours_change_no_tag(encoder: str, read: str, crf: bool) -> None:
     if isinstance(ENCODER_CASES[encoder], CharacterWordsConfig) and read == "mean":
-        pytest.skip("one vector a word already")
+        pytest.skip("character-words gives one vector per word")
     check_laws(tagger(encoder, read=read, crf=crf), TAGGED, TAG_ROWS)
 
 

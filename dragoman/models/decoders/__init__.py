@@ -1,1 +1,1 @@
-"""Decoders: a memory to hidden states, token by token."""
+"""Decoders: from target tokens and an encoder's memory to hidden vectors; and the stacks of language models."""

@@ -1,1 +1,1 @@
-"""Output layers and their losses."""
+"""Output heads: softmax, CTC, length prediction, and a decoder with its own embeddings and output layer."""
