@@ -1,0 +1,70 @@
+"""The documentation: every relative link resolves, tables stay readable, and the pages name everything registered."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONGEST_CELL = 120
+
+
+def without_code(text: str) -> str:
+    """The prose of a page: fenced blocks and code spans removed."""
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_relative_links_resolve(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), f"{page.name}: {target} does not exist"
+        assert not anchor or anchor in anchors(linked), f"{page.name}: {target} has no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_table_cells_hold_no_paragraphs(page: Path) -> None:
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.startswith("|"):
+            for cell in re.split(r"(?<!\\)\|", line):
+                assert len(cell.strip()) <= LONGEST_CELL, f"{page.name}: {cell.strip()}"
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"(docs/{page.name})" in readme, page.name
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def test_pages_name_everything_registered() -> None:
+    from dragoman.exchange.registry import EXPORTERS
+    from dragoman.models.registry import DECODERS, ENCODERS
+    from dragoman.scoring.registry import metrics_by_name
+    from dragoman.tasks.table import TASKS
+
+    for name, registered in (
+        ("architectures.md", {config.kind for table in (ENCODERS, DECODERS) for config in table}),
+        ("scoring.md", set(metrics_by_name())),
+        ("tasks.md", set(TASKS)),
+        ("extending.md", set(EXPORTERS)),
+    ):
+        text = page(name)
+        missing = [entry for entry in registered if f"`{entry}`" not in text]
+        assert not missing, f"docs/{name} does not name {', '.join(missing)}"
