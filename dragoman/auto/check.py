@@ -154,19 +154,19 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
 def check_text(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
     """Report streams and segments of running text; returns the shape of a batch."""
     segment = config.model.segment
-    lanes = config.train.batch_tokens // segment
+    streams = config.train.batch_tokens // segment
     counts = [corpus.report[part]["target_tokens"] for part in ("train", "valid")]
     say(
         f"text: {counts[0]:,} tokens to learn from, {counts[1]:,} to validate, ends of lines included; "
         f"vocabulary {len(corpus.target_tokenizer):,}"
     )
     groups = config.train.accumulate
-    steps = len(BpttPlan(TokenStream(corpus.train.target), lanes * groups, segment, config.train.seed))
+    steps = len(BpttPlan(TokenStream(corpus.train.target), streams * groups, segment, config.train.seed))
     say(
-        f"segments: {steps:,} steps an epoch, each of {lanes * groups} lanes of {segment} tokens; train.steps = "
+        f"segments: {steps:,} steps an epoch, each of {streams * groups} streams of {segment} tokens; train.steps = "
         f"{config.train.steps:,} is {config.train.steps / steps:.1f} epochs"
     )
-    return {(lanes, segment, segment)}
+    return {(streams, segment, segment)}
 
 
 def check_reach(config: Config, corpus: Corpus, say: Say) -> None:

@@ -41,7 +41,9 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "running": run.task.is_language_model,
         "parameters": parameter_count(model),
         "layers": [layer._asdict() for layer in layers],
-        "example": f"2 lanes of {size} tokens" if run.task.is_language_model else describe_example(source, batch, size),
+        "example": f"2 streams of {size} tokens"
+        if run.task.is_language_model
+        else describe_example(source, batch, size),
         "data": run.data,
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
         "about": {"source": describe_side(source, "source"), "target": describe_side(target, "target")},

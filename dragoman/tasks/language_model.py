@@ -24,7 +24,7 @@ from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.tasks.base import Config, Starter, Task
 from dragoman.training.config import TrainConfig
 from dragoman.training.distributed import ProcessGroup
-from dragoman.training.loaders import BatchLoader, BpttLoader, check_lanes
+from dragoman.training.loaders import BatchLoader, BpttLoader, check_streams
 from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.validation.lm import LanguageModelValidator
 
@@ -108,7 +108,7 @@ class LanguageModelTask(Task):
     def prepare(self, config: Any, note: Progress = lambda doing, count: None) -> Corpus:
         """The tokenised text; an error if it is too short for the batch size."""
         corpus = super().prepare(config, note)
-        check_lanes(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)
+        check_streams(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)
         return corpus
 
     def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:

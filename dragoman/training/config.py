@@ -35,7 +35,7 @@ class TrainConfig:
     )
     objective: ObjectiveConfig = setting(LikelihoodConfig(), help="what training makes small")
     batch_tokens: Count = setting(
-        4096, help="most tokens of one batch on either side, padding included; of running text lanes × segment"
+        4096, help="most tokens of one batch on either side, padding included; of running text streams × segment"
     )
     accumulate: Count = setting(1, help="batches whose gradients make one step, in every process")
     optimizer: OptimizerConfig = setting(OptimizerConfig(), help="AdamW and its schedule")

@@ -71,46 +71,46 @@ class ExampleLoader:
         """Nothing to restore."""
 
 
-def check_lanes(corpus: Corpus, lanes: int, config: TrainConfig) -> None:
-    """Refuse more lanes (parallel streams of running text) than there are training tokens."""
+def check_streams(corpus: Corpus, streams: int, config: TrainConfig) -> None:
+    """Raise DataError if there are more parallel streams than training tokens."""
     count = corpus.report["train"]["target_tokens"]
-    if count < lanes:
+    if count < streams:
         raise DataError(
-            f"the training text has {count:,} tokens, too few for {lanes:,} lanes; lower train.batch_tokens (now "
-            f"{config.batch_tokens}; lanes = batch_tokens / model.segment)"
+            f"the training text has {count:,} tokens, too few for {streams:,} streams; lower train.batch_tokens (now "
+            f"{config.batch_tokens}; streams = batch_tokens / model.segment)"
         )
 
 
 class BpttLoader:
     """Segments of running text, with the hidden state that the model carries from segment to segment.
 
-    Each batch of a step reads its own group of lanes. So a step reads the same text whether one process accumulates
+    Each batch of a step reads its own group of streams. So a step reads the same text whether one process accumulates
     several groups or several processes share them.
     """
 
     def __init__(self, corpus: Corpus, model: Any, segment: int, config: TrainConfig, processes: ProcessGroup) -> None:
-        self.lanes = config.batch_tokens // segment
+        self.streams = config.batch_tokens // segment
         self.groups, self.processes = config.accumulate * processes.world_size, processes
-        check_lanes(corpus, self.lanes * self.groups, config)
-        self.plan = BpttPlan(TokenStream(corpus.train.target), self.lanes * self.groups, segment, config.seed)
-        self.carried = [model.empty_carry(self.lanes) for _ in range(self.groups)]
+        check_streams(corpus, self.streams * self.groups, config)
+        self.plan = BpttPlan(TokenStream(corpus.train.target), self.streams * self.groups, segment, config.seed)
+        self.carried = [model.empty_carry(self.streams) for _ in range(self.groups)]
 
     def epoch(self, epoch: int) -> Sequence[tuple[int, int, int]]:
         """(epoch, segment number, group) of each batch."""
         return [(epoch, number, group) for number in range(len(self.plan)) for group in range(self.groups)]
 
-    def _lanes(self, group: int) -> slice:
-        return slice(group * self.lanes, (group + 1) * self.lanes)
+    def _streams(self, group: int) -> slice:
+        return slice(group * self.streams, (group + 1) * self.streams)
 
     def num_tokens(self, key: Any) -> int:
         """Predicted tokens."""
         epoch, number, group = key
-        return self.plan.tokens(epoch, number, self._lanes(group))
+        return self.plan.tokens(epoch, number, self._streams(group))
 
     def load(self, key: Any) -> Segment:
         """The next segment of a group, with the state carried over from its last one."""
         epoch, number, group = key
-        return self.plan.read(epoch, number, self._lanes(group))._replace(carried=self.carried[group])
+        return self.plan.read(epoch, number, self._streams(group))._replace(carried=self.carried[group])
 
     def state_dict(self) -> dict[str, Tensor]:
         """The carried state of all groups, each from the process that computes it."""
@@ -124,7 +124,7 @@ class BpttLoader:
         return tensors
 
     def load_state_dict(self, tensors: dict[str, Tensor]) -> None:
-        """Restore the carried state; RunError if the checkpoint has other groups or lanes."""
+        """Restore the carried state; RunError if the checkpoint has other groups or streams."""
         expected = {
             name: tensor.shape
             for group, carried in enumerate(self.carried)
@@ -132,8 +132,8 @@ class BpttLoader:
         }
         if expected != {name: tensor.shape for name, tensor in tensors.items()}:
             raise RunError(
-                "the checkpoint carries the state of another number of lanes; resume with the same train.batch_tokens "
-                "and the same train.accumulate × processes as before"
+                "the checkpoint carries the state of another number of streams; resume with the same "
+                "train.batch_tokens and the same train.accumulate × processes as before"
             )
         for group, carried in enumerate(self.carried):
             restore_carried(carried, tensors, f"group.{group}")

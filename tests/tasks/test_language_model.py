@@ -175,7 +175,7 @@ def test_what_is_carried_matters_for_going_on(folder: Path, tmp_path: Path) -> N
 
 
 def test_accumulating_and_two_processes_read_the_same_text(folder: Path, tmp_path: Path) -> None:
-    """Groups of lanes of one step: one process takes all, or two share them; the checkpoint knows all groups."""
+    """Groups of streams of one step: one process takes all, or two share them; the checkpoint knows all groups."""
     alone = build(table("lstm", folder, batch_tokens=90, accumulate=2, steps=12, save_every=6, validate_every=12))
     shared = build(table("lstm", folder, batch_tokens=90, accumulate=1, steps=12, save_every=6, validate_every=12))
     with quiet_machine(folder / "cache"):
@@ -259,7 +259,7 @@ def test_scores_do_not_depend_on_the_batch(folder: Path, name: str) -> None:
 
 
 def test_cutting_a_long_text_costs_next_to_nothing(folder: Path) -> None:
-    """Lanes begin with text of the lane before, so the score is that of one long reading."""
+    """Streams begin with text of the stream before, so the score is that of one long reading."""
     text = folder / "long.txt"
     text.write_text(some_text(1000, 5), encoding="utf-8")
     nats = brute_force(load_completer(folder / "lstm", "cpu"), text.read_text().split("\n")[:-1], None)
@@ -377,7 +377,7 @@ REFUSED = [
     (["train", "lstm.toml", "data.train=one.txt", "--run", "x"], "one.txt: lines: found 1, expected 2 or more"),
     (["train", "lstm.toml", "data.train=pairs.jsonl", "--run", "x"], "expected plain text for a language model"),
     (["train", "lstm.toml", "train.batch_tokens=8", "--run", "x"], "expected at least model.segment = 9"),
-    (["train", "lstm.toml", "train.batch_tokens=900000", "--run", "x"], "too few for 100,000 lanes"),
+    (["train", "lstm.toml", "train.batch_tokens=900000", "--run", "x"], "too few for 100,000 streams"),
     (["train", "lstm.toml", "data.max_length=9", "--run", "x"], "data.max_length: has no meaning"),
     (["train", "lstm.toml", "search.beam=9", "--run", "x"], "search: has no meaning"),
     (["train", "lstm.toml", "train.metric=bleu", "--run", "x"], 'task = "language-model" has loss'),
