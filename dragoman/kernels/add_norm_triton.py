@@ -1,6 +1,6 @@
-"""A Triton kernel for a sum and its layer norm in one go, without gradients.
+"""A Triton kernel for a sum and its layer norm, without gradients.
 
-Imported on GPUs alone.
+Imported on GPUs only.
 """
 
 # ruff: noqa: N803  constants of a kernel are spelled as constants
@@ -23,7 +23,7 @@ def _add_norm(x, y, weight, bias, total, normed, width, eps, D: tl.constexpr, BI
     sums += tl.load(y + row + d, mask=inside, other=0.0).to(tl.float32)
     rounded = sums.to(total.dtype.element_ty)
     tl.store(total + row + d, rounded, mask=inside)
-    sums = rounded.to(tl.float32)  # the norm is of what others will read
+    sums = rounded.to(tl.float32)  # the norm of the rounded sum, as the plain code computes it
     middle = tl.sum(sums, 0) / width
     apart = tl.where(inside, sums - middle, 0.0)
     scaled = apart / tl.sqrt(tl.sum(apart * apart, 0) / width + eps)

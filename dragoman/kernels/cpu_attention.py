@@ -1,6 +1,6 @@
-"""Softmax attention over short sequences on the CPU, dropout of its weights included.
+"""Softmax attention over short sequences on a CPU, with dropout of the weights.
 
-The fused kernel is made for long sequences and knows no dropout; what torch does instead takes three times as long.
+torch's fused kernel is made for long sequences and has no dropout; what torch runs instead takes three times as long.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from dragoman.kernels import cpu_dropout
-from dragoman.kernels.cpu_matmul import products, slow_stacks
+from dragoman.kernels.cpu_matmul import batched_matmul, slow_batched_matmul
 
-SHORT = 64  # positions of queries and of keys up to which this beats the fused kernel without dropout
+SHORT = 64  # up to so many queries and keys this is faster than the fused kernel without dropout
 
 
 def suits(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
-    """Whether this serves here and is faster: while training, where torch multiplies stacks slowly."""
+    """Whether this applies and is faster: while training, where torch multiplies batches of matrices slowly."""
     rows, heads, length, _ = query.shape
     return (
         torch.is_grad_enabled()
@@ -26,31 +26,31 @@ def suits(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> bool:
         and (rows, heads) == key.shape[:2]
         and query.dtype == key.dtype == value.dtype
         and (cpu_dropout.suits(query, dropout) if dropout else max(length, key.shape[2]) <= SHORT)
-        and slow_stacks(query)
+        and slow_batched_matmul(query)
     )
 
 
 def attend_small(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float, scale: float
 ) -> Tensor:
-    """As `attend`: queries (B, H, T, d), keys and values (B, H, S, d), mask True = real; → (B, H, T, d)."""
-    length, seen = query.shape[2], key.shape[2]
+    """Queries (B, H, T, d), keys and values (B, H, S, d), mask True = visible → (B, H, T, d)."""
+    length, keys = query.shape[2], key.shape[2]
     if causal:
-        earlier = torch.ones(length, seen, dtype=torch.bool).tril()
+        earlier = torch.ones(length, keys, dtype=torch.bool).tril()
         mask = earlier if mask is None else mask & earlier
-    added, something = None, None
+    added, sees_any = None, None
     if mask is not None:
-        # Half of the smallest number: a sum with it stays finite, so a query with nothing to look at gives no NaN.
+        # Half of the smallest number: sums with it stay finite, so a query that sees no key gives no NaN.
         added = torch.zeros(mask.shape, dtype=query.dtype).masked_fill_(~mask, torch.finfo(query.dtype).min / 2)
         sees = mask.any(-1, keepdim=True)
-        something = None if bool(sees.all()) else sees.to(query.dtype)
-    drops = cpu_dropout.keep_mask((*query.shape[:2], length, seen), dropout, query) if dropout else None
+        sees_any = None if bool(sees.all()) else sees.to(query.dtype)
+    drops = cpu_dropout.keep_mask((*query.shape[:2], length, keys), dropout, query) if dropout else None
     out: Tensor = _Attention.apply(query, key, value, added, drops, scale)  # type: ignore[no-untyped-call]
-    return out if something is None else out * something
+    return out if sees_any is None else out * sees_any
 
 
-def _beside(x: Tensor) -> Tensor:
-    """Room for something like x (B, H, T, d) whose heads lie side by side, so that joining them copies nothing."""
+def _joined_layout(x: Tensor) -> Tensor:
+    """A new tensor like x (B, H, T, d) with the memory layout (B, T, H, d), so that joining heads copies nothing."""
     rows, heads, length, depth = x.shape
     return x.new_empty(rows, length, heads, depth).transpose(1, 2)
 
@@ -62,24 +62,24 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         query = torch.mul(query, scale, out=query.new_empty(query.shape))
         key = key.contiguous()
-        scores = products(query, key.transpose(-2, -1))  # (B, H, T, S)
+        scores = batched_matmul(query, key.transpose(-2, -1))  # (B, H, T, S)
         if added is not None:
             scores += added
         weights = torch.softmax(scores, -1)
         ctx.save_for_backward(query, key, value, weights, drops)
         ctx.scale = scale
-        return products(weights if drops is None else weights * drops, value, _beside(query))
+        return batched_matmul(weights if drops is None else weights * drops, value, _joined_layout(query))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, drops = ctx.saved_tensors
-        used = weights if drops is None else weights * drops
-        of_value = products(used.transpose(-2, -1), gradient, _beside(value))
-        of_weights = products(gradient, value.transpose(-2, -1))
+        dropped = weights if drops is None else weights * drops
+        d_value = batched_matmul(dropped.transpose(-2, -1), gradient, _joined_layout(value))
+        d_weights = batched_matmul(gradient, value.transpose(-2, -1))
         if drops is not None:
-            of_weights *= drops
-        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-        of_query = products(of_scores, key, _beside(query)).mul_(ctx.scale)
-        of_key = products(of_scores.transpose(-2, -1), query, _beside(key))
-        return of_query, of_key, of_value, None, None, None
+            d_weights *= drops
+        d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype)
+        d_query = batched_matmul(d_scores, key, _joined_layout(query)).mul_(ctx.scale)
+        d_key = batched_matmul(d_scores.transpose(-2, -1), query, _joined_layout(key))
+        return d_query, d_key, d_value, None, None, None

@@ -1,4 +1,4 @@
-"""How matrices lie in memory: the same numbers, multiplied faster."""
+"""The memory layout of weight matrices for fast decoding on a CPU."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import nn
 
 
 def lay_out_for_decoding(model: nn.Module) -> None:
-    """Lay the matrices of linear layers so that a few rows are multiplied fast; shapes and values stay.
+    """Store the matrices of linear layers transposed in memory; shapes and values stay the same.
 
-    Decoding multiplies one row a hypothesis. OpenBLAS, which torch has where there is no Intel library, then spends
-    most of the time on turning the matrix: turned beforehand, 64 rows take half as long and 16 rows a third.
+    Decoding multiplies one row per hypothesis. OpenBLAS, which torch uses without MKL, then spends most of the time on
+    transposing the matrix: transposed beforehand, 64 rows take half as long and 16 rows a third.
     """
     if torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return

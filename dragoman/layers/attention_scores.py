@@ -1,4 +1,4 @@
-"""How a query and a key are compared: always a product in the end, so that every score keeps the fused kernel."""
+"""Scores of self- and cross-attention. All are products in the end, so that fused kernels compute them."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from torch.nn import functional as F
 
 
 class ScaledDot(nn.Module):
-    """q·k / √d (FIELD D4)."""
+    """q·k / √d (Vaswani et al. 2017, eq. 1)."""
 
     def __init__(self, heads: int, depth: int) -> None:
         super().__init__()
-        self.scale = depth**-0.5  # the product is multiplied with it
+        self.scale = depth**-0.5  # factor of the product
 
     def query(self, x: Tensor) -> Tensor:
-        """Queries (N, H, T, d) as they are compared."""
+        """Queries (N, H, T, d) as they enter the product."""
         return x
 
     def key(self, x: Tensor) -> Tensor:
-        """Keys (N, H, S, d) as they are compared."""
+        """Keys (N, H, S, d) as they enter the product."""
         return x
 
 
 class Dot(ScaledDot):
-    """q·k (FIELD D1), as in T5."""
+    """q·k, as in T5."""
 
     def __init__(self, heads: int, depth: int) -> None:
         super().__init__(heads, 1)
 
 
 class Cosine(Dot):
-    """The cosine of the angle between q and k, divided by a trained temperature of its head (FIELD D5)."""
+    """The cosine of q and k divided by a learned temperature per head (Liu et al. 2022, Swin v2)."""
 
     def __init__(self, heads: int, depth: int) -> None:
         super().__init__(heads, depth)
-        # Kept as a logarithm so that it stays positive; it begins at a temperature of 0.1 (Liu et al. 2022, Swin v2).
+        # A logarithm, so that it stays positive; the initial temperature is 0.1.
         self.sharpness = nn.Parameter(torch.full((heads, 1, 1), math.log(10.0)))
 
     def query(self, x: Tensor) -> Tensor:

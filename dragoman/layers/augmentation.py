@@ -1,4 +1,4 @@
-"""Small changes to features while training (FIELD A4, A7): they follow from torch's random state alone.
+"""Small changes to features while training: they follow from torch's random state alone.
 
 The training loop seeds that state for every batch, so a resumed run changes its batches as it would have done.
 """

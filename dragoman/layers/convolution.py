@@ -1,4 +1,4 @@
-"""Convolutions over sequences and grids: gated, of several widths, over characters, and non-local attention."""
+"""Convolutions over sequences: weight-normalised, gated, over characters; and the non-local block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.layers.attention import attend
 
 
 class WeightNormConvolution(nn.Module):
-    """w = g · v / ‖v‖ for each output (Salimans and Kingma 2016, eq. 2); of kernel 1 it is a linear layer.
+    """w = g · v / ‖v‖ for each output (Salimans and Kingma 2016, eq. 2); with kernel 1 a linear layer.
 
     `gain` is the variance a layer keeps: 4 before a gated linear unit, which quarters it, and 1 elsewhere, less
     the share dropped at its input (Gehring et al. 2017, section 3.5 and appendix A).
@@ -26,25 +26,25 @@ class WeightNormConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs))
 
     def weight(self) -> Tensor:
-        """The kernels as they are used: (O, I, k)."""
+        """The normalised kernels: (O, I, k)."""
         length: Tensor = torch.linalg.vector_norm(self.direction, dim=(1, 2))
         return self.direction * (self.scale / length)[:, None, None]
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, I) → (B, T−k+1, O); what stands around the ends is the caller's."""
+        """(B, T, I) → (B, T−k+1, O); the caller pads."""
         if self.kernel == 1:
             return F.linear(x, self.weight()[:, :, 0], self.bias)
         return F.conv1d(x.transpose(1, 2), self.weight(), self.bias).transpose(1, 2)
 
 
 def pad_same(x: Tensor, mask: Tensor, kernel: int) -> Tensor:
-    """Zeros on padding and around the ends, so that a kernel gives as many columns as it gets: (B, T+k−1, D)."""
+    """Zeros on padding and around the ends, so that a convolution keeps the length: (B, T+k−1, D)."""
     x = x * mask[:, :, None].to(x.dtype)
     return F.pad(x, (0, 0, (kernel - 1) // 2, kernel // 2))
 
 
 class GatedConvolution(nn.Module):
-    """GLU([A B]) = A ⊗ σ(B) of a weight-normalised convolution (Dauphin et al. 2017, eq. 1; FIELD C8)."""
+    """GLU([A B]) = A ⊗ σ(B) of a weight-normalised convolution (Dauphin et al. 2017, eq. 1)."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -58,11 +58,11 @@ class GatedConvolution(nn.Module):
 
     def extend(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
         """New positions see themselves and the k−1 inputs before: (N, T, I), past (N, k−1, I) → (N, T, O)."""
-        seen = torch.cat([past, self.dropout(x)], 1)  # dropped before it is kept, as one call over all would
+        seen = torch.cat([past, self.dropout(x)], 1)  # dropout before caching, as in one call over all
         return F.glu(self.convolution(seen)), seen[:, seen.shape[1] - self.kernel + 1 :]
 
     def init_cache(self, rows: int, like: Tensor) -> Tensor:
-        """The past of a row that has not begun: zeros."""
+        """The inputs before the first position: zeros."""
         return like.new_zeros(rows, self.kernel - 1, self.inputs)
 
 
@@ -73,7 +73,7 @@ class Highway(nn.Module):
         super().__init__()
         self.change = nn.Linear(width, width)
         self.gate = nn.Linear(width, width)
-        nn.init.constant_(self.gate.bias, -2.0)  # at first most is carried through
+        nn.init.constant_(self.gate.bias, -2.0)  # initially most of x is carried
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, D) → (…, D)."""
@@ -84,8 +84,8 @@ class Highway(nn.Module):
 class CharacterConvolution(nn.Module):
     """A word's vector from its characters: kernels of several widths, tanh, the largest over time, highways.
 
-    Kim et al. 2016, section 2.2 and 2.3 (FIELD F4). Every window that touches the word counts, with zeros outside:
-    words shorter than a kernel have windows too, and both ends can be told without marks of their own.
+    Kim et al. 2016, section 2.2 and 2.3 . Every window that overlaps the word counts, with zeros outside: words shorter
+    than a kernel have windows, too, and the ends of a word need no marks.
     """
 
     def __init__(self, inputs: int, kernels: Sequence[int], filters: Sequence[int], highways: int) -> None:
@@ -101,21 +101,21 @@ class CharacterConvolution(nn.Module):
         real = mask[:, :, None].to(x.dtype)
         characters = (x * real).transpose(1, 2)  # (W, I, L)
         lengths = mask.sum(1)
-        found = []
+        features = []
         for convolution in self.convolutions:
             windows = torch.tanh(convolution(characters))  # (W, D', L+k−1)
-            places = torch.arange(windows.shape[2], device=x.device)
-            beyond = places >= (lengths + windows.shape[2] - mask.shape[1])[:, None]
-            found.append(windows.masked_fill(beyond[:, None], -1.0).amax(2))  # tanh is never below
-        words: Tensor = self.highways(torch.cat(found, 1))
+            positions = torch.arange(windows.shape[2], device=x.device)
+            beyond = positions >= (lengths + windows.shape[2] - mask.shape[1])[:, None]
+            features.append(windows.masked_fill(beyond[:, None], -1.0).amax(2))  # tanh is never below
+        words: Tensor = self.highways(torch.cat(features, 1))
         return words * (lengths > 0)[:, None].to(x.dtype)
 
 
 class NonLocal(nn.Module):
-    """z = W y + x, where y is every place's mean of all g(x), weighted by softmax(θ(x)ᵀ φ(x)).
+    """z = W y + x, where y is the mean of all g(x), weighted by softmax(θ(x)ᵀ φ(x)).
 
-    The embedded Gaussian with half the channels of Wang et al. 2018, sections 3.2 and 3.3 (FIELD D12). W begins at
-    zero, so that the block can be put anywhere without disturbing what is there.
+    The embedded Gaussian with half the channels of Wang et al. 2018, sections 3.2 and 3.3. W starts
+    at zero, so that the block initially changes nothing.
     """
 
     def __init__(self, channels: int) -> None:
@@ -127,11 +127,11 @@ class NonLocal(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B, C, *grid) → (B, C, *grid); mask (B, *grid) of the places that may be looked at."""
-        places = x.flatten(2).transpose(1, 2)  # (B, P, C)
-        query, key, value = self.project(places)[:, None].chunk(3, -1)  # (B, 1, P, C/2)
-        seen = None if mask is None else mask.flatten(1)[:, None, None]  # (B, 1, 1, P)
+        """(B, C, *grid) → (B, C, *grid); mask (B, *grid) of the visible positions."""
+        flat = x.flatten(2).transpose(1, 2)  # (B, P, C)
+        query, key, value = self.project(flat)[:, None].chunk(3, -1)  # (B, 1, P, C/2)
+        visible = None if mask is None else mask.flatten(1)[:, None, None]  # (B, 1, 1, P)
         # The paper does not divide by √d as `attend` does.
-        out = attend(self, query * self.inner**0.5, key, value, mask=seen)[:, 0]
+        out = attend(self, query * self.inner**0.5, key, value, mask=visible)[:, 0]
         added: Tensor = self.output(out).transpose(1, 2)  # (B, C, P)
         return x + added.reshape(x.shape)

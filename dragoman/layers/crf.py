@@ -1,4 +1,4 @@
-"""A linear-chain conditional random field (Lafferty et al. 2001; FIELD H7): exact sums and Viterbi's path."""
+"""A linear-chain conditional random field (Lafferty et al. 2001): exact likelihood, marginals, Viterbi decoding."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 class LinearChainCRF(nn.Module):
-    """Scores of neighbouring tags, and of the first and the last, beside what each word says of its own tag.
+    """Transition scores of neighbouring tags and of the first and last tag, added to the emission scores of words.
 
-    Rows are real from the first word up to some last one. Nothing here looks at a number on the host.
+    Padding is at the end of a row. Nothing here copies a number from the device to the host.
     """
 
     def __init__(self, tags: int) -> None:
@@ -39,7 +39,7 @@ class LinearChainCRF(nn.Module):
         return self.score(scores, tags, mask) - self.log_partition(scores, mask)
 
     @torch.no_grad()
-    def best(self, scores: Tensor, mask: Tensor) -> Tensor:
+    def viterbi(self, scores: Tensor, mask: Tensor) -> Tensor:
         """The path (B, W) of highest score (Viterbi 1967); 0 on padding."""
         best = self.first + scores[:, 0]
         came: list[Tensor] = []

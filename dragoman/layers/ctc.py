@@ -1,7 +1,6 @@
-"""Connectionist temporal classification: what a path of symbols and blanks says, and how probable a text is.
+"""Connectionist temporal classification (Graves et al. 2006).
 
-Graves et al. 2006. A path has one symbol or the blank at every position; merging repeats and then dropping blanks
-gives its text (FIELD H8).
+A path has one symbol or the blank at every position. Merging repeats and then dropping blanks gives its text.
 """
 
 from __future__ import annotations
@@ -14,25 +13,25 @@ NEG_INF = float("-inf")
 
 
 def collapse(path: Tensor, lengths: Tensor, blank: int) -> tuple[Tensor, Tensor]:
-    """Texts (B, T) of paths (B, T), filled up with the blank, and their sizes (B,); a row has `lengths` positions."""
+    """The texts (B, T) of paths (B, T), padded with the blank, and their sizes (B,); a row has `lengths` positions."""
     places = torch.arange(path.shape[1], device=path.device)
     before = F.pad(path, (1, 0), value=blank)[:, :-1]
     kept = (path != blank) & (path != before) & (places < lengths[:, None])
-    order = kept.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices  # what is kept comes first
+    order = kept.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices  # symbols first, in their order
     sizes = kept.sum(1)
     texts = path.gather(1, order)
     return texts.masked_fill(places >= sizes[:, None], blank), sizes
 
 
 def min_path_length(texts: Tensor, sizes: Tensor) -> Tensor:
-    """How many positions the shortest path of each text (B, L) has: a blank must part equal neighbours; (B,)."""
+    """The length (B,) of the shortest path of each text (B, L): a blank separates equal neighbours."""
     inside = torch.arange(1, texts.shape[1], device=texts.device) < sizes[:, None]
     return sizes + ((texts[:, 1:] == texts[:, :-1]) & inside).sum(1)
 
 
 def with_blanks(texts: Tensor, blank: int) -> tuple[Tensor, Tensor]:
-    """Texts (…, L) with a blank before, between and after: (…, 2L+1), and which of these a path may reach from the one
-    before the last, a blank between two different symbols being left out."""
+    """Texts (…, L) with blanks before, between and after: (…, 2L+1); and which entries a path may reach from two
+    entries before, skipping the blank between two different symbols."""
     symbols = texts.new_full((*texts.shape[:-1], 2 * texts.shape[-1] + 1), blank)
     symbols[..., 1::2] = texts
     return symbols, F.pad((symbols[..., 2:] != blank) & (symbols[..., 2:] != symbols[..., :-2]), (2, 0))
@@ -48,8 +47,8 @@ def ctc_log_probability(
 ) -> Tensor:
     """Log-probability (B, k) of texts, summed over all their paths; −∞ for a text without one.
 
-    The forward variable of Graves et al. 2006, eq. 6 to 8. It looks up only the symbols of the texts, so the
-    emissions of a source are never repeated for its hypotheses, as `torch.nn.functional.ctc_loss` would need.
+    The forward variable of Graves et al. 2006, eq. 6 to 8. It reads only the symbols of the texts, so the
+    emissions of a source need not be repeated for its hypotheses, as for `torch.nn.functional.ctc_loss`.
     """
     symbols, skips = with_blanks(texts, blank)
     forward = log_probabilities.new_full(symbols.shape, NEG_INF)

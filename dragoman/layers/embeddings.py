@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 
 class TokenEmbedding(nn.Module):
-    """Token ids to vectors; the same table may serve source, target and output (FIELD F9).
+    """Token embeddings; source, target and output may share one table.
 
-    `space` is the id of the token that parts words, for those who read words out of characters; None: there is none.
+    `space` is the id of the token between words, for encoders that build words from characters; None: there is none.
     """
 
     def __init__(self, vocabulary: int, width: int, pad: int, space: int | None = None) -> None:
@@ -18,9 +18,9 @@ class TokenEmbedding(nn.Module):
         self.width = width
         self.pad = pad
         self.space = space
-        self.first_tag: int | None = None  # ids from here on are tags (FIELD G10), where there are any
+        self.first_tag: int | None = None  # ids from here on are tags, if there are any
         self.folded: Tensor | None
-        self.register_buffer("folded", None, persistent=False)  # (V,) each token in lower case, where somebody asks
+        self.register_buffer("folded", None, persistent=False)  # (V,) the lower-case id of every token, if set
         self.weight = nn.Parameter(torch.randn(vocabulary, width) * width**-0.5)
         nn.init.zeros_(self.weight.data[pad])
 
@@ -30,9 +30,9 @@ class TokenEmbedding(nn.Module):
 
 
 class OneHot(nn.Module):
-    """Token ids to unit vectors, as long as the vocabulary; padding is zero. Nothing to learn."""
+    """One-hot vectors of the size of the vocabulary; zeros for padding. Nothing is learned."""
 
-    like: Tensor  # tells the precision the model is in
+    like: Tensor  # has the data type of the model
 
     def __init__(self, vocabulary: int, pad: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ def word_dropout(
     keep_from: int | None = None,
     keep: int | None = None,
 ) -> Tensor:
-    """Replace a share of the tokens by <unk>, so that a model cannot lean on any single one."""
+    """Replace a share of the tokens by <unk>, so that a model does not rely on any single one."""
     if probability == 0.0:
         return tokens
     hit = torch.rand(tokens.shape, device=tokens.device) < probability

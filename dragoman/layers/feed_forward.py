@@ -14,13 +14,13 @@ from dragoman.layers.linear import Linear, glorot
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # the approximation that T5 and GPT-2 were trained with
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),  # the approximation of T5 and GPT-2
     "silu": F.silu,
 }
 
 
 class FeedForward(nn.Module):
-    """Two matrices with an activation between, at every position alike."""
+    """W₂ activation(W₁ x + b₁) + b₂ at every position."""
 
     def __init__(self, width: int, inner: int, activation: str, dropout: float, bias: bool = True) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """The widened vector times an activated gate (Shazeer 2020): SwiGLU with silu, GEGLU with gelu."""
+    """A gated linear unit (Shazeer 2020): SwiGLU with silu, GEGLU with gelu."""
 
     def __init__(self, width: int, inner: int, activation: str, dropout: float, bias: bool = True) -> None:
         super().__init__()

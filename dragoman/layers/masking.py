@@ -14,8 +14,8 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def crop_to_maximum(x: Tensor, mask: Tensor, max_positions: int) -> tuple[Tensor, Tensor]:
-    """At most `max_positions` columns of x (B, S, …) and mask (B, S); an error if a row is longer than that."""
-    if x.shape[1] > max_positions:  # a shorter batch is never counted, which would wait for the GPU
+    """At most `max_positions` columns of x (B, S, …) and mask (B, S); raises an error where a row is longer."""
+    if x.shape[1] > max_positions:  # counting waits for the GPU, so shorter batches are not counted
         longest = int(mask.sum(1).max())
         if longest > max_positions:
             raise DataError(

@@ -1,4 +1,4 @@
-"""Many states to one vector (FIELD D10, D11)."""
+"""Pooling: many states to one vector."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.layers.masking import masked_mean
 
 @dataclass(frozen=True)
 class LastConfig:
-    """The encoder's final state: of a recurrent one the state after its last token, of the others their own summary."""
+    """The final state of the encoder: of a recurrent one after its last token, of others their own summary."""
 
     kind: ClassVar[str] = "last"
 
@@ -37,27 +37,27 @@ class MaxConfig:
 
 @dataclass(frozen=True)
 class TimeAttentionConfig:
-    """Attention over time: states count by softmax(tanh(h·w + b_t)) (FIELD D11)."""
+    """Attention over time with the weights softmax(tanh(h·w + b_t))."""
 
     kind: ClassVar[str] = "attention"
     steps: Annotated[int, Range(0)] = setting(
-        0, help="a learned number for each of so many steps, the most that can be read; 0: none, and any length"
+        0, help="length of the learned bias b, which is then the maximum length; 0: no bias, any length"
     )
 
 
 @dataclass(frozen=True)
 class QueriesConfig:
-    """Learned vectors that ask: each reads the states by scaled dot attention (FIELD D10)."""
+    """Learned queries; each attends to the states by scaled dot products."""
 
     kind: ClassVar[str] = "queries"
-    count: Size = setting(1, help="learned queries; what they read is laid side by side")
+    count: Size = setting(1, help="learned queries; their contexts are concatenated")
 
 
 PoolingConfig = LastConfig | MeanConfig | MaxConfig | TimeAttentionConfig | QueriesConfig
 
 
-class Last(nn.Module):
-    """What the encoder gave after its last step."""
+class LastPooling(nn.Module):
+    """The final state of the encoder."""
 
     def __init__(self, config: LastConfig, width: int) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Last(nn.Module):
         return final
 
 
-class Mean(nn.Module):
+class MeanPooling(nn.Module):
     """The mean of real states."""
 
     def __init__(self, config: MeanConfig, width: int) -> None:
@@ -80,7 +80,7 @@ class Mean(nn.Module):
         return masked_mean(states, mask)
 
 
-class Max(nn.Module):
+class MaxPooling(nn.Module):
     """The largest real value of each feature."""
 
     def __init__(self, config: MaxConfig, width: int) -> None:
@@ -93,7 +93,7 @@ class Max(nn.Module):
 
 
 class TimeAttention(nn.Module):
-    """Σ_t a_t h_t with a = softmax(tanh(h_t·w + b_t)), b only where the number of steps is fixed (FIELD D11, M)."""
+    """Σ_t a_t h_t with a = softmax(tanh(h_t·w + b_t)), b only where the maximum length is fixed."""
 
     def __init__(self, width: int, steps: int = 0) -> None:
         super().__init__()
@@ -111,8 +111,8 @@ class TimeAttention(nn.Module):
         return (weights[:, :, None] * states).sum(1)
 
 
-class Queries(nn.Module):
-    """softmax(Q(W h + b)ᵀ / √D) h for learned Q (q, D), side by side."""
+class QueryPooling(nn.Module):
+    """softmax(Q(W h + b)ᵀ / √D) h for learned Q (q, D), concatenated."""
 
     def __init__(self, config: QueriesConfig, width: int) -> None:
         super().__init__()
@@ -130,9 +130,9 @@ class Queries(nn.Module):
 
 
 POOLINGS: dict[type, Any] = {
-    LastConfig: Last,
-    MeanConfig: Mean,
-    MaxConfig: Max,
+    LastConfig: LastPooling,
+    MeanConfig: MeanPooling,
+    MaxConfig: MaxPooling,
     TimeAttentionConfig: lambda config, width: TimeAttention(width, config.steps),
-    QueriesConfig: Queries,
+    QueriesConfig: QueryPooling,
 }

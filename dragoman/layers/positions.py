@@ -1,7 +1,6 @@
-"""Where a token stands, since attention alone is blind to order (FIELD E).
+"""Position encodings: absolute ones, which are added to the embeddings, and the tables of all kinds.
 
-A kind of positions is added to the embeddings (this file) or told inside self-attention (`relations`); the two
-tables at the end say which.
+`relative_positions` has those that enter inside self-attention.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ from dragoman.layers.relative_positions import (
 
 @dataclass(frozen=True)
 class SinusoidalConfig:
-    """Fixed waves of growing length; any position can be asked for."""
+    """Sinusoids of growing wave length; any number of positions."""
 
     kind: ClassVar[str] = "sinusoidal"
     layout: Literal["interleaved", "halves"] = setting(
-        "interleaved", help="sine and cosine in turn as in the paper, or all sines first (Marian)"
+        "interleaved", help="sine and cosine alternate as in the paper, or all sines first (Marian)"
     )
 
 
 @dataclass(frozen=True)
 class LearnedConfig:
-    """One trained vector per position, up to a maximum."""
+    """One learned vector per position, up to a maximum."""
 
     kind: ClassVar[str] = "learned"
     max_positions: Annotated[int, Range(1, None)] = setting(1024, help="longest sequence the model can see")
@@ -47,17 +46,17 @@ class LearnedConfig:
 
 @dataclass(frozen=True)
 class NoPositionsConfig:
-    """Order is not told; a causal decoder can still count what it sees."""
+    """No positions; a causal decoder can still count what it sees."""
 
     kind: ClassVar[str] = "none"
 
 
-AbsolutePositionsConfig = SinusoidalConfig | LearnedConfig | NoPositionsConfig  # for stacks without self-attention
+AbsolutePositionsConfig = SinusoidalConfig | LearnedConfig | NoPositionsConfig  # for models without self-attention
 PositionsConfig = AbsolutePositionsConfig | RotaryConfig | RelativeConfig | RelativeBiasConfig
 
 
 class NoAbsolutePositions(nn.Module):
-    """Leaves embeddings as they are: for no positions, and for those told inside attention."""
+    """Adds nothing: for no positions, and for relative ones."""
 
     max_positions = None
 
@@ -65,10 +64,10 @@ class NoAbsolutePositions(nn.Module):
         super().__init__()
 
     def reserve(self, length: int) -> None:
-        """Any length will do."""
+        """Any length fits."""
 
     def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
-        """x (B, T, D) as it is."""
+        """x (B, T, D) unchanged."""
         return x
 
 
@@ -116,19 +115,19 @@ class Sinusoidal(nn.Module):
         self._reserved = 0
 
     def reserve(self, length: int) -> None:
-        """Make sure that a call with a tensor as start may go up to `length` positions."""
+        """Make sure that calls with a tensor as `start` can reach `length` positions."""
         with _GROWING:
             self._reserved = max(self._reserved, length)
 
     def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
-        """x (B, T, D) whose first token stands at `start`."""
+        """x (B, T, D) whose first token has the position `start`."""
         length = self._reserved if isinstance(start, Tensor) else start + x.shape[1]
         table = sinusoid_table(length, self.width, self.layout, x.device, x.dtype)
         return x + rows_from(table, start, x.shape[1])
 
 
 class Learned(nn.Module):
-    """Adds one trained vector per position (FIELD E2)."""
+    """Adds one learned vector per position (Gehring et al. 2017)."""
 
     def __init__(self, config: LearnedConfig, width: int) -> None:
         super().__init__()
@@ -136,7 +135,7 @@ class Learned(nn.Module):
         self.table = nn.Parameter(torch.randn(config.max_positions, width) * width**-0.5)
 
     def reserve(self, length: int) -> None:
-        """Refuse sequences longer than the positions that were trained."""
+        """Raise an error for sequences longer than the learned positions."""
         if length > self.table.shape[0]:
             raise DataError(
                 f"a sequence of {length} tokens, but the model has learned {self.table.shape[0]} positions "
@@ -144,7 +143,7 @@ class Learned(nn.Module):
             )
 
     def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
-        """x (B, T, D) whose first token stands at `start`."""
+        """x (B, T, D) whose first token has the position `start`."""
         if not isinstance(start, Tensor):
             self.reserve(start + x.shape[1])
         return x + rows_from(self.table, start, x.shape[1])
@@ -173,7 +172,7 @@ RELATIVE_POSITIONS: dict[type, Any] = {
 
 
 def build_absolute_positions(config: PositionsConfig, width: int) -> Sinusoidal | Learned | NoAbsolutePositions:
-    """What the input of a stack adds to its embeddings."""
+    """The positions that the input of a stack adds to its embeddings."""
     added: Sinusoidal | Learned | NoAbsolutePositions = ABSOLUTE_POSITIONS[type(config)](config, width)
     return added
 
@@ -181,9 +180,9 @@ def build_absolute_positions(config: PositionsConfig, width: int) -> Sinusoidal 
 def build_relative_positions(
     config: PositionsConfig, layers: int, heads: int, depth: int, *, causal: bool
 ) -> list[RelativePositions]:
-    """What the self-attention of every layer is told; some kinds are one for the whole stack."""
+    """The relative positions of every layer; some kinds share one module over the whole stack."""
     if type(config) not in RELATIVE_POSITIONS:
         return [RelativePositions() for _ in range(layers)]
     kind = RELATIVE_POSITIONS[type(config)]
-    made = [kind(config, heads, depth, causal) for _ in range(1 if kind.shared else layers)]
-    return made * layers if kind.shared else made
+    modules = [kind(config, heads, depth, causal) for _ in range(1 if kind.shared else layers)]
+    return modules * layers if kind.shared else modules

@@ -1,8 +1,7 @@
-"""What two positions are to each other, told inside self-attention (FIELD E3, E4).
+"""Relative positions in self-attention: rotary (RoPE), Shaw et al. 2018, T5.
 
-A relation may enter in two places: it turns queries and keys before they are compared, or it adds a bias to
-the scores. Each kind overrides the one that is its own; the base class tells nothing, for positions that were
-already added to the embeddings.
+A kind rotates queries and keys before they are compared, or adds a bias to the scores, and overrides that method. The
+base class does neither: for positions that were added to the embeddings.
 """
 
 from __future__ import annotations
@@ -19,48 +18,48 @@ from dragoman.config.settings import Range, setting
 
 
 class RelativePositions(nn.Module):
-    """Nothing is told: attention compares what it is given."""
+    """No relative positions."""
 
-    shared: ClassVar[bool] = False  # one for all layers of a stack
+    shared: ClassVar[bool] = False  # whether all layers of a stack share one
 
-    def rotate(self, x: Tensor, places: Tensor) -> Tensor:
-        """Queries or keys (N, H, T, d) that stand at places (T,)."""
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Queries or keys (N, H, T, d) at positions (T,)."""
         return x
 
     def bias(self, query: Tensor, distance: Tensor, scale: float) -> Tensor | None:
-        """What is added to the scores, broadcastable to (N, H, T, S); distance (T, S) from query to key.
+        """The bias of the scores, broadcastable to (N, H, T, S); distance (T, S) from query to key.
 
-        The query is as the score compares it; `scale` is what its products are multiplied with.
+        `scale` is the factor of the products with the query.
         """
         return None
 
 
 @dataclass(frozen=True)
 class RotaryConfig:
-    """Queries and keys are turned by their position, so that their product depends on the distance."""
+    """Queries and keys are rotated by their position, so that their product depends on the distance."""
 
     kind: ClassVar[str] = "rotary"
     base: Annotated[float, Range(1.0, None, exclusive_minimum=True)] = setting(
-        10000.0, help="the slowest pair turns once in about 2π × base positions"
+        10000.0, help="the slowest pair rotates once in about 2π × base positions"
     )
 
 
 class Rotary(RelativePositions):
-    """RoPE (FIELD E4; Su et al. 2021, eq. 34), with the halves of a head as pairs, as in Llama.
+    """RoPE (Su et al. 2021, eq. 34), with the halves of a head as pairs, as in Llama.
 
-    The paper pairs neighbours: the same up to a permutation of the rows of the query and key matrices.
+    The paper pairs neighbours, which is the same up to a permutation of the rows of the query and key matrices.
     """
 
     def __init__(self, config: RotaryConfig, heads: int, depth: int, causal: bool) -> None:
         super().__init__()
         self.base = config.base
 
-    def rotate(self, x: Tensor, places: Tensor) -> Tensor:
-        """x (N, H, T, d) with the pair (i, i + d/2) turned by place · base^(−2i/d)."""
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x (N, H, T, d) with the pair (i, i + d/2) rotated by position · base^(−2i/d)."""
         precise = torch.promote_types(x.dtype, torch.float32)
         depth = x.shape[-1]
         rates = self.base ** (-torch.arange(0, depth, 2, device=x.device, dtype=precise) / depth)
-        angles = places.to(precise)[:, None] * rates  # (T, d/2)
+        angles = positions.to(precise)[:, None] * rates  # (T, d/2)
         cosine, sine = angles.cos(), angles.sin()
         left, right = x.chunk(2, -1)
         return torch.cat([left * cosine - right * sine, right * cosine + left * sine], -1).to(x.dtype)
@@ -68,16 +67,16 @@ class Rotary(RelativePositions):
 
 @dataclass(frozen=True)
 class RelativeConfig:
-    """A trained vector per distance, added to the keys; far distances share the last one."""
+    """A learned vector per distance, added to the keys; far distances share the last one."""
 
     kind: ClassVar[str] = "relative"
-    distance: Annotated[int, Range(1, None)] = setting(16, help="distances beyond this are taken as this")
+    distance: Annotated[int, Range(1, None)] = setting(16, help="maximum distance; farther ones count as this")
 
 
 class Relative(RelativePositions):
-    """e_ij = q_i (k_j + a_{j−i})ᵀ / √d (FIELD E3; Shaw et al. 2018, eq. 4): keys only, one table for all heads.
+    """e_ij = q_i (k_j + a_{j−i})ᵀ / √d (Shaw et al. 2018, eq. 4): keys only, one table for all heads.
 
-    The paper's vectors for the values (eq. 3) are left out: its table 3 finds them to add nothing.
+    Without the paper's vectors for the values (eq. 3), which add nothing according to its table 3.
     """
 
     def __init__(self, config: RelativeConfig, heads: int, depth: int, causal: bool) -> None:
@@ -86,7 +85,7 @@ class Relative(RelativePositions):
         self.table = nn.Parameter(torch.randn(self.distance + 1 + self.ahead, depth) * depth**-0.5)
 
     def bias(self, query: Tensor, distance: Tensor, scale: float) -> Tensor:
-        """Every query meets every vector once; the distances then pick (their section 3.3)."""
+        """Every query is multiplied by every vector once; the distances then select (section 3.3)."""
         products = (query * scale) @ self.table.T  # (N, H, T, 2k+1)
         index = distance.clamp(-self.distance, self.ahead) + self.distance  # (T, S)
         return products.gather(-1, index.expand(*products.shape[:-1], -1))
@@ -94,22 +93,22 @@ class Relative(RelativePositions):
 
 @dataclass(frozen=True)
 class RelativeBiasConfig:
-    """A trained number per head and range of distances, added to the scores; one table for the whole stack."""
+    """A learned bias per head and bucket of distances, as in T5; one table for the whole stack."""
 
     kind: ClassVar[str] = "relative-bias"
-    buckets: Annotated[int, Range(4, None)] = setting(32, help="ranges of distances that are told apart")
+    buckets: Annotated[int, Range(4, None)] = setting(32, help="buckets of distances")
     distance: Annotated[int, Range(2, None)] = setting(128, help="distances from here on share a bucket")
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if self.distance <= self.buckets // 2:
             yield f"distance: found {self.distance}, expected more than half of buckets = {self.buckets}"
 
 
 class RelativeBias(RelativePositions):
-    """The bias of T5 (Raffel et al. 2020, section 2.1): exact buckets near by, logarithmic ones further off.
+    """The bias of T5 (Raffel et al. 2020, section 2.1): exact buckets for small distances, logarithmic ones beyond.
 
-    Encoders spend half of the buckets on each direction, decoders all of them on the past.
+    Encoders use half of the buckets for each direction, decoders all of them for the past.
     """
 
     shared = True

@@ -1,4 +1,4 @@
-"""More or fewer positions than were read, row by row."""
+"""Change the length of sequences: upsampling and interpolation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Upsample(nn.Module):
-    """Every vector becomes `factor` vectors, each by a matrix of its own (Libovický and Helcl 2018, section 3)."""
+    """Splits every vector into `factor` vectors, each by its own matrix (Libovický and Helcl 2018, section 3)."""
 
     def __init__(self, inputs: int, width: int, factor: int) -> None:
         super().__init__()
@@ -24,18 +24,18 @@ class Upsample(nn.Module):
 
 
 def resize(x: Tensor, lengths: Tensor, sizes: Tensor, longest: int) -> Tensor:
-    """Row b's first `lengths[b]` vectors stretched or squeezed to `sizes[b]` by linear interpolation.
+    """Interpolate the first `lengths[b]` vectors of every row linearly to `sizes[b]`.
 
-    (B, S, D) → (B, longest, D). The ends of both rows lie on each other, as those of a picture that is scaled;
-    beyond its size a row repeats its last vector.
+    (B, S, D) → (B, longest, D). The ends are aligned as when an image is scaled. Beyond its size a row repeats its last
+    vector.
     """
-    places = torch.arange(longest, device=x.device) + 0.5
-    places = places * (lengths / sizes.clamp(min=1))[:, None] - 0.5  # (B, longest)
+    positions = torch.arange(longest, device=x.device) + 0.5
+    positions = positions * (lengths / sizes.clamp(min=1))[:, None] - 0.5  # (B, longest)
     last = (lengths - 1).clamp(min=0)[:, None]
-    places = places.clamp(min=0.0).minimum(last.to(places.dtype))
-    below = places.floor().long()
+    positions = positions.clamp(min=0.0).minimum(last.to(positions.dtype))
+    below = positions.floor().long()
     above = (below + 1).minimum(last)
-    share = (places - below)[:, :, None].to(x.dtype)
+    share = (positions - below)[:, :, None].to(x.dtype)
 
     def at(index: Tensor) -> Tensor:
         return x.gather(1, index[:, :, None].expand(-1, -1, x.shape[2]))

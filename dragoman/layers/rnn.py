@@ -1,7 +1,7 @@
-"""Recurrent layers over padded rows (FIELD B6–B8, B12): `layer(x, mask) -> (outputs, last)`, made to be stacked.
+"""Recurrent layers over padded rows: `layer(x, mask) -> (outputs, last)`, to be stacked.
 
-Padding stands at the end of a row. A forward cell therefore meets it after everything real, and a backward cell reads
-each row's real part mirrored: padding touches no real position, and no packing is needed.
+Padding is at the end of a row. A forward cell reads it after all real tokens, and a backward cell reads the real tokens
+of every row reversed. So padding never reaches a real position, and rows need no packing.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from dragoman.layers.cells import Cell, CellConfig, CellState, build_cell
 
 
 def reversed_rows(x: Tensor, lengths: Tensor) -> Tensor:
-    """Each row's real part back to front, its padding left in place: (B, S, D)."""
-    places = torch.arange(x.shape[1], device=x.device).expand(x.shape[0], -1)
+    """The real tokens of every row reversed, padding left in place: (B, S, D)."""
+    positions = torch.arange(x.shape[1], device=x.device).expand(x.shape[0], -1)
     lengths = lengths[:, None]
-    mirrored = torch.where(places < lengths, lengths - 1 - places, places)
-    return x.gather(1, mirrored[:, :, None].expand_as(x))
+    index = torch.where(positions < lengths, lengths - 1 - positions, positions)
+    return x.gather(1, index[:, :, None].expand_as(x))
 
 
-def last_real(x: Tensor, lengths: Tensor) -> Tensor:
-    """The vector at each row's last real place, zeros where nothing is real: (B, S, D) → (B, D)."""
-    places = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, x.shape[2])
-    return x.gather(1, places)[:, 0].masked_fill((lengths == 0)[:, None], 0.0)
+def last_output(x: Tensor, lengths: Tensor) -> Tensor:
+    """The vector at the last real position of every row, zeros for empty rows: (B, S, D) → (B, D)."""
+    index = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, x.shape[2])
+    return x.gather(1, index)[:, 0].masked_fill((lengths == 0)[:, None], 0.0)
 
 
 def sequence_to_last(cell: Cell, x: Tensor, lengths: Tensor) -> tuple[Tensor, CellState]:
-    """`cell.sequence` from the start, and each row's whole state after its last real token.
+    """`cell.sequence` from the start, and the whole state of every row after its last real token.
 
-    Torch's kernels give the whole state after the last column only, so this is for our own walk alone.
+    torch's kernels return the whole state after the last column only, so this runs our own recurrence.
     """
     states = cell.all_states(x, cell.start(x.shape[0]))
-    return states[0], tuple(last_real(part, lengths) for part in states)
+    return states[0], tuple(last_output(part, lengths) for part in states)
 
 
 class VariationalDropout(nn.Module):
-    """Dropout with one mask a row for all its steps (Gal and Ghahramani 2016), on what a layer reads."""
+    """Dropout with one mask per row for all steps (Gal and Ghahramani 2016)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class VariationalDropout(nn.Module):
 
 
 class RecurrentLayer(nn.Module):
-    """norm(read(dropout(x))), and x itself added in a residual layer (FIELD B8); both kinds below say how they read."""
+    """norm(read(dropout(x))), plus x in a residual layer; subclasses define `read`."""
 
     def __init__(self, width: int, dropout: nn.Module | None, residual: bool, norm: bool) -> None:
         super().__init__()
@@ -61,11 +61,11 @@ class RecurrentLayer(nn.Module):
         self.residual = residual
 
     def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
-        """(B, S, I) → outputs (B, S, D) and what is known after the last real token read, the output (B, D) first."""
+        """(B, S, I) → outputs (B, S, D) and the state after the last real token, the output (B, D) first."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
-        """(B, S, I) → outputs (B, S, D), zero on padding, and the cell's own last output (B, D), or whole state."""
+        """(B, S, I) → outputs (B, S, D), zero on padding, and the last output (B, D), or the whole state."""
         out, last = self.read(self.dropout(x), mask)
         out = self.norm(out)
         if self.residual:
@@ -74,7 +74,7 @@ class RecurrentLayer(nn.Module):
 
 
 class Unidirectional(RecurrentLayer):
-    """One cell, reading forward or backward."""
+    """One cell that reads forward or backward."""
 
     def __init__(
         self,
@@ -88,23 +88,23 @@ class Unidirectional(RecurrentLayer):
     ) -> None:
         super().__init__(width, dropout, residual, norm)
         self.cell = build_cell(cell, inputs, width)
-        self.mirrored = backward
-        self.whole_state = False  # whether somebody needs more of the last state than the output
+        self.backward_reading = backward
+        self.whole_state = False  # whether `read` returns the whole last state, not only the output
 
     def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
-        """(B, S, I) → outputs (B, S, D) in the order of x and the last one the cell gave (B, D), or its state."""
+        """(B, S, I) → outputs (B, S, D) in the order of x, and the last output (B, D) or the whole state."""
         lengths = mask.sum(1)
-        x = reversed_rows(x, lengths) if self.mirrored else x
+        x = reversed_rows(x, lengths) if self.backward_reading else x
         if self.whole_state:
             out, last = sequence_to_last(self.cell, x, lengths)
         else:
             out, _ = self.cell.sequence(x, self.cell.start(x.shape[0]))
-            last = (last_real(out, lengths),)
-        return (reversed_rows(out, lengths) if self.mirrored else out), last
+            last = (last_output(out, lengths),)
+        return (reversed_rows(out, lengths) if self.backward_reading else out), last
 
 
-class Concatenate(nn.Module):
-    """Both directions side by side, each with half the width."""
+class ConcatenateMerge(nn.Module):
+    """Both directions concatenated, each with half the width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Concatenate(nn.Module):
         return torch.cat([ahead, back], -1)
 
 
-class Mean(nn.Module):
+class MeanMerge(nn.Module):
     """The mean of both directions, each with the full width."""
 
     def __init__(self, width: int) -> None:
@@ -127,7 +127,7 @@ class Mean(nn.Module):
         return (ahead + back) / 2
 
 
-class Projection(nn.Module):
+class ProjectionMerge(nn.Module):
     """A linear map of both directions, each with the full width."""
 
     def __init__(self, width: int) -> None:
@@ -141,15 +141,15 @@ class Projection(nn.Module):
         return out
 
 
-MERGES: dict[str, type[Concatenate] | type[Mean] | type[Projection]] = {
-    "concatenate": Concatenate,
-    "mean": Mean,
-    "projection": Projection,
+MERGES: dict[str, type[ConcatenateMerge] | type[MeanMerge] | type[ProjectionMerge]] = {
+    "concatenate": ConcatenateMerge,
+    "mean": MeanMerge,
+    "projection": ProjectionMerge,
 }
 
 
 class Bidirectional(RecurrentLayer):
-    """One cell reading forward and one backward, their outputs merged (FIELD B7)."""
+    """A forward and a backward cell with merged outputs (Schuster and Paliwal 1997)."""
 
     def __init__(
         self,
@@ -167,11 +167,11 @@ class Bidirectional(RecurrentLayer):
         self.backward_cell = build_cell(cell, inputs, self.merge.each)
 
     def read(self, x: Tensor, mask: Tensor) -> tuple[Tensor, CellState]:
-        """(B, S, I) → outputs (B, S, D) and both directions' last ones merged (B, D)."""
+        """(B, S, I) → outputs (B, S, D) and the merged last outputs of both directions (B, D)."""
         lengths = mask.sum(1)
         start = self.forward_cell.start(x.shape[0])
         ahead, _ = self.forward_cell.sequence(x, start)
         back, _ = self.backward_cell.sequence(reversed_rows(x, lengths), start)
-        final: Tensor = self.merge(last_real(ahead, lengths), last_real(back, lengths))
+        final: Tensor = self.merge(last_output(ahead, lengths), last_output(back, lengths))
         out: Tensor = self.merge(ahead, reversed_rows(back, lengths))
         return out, (final,)

@@ -135,4 +135,4 @@ class Tagger(BaseModel):
         scores, mask = self.outputs(batch)
         if self.chain is None:
             return ClassifierOutput(scores.argmax(-1), scores.softmax(-1), mask)
-        return ClassifierOutput(self.chain.best(scores, mask), self.chain.marginals(scores, mask), mask)
+        return ClassifierOutput(self.chain.viterbi(scores, mask), self.chain.marginals(scores, mask), mask)

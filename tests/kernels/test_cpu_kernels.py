@@ -1,4 +1,4 @@
-"""What training on a CPU does its own way is what torch would do."""
+"""The kernels for training on a CPU against torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from dragoman.kernels import cpu_attention as small_attention
 from dragoman.kernels.cpu_dropout import dropout, keep_mask
-from dragoman.kernels.cpu_matmul import products
+from dragoman.kernels.cpu_matmul import batched_matmul
 from dragoman.layers.attention import attend
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.linear import Linear
@@ -73,14 +73,16 @@ def test_gradients_pass_where_numbers_did() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_products_of_stacks(threads: int) -> None:
+def test_batched_products(threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         a, b = torch.randn(5, 4, 33, 64), torch.randn(5, 64, 4, 65).transpose(1, 2)
         out = torch.empty(5, 33, 4, 65).transpose(1, 2)
-        assert torch.allclose(products(a, b, out), a @ b, atol=1e-4)
-        assert torch.allclose(products(b.transpose(-2, -1), a.transpose(-2, -1)), (a @ b).transpose(-2, -1), atol=1e-4)
+        assert torch.allclose(batched_matmul(a, b, out), a @ b, atol=1e-4)
+        assert torch.allclose(
+            batched_matmul(b.transpose(-2, -1), a.transpose(-2, -1)), (a @ b).transpose(-2, -1), atol=1e-4
+        )
     finally:
         torch.set_num_threads(before)
 
@@ -99,7 +101,7 @@ def masks(rows: int, length: int, seen: int) -> dict[str, Tensor | None]:
 def test_small_attention_is_torchs(
     dtype: torch.dtype, tolerance: float, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(small_attention, "slow_stacks", lambda x: True)
+    monkeypatch.setattr(small_attention, "slow_batched_matmul", lambda x: True)
     torch.manual_seed(1)
     causal = kind == "causal"
     length, seen = 5, 5 if causal else 7
@@ -124,7 +126,7 @@ def test_small_attention_is_torchs(
 
 
 def test_small_attention_drops_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_attention, "slow_stacks", lambda x: True)
+    monkeypatch.setattr(small_attention, "slow_batched_matmul", lambda x: True)
     query, key, value = (torch.randn(2, 2, 6, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
     torch.manual_seed(9)
     ours = attend(nn.Identity(), query, key, value, dropout=0.5)

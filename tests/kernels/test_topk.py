@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.kernels.topk import CHUNK, WORTH, argmax, topk
+from dragoman.kernels.topk import CHUNK, MIN_COLUMNS, argmax, topk
 from dragoman.kernels.weight_layout import lay_out_for_decoding
 
 
-@pytest.mark.parametrize("size", [5, WORTH, WORTH + 1, WORTH + CHUNK - 1, 3 * WORTH + 7])
+@pytest.mark.parametrize("size", [5, MIN_COLUMNS, MIN_COLUMNS + 1, MIN_COLUMNS + CHUNK - 1, 3 * MIN_COLUMNS + 7])
 def test_the_best_are_those_of_torch(size: int) -> None:
     torch.manual_seed(1)
     scores = torch.randn(40, size)
@@ -29,7 +29,7 @@ def test_the_best_are_those_of_torch(size: int) -> None:
 
 
 def test_nan_is_found_first_as_torch_does() -> None:
-    scores = torch.zeros(2, WORTH)
+    scores = torch.zeros(2, MIN_COLUMNS)
     scores[1, 70] = float("nan")
     assert argmax(scores).tolist() == [0, 70]
 

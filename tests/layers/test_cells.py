@@ -1,4 +1,4 @@
-"""Recurrent cells (FIELD B1–B5, B9) against their plain equations, torch's own layers and numeric gradients."""
+"""Recurrent cells against their equations, torch's layers and numeric gradients."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_a_cell_over_a_sequence_is_torchs_layer(name: str) -> None:
 
 
 def test_a_coupled_lstm_is_torchs_with_opposite_gates() -> None:
-    """1 − σ(z) = σ(−z): torch's LSTM with the forget gate's weights negated in its input gate (FIELD B4)."""
+    """1 − σ(z) = σ(−z): torch's LSTM with the forget gate's weights negated in its input gate."""
     cell, theirs = shaken(CoupledLSTMConfig()), nn.LSTM(INPUTS, WIDTH, batch_first=True)
     with torch.no_grad():
         for ours, name in ((cell.input_weight, "weight_ih_l0"), (cell.hidden_weight, "weight_hh_l0")):
@@ -326,7 +326,7 @@ def size(module: nn.Module) -> int:
         (LSTMConfig(), 1, 100, 40_800),
         (LSTMConfig(), 100, 100, 80_400),
         (LSTMConfig(), 128, 128, 131_584),
-        (CoupledLSTMConfig(), 74, 256, 338_944 * 3 // 4),  # FIELD B4: a quarter fewer
+        (CoupledLSTMConfig(), 74, 256, 338_944 * 3 // 4),  # a quarter fewer
         (PeepholeLSTMConfig(), 74, 256, 338_944 + 3 * 256),
         (LayerNormLSTMConfig(), 74, 256, 338_944 + 2 * 4 * 256 + 2 * 256),
         (GRUConfig(), 74, 256, 338_944 * 3 // 4),
@@ -334,19 +334,19 @@ def size(module: nn.Module) -> int:
     ],
 )
 def test_cells_count_one_bias_a_gate(config: CellConfig, inputs: int, width: int, count: int) -> None:
-    """FIELD M."""
+    """Published counts."""
     assert size(build_cell(config, inputs, width)) == count
 
 
 def test_a_plain_cell_and_a_dense_output_count_eleven() -> None:
-    """FIELD M: plain RNN(1→2) + dense(2→1)."""
+    """RNN(1→2) + dense(2→1)."""
     cell = build_cell(RNNConfig(), 1, 2)
     assert (size(cell), size(nn.Linear(2, 1))) == (8, 3)
 
 
 @every_cell
 def test_recurrent_weights_start_orthogonal(name: str) -> None:
-    """FIELD B9: gate by gate, so that no gate's product changes a length."""
+    """Gate by gate, so that no gate's product changes a length."""
     cell = build_cell(CASES[name], INPUTS, WIDTH)
     for block in cell.hidden_weight.chunk(cell.blocks):
         same(block @ block.T, torch.eye(WIDTH))
@@ -380,7 +380,7 @@ def test_only_the_forget_gate_starts_open(config: CellConfig, block: int) -> Non
 
 
 def test_an_orthogonal_plain_cell_keeps_the_gradients_length() -> None:
-    """FIELD B9: while tanh is near its linear middle, ‖∂h_T/∂h_0 · v‖ = ‖v‖."""
+    """While tanh is near its linear middle, ‖∂h_T/∂h_0 · v‖ = ‖v‖."""
     cell = build_cell(RNNConfig(), INPUTS, WIDTH)
     start = torch.full((1, WIDTH), 1e-8).requires_grad_()
     out, _ = cell.sequence(torch.zeros(1, 40, INPUTS), (start,))

@@ -1,4 +1,4 @@
-"""Convolutions against torch's own layers, plain loops and numeric gradients (FIELD C8, D12, F4), in float64."""
+"""Convolutions against torch's own layers, plain loops and numeric gradients, in float64."""
 
 from __future__ import annotations
 

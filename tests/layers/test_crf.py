@@ -1,4 +1,4 @@
-"""The chain over tags against a list of all paths, in float64 (FIELD H7)."""
+"""The conditional random field against an enumeration of all paths, in float64."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_viterbi_finds_the_best_of_all_paths(chain: LinearChainCRF) -> None:
     for seed in range(20):
         torch.manual_seed(seed)
         scores = torch.randn(len(LENGTHS), max(LENGTHS), TAGS, dtype=torch.float64)
-        found = chain.best(scores, MASK)
+        found = chain.viterbi(scores, MASK)
         for row, length in enumerate(LENGTHS):
             every = paths(chain, scores[row], length)
             assert tuple(found[row, :length].tolist()) == max(every, key=lambda path: every[path])
@@ -86,4 +86,4 @@ def test_padding_changes_nothing(chain: LinearChainCRF, scores: Tensor) -> None:
     wider = torch.cat([scores, torch.full((4, 3, TAGS), 1e3, dtype=torch.float64)], 1)
     mask = torch.nn.functional.pad(MASK, (0, 3))
     torch.testing.assert_close(chain.log_partition(wider, mask), chain.log_partition(scores, MASK), **CLOSE)
-    assert chain.best(wider, mask)[:, :4].tolist() == chain.best(scores, MASK).tolist()
+    assert chain.viterbi(wider, mask)[:, :4].tolist() == chain.viterbi(scores, MASK).tolist()

@@ -1,4 +1,4 @@
-"""Every way from many states to one vector, against plain loops over the real ones (FIELD D10, D11)."""
+"""Every pooling against plain loops over the real positions."""
 
 from __future__ import annotations
 

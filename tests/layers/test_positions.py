@@ -1,4 +1,4 @@
-"""Positions (FIELD E): each kind is its paper's equation, and order is seen with every kind but none."""
+"""Every kind of positions against the equation of its paper; all but `none` make order visible."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_every_kind_is_tried() -> None:
 
 @pytest.mark.parametrize("positions", KINDS, ids=kind_of)
 def test_only_without_positions_is_an_encoder_blind_to_order(positions: PositionsConfig) -> None:
-    """FIELD E: att(A, B, C) = att(B, C, A) up to permutation."""
+    """att(A, B, C) = att(B, C, A) up to permutation."""
     encoder = TransformerEncoder(replace(STACK, positions=positions), TokenEmbedding(13, 8, PAD))
     shaken(encoder)
     source = torch.tensor([[5, 6, 7, 8, 9], [4, 4, 10, 11, 12]])

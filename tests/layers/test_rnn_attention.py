@@ -1,4 +1,4 @@
-"""Attention over a memory (FIELD D1 to D6, C4, C5): every score and window against its equation, place by place."""
+"""Attention of recurrent decoders: every score and window against its equation, position by position."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_local_p_predicts_its_centre(mask: Tensor) -> None:
 
 
 def test_multi_head_is_torchs(mask: Tensor) -> None:
-    """FIELD D6 against torch.nn.MultiheadAttention with the same weights."""
+    """Against torch.nn.MultiheadAttention with the same weights."""
     config = MultiHeadConfig(heads=2, width=6)
     torch.manual_seed(0)
     attention = build_rnn_attention(config, 6, MEMORY)

@@ -1,4 +1,4 @@
-"""Self-attention (FIELD D4–D9, D13): every kind against plain sums over the pairs it sees, whole and step by step."""
+"""Every kind of self-attention against plain sums over the visible pairs, in one call and step by step."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_gradients_are_numeric_gradients(config: SelfAttentionConfig, score: str
     ("score", "shares"), [("scaled-dot", [0.88, 0.12]), ("dot", [1.0, 0.0]), ("cosine", [0.5, 0.5])]
 )
 def test_worked_numbers(score: str, shares: list[float]) -> None:
-    """FIELD D14: scores 112 and 96 with d = 64 give 14 and 12, softmax 0.88 and 0.12; keys alike in direction."""
+    """Scores 112 and 96 with d = 64 give 14 and 12, softmax 0.88 and 0.12; keys alike in direction."""
     layer = SelfAttention(64, 1, score=score)
     with torch.no_grad():
         layer.project.weight.zero_()
@@ -354,7 +354,7 @@ class Elements(TorchDispatchMode):
 @pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("config", [FullConfig(), LocalConfig(8), SegmentsConfig(8), LinearConfig()], ids=kind_of)
 def test_cost_grows_with_length_only_where_everything_is_compared(config: SelfAttentionConfig, causal: bool) -> None:
-    """FIELD L8: O(n²·d) for full self-attention, O(r·n·d) for restricted."""
+    """O(n²·d) for full self-attention, O(r·n·d) for restricted."""
     layer = build(config, causal=causal)
     costs = []
     for length in (256, 512, 1024):

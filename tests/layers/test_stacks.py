@@ -1,4 +1,4 @@
-"""Recurrent layers and stacks (FIELD B6–B8, B12) against torch's stacks over packed rows and plain references."""
+"""Recurrent layers and stacks against torch's stacks over packed rows and plain references."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_merges_of_two_full_directions(merge: str) -> None:
 
 
 def test_gnmt_is_a_stack_of_torchs_layers_with_residuals() -> None:
-    """FIELD B8: the first layer reads both ways, the others forward, and the third is the first to add its input."""
+    """The first layer reads both ways, the others forward, and the third is the first to add its input."""
     ours = encoder_of(layers=4, direction="first-both", residual_from=3)
     source = sources()
     x = ours.embedding(source)
@@ -243,7 +243,7 @@ CELLS: list[CellConfig] = [
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.kind + getattr(cell, "reset", ""))
 def test_padding_changes_nothing(cell: CellConfig, kind: str) -> None:
-    """FIELD B12: whatever stands on padding and however much of it there is, in outputs, finals and gradients."""
+    """Neither the content nor the amount of padding changes outputs, final states or gradients."""
     layer = LAYERS[kind](cell, WIDTH, WIDTH, residual=True, norm=True)
     shake(layer)
     x, mask = torch.randn(4, 6, WIDTH), lengths_mask()
@@ -313,7 +313,7 @@ def gru_size(inputs: int, width: int) -> int:
 
 
 def test_each_layer_has_its_own_width() -> None:
-    """FIELD B6; only the layers as wide as the memory leave a final."""
+    """Only the layers as wide as the memory leave a final."""
     encoder = encoder_of(cell="gru", layers=3, widths=[6, 10, 10], width=10, direction="first-both", norm=True)
     table = WORDS * INPUTS
     norms = 2 * (6 + 10 + 10)

@@ -16,7 +16,7 @@ from dragoman.config.settings import Share, Size, SizeOrNone, setting
 from dragoman.data.tokenizers.base import SOS
 from dragoman.layers.cells import CellConfig, LSTMConfig
 from dragoman.layers.embeddings import Embedding
-from dragoman.layers.rnn import Unidirectional, last_real
+from dragoman.layers.rnn import Unidirectional, last_output
 from dragoman.models.contracts import Memory
 
 
@@ -78,5 +78,5 @@ class ElmoEncoder(nn.Module):
         weights = self.layer_weights.softmax(0)
         mixed = torch.stack([torch.cat(pair, -1) for pair in zip(ahead, back, strict=True)], -1) @ weights
         x = self.dropout(self.scale * mixed)[:, 1:]  # (B, S, 2D)
-        final = torch.cat([last_real(ahead[-1], real.sum(1)), back[-1][:, 0]], -1)
+        final = torch.cat([last_output(ahead[-1], real.sum(1)), back[-1][:, 0]], -1)
         return Memory(keys=x, values=x, mask=mask, final=(final,))
