@@ -34,12 +34,13 @@ QUICK = (
 LONGEST = (
     "contract/test_learning.py",
     "training/test_resume.py",
-    "models/test_instant_learning.py",
-    "tasks/test_media_road.py",
-    "training/test_ranks.py",
+    "models/test_non_autoregressive_learning.py",
+    "tasks/test_media_end_to_end.py",
+    "training/test_distributed.py",
     "test_invariance.py",
     "tasks/test_language_model.py",
     "test_readme.py",
+    "test_extending.py",
     "scoring/test_text_metrics.py",
 )
 
