@@ -1,4 +1,4 @@
-"""Attention as word alignment (FIELD L2): words from any tokens, every architecture, and a truth that is known."""
+"""Word alignments from attention: any tokenization, every architecture, and reorderings that are known."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Toke
 
 
 def slow_words(predictor: Any, source: str, target: str, view: AttentionView) -> torch.Tensor:
-    """Weights over words, one pair, token by token: columns are summed, rows averaged."""
+    """Weights over words of one pair, token by token: columns are summed, rows averaged."""
     found = attention_map(predictor, source, target)
     weights = found.layers[view.layer]
     weights = weights.mean(0) if view.head is None else weights[view.head]
@@ -123,7 +123,7 @@ def slow_words(predictor: Any, source: str, target: str, view: AttentionView) ->
 @pytest.mark.parametrize("units", ["words", "characters"])
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_over_words_are_those_of_their_tokens(name: str, units: str) -> None:
-    """Batched and padded as one by one, for every architecture that attends."""
+    """Batched and padded pairs give the weights of single pairs, for every architecture with attention."""
     predictor = predictor_of(*MODELS[name], train_tokenizer(TOKENIZERS[units], TEXTS))
     for view in (select_view(predictor), *all_views(predictor, heads=True)[-2:]):
         found = list(align_pairs(predictor, PAIRS, view=view, batch_size=3))
@@ -159,7 +159,7 @@ def test_bytes_and_pieces_belong_to_their_words() -> None:
     torch.testing.assert_close(found.weights.sum(1), expected, rtol=0, atol=1e-5)
 
 
-def test_characters_read_into_words_are_aligned_by_word() -> None:
+def test_a_character_to_word_encoder_is_aligned_by_word() -> None:
     encoder = CharacterWordsConfig(embedding=4, kernels=(1, 2), filters=(4, 4), inner=RECURRENT)
     predictor = predictor_of(encoder, MODELS["recurrent"][1], train_tokenizer(CharactersConfig(), TEXTS))
     source, target = "the old  cat's", "a b"
@@ -168,7 +168,7 @@ def test_characters_read_into_words_are_aligned_by_word() -> None:
     torch.testing.assert_close(found.weights, weights[[0, 2], :3], rtol=0, atol=1e-5)
 
 
-def test_a_tag_is_no_word() -> None:
+def test_a_language_tag_is_no_word() -> None:
     predictor = predictor_of(*MODELS["recurrent"], train_tokenizer(WordsConfig(), TEXTS), tags=("de", "fr"))
     (found,) = align_pairs(predictor, [("old hat", "ein Hut")], tag="fr")
     (other,) = align_pairs(predictor, [("<2fr> old hat", "ein Hut")])
@@ -178,7 +178,7 @@ def test_a_tag_is_no_word() -> None:
     torch.testing.assert_close(found.weights, weights[:2, 1:3], rtol=0, atol=1e-5)
 
 
-def test_views_are_named_and_mistakes_told() -> None:
+def test_views_are_selected_by_name_and_number() -> None:
     predictor = predictor_of(*MODELS["transformer"], train_tokenizer(WordsConfig(), TEXTS))
     assert select_view(predictor) == AttentionView("decoder.blocks.1.cross")
     assert select_view(predictor, "3", 2, True) == AttentionView("decoder.blocks.2.cross", 1, True)
@@ -221,7 +221,7 @@ LEXICON = {f"w{letter}": f"w{partner}" for letter, partner in zip("abcdefgh", "e
 
 
 def reversed_pairs(count: int, seed: int) -> list[tuple[str, str, Links]]:
-    """A dictionary translation written back to front, and which word came from which."""
+    """A word-by-word translation in reverse order, and its links."""
     draw, rows = random.Random(seed), []
     for _ in range(count):
         source = [draw.choice(list(LEXICON)) for _ in range(draw.randint(2, 5))]
@@ -262,7 +262,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Predictor]:
         yield dragoman.train(table, run=folder / "run", quiet=True)
 
 
-def test_a_learned_reordering_is_found(learned: Predictor) -> None:
+def test_attention_finds_a_learned_reordering(learned: Predictor) -> None:
     rows = reversed_pairs(60, 2)
     pairs, gold = [row[:2] for row in rows], [GoldAlignment(row[2], row[2]) for row in rows]
     score = alignment_score([one.links for one in align_pairs(learned, pairs)], gold)
@@ -274,7 +274,7 @@ def test_a_learned_reordering_is_found(learned: Predictor) -> None:
     assert ranked[-1][1] > 0.5  # a step later it looks at the next word
 
 
-def test_two_directions_choose_the_views_that_agree(learned: Predictor) -> None:
+def test_two_directions_choose_the_most_agreeing_views(learned: Predictor) -> None:
     rows = reversed_pairs(40, 3)
     pairs = [row[:2] for row in rows]
     turned = [(target, source) for source, target in pairs]
@@ -324,7 +324,7 @@ def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: 
 
 
 def exchanged_pairs(count: int, seed: int) -> list[tuple[str, str, Links]]:
-    """A dictionary translation in which neighbours change places two by two."""
+    """A word-by-word translation in which neighbours are swapped, and its links."""
     draw, rows = random.Random(seed), []
     for _ in range(count):
         source = [draw.choice(list(LEXICON)) for _ in range(draw.randint(2, 5))]
@@ -334,8 +334,8 @@ def exchanged_pairs(count: int, seed: int) -> list[tuple[str, str, Links]]:
     return rows
 
 
-def test_the_layer_chosen_on_few_pairs_is_the_one_that_aligns(tmp_path: Path) -> None:
-    """A Transformer of two layers and heads learns to exchange neighbours; which of them tells who came from whom?"""
+def test_the_view_chosen_on_few_pairs_is_the_best_on_many(tmp_path: Path) -> None:
+    """A Transformer of two layers and two heads learns to swap neighbours; one of its views has the alignment."""
     (tmp_path / "pairs.tsv").write_text(
         "".join(f"{source}\t{target}\n" for source, target, _ in exchanged_pairs(600, 1))
     )

@@ -1,4 +1,4 @@
-"""Attention seen from outside and the layer table (FIELD L1, L7): true weights, no traces, numbers that add up."""
+"""Recording attention gives the true weights and changes no output; the layer table adds up."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def seen_in(model: EncoderDecoder, batch: Batch) -> dict[str, list[Tensor]]:
     return seen
 
 
-def test_weights_are_shares_of_real_source_positions(model: EncoderDecoder, batch: Batch) -> None:
+def test_weights_sum_to_one_over_real_source_positions(model: EncoderDecoder, batch: Batch) -> None:
     seen = seen_in(model, batch)
     kinds = dict(model.named_modules())
     reading = [name for name in seen if name.startswith("encoder.") or not isinstance(kinds[name], SelfAttention)]
@@ -91,7 +91,7 @@ def test_weights_are_shares_of_real_source_positions(model: EncoderDecoder, batc
         assert float(weights.std()) > 0.05, "even weights would hide a mistake"
 
 
-def test_self_attention_of_the_decoder_never_looks_ahead(batch: Batch) -> None:
+def test_decoder_self_attention_is_causal(batch: Batch) -> None:
     seen = seen_in(build("lstm", "transformer"), batch)
     names = [name for name in seen if name.startswith("decoder.") and not name.endswith("cross")]
     assert len(names) == LAYERS
@@ -104,7 +104,7 @@ def test_self_attention_of_the_decoder_never_looks_ahead(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-def test_watching_changes_no_output(model: EncoderDecoder, batch: Batch, dtype: torch.dtype, tolerance: float) -> None:
+def test_recording_changes_no_output(model: EncoderDecoder, batch: Batch, dtype: torch.dtype, tolerance: float) -> None:
     model.to(dtype)
     with torch.no_grad():
         plain = model.logits(batch)
@@ -118,7 +118,9 @@ def test_watching_changes_no_output(model: EncoderDecoder, batch: Batch, dtype: 
 
 
 @pytest.mark.parametrize("capacity", [None, 10])
-def test_self_attention_over_a_cache_is_seen_as_over_the_whole(batch: Batch, capacity: int | None) -> None:
+def test_recorded_self_attention_over_a_cache_equals_that_of_the_whole_target(
+    batch: Batch, capacity: int | None
+) -> None:
     model = build("lstm", "transformer")
     whole = seen_in(model, batch)
     tokens = torch.cat([torch.full((3, 1), SOS), batch.target[:, :-1]], 1)
@@ -135,7 +137,7 @@ def test_self_attention_over_a_cache_is_seen_as_over_the_whole(batch: Batch, cap
         assert not any(part[..., LONG:].any() for part in parts)
 
 
-def test_watching_changes_no_search(model: EncoderDecoder) -> None:
+def test_recording_changes_no_search(model: EncoderDecoder) -> None:
     batch = batch_of(SOURCES)
     limits = torch.tensor([6, 5, 7])
     plain = beam_search(model.step, model.start(batch), limits, BeamOptions(3, n_best=3))
@@ -147,8 +149,8 @@ def test_watching_changes_no_search(model: EncoderDecoder) -> None:
         assert [one.score for one in left] == pytest.approx([one.score for one in right], abs=1e-5)
 
 
-def test_several_hypotheses_of_a_source_are_told_apart(model: EncoderDecoder) -> None:
-    """(N, H, T, S) with the hypotheses of one source side by side, as if each had a source of its own."""
+def test_the_hypotheses_of_one_source_have_separate_rows(model: EncoderDecoder) -> None:
+    """(N, H, T, S), where each hypothesis has a row as if it had a source of its own."""
     tokens = torch.tensor([[SOS, 4, 4], [SOS, 9, 4], [SOS, 11, 4], [SOS, 5, 6], [SOS, 6, 6], [SOS, 12, 6]])
     pair = batch_of(SOURCES[:2])
     shared, repeated = model.start(pair).expand(3), model.start(pair).select(torch.tensor([0, 0, 0, 1, 1, 1]))
@@ -167,7 +169,7 @@ def test_several_hypotheses_of_a_source_are_told_apart(model: EncoderDecoder) ->
     assert float((last[0] - last[1]).abs().max()) > 1e-3
 
 
-def test_nothing_is_collected_outside_the_block(model: EncoderDecoder, batch: Batch) -> None:
+def test_nothing_is_recorded_outside_the_block(model: EncoderDecoder, batch: Batch) -> None:
     with torch.no_grad():
         with record_attention(model) as seen:
             pass
@@ -181,7 +183,7 @@ def test_nothing_is_collected_outside_the_block(model: EncoderDecoder, batch: Ba
     assert {name: len(parts) for name, parts in seen.items()} == counts
 
 
-def test_an_error_inside_the_block_ends_the_watching(model: EncoderDecoder, batch: Batch) -> None:
+def test_an_error_inside_the_block_ends_the_recording(model: EncoderDecoder, batch: Batch) -> None:
     with pytest.raises(KeyError), record_attention(model) as seen:
         raise KeyError
     with torch.no_grad():
@@ -189,13 +191,13 @@ def test_an_error_inside_the_block_ends_the_watching(model: EncoderDecoder, batc
     assert seen == {}
 
 
-def test_every_attention_is_seen_under_its_name(model: EncoderDecoder, batch: Batch) -> None:
+def test_every_attention_is_recorded_under_its_module_name(model: EncoderDecoder, batch: Batch) -> None:
     seen = seen_in(model, batch)
     assert sorted(seen) == sorted(attentions(model, (SelfAttention, CrossAttention, SingleHeadAttention)))
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_every_layer_of_a_transformer_decoder_is_seen(encoder: str, batch: Batch) -> None:
+def test_every_layer_of_a_transformer_decoder_is_recorded(encoder: str, batch: Batch) -> None:
     seen = seen_in(build(encoder, "transformer"), batch)
     names = [name for name in seen if name.endswith("cross")]
     assert names == [f"decoder.blocks.{layer}.cross" for layer in range(LAYERS)]
@@ -203,7 +205,7 @@ def test_every_layer_of_a_transformer_decoder_is_seen(encoder: str, batch: Batch
     assert float((seen[names[0]][0] - seen[names[1]][0]).abs().max()) > 1e-3
 
 
-def test_a_recurrent_decoder_is_seen_once_a_step(batch: Batch) -> None:
+def test_a_recurrent_decoder_is_recorded_once_per_step(batch: Batch) -> None:
     model = build("lstm", "gru")
     seen = seen_in(model, batch)
     assert list(seen) == ["decoder.attention"]
@@ -224,7 +226,7 @@ def test_a_recurrent_decoder_is_seen_once_a_step(batch: Batch) -> None:
             _, state = model.decoder(tokens[:, place : place + 1], state)
 
 
-def test_watched_weights_carry_no_graph(batch: Batch) -> None:
+def test_recorded_weights_have_no_autograd_graph(batch: Batch) -> None:
     model = build("transformer", "transformer").train()
     with record_attention(model) as seen:
         model(batch).total.backward()
@@ -263,7 +265,7 @@ def predictor_of(model: EncoderDecoder, written: str) -> Any:
 
 
 @pytest.mark.parametrize("output", [None, "9 10 11"])
-def test_alignment_has_a_row_an_output_token_and_a_column_a_source_token(
+def test_the_attention_map_has_output_tokens_as_rows_and_source_tokens_as_columns(
     model: EncoderDecoder, output: str | None
 ) -> None:
     found = attention_map(predictor_of(model, "8 7"), "4 5 6 7", output)
@@ -286,7 +288,7 @@ def test_alignment_has_a_row_an_output_token_and_a_column_a_source_token(
 
 @pytest.mark.parametrize("tie", ["none", "target", "all"])
 @pytest.mark.parametrize(("encoder", "decoder"), [(encoder, decoder) for encoder in ENCODERS for decoder in DECODERS])
-def test_summary_adds_up_and_knows_the_shapes(encoder: str, decoder: str, tie: str, batch: Batch) -> None:
+def test_the_layer_table_adds_up_and_has_the_shapes(encoder: str, decoder: str, tie: str, batch: Batch) -> None:
     model = build(encoder, decoder, tie)
     rows = layer_table(model, batch, depth=1)
     assert [(row.name, row.kind) for row in rows] == [
@@ -309,7 +311,7 @@ def test_summary_adds_up_and_knows_the_shapes(encoder: str, decoder: str, tie: s
     assert rows[1].parameters == decoder_part - (table if tie == "all" else 0)
 
 
-def test_deeper_summary_splits_the_same_numbers(model: EncoderDecoder, batch: Batch) -> None:
+def test_a_deeper_layer_table_splits_the_same_numbers(model: EncoderDecoder, batch: Batch) -> None:
     whole = {row.name: row for row in layer_table(model, batch, depth=9)}
     shallow = layer_table(model, batch, depth=2)
     assert len(shallow) < len(whole)
@@ -327,7 +329,7 @@ def test_deeper_summary_splits_the_same_numbers(model: EncoderDecoder, batch: Ba
     assert any(row.shape == f"3×{WIDE}×8" for row in whole.values())
 
 
-def test_summary_leaves_the_model_as_it_was(model: EncoderDecoder, batch: Batch) -> None:
+def test_the_layer_table_leaves_the_model_unchanged(model: EncoderDecoder, batch: Batch) -> None:
     model.train()
     layer_table(model, batch)
     assert model.training
@@ -337,7 +339,7 @@ def test_summary_leaves_the_model_as_it_was(model: EncoderDecoder, batch: Batch)
     assert not model.training
 
 
-def test_summary_of_a_batch_that_fails_leaves_the_model_as_it_was() -> None:
+def test_a_failing_batch_leaves_the_model_unchanged() -> None:
     short = TransformerConfig(layers=1, width=8, heads=2, feedforward=12, positions=LearnedConfig(max_positions=4))
     model = EncoderDecoder(EncoderDecoderConfig(encoder=short, decoder=DECODERS["gru"]), WORDS, WORDS).train()
     with pytest.raises(DataError, match="4 positions"):
@@ -346,7 +348,7 @@ def test_summary_of_a_batch_that_fails_leaves_the_model_as_it_was() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_padding_in_the_batch_is_padding() -> None:
+def test_the_batch_has_padding_on_both_sides() -> None:
     """The tests above need both kinds of padding."""
     batch = batch_of(SOURCES, TARGETS)
     assert batch.source.shape == (3, WIDE)

@@ -1,4 +1,4 @@
-"""Calibrated confidences (FIELD I): the best temperature, bound to its weights, and outputs that stay as they are."""
+"""Calibration finds the best temperature, is bound to the weights, and changes no output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.conftest import Workshop, call
 
 
 def places_of(truth_temperature: float, tokens: int = 20_000) -> list[tuple[Tensor, Tensor]]:
-    """Log-probabilities, and truths drawn from them at a temperature."""
+    """Log-probabilities, and targets drawn from them at a temperature."""
     generator = torch.Generator().manual_seed(3)
     scores = (3 * torch.randn(tokens, 9, generator=generator)).log_softmax(-1)
     truth = torch.multinomial((scores / truth_temperature).softmax(-1), 1, generator=generator)[:, 0]
@@ -38,7 +38,7 @@ def places_of(truth_temperature: float, tokens: int = 20_000) -> list[tuple[Tens
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.5])
-def test_the_temperature_of_the_truth_is_found(temperature: float) -> None:
+def test_fitting_recovers_the_true_temperature(temperature: float) -> None:
     parts = places_of(temperature)
     found = fit_temperature(lambda: iter(parts))
     assert found == pytest.approx(temperature, rel=0.03)
@@ -50,7 +50,7 @@ def test_the_temperature_of_the_truth_is_found(temperature: float) -> None:
         assert fits[3].reliability.error > 0.05
 
 
-def test_the_best_temperature_is_that_of_a_fine_grid() -> None:
+def test_the_fitted_temperature_is_the_best_of_a_fine_grid() -> None:
     parts = places_of(1.7, tokens=300)
     grid = torch.linspace(0.8, 3.0, 2201).tolist()
     losses = [
@@ -59,13 +59,13 @@ def test_the_best_temperature_is_that_of_a_fine_grid() -> None:
     assert fit_temperature(lambda: iter(parts)) == pytest.approx(grid[losses.index(min(losses))], abs=1e-3)
 
 
-def test_a_model_that_is_always_right_is_trusted_to_the_end_of_the_range() -> None:
+def test_a_model_that_is_always_right_or_wrong_gets_the_end_of_the_range() -> None:
     scores = torch.tensor([[2.0, 0.0], [0.0, 3.0]]).log_softmax(-1)
     assert fit_temperature(lambda: iter([(scores, torch.tensor([0, 1]))])) == pytest.approx(0.05, rel=1e-3)
     assert fit_temperature(lambda: iter([(scores, torch.tensor([1, 0]))])) == pytest.approx(20.0, rel=1e-3)
 
 
-def test_what_can_never_be_does_not_break_the_fit() -> None:
+def test_tokens_of_probability_zero_do_not_break_the_fit() -> None:
     parts = [(torch.nn.functional.pad(s, (0, 1), value=-torch.inf), y) for s, y in places_of(2.0)]
     plain = places_of(2.0)
     assert fit_temperature(lambda: iter(parts)) == pytest.approx(fit_temperature(lambda: iter(plain)))
@@ -73,7 +73,7 @@ def test_what_can_never_be_does_not_break_the_fit() -> None:
 
 @pytest.fixture
 def run(inside: Workshop, tmp_path: Path) -> Path:
-    """A run of our own: others must not find it calibrated."""
+    """A copy of the run, because other tests need one that is not calibrated."""
     return Path(shutil.copytree(inside.run, tmp_path / "run"))
 
 
@@ -92,8 +92,8 @@ def test_calibration_lowers_the_loss_and_is_the_same_every_time(run: Path) -> No
     assert accuracy == pytest.approx(max(row["token_accuracy"] for row in valid), abs=0.05)
 
 
-def test_confidence_of_outputs_is_that_of_being_right(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted anew through the front door: what share of outputs is right, and how far from it confidences are."""
+def test_output_confidence_is_the_probability_of_an_exact_match(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recount with `predict`: the share of correct outputs and the calibration error of their confidences."""
     predictor = dragoman.load(run)
     rows = validation_rows(predictor)
     found = calibrate(predictor)
@@ -128,7 +128,7 @@ def slow_confidences(predictor: Predictor, source: str, output: str, temperature
     return found
 
 
-def test_predictions_of_a_calibrated_run_tell_how_sure_they_are(run: Path) -> None:
+def test_predictions_of_a_calibrated_run_have_confidences(run: Path) -> None:
     predictor = dragoman.load(run)
     texts = ["abc", "", "fade", "jig"]
     plain = predictor.predict(texts, n_best=2)
@@ -153,7 +153,7 @@ def test_predictions_of_a_calibrated_run_tell_how_sure_they_are(run: Path) -> No
         assert one.token_confidences == pytest.approx([math.exp(score) for score in one.token_scores], abs=1e-5)
 
 
-def test_the_command_writes_draws_and_predict_tells(run: Path, tmp_path: Path) -> None:
+def test_the_command_writes_and_draws_and_predict_prints_confidences(run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "reliability.png"
     said = call("calibrate", run, "--plot", picture)
     assert said.code == 0, said.err
@@ -195,7 +195,7 @@ def test_calibrating_on_a_file(run: Path, inside: Workshop) -> None:
         assert message in said.err
 
 
-def test_other_weights_are_not_calibrated_and_damage_is_told(run: Path) -> None:
+def test_other_weights_are_not_calibrated_and_a_damaged_file_is_an_error(run: Path) -> None:
     predictor = dragoman.load(run)
     save_calibration(predictor, calibrate(predictor))
     assert dragoman.load(run).temperature is not None

@@ -1,4 +1,4 @@
-"""What layers cost as sequences grow (FIELD L8)."""
+"""Time and memory of layers against the sequence length."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dragoman.analysis.cost import (
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0, 1.7, 2.0])
-def test_the_slope_of_a_power_is_its_exponent(power: float) -> None:
+def test_the_exponent_of_a_power_law_is_recovered(power: float) -> None:
     assert power_law_exponent([(n, 3e-4 * n**power) for n in (64, 128, 256, 512)]) == pytest.approx(power, abs=1e-12)
 
 
-def test_what_does_not_grow_does_not_hide_what_does() -> None:
+def test_a_constant_cost_at_short_lengths_does_not_hide_the_exponent() -> None:
     """A large constant at short lengths is left out of the fit."""
     costs = [
         LayerCost("self-attention", n, 1e-3 if n <= 128 else 1e-9 * n**2, 100 * n) for n in (32, 64, 128, 4096, 8192)
@@ -33,12 +33,12 @@ def test_what_does_not_grow_does_not_hide_what_does() -> None:
     assert fit.expected == 2.0
 
 
-def test_a_linear_layer_keeps_its_input_and_nothing_else() -> None:
+def test_a_linear_layer_saves_its_input_and_nothing_else() -> None:
     layer, x = nn.Linear(8, 4), torch.randn(5, 8, requires_grad=True)
     assert saved_bytes(layer, lambda: layer(x)) == 5 * 8 * 4
 
 
-def test_every_kind_is_measured_at_every_length() -> None:
+def test_every_layer_is_measured_at_every_length() -> None:
     told: list[LayerCost] = []
     costs = measure_layers([16, 32, 64], width=16, heads=2, min_seconds=0.0, report=told.append)
     assert costs == told

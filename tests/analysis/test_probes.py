@@ -1,4 +1,4 @@
-"""Probes (FIELD I7) of systems whose faults are known."""
+"""Probes of toy systems whose faults are known."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def only(outcome: ProbeResult) -> str:
     ("text", "expected"),
     [("", 0), ("a", 1), ("a b c", 1), ("a a a b", 3), ("x a b a b a b y", 3), ("a b c a b c", 2), ("哈哈哈哈", 4)],
 )
-def test_turns(text: str, expected: int) -> None:
+def test_max_repetitions(text: str, expected: int) -> None:
     assert max_repetitions(text) == expected
 
 
@@ -50,14 +50,14 @@ def test_a_system_that_copies_has_no_faults() -> None:
     }
 
 
-def test_a_silent_system() -> None:
+def test_a_system_with_empty_outputs() -> None:
     assert only(one(silent, "repetition")) == "empty"
     assert only(one(silent, "copying")) == "lost"
     assert only(one(silent, "length")) == "empty"
     assert only(one(silent, "gender")) == "the same"
 
 
-def test_repetition_tells_invention_and_runaway() -> None:
+def test_repetition_detects_invented_and_runaway_outputs() -> None:
     tale = "once upon a time there was a king who had seven sons"
     assert only(one(lambda texts: [tale for _ in texts], "repetition")) == "invented"
     found = one(lambda texts: [f"{text} " * 3 + "x" for text in texts], "repetition")
@@ -75,7 +75,7 @@ def test_copying_ignores_case_and_separators_but_not_digits() -> None:
     assert cut.counts == {"copied": 12, "in part": 12, "lost": 0}
 
 
-def test_length_tells_cuts_loops_and_floods() -> None:
+def test_length_detects_short_looping_and_long_outputs() -> None:
     assert only(one(lambda texts: ["la " * 5 + "." for _ in texts], "length", sentences=SENTENCES[:1] * 9)) == "loops"
     found = one(lambda texts: [text[:20] for text in texts], "length")
     assert found.counts["cut short"] == 3  # the three long inputs
@@ -85,7 +85,7 @@ def test_length_tells_cuts_loops_and_floods() -> None:
     assert flood.counts["too long"] == flood.cases - 1  # the longest input is nearly as long itself
 
 
-def test_gender_tells_what_else_changes() -> None:
+def test_gender_detects_further_changes() -> None:
     def biased(texts: Sequence[str]) -> list[str]:
         return [text.replace("doctor", "nurse of the house") if " she " in f" {text} " else text for text in texts]
 
@@ -96,7 +96,7 @@ def test_gender_tells_what_else_changes() -> None:
     assert only(neutral) == "the same"
 
 
-def test_refused_inputs_are_counted_and_the_others_still_asked() -> None:
+def test_rejected_inputs_are_counted_and_the_others_still_run() -> None:
     def short_only(texts: Sequence[str]) -> list[str]:
         if any(len(text) > 250 for text in texts):
             raise DataError("too long")
@@ -114,7 +114,7 @@ def test_refused_inputs_are_counted_and_the_others_still_asked() -> None:
         run_probes(broken)
 
 
-def test_examples_are_as_many_as_asked_for() -> None:
+def test_the_number_of_examples_is_that_requested() -> None:
     assert [len(cases) for cases in one(copying, "gender", examples=3).examples.values()] == [3]
     assert one(copying, "gender", examples=0).examples == {}
     with pytest.raises(DataError, match=r"probe: found 'genders', which is no probe. Did you mean 'gender'\?"):

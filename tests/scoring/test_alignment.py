@@ -1,4 +1,4 @@
-"""Alignment error rate and its formats (FIELD J3), against counts made by hand and a published tool's definitions."""
+"""Alignment error rate, alignment formats and symmetrization, against hand counts and the published procedure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dragoman.scoring.alignment import (
 from tests.conftest import call
 
 
-def test_scores_made_by_hand() -> None:
+def test_scores_equal_counts_made_by_hand() -> None:
     """A = {00, 11, 12, 30}, S = {00, 11, 22}, P = S ∪ {12}: |A∩S| = 2, |A∩P| = 3, |A| = 4, |S| = 3."""
     score = alignment_score([parse_alignment("0-0 1-1 1-2 3-0").sure], [parse_alignment("0-0 1-1 2-2 1p2")])
     assert score.precision == pytest.approx(3 / 4)
@@ -31,7 +31,7 @@ def test_scores_made_by_hand() -> None:
     assert score.error_rate == pytest.approx(1 - 5 / 7)
 
 
-def test_scores_of_a_corpus_come_from_its_counts_not_from_means() -> None:
+def test_corpus_scores_come_from_summed_counts_not_from_means() -> None:
     gold = [parse_alignment("0-0"), parse_alignment("0-0 1-1 2-2 3p3")]
     score = alignment_score([parse_alignment("0-1").sure, parse_alignment("0-0 1-1 3-3").sure], gold)
     assert score.segments[1] == (3, 3, 2, 3)
@@ -44,7 +44,7 @@ def test_scores_of_a_corpus_come_from_its_counts_not_from_means() -> None:
 @pytest.mark.parametrize(
     ("found", "gold", "rate"), [("", "", 0.0), ("", "0-0", 1.0), ("0-0", "", 1.0), ("0-0", "0p0", 0.0)]
 )
-def test_scores_of_nothing(found: str, gold: str, rate: float) -> None:
+def test_scores_without_links(found: str, gold: str, rate: float) -> None:
     assert alignment_score([parse_alignment(found).sure], [parse_alignment(gold)]).error_rate == rate
 
 
@@ -55,7 +55,7 @@ def test_without_possible_links_the_rate_is_one_minus_f1() -> None:
     assert score.error_rate == pytest.approx(1 - f1)
 
 
-def test_formats() -> None:
+def test_pharaoh_format_is_parsed_and_written() -> None:
     expected = GoldAlignment(frozenset({(0, 0), (2, 1)}), frozenset({(0, 0), (2, 1), (1, 4)}))
     for line, first in (("0-0 1p4 2-1", 0), ("1-1 2p5 3-2", 1), (" 2-1:0.5\t0-0/1e-3  1?4 ", 0)):
         assert parse_alignment(line, first=first) == expected
@@ -64,7 +64,7 @@ def test_formats() -> None:
     assert swap_direction(expected.sure) == {(0, 0), (1, 2)}
 
 
-def test_one_link_a_line_counts_from_one() -> None:
+def test_the_format_with_one_link_per_line_counts_from_one() -> None:
     lines = ["0001 1 1 S", "0001 3 2", "0001 2 5 P", "0003 1 2 S 0.9", "0003 0 1 S"]
     both = frozenset({(0, 0), (2, 1)})
     assert read_alignments(lines) == [
@@ -83,13 +83,13 @@ def test_one_link_a_line_counts_from_one() -> None:
         (["2 1 1", "1 1 1"], None, "gold:2: found pair 1 after 2"),
     ],
 )
-def test_errors_name_the_place(lines: list[str], first: int | None, message: str) -> None:
+def test_errors_name_file_and_line(lines: list[str], first: int | None, message: str) -> None:
     with pytest.raises(DataError, match=message.replace("(", r"\(")):
         read_alignments(lines, "gold", first)
 
 
 def plain_grow(forward: Links, backward: Links, sources: int, targets: int) -> set[tuple[int, int]]:
-    """The published procedure, over the whole grid with nothing kept between turns."""
+    """The published procedure, over the whole grid in every iteration."""
     links, union = set(forward & backward), forward | backward
     added = True
     while added:
@@ -106,7 +106,7 @@ def plain_grow(forward: Links, backward: Links, sources: int, targets: int) -> s
     return links
 
 
-def test_two_directions_made_one() -> None:
+def test_symmetrization_equals_the_published_procedure() -> None:
     draw = random.Random(3)
     told_apart = 0
     for _ in range(100):

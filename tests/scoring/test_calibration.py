@@ -1,4 +1,4 @@
-"""Calibration error (FIELD I) against numbers made by hand, and the scale of whole outputs against its own truth."""
+"""Expected calibration error against values made by hand; Platt scaling recovers a known scale."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from dragoman.scoring.calibration import PlattScale, ReliabilityBin, cross_fitted, fit_platt_scale, reliability
 
 
-def test_groups_made_by_hand() -> None:
-    """Five groups: 0.1, 0.2 | 0.3 | – | 0.7, 0.8 | 0.9, 1.0; the upper end of a group belongs to it."""
+def test_bins_equal_those_made_by_hand() -> None:
+    """Five bins: 0.1, 0.2 | 0.3 | – | 0.7, 0.8 | 0.9, 1.0; a bin includes its upper end."""
     found = reliability([0.1, 0.2, 0.3, 0.7, 0.8, 0.9, 1.0], [False, True, False, True, True, True, False], bins=5)
     expected = [(2, 0.15, 0.5), (1, 0.3, 0.0), (0, 0.0, 0.0), (2, 0.75, 1.0), (2, 0.95, 0.5)]
     for one, other in zip(found.bins, expected, strict=True):
@@ -20,18 +20,18 @@ def test_groups_made_by_hand() -> None:
     assert found.error == pytest.approx((2 * 0.35 + 0.3 + 2 * 0.25 + 2 * 0.45) / 7)
 
 
-def test_ends_belong_to_the_first_and_last_group() -> None:
+def test_zero_and_one_are_in_the_first_and_last_bin() -> None:
     found = reliability([0.0, 1.0, 1.0 + 1e-9], [False, True, True], bins=4)
     assert [one.size for one in found.bins] == [1, 0, 0, 2]
     assert found.error == pytest.approx(0.0, abs=1e-8)
 
 
-def test_nothing_has_no_error() -> None:
+def test_no_confidences_have_no_error() -> None:
     assert reliability([], []).error == 0.0
     assert reliability([], [], bins=2).bins == (ReliabilityBin(0, 0.0, 0.0),) * 2
 
 
-def test_honest_confidences_have_a_small_error_and_boasts_a_large_one() -> None:
+def test_calibrated_confidences_have_a_small_error_and_overconfident_ones_a_large_one() -> None:
     draw = np.random.default_rng(1)
     sure = draw.uniform(0, 1, 20_000)
     right = draw.uniform(0, 1, 20_000) < sure
@@ -42,8 +42,8 @@ def test_honest_confidences_have_a_small_error_and_boasts_a_large_one() -> None:
 # --- whole outputs
 
 
-def test_the_scale_of_the_truth_is_found() -> None:
-    """Outputs whose product says p are right with σ(0.4 · log-odds − 0.5): the fit gives that back, and p is no lie."""
+def test_fitting_recovers_the_true_scale() -> None:
+    """Outputs of confidence p are correct with probability σ(0.4 · log-odds − 0.5); the fit recovers both numbers."""
     draw = np.random.default_rng(2)
     chances = draw.uniform(0.01, 0.99, 20_000)
     truth = PlattScale(0.4, -0.5)
@@ -55,7 +55,7 @@ def test_the_scale_of_the_truth_is_found() -> None:
     assert reliability(cross_fitted(np.log(chances), right), right).error < 0.02
 
 
-def test_the_scale_is_the_best_of_a_fine_grid() -> None:
+def test_the_fitted_scale_is_the_best_of_a_fine_grid() -> None:
     draw = np.random.default_rng(3)
     chances = draw.uniform(0.05, 0.95, 60)
     right = draw.uniform(0, 1, 60) < chances**2
@@ -67,7 +67,7 @@ def test_the_scale_is_the_best_of_a_fine_grid() -> None:
     assert fit_platt_scale(np.log(chances), right) == pytest.approx((slopes[place], offsets[place]), abs=0.011)
 
 
-def test_scales_stay_sane_at_the_ends() -> None:
+def test_scales_stay_finite_where_all_outputs_are_correct_or_wrong() -> None:
     assert PlattScale()(math.log(0.3)) == pytest.approx(0.3)
     assert PlattScale()(0.0) == pytest.approx(1.0)
     assert PlattScale()(-2000.0) == pytest.approx(0.0, abs=1e-300)

@@ -14,7 +14,7 @@ VOCABULARY = ["a", "dog", "runs", "man", "red", "ball", "the", "jumps"]
 
 
 def brute_force(hypotheses: list[str], references: list[list[str]]) -> float:
-    """Vedantam et al. 2015, equations 1 to 3 and 5, with dense vectors over every n-gram there is."""
+    """Vedantam et al. 2015, equations 1 to 3 and 5, with dense vectors over all n-grams."""
 
     def grams(text: str, size: int) -> list[str]:
         parts = words(text)
@@ -46,7 +46,7 @@ def brute_force(hypotheses: list[str], references: list[list[str]]) -> float:
     return float(np.mean(scores))
 
 
-def test_cider_is_the_published_formula() -> None:
+def test_cider_equals_the_published_formula() -> None:
     draw = random.Random(1)
 
     def text() -> str:
@@ -59,7 +59,7 @@ def test_cider_is_the_published_formula() -> None:
     assert found["cider"] > 0.5
 
 
-def test_what_all_pictures_have_counts_nothing() -> None:
+def test_ngrams_of_all_images_have_no_weight() -> None:
     references = [["a dog runs"], ["a man jumps"], ["a red ball"]]
     assert score_table(["a", "a", "a"], references, ["cider"])["cider"] == 0.0
     perfect = score_table([texts[0] for texts in references], references, ["cider"])["cider"]
@@ -69,5 +69,5 @@ def test_what_all_pictures_have_counts_nothing() -> None:
     assert score_table(["dog dog dog", "man jumps", "red ball"], references, ["cider"])["cider"] < perfect
 
 
-def test_an_empty_caption_is_worth_nothing() -> None:
+def test_an_empty_caption_scores_zero() -> None:
     assert score_table(["", "a dog"], [["a man"], ["a dog"]], ["cider"])["cider"] == pytest.approx(10 * 0.5 / 2)

@@ -1,4 +1,4 @@
-"""`dragoman score` and `dragoman compare` as they are typed (FIELD I1, I2, I3, I4, I6)."""
+"""The commands `dragoman score` and `dragoman compare`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 METRICS = {**metrics_for("phonemes"), **metrics_for("words")}  # WER of words, not of phonemes
 
 
-def test_the_command_line_names_every_metric() -> None:
+def test_help_names_every_metric() -> None:
     for name in METRICS:
         assert f"{name} " in call("score", "-h").out.replace(",", " ").replace("\n", " ")
 
 
-def test_the_page_on_scores_lists_the_table() -> None:
+def test_the_documentation_lists_every_metric() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "scoring.md").read_text(encoding="utf-8")
     rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in page.split("\n") if line.startswith("| `")
@@ -43,7 +43,7 @@ def test_the_page_on_scores_lists_the_table() -> None:
         assert row[3] == ("higher" if metric.higher_is_better else "lower")
 
 
-def test_usual_metrics_and_those_asked_for(folder: Path) -> None:
+def test_default_and_named_metrics(folder: Path) -> None:
     usual = json.loads(call("score", "base", "refs", "--json").out)
     assert set(usual) == {*SCORE_DEFAULTS["words"], "segments", "signatures"}
     asked = json.loads(call("score", "base", "refs", "two", "--metric", "ter", "--metric", "rouge-l", "--json").out)
@@ -56,7 +56,7 @@ def test_usual_metrics_and_those_asked_for(folder: Path) -> None:
     assert " to " in shown
 
 
-def test_intervals_hold_the_score_and_follow_the_seed(folder: Path) -> None:
+def test_intervals_contain_the_score_and_follow_the_seed(folder: Path) -> None:
     one, again, other = (
         json.loads(call("score", "base", "refs", "--intervals", "--draws", "50", "--seed", seed, "--json").out)
         for seed in ("3", "3", "4")
@@ -67,7 +67,7 @@ def test_intervals_hold_the_score_and_follow_the_seed(folder: Path) -> None:
         assert low < one[name] < high
 
 
-def test_alignment_is_shown_and_drawn(folder: Path) -> None:
+def test_alignments_are_printed_and_drawn(folder: Path) -> None:
     (folder / "h").write_text("EXECUTION\nmoney\n")
     (folder / "r").write_text("INTENTION\nmonkey\n")
     options = ("--alignment", "--characters", "--table", "--substitution", "2", "--plot", "table.png")
@@ -86,7 +86,7 @@ def test_alignment_is_shown_and_drawn(folder: Path) -> None:
     assert counted[1]["deletions"] == 1
 
 
-def test_cuts(folder: Path) -> None:
+def test_buckets(folder: Path) -> None:
     options = ("--source", "refs", "--by-length", "--by-frequency", "worse", "--by-tag", "tags", "--metric", "chrf")
     found = json.loads(call("score", "base", "refs", *options, "--draws", "20", "--json").out)
     for key in ("by_length", "by_frequency", "by_tag"):
@@ -114,7 +114,7 @@ def test_compare(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ("score base refs --metric blue", "metric: found 'blue', which is no metric. Did you mean 'bleu'?"),
         ("score base refs --by-frequency refs", "--by-frequency needs --source"),
@@ -133,10 +133,10 @@ def test_compare(folder: Path) -> None:
         ("compare short base same", "short: found 1 lines, expected 40 as in base"),
     ],
 )
-def test_mistakes_are_one_line(folder: Path, arguments: str, told: str) -> None:
+def test_errors_are_one_line(folder: Path, arguments: str, message: str) -> None:
     (folder / "short").write_text("x\n")
     said = call(*arguments.split())
     assert said.code == 2
     assert said.out == ""
-    assert told in said.err
+    assert message in said.err
     assert said.err.count("\n") == 1

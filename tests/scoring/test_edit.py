@@ -39,7 +39,7 @@ def random_pairs(count: int, longest: int) -> list[tuple[str, str]]:
 
 
 def cheapest(left: Sequence[str], right: Sequence[str], substitution: int, insertion: int, deletion: int) -> int:
-    """The cost by trying every way, straight from the definition and from the front."""
+    """The lowest cost by recursion over all edits, straight from the definition."""
 
     @cache
     def rest(i: int, j: int) -> int:
@@ -104,13 +104,13 @@ def test_distance_is_symmetric_and_bounded(left: str, right: str) -> None:
 
 @given(texts, texts, texts)
 @settings(deadline=None)
-def test_distance_keeps_the_triangle_inequality(left: str, middle: str, right: str) -> None:
+def test_distance_satisfies_the_triangle_inequality(left: str, middle: str, right: str) -> None:
     assert edit_distance(left, right) <= edit_distance(left, middle) + edit_distance(middle, right)
 
 
 @given(short_texts, short_texts, costs, costs, costs)
 @settings(max_examples=300, deadline=None)
-def test_alignment_is_cheapest_and_true(
+def test_alignment_is_cheapest_and_consistent(
     left: str, right: str, substitution: int, insertion: int, deletion: int
 ) -> None:
     alignment = align_edits(left, right, substitution=substitution, insertion=insertion, deletion=deletion)
@@ -167,7 +167,7 @@ def test_ties_prefer_pairs_then_deletions_from_the_end() -> None:
     assert [step.kind for step in align_edits("a", "b", substitution=9).operations] == ["insert", "delete"]
 
 
-def test_render_sets_the_rows_under_each_other() -> None:
+def test_render_aligns_the_rows() -> None:
     assert align_edits("monkey", "money").render() == "m o n k e y\nm o n * e y\n      D"
     assert align_edits(["the", "cat", "sat"], ["a", "cat", "sat", "down"]).render() == (
         "the cat sat *\na   cat sat down\nS           I"
@@ -181,6 +181,6 @@ def test_render_keeps_columns_with_wide_and_invisible_characters() -> None:
     assert align_edits(["\n", " "], ["\n", "\t"]).render() == "\\n ␣\n\\n \\t\n   S"
 
 
-def test_alignment_of_nothing() -> None:
+def test_alignment_of_empty_sequences() -> None:
     assert align_edits([], []) == EditAlignment([[0]], (), 0)
     assert align_edits([], []).render() == "\n\n"

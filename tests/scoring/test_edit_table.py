@@ -1,4 +1,4 @@
-"""Edit distance with costs, its table shown and drawn, and errors counted by kind (FIELD I1, I2)."""
+"""Edit alignments with costs: the table as text and as a plot, and edits counted by kind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_the_table_is_printed_with_its_path() -> None:
 
 
 @given(WORDS, WORDS, st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
-def test_the_path_pays_the_cost(left: str, right: str, substitution: int, insertion: int, deletion: int) -> None:
+def test_the_edits_of_the_path_sum_to_the_cost(
+    left: str, right: str, substitution: int, insertion: int, deletion: int
+) -> None:
     found = align_edits(left, right, substitution=substitution, insertion=insertion, deletion=deletion)
     assert ("".join(map(str, found.left)), "".join(map(str, found.right))) == (left, right)
     assert found.path[0] == (0, 0)

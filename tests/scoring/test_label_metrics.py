@@ -35,7 +35,7 @@ def test_two_labels_have_the_metrics_of_glue() -> None:
     assert scores["matthews"] == pytest.approx(np.corrcoef(as_numbers)[0, 1])  # for two classes the same thing
 
 
-def test_more_labels_have_no_f1_of_one() -> None:
+def test_binary_f1_needs_two_labels() -> None:
     found, expected = drawn("abc")
     scores = score_labels(LABEL_METRICS, found, expected)
     assert set(scores) == {"accuracy", "macro_f1", "matthews"}
@@ -46,7 +46,7 @@ def test_more_labels_have_no_f1_of_one() -> None:
         score_labels(LABEL_METRICS, found, expected, ("mathews",))
 
 
-def test_the_second_label_is_that_of_the_run_whatever_stands_in_a_file() -> None:
+def test_the_positive_label_comes_from_the_label_set_of_the_run() -> None:
     def second(found: str, expected: str, labels: tuple[str, ...]) -> dict[str, float]:
         return score_labels(LABEL_METRICS, list(found), list(expected), labels=labels)
 
@@ -58,7 +58,7 @@ def test_the_second_label_is_that_of_the_run_whatever_stands_in_a_file() -> None
         score_labels(LABEL_METRICS, ["0"], ["1"], ("f1",), ("0", "1", "2"))
 
 
-def test_numbers() -> None:
+def test_number_metrics_equal_numpy() -> None:
     draw = np.random.default_rng(1)
     expected = draw.normal(size=50)
     found = expected + draw.normal(size=50)
@@ -69,7 +69,7 @@ def test_numbers() -> None:
     assert scores["spearman"] == pytest.approx(np.corrcoef(ranks)[0, 1])
 
 
-def test_words_and_sentences_are_counted_and_spans_only_where_there_are_any() -> None:
+def test_tag_metrics_include_span_f1_only_for_bio_tags() -> None:
     found, expected = [("A", "B"), ("A",)], [("A", "A"), ("A",)]
     scores = score_labels(TAG_METRICS, found, expected)
     assert scores == {"accuracy": 2 / 3, "macro_f1": pytest.approx(0.4), "exact_match": 0.5}
@@ -77,7 +77,7 @@ def test_words_and_sentences_are_counted_and_spans_only_where_there_are_any() ->
     assert spans["span_f1"] == 0.0
 
 
-def test_the_report_has_every_label_the_most_frequent_first() -> None:
+def test_the_report_lists_every_label_most_frequent_first() -> None:
     found, expected = ["a", "b", "b", "c"], ["a", "b", "a", "a"]
     assert classification_report(found, expected) == {
         "a": {"precision": 1.0, "recall": 1 / 3, "f1": 0.5, "count": 3},

@@ -1,4 +1,4 @@
-"""Classes, tags and numbers (FIELD I5) against slow definitions and known values."""
+"""Metrics of labels, tags and numbers against plain definitions and known values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_known_values() -> None:
 
 
 @given(LABELS)
-def test_two_classes_give_the_formula_of_1975(pairs: list[tuple[str, str]]) -> None:
+def test_matthews_of_two_classes_equals_the_formula_of_1975(pairs: list[tuple[str, str]]) -> None:
     found, expected = ([label == "a" for label in side] for side in zip(*pairs, strict=True))
     cells = dict.fromkeys(itertools.product([True, False], repeat=2), 0)
     for pair in zip(found, expected, strict=True):
@@ -54,7 +54,7 @@ def test_two_classes_give_the_formula_of_1975(pairs: list[tuple[str, str]]) -> N
 
 
 @given(LABELS)
-def test_many_classes_give_the_correlation_of_indicator_matrices(pairs: list[tuple[str, str]]) -> None:
+def test_matthews_of_many_classes_is_the_correlation_of_one_hot_matrices(pairs: list[tuple[str, str]]) -> None:
     """Gorodkin's definition: covariances of one-hot rows, summed over classes."""
     found, expected = zip(*pairs, strict=True)
     one, other = (np.array([[label == name for name in "abc"] for label in side], float) for side in (found, expected))
@@ -82,7 +82,7 @@ def test_correlations_equal_numpy_and_slow_ranks(pairs: list[tuple[int, int]]) -
     assert spearman([value**3 for value in found], expected) == pytest.approx(ranked, abs=1e-12)
 
 
-def test_correlations_at_the_edges() -> None:
+def test_correlations_of_constant_and_extreme_numbers() -> None:
     assert pearson([0.1] * 7, [1, 2, 3, 4, 5, 6, 7]) == 0.0  # the mean of seven 0.1 is not 0.1
     assert pearson([1e-200, 2e-200, 4e-200], [1, 2, 4]) == pytest.approx(1.0)
     assert pearson([1e200, 2e200, 4e200], [4, 2, 1]) == pytest.approx(pearson([1, 2, 4], [4, 2, 1]))
@@ -90,7 +90,7 @@ def test_correlations_at_the_edges() -> None:
         pearson([1], [1])
 
 
-def test_spans() -> None:
+def test_bio_spans() -> None:
     assert bio_spans(["O", "B-PER", "I-PER", "O", "B-LOC"]) == {TagSpan("PER", 1, 3), TagSpan("LOC", 4, 5)}
     assert bio_spans(["B-A", "B-A", "I-A"]) == {TagSpan("A", 0, 1), TagSpan("A", 1, 3)}
     assert bio_spans(["I-A", "I-B", "O", "I-B"]) == {TagSpan("A", 0, 1), TagSpan("B", 1, 2), TagSpan("B", 3, 4)}
@@ -99,7 +99,7 @@ def test_spans() -> None:
         bio_spans(["O", "X-A"])
 
 
-def test_tagging() -> None:
+def test_span_f1() -> None:
     found = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG"]]
     expected = [["B-PER", "I-PER", "O", "B-ORG"], ["O", "B-ORG"]]
     assert span_f1(found, expected) == (2 / 3, 2 / 3, 2 / 3)
@@ -109,7 +109,7 @@ def test_tagging() -> None:
 
 
 @pytest.mark.parametrize("score", [accuracy, macro_f1, matthews, mean_squared_error, pearson, spearman, span_f1])
-def test_unusable_input(score) -> None:
+def test_input_that_cannot_be_scored(score) -> None:
     with pytest.raises(DataError, match="cannot score 2 predictions against 1 targets"):
         score([1, 2], [1])
     with pytest.raises(DataError, match="nothing to score: found 0 predictions"):

@@ -1,4 +1,4 @@
-"""BLEU by sentence length (FIELD I4)."""
+"""BLEU by source length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def sentences(lengths: list[int], wrong_from: int) -> tuple[list[str], list[str]
     return truths, outputs, [[text] for text in truths]
 
 
-def test_groups_are_scored_as_sacrebleu_scores_them() -> None:
+def test_bucket_scores_equal_sacrebleu() -> None:
     lengths = [12, 4, 4, 8, 20, 4, 8, 5, 16, 9, 30, 7]
     sources, outputs, references = sentences(lengths, 8)
     found = bleu_by_length(sources, outputs, references, buckets=4)
@@ -37,14 +37,14 @@ def test_groups_are_scored_as_sacrebleu_scores_them() -> None:
     assert found[-1].bleu < 50
 
 
-def test_few_segments_make_few_groups() -> None:
+def test_few_segments_make_few_buckets() -> None:
     sources, outputs, references = sentences([5, 5, 5], 9)
     assert [group.segments for group in bleu_by_length(sources, outputs, references)] == [3]
     with pytest.raises(DataError, match="found 3 sources, 2 hypotheses and 3 segments"):
         bleu_by_length(sources, outputs[:2], references)
 
 
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
+def test_the_plot_is_drawn(tmp_path: Path) -> None:
     sources, outputs, references = sentences([4, 8, 12, 16, 20, 24], 8)
     path = draw_by_length({"one": bleu_by_length(sources, outputs, references)}, tmp_path / "lengths.png", "a title")
     assert path.stat().st_size > 5000

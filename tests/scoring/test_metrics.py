@@ -1,4 +1,4 @@
-"""Error rates, exact match, BLEU and chrF of texts (FIELD I2, I3) against jiwer and sacreBLEU."""
+"""Error rates, exact match, BLEU and chrF against jiwer and sacreBLEU."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_order_of_references_does_not_matter() -> None:
     assert backwards.bleu == pytest.approx(forwards.bleu, abs=1e-9)
 
 
-def test_words() -> None:
+def test_scores_of_words() -> None:
     hypotheses, references = ["the cat sat", "a dog ran off"], [["the cat sat"], ["a dog ran"]]
     scores = score_text(hypotheses, references)
     assert scores.wer == word_error_rate(hypotheses, references).value == 1 / 6
@@ -158,7 +158,7 @@ def test_words() -> None:
     assert set(scores.signatures) == {"bleu", "chrf", "wer", "cer", "exact_match"}
 
 
-def test_phonemes() -> None:
+def test_scores_of_phonemes() -> None:
     hypotheses = ["K AE T", "D AA G", "HH AW S", "AH"]
     references = [["K AE T"], ["D AO G", "D AA G"], ["HH AW Z"], ["EY", "AH B"]]
     scores = score_text(hypotheses, references, units="phonemes")
@@ -169,7 +169,7 @@ def test_phonemes() -> None:
     assert scores.signatures["wer"].startswith("nrefs:var|case:mixed|tok:none|")
 
 
-def test_phoneme_and_word_units_differ_only_in_what_they_call_wer() -> None:
+def test_phonemes_and_words_differ_only_in_wer_and_per() -> None:
     hypotheses, references = corpus(2, segments=10, references=1)
     words = score_text(hypotheses, references)
     phonemes = score_text(hypotheses, references, units="phonemes")
@@ -179,7 +179,7 @@ def test_phoneme_and_word_units_differ_only_in_what_they_call_wer() -> None:
     assert (phonemes.bleu, phonemes.chrf, phonemes.cer) == (words.bleu, words.chrf, words.cer)
 
 
-def test_as_dict_goes_through_json() -> None:
+def test_as_dict_is_valid_json() -> None:
     words = score_text(["the cat sat on it"], [["the cat sat on it"]])
     assert json.loads(json.dumps(words.as_dict())) == words.as_dict()
     assert "per" not in words.as_dict()
@@ -189,7 +189,7 @@ def test_as_dict_goes_through_json() -> None:
     assert TextScores(**json.loads(json.dumps(phonemes.as_dict()))) == phonemes
 
 
-def test_scores_are_cased() -> None:
+def test_scores_are_case_sensitive() -> None:
     scores = score_text(["THE CAT SAT ON IT"], [["the cat sat on it"]])
     assert (scores.bleu, scores.chrf, scores.exact_match, scores.wer) == (0.0, 0.0, 0.0, 1.0)
 
@@ -229,7 +229,7 @@ def test_nothing_is_logged_or_printed(
 
 
 def test_the_silenced_warning_exists(caplog: pytest.LogCaptureFixture) -> None:
-    """Should sacreBLEU drop its warning, the test above proves nothing any more."""
+    """If sacreBLEU drops its warning, the test above proves nothing."""
     lines = ["a b c d ."] * 150
     loud = sacrebleu.corpus_bleu(lines, [lines])
     assert any("tokenized period" in record.message for record in caplog.records)

@@ -1,4 +1,4 @@
-"""Intervals, significance and cuts (FIELD I4, I6) on systems whose truth is known."""
+"""Confidence intervals, significance tests and buckets, on systems whose differences are known."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def systems(segments: int = 150) -> tuple[dict[str, list[str]], list[list[str]]]
     return {"base": base, "same": list(base), "better": better, "worse": worse}, references
 
 
-def test_identical_systems_do_not_differ_and_clear_ones_do() -> None:
+def test_identical_systems_do_not_differ_and_different_ones_do() -> None:
     outputs, references = systems()
     metrics = select_metrics(["all"])
     for standing in compare(outputs, references, metrics, draws=200):
@@ -62,7 +62,7 @@ def test_identical_systems_do_not_differ_and_clear_ones_do() -> None:
             assert versus.randomisation >= 1 / 201
 
 
-def test_comparing_many_metrics_at_once_is_comparing_each_alone() -> None:
+def test_comparing_many_metrics_at_once_equals_comparing_each_alone() -> None:
     outputs, references = systems(40)
     metrics = select_metrics(["bleu", "wer", "chrf"])
     found = {(one.metric, one.system): one for one in compare(outputs, references, metrics, draws=64, seed=5)}
@@ -76,8 +76,8 @@ def test_comparing_many_metrics_at_once_is_comparing_each_alone() -> None:
         assert versus.randomisation == approximate_randomisation(metric, other, base, 64, 5)
 
 
-def test_p_values_of_equal_systems_are_spread_evenly() -> None:
-    """Two systems that differ by chance alone seldom look different: p below 0.1 about once in ten."""
+def test_p_values_of_equal_systems_are_uniform() -> None:
+    """Two systems that differ by chance alone have p below 0.1 about once in ten."""
     draw = np.random.default_rng(3)
     small, metric = 0, METRICS["exact_match"]
     for seed in range(200):
@@ -87,7 +87,7 @@ def test_p_values_of_equal_systems_are_spread_evenly() -> None:
 
 
 def test_exact_randomisation_of_few_segments() -> None:
-    """With three segments all eight exchanges can be listed; the share of those as far apart is the limit of p."""
+    """With three segments all eight exchanges can be listed; p converges to the share with as large a difference."""
     one = Statistics(np.array([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]), "")
     other = Statistics(np.array([[0.0, 1.0], [0.0, 1.0], [1.0, 1.0]]), "")
     # Differences ±2/3 in 2 of 4 exchanges of the two segments that differ.
@@ -96,7 +96,7 @@ def test_exact_randomisation_of_few_segments() -> None:
         approximate_randomisation(METRICS["exact_match"], one, Statistics(other.rows[:2], ""))
 
 
-def test_the_interval_of_a_share_is_the_binomial_one() -> None:
+def test_the_interval_of_a_share_is_binomial() -> None:
     rows = np.stack([np.arange(400) < 100, np.ones(400)], 1).astype(float)
     found = interval(bootstrap(METRICS["exact_match"], Statistics(rows, ""), 4000))
     half = 1.96 * (0.25 * 0.75 / 400) ** 0.5
@@ -129,7 +129,7 @@ def test_blocks_do_not_change_the_draws(monkeypatch: pytest.MonkeyPatch) -> None
     assert exchange_sums(rows, 20, 4).shape == (20, 3)
 
 
-def test_the_comparison_is_told_and_drawn(tmp_path: Path) -> None:
+def test_the_comparison_is_printed_and_drawn(tmp_path: Path) -> None:
     outputs, references = systems(30)
     metrics = select_metrics(["bleu", "wer"])
     standings = compare(outputs, references, metrics, draws=50)
@@ -142,7 +142,7 @@ def test_the_comparison_is_told_and_drawn(tmp_path: Path) -> None:
 # --- cuts
 
 
-def test_cuts_hold_every_segment_once_and_score_it_as_it_is() -> None:
+def test_buckets_have_every_segment_once_and_its_score() -> None:
     outputs, references = systems(90)
     sources = [texts[0] for texts in references]
     metric = METRICS["chrf"]
@@ -178,7 +178,7 @@ def test_frequency_is_that_of_the_rarest_word() -> None:
     assert [group.label for group in by_length(["a", "a b", "a b c", "a b c d"], 2)] == ["1–2", "3–4"]
 
 
-def test_the_cut_is_drawn(tmp_path: Path) -> None:
+def test_the_buckets_are_drawn(tmp_path: Path) -> None:
     outputs, references = systems(60)
     metric, groups = METRICS["wer"], by_length([texts[0] for texts in references], 3)
     counts = {name: metric.statistics(texts, references) for name, texts in outputs.items()}
@@ -190,7 +190,7 @@ def test_the_cut_is_drawn(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["bs", "ar"])
 def test_p_values_are_near_those_of_sacrebleu(kind: str) -> None:
-    """Other draws, the same distribution: systems that differ a little, so that p is far from both ends."""
+    """The draws differ, their distribution does not; the systems differ little, so that p is far from 0 and 1."""
     base, references = corpus(21, segments=120, references=1)
     draw = random.Random(22)
     other = [corrupted(draw, output) if draw.random() < 0.5 else output for output in base]
@@ -213,8 +213,8 @@ def test_p_values_are_near_those_of_sacrebleu(kind: str) -> None:
     assert versus.bootstrap == pytest.approx(versus.randomisation, abs=0.05)
 
 
-def test_several_systems_and_metrics_stand_as_sacrebleu_has_them() -> None:
-    """Four systems by two metrics (FIELD I6): p from 0.02 to 0.8; both of ours are two-sided and agree with its one."""
+def test_several_systems_and_metrics_compare_as_in_sacrebleu() -> None:
+    """Four systems by two metrics, p from 0.02 to 0.8; both of our tests are two-sided and agree with sacreBLEU's."""
     base, references = corpus(21, segments=120, references=1)
     others = {}
     for seed in range(22, 26):
@@ -243,8 +243,8 @@ def test_several_systems_and_metrics_stand_as_sacrebleu_has_them() -> None:
     assert min(seen) < 0.05 < 0.5 < max(seen)
 
 
-def test_the_bootstrap_looks_at_both_tails() -> None:
-    """Which system is named first changes nothing, and p of a share is that of the two-sided normal test."""
+def test_the_bootstrap_is_two_sided() -> None:
+    """The order of two systems does not matter, and p of a share is that of the two-sided normal test."""
     draw = np.random.default_rng(5)
     metric = METRICS["exact_match"]
     one, other = (

@@ -50,8 +50,7 @@ def test_scores_equal_sacrebleu(name: str, references: int) -> None:
 
 @pytest.mark.parametrize("name", ORACLES)
 def test_ten_thousand_pairs_alone_and_together_equal_sacrebleu(name: str) -> None:
-    """Single pairs reach the corners: orders that do not occur, nothing matched, nothing written. A third have more
-    than one reference."""
+    """Single pairs reach corner cases: missing orders, no matches, empty outputs. A third has several references."""
     draw = random.Random(7)
 
     def text() -> str:
@@ -75,13 +74,13 @@ def test_ten_thousand_pairs_alone_and_together_equal_sacrebleu(name: str) -> Non
     assert metric.score(counted) == pytest.approx(oracle.corpus_score(outputs, streams).score, abs=1e-9)
 
 
-# CIDEr weighs words by how rare they are among all references, and has tests of its own.
-ALONE = [name for name in METRICS if name != "cider"]
+# The scores of CIDEr depend on all references; it has tests of its own.
+INDEPENDENT = [name for name in METRICS if name != "cider"]
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_counts_add_up(name: str) -> None:
-    """The score of a part is that of its rows: what cuts, intervals and significance rest on."""
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_statistics_add_up(name: str) -> None:
+    """The score of a subset follows from its rows; buckets, intervals and significance tests rely on it."""
     hypotheses, texts = corpus(3, segments=60, references=2)
     metric = METRICS[name]
     rows = metric.statistics(hypotheses, texts).rows
@@ -92,7 +91,7 @@ def test_counts_add_up(name: str) -> None:
     assert both == pytest.approx([metric.score(alone), metric.score(metric.statistics(hypotheses, texts))])
 
 
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", INDEPENDENT)
 def test_a_perfect_output_has_the_best_score(name: str) -> None:
     _, drawn = corpus(5, segments=40, references=2)
     texts = [[f"{text} of all" for text in choices] for choices in drawn]  # ROUGE-2 of one word is 0
@@ -102,7 +101,7 @@ def test_a_perfect_output_has_the_best_score(name: str) -> None:
     assert METRICS[name].score(perfect) == pytest.approx(best, abs=tolerance)
 
 
-@pytest.mark.parametrize("name", [name for name in ALONE if name not in ("bleu", "ter")])
+@pytest.mark.parametrize("name", [name for name in INDEPENDENT if name not in ("bleu", "ter")])
 def test_another_reference_never_harms_a_segment(name: str) -> None:
     # BLEU's brevity penalty and TER's mean length may change for the worse.
     hypotheses, texts = corpus(6, segments=80, references=3)
@@ -137,7 +136,7 @@ def test_metrics_are_selected_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["wer", "cer"])
 def test_errors_equal_jiwer_on_ten_thousand_pairs(name: str) -> None:
-    """The rates, each pair's edits, and their kinds (FIELD I2) wherever the cheapest alignments agree in kinds."""
+    """The rates, each pair's edits, and the kinds of edits where all cheapest alignments agree in them."""
     draw, characters = random.Random(8), name == "cer"
     pool = ["a", "b", "cc", "d", "ef", "g"]
     texts = [[" ".join(draw.choices(pool, k=draw.randint(1, 8))) for _ in range(10_000)] for _ in range(2)]
@@ -170,7 +169,7 @@ def test_errors_equal_jiwer_on_ten_thousand_pairs(name: str) -> None:
 
 
 def slow_match(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
-    """Every injective matching, tried: most matches, then fewest chunks."""
+    """The best of all injective matchings: most matches, then fewest chunks."""
     best = (0, 0)
     options = [[None, *(j for j, other in enumerate(reference) if other == word)] for word in hypothesis]
     for choice in itertools.product(*options):
@@ -186,11 +185,11 @@ def slow_match(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
 
 @given(st.lists(st.sampled_from("abcd"), max_size=6), st.lists(st.sampled_from("abcd"), max_size=6))
 @settings(deadline=None, max_examples=400)
-def test_matching_equals_every_matching_tried(hypothesis: list[str], reference: list[str]) -> None:
+def test_matching_equals_exhaustive_search(hypothesis: list[str], reference: list[str]) -> None:
     assert match(hypothesis, reference) == slow_match(hypothesis, reference)
 
 
-def test_meteor_by_hand() -> None:
+def test_meteor_equals_values_made_by_hand() -> None:
     metric = METRICS["meteor_exact_stem"]
     # Six of six words in two chunks (the cat sat | on the mat): F = 1, penalty ½ (2/6)³.
     counted = metric.statistics(["on the mat sat the cat"], [["the cat sat on the mat"]])
@@ -228,7 +227,7 @@ def test_stems_of_the_paper(pair: str) -> None:
     assert stem(word) == expected
 
 
-def test_stems_leave_other_words_alone() -> None:
+def test_stemming_leaves_other_words_unchanged() -> None:
     for word in ("is", "a", "größe", "3rds", "語る", ""):
         assert stem(word) == word
 
@@ -243,7 +242,7 @@ def test_common_subsequence_equals_dynamic_programming(left: str, right: str) ->
     assert common_subsequence(left, right) == (len(left) + len(right) - cost) // 2
 
 
-def test_rouge_by_hand() -> None:
+def test_rouge_equals_values_made_by_hand() -> None:
     hypothesis, reference = ["The cat, the dog!"], [["the dog saw the cat"]]
     found = {name: METRICS[name].score(METRICS[name].statistics(hypothesis, reference)) for name in METRICS}
     assert found["rouge-1"] == pytest.approx(2 * 4 / (4 + 5))
