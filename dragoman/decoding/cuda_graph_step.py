@@ -215,7 +215,7 @@ class GraphDecoder:
         return max_positions
 
     def is_ready(self, key: Any) -> bool:
-        """Count a use, and tell whether there were enough to capture a step."""
+        """Count a use; whether there were enough uses to capture a step."""
         with self.guard:
             self.uses[key] = self.uses.get(key, 0) + 1
             return self.enabled and (key in self.steps or self.uses[key] > MIN_USES)

@@ -48,7 +48,7 @@ class Exhaustive:
 
 
 def check_size(vocabulary: int, limit: int) -> None:
-    """Refuse a search space that is too large, and tell which length would fit."""
+    """Refuse a search space that is too large, with a length that would fit."""
     outputs = sum(vocabulary**size for size in range(limit))
     if outputs > MAX_OUTPUTS:
         fits = max(size for size in range(limit) if sum(vocabulary**n for n in range(size + 1)) <= MAX_OUTPUTS)

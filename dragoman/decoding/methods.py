@@ -15,7 +15,7 @@ from dragoman.errors import ConfigError
 from dragoman.models.contracts import NonAutoregressiveModel
 
 
-class Writer(Protocol):
+class AutoregressiveModel(Protocol):
     """A model, or an ensemble of several, that a search reads token by token."""
 
     @property
@@ -35,14 +35,14 @@ class Writer(Protocol):
 class Request(NamedTuple):
     """Sources to decode."""
 
-    model: Writer | NonAutoregressiveModel
+    model: AutoregressiveModel | NonAutoregressiveModel
     batch: Batch
     limits: Tensor  # (B,) maximum number of tokens per source, <eos> included
     config: SearchConfig
     n_best: int  # outputs per source
     text: Callable[[Sequence[int]], str] = str  # token ids as text
 
-    def stepwise(self, method: str) -> Writer:
+    def stepwise(self, method: str) -> AutoregressiveModel:
         """The model, which must be autoregressive."""
         if isinstance(self.model, NonAutoregressiveModel):
             raise ConfigError(f"{method} needs a model that outputs token by token; this one outputs all at once")

@@ -19,7 +19,7 @@ from dragoman.decoding.cuda_graph_step import start_decoding
 from dragoman.decoding.diverse_beam import group_width
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.methods import Method, Request, Writer
+from dragoman.decoding.methods import AutoregressiveModel, Method, Request
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.trace import Trace
 from dragoman.errors import ConfigError, DataError, DragomanError
@@ -48,7 +48,7 @@ def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
 
 
 def search(
-    model: Writer | NonAutoregressiveModel,
+    model: AutoregressiveModel | NonAutoregressiveModel,
     batch: Batch,
     config: SearchConfig,
     ratio: float,
@@ -129,7 +129,7 @@ def decode_at_once(
 
 
 def autoregressive_search(
-    model: Writer,
+    model: AutoregressiveModel,
     batch: Batch,
     limits: Tensor,
     config: SearchConfig,

@@ -16,7 +16,7 @@ from torch import Tensor
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import Hypothesis, suppress_tokens
-from dragoman.decoding.methods import Request, Writer
+from dragoman.decoding.methods import AutoregressiveModel, Request
 from dragoman.decoding.scorer import Scorer
 from dragoman.errors import ConfigError
 from dragoman.models.contracts import NonAutoregressiveModel
@@ -48,7 +48,7 @@ class PrefixReader:
     token sees. Accepted tokens are read again in each round until `advance` moves the state behind them.
     """
 
-    def __init__(self, model: Writer, batch: Batch) -> None:
+    def __init__(self, model: AutoregressiveModel, batch: Batch) -> None:
         self.model = model
         self.state: Any = model.start(batch)
         self.device = batch.source.device
@@ -81,7 +81,7 @@ class PrefixReader:
 class Speculative:
     """Greedy search with a draft model that shares the vocabularies; `stats` counts over all calls of `search`."""
 
-    def __init__(self, draft: Writer | NonAutoregressiveModel, tokens: int = 4) -> None:
+    def __init__(self, draft: AutoregressiveModel | NonAutoregressiveModel, tokens: int = 4) -> None:
         """The draft proposes `tokens` at a time."""
         if isinstance(draft, NonAutoregressiveModel):
             raise ConfigError("a draft model must write token by token; this one writes all at once")
@@ -102,7 +102,7 @@ class Speculative:
     @torch.no_grad()
     def decode(
         self,
-        model: Writer,
+        model: AutoregressiveModel,
         batch: Batch,
         limits: Sequence[int],
         scorer: Scorer = Scorer(),  # noqa: B008  (frozen)

@@ -1,4 +1,4 @@
-"""Everything that a beam search looked at, as data."""
+"""All candidates of a beam search, as data."""
 
 from __future__ import annotations
 

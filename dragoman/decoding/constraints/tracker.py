@@ -61,7 +61,7 @@ class ConstraintTracker:
         return best, index, may_complete
 
     def restrict(self, scores: Tensor, remaining: Sequence[int]) -> Tensor:
-        """Set the scores (B, k, V) of tokens that are not allowed to −∞, in place, as far as token lists tell."""
+        """Set the scores (B, k, V) of tokens that are not allowed to −∞, in place, as far as the token lists reach."""
         vocabulary = scores.shape[2]
         allowed_index: list[int] = []  # flat indices that stay in rows with few allowed tokens
         rows: list[int] = []
