@@ -11,6 +11,7 @@ from dragoman.data.batch import batch_of
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.exhaustive import Exhaustive
 from dragoman.decoding.mbr import MinimumBayesRisk
+from dragoman.decoding.methods import WithText
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
@@ -40,7 +41,7 @@ WAYS: dict[str, tuple[dict[str, Any], Any, int]] = {
     "groups": ({"beam": 6, "beam_groups": 3, "diversity_penalty": 1.0}, None, 6),
     "sampling": ({}, Sampling(temperature=1.5, top_k=6), 4),
     "top-p": ({}, Sampling(top_p=0.8, seed=3), 2),
-    "minimum Bayes risk": ({}, MinimumBayesRisk(samples=8), 2),
+    "minimum Bayes risk": ({}, WithText(MinimumBayesRisk(samples=8), spelled), 2),
     "speculative": ({}, Speculative(model_of(vocabulary=11)), 1),
     "exhaustive": ({}, Exhaustive(length=1), 5),
 }
@@ -59,7 +60,7 @@ def test_scores_are_teacher_forced_scores(encoder: str, decoder: str, kind: torc
         if name == "speculative" and kind == torch.float32:
             method = Speculative(model_of(vocabulary=11).float())
         wanted = SearchConfig(**settings, max_length=7)
-        found = search(model, batch_of(sources), wanted, 1.0, n_best, method=method, text=spelled)
+        found = search(model, batch_of(sources), wanted, 1.0, n_best, method=method)
         pairs = [(source, one) for source, row in zip(sources, found, strict=True) for one in row]
         assert len(pairs) >= len(sources)
         with torch.no_grad():
@@ -76,7 +77,7 @@ def test_every_method_ranks_by_the_configured_normalisation(normalisation: Any) 
         if name in ("speculative", "minimum Bayes risk"):  # another vocabulary; ranked by risk
             continue
         wanted = SearchConfig(**{**settings, "normalisation": normalisation, "length_penalty": 0.7}, max_length=7)
-        for row in search(model, batch_of(sources), wanted, 1.0, n_best, method=method, text=spelled):
+        for row in search(model, batch_of(sources), wanted, 1.0, n_best, method=method):
             for one in row:
                 worth = one.score / Scorer(0.7, normalisation).divisor(len(one.tokens))
                 assert one.normalised == pytest.approx(worth), name
