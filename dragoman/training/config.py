@@ -16,61 +16,63 @@ Count = Annotated[int, Range(1, None)]
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """How long, how fast and how careful."""
+    """Length, batches, optimiser, validation and checkpoints of a training run."""
 
-    steps: Count = setting(10_000, help="optimiser steps at most")
-    seed: Annotated[int, Range(0, None)] = setting(1, help="decides start weights, batch order and dropout")
+    steps: Count = setting(10_000, help="maximum number of optimiser steps")
+    seed: Annotated[int, Range(0, None)] = setting(1, help="random seed of initial weights, batch order and dropout")
     start_from: str | StartFromConfig = setting(
         "",
-        help='a run whose best weights this one starts with, wholly or { run = "runs/x", parts = ["encoder"] }; '
-        "without a tokenizer its own is used too. Empty: random weights",
+        help='run whose best weights initialise this one: "runs/x", or parts of it as { run = "runs/x", parts = '
+        '["encoder"] }. Without a [tokenizer] table its tokenizer is used too. Empty: random weights',
     )
     freeze: tuple[str, ...] = setting(
         (),
-        help='weights that stay as they are: names, each with all below it ("encoder.embedding" is not '
+        help='weights that are not trained: names of modules or weights ("encoder.embedding" does not include '
         '"encoder.embedding_norm"), or patterns such as "encoder.embedding*"',
     )
     rates: tuple[RateConfig, ...] = setting(
-        (), help='learning rates of their own, as in [{ names = "encoder", factor = 0.1 }]; of several the last holds'
+        (),
+        help='learning-rate factors by name, as in [{ names = "encoder", factor = 0.1 }]; the last match counts',
     )
-    objective: ObjectiveConfig = setting(LikelihoodConfig(), help="what training makes small")
+    objective: ObjectiveConfig = setting(LikelihoodConfig(), help="training objective")
     batch_tokens: Count = setting(
-        4096, help="most tokens of one batch on either side, padding included; of running text streams × segment"
+        4096,
+        help="maximum tokens of a batch on each side, padding included; for language models parallel streams × segment",
     )
-    accumulate: Count = setting(1, help="batches whose gradients make one step, in every process")
-    optimizer: OptimizerConfig = setting(OptimizerConfig(), help="AdamW and its schedule")
-    clip: Annotated[float, Range(0.0, None)] = setting(1.0, help="longest gradient; 0 never shortens it")
-    average: AverageConfig = setting(NoAverageConfig(), help="which weights are validated and kept")
+    accumulate: Count = setting(1, help="batches per step in every process, whose gradients are accumulated")
+    optimizer: OptimizerConfig = setting(OptimizerConfig(), help="AdamW and its learning-rate schedule")
+    clip: Annotated[float, Range(0.0, None)] = setting(1.0, help="maximum gradient norm; 0 disables clipping")
+    average: AverageConfig = setting(NoAverageConfig(), help="weight averaging: which weights are validated and kept")
     validate_every: Count = setting(500, help="steps between validations; the last step is always validated")
-    metric: str = setting("loss", help="what chooses the best weights, of those that the task has")
+    metric: str = setting("loss", help="metric of the task that selects the best weights")
     decode: Annotated[int, Range(0, None)] = setting(
-        200, help="validation inputs decoded greedily for the other metrics; 0 for none"
+        200, help="validation inputs that are decoded greedily for text metrics; 0 for none"
     )
     patience: Annotated[int, Range(0, None)] = setting(
-        10, help="stop after so many validations without a better one; 0 never stops early"
+        10, help="stop after this many validations without improvement; 0 never stops early"
     )
     save_every: Count = setting(500, help="steps between checkpoints")
-    log_every: Count = setting(50, help="steps between lines of progress and of metrics.jsonl")
+    log_every: Count = setting(50, help="steps between log lines on the screen and in metrics.jsonl")
     device: str = setting("auto", help='"auto", "cpu", "cuda" or "cuda:1"')
     precision: Literal["auto", "float32", "bfloat16"] = setting(
-        "auto", help="bfloat16 runs matrix products in half precision; auto does so on GPUs that can"
+        "auto", help="bfloat16: autocast matrix products to bfloat16; auto: on GPUs that support it"
     )
     compile: Literal["auto", "off", "graphs", "kernels"] = setting(
         "auto",
-        help="graphs: a GPU repeats the step that was captured for each batch shape, to the same weights; kernels: "
-        "also compile the model's blocks, which takes a minute; auto: on a GPU, what a run of train.steps gains by",
+        help="graphs: replay each step as a CUDA graph, with the same weights as plain steps; kernels: also compile "
+        "the model's blocks, which takes a minute; auto: on a GPU, whatever makes a run of train.steps faster",
     )
     tensorboard: bool = setting(False, help="also write TensorBoard files (extra 'tensorboard')")
 
     @property
     def pretrained(self) -> StartFromConfig | None:
-        """The run this one starts from; None: there is none."""
+        """The run that initialises this one; None without train.start_from."""
         if isinstance(self.start_from, str):
             return StartFromConfig(self.start_from) if self.start_from else None
         return self.start_from
 
     def problems(self) -> Iterator[str]:
-        """What the fields cannot say one by one."""
+        """Cross-field validation errors."""
         if isinstance(self.start_from, StartFromConfig) and not self.start_from.run:
             yield "start_from.run: found nothing, expected the folder of a run"
         if self.metric != "loss" and self.decode == 0:

@@ -1,4 +1,4 @@
-"""A new model that starts with what another run has learned (FIELD G7): which parts, and do both speak alike?"""
+"""Initialise a model from another run: check that vocabularies and labels match, then copy the weights."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from dragoman.training.transfer import (
     TABLES,
     StartFromConfig,
     TransferReport,
-    Vocabularies,
+    VocabularyPair,
     all_named_weights,
     renamed,
     transfer,
 )
 
-Codecs = tuple[Tokenizer, Tokenizer]  # of sources and targets
+Tokenizers = tuple[Tokenizer, Tokenizer]  # source and target
 SIDES = ("source", "target")
-ANSWERING = ("output", "chain")  # parts that know labels
+LABEL_PARTS = ("output", "chain")  # parts whose weights depend on the labels
 
 
 def side_of(name: str) -> int:
-    """Whose tokens a table has rows for: those of the source (0) or of the target (1)."""
+    """Whether the rows of a table are source (0) or target (1) tokens."""
     return 0 if name.startswith("encoder") else 1
 
 
-def bare(codec: Any) -> Any:
+def inner_tokenizer(tokenizer: Any) -> Any:
     """A tokenizer without the separator or the tags around it."""
-    while hasattr(codec, "inner"):
-        codec = codec.inner
-    return codec
+    while hasattr(tokenizer, "inner"):
+        tokenizer = tokenizer.inner
+    return tokenizer
 
 
 def load_whole_model(
-    model: nn.Module, weights: Mapping[str, Tensor], theirs: Codecs, ours: Codecs, run: str
+    model: nn.Module, weights: Mapping[str, Tensor], theirs: Tokenizers, ours: Tokenizers, run: str
 ) -> TransferReport:
-    """Give a model all weights of a run with the same task: everything must fit."""
+    """Load all weights of a run with the same task; everything must match."""
     for side, old, new in zip(SIDES, theirs, ours, strict=True):
         if old.fingerprint() != new.fingerprint():
             raise other_vocabulary(run, setting_of(side, ours), side, old)
@@ -55,37 +55,38 @@ def load_whole_model(
 
 
 def load_parts(
-    model: nn.Module, weights: Mapping[str, Tensor], theirs: Codecs, ours: Codecs, start: StartFromConfig
+    model: nn.Module, weights: Mapping[str, Tensor], theirs: Tokenizers, ours: Tokenizers, start: StartFromConfig
 ) -> TransferReport:
-    """Give a model the parts of another run that are asked for, where names and shapes fit."""
-    vocabularies: list[Vocabularies] = []
-    unfit: list[str] = []
-    for there, here in sorted(tables(model, weights, start.parts)):
+    """Load parts of another run where names and shapes match."""
+    vocabularies: list[VocabularyPair] = []
+    unusable: list[str] = []
+    for there, here in sorted(shared_tables(model, weights, start.parts)):
         old, new = theirs[there], ours[here]
         if isinstance(old, LabelVocabulary | NumberScaler) or isinstance(new, LabelVocabulary | NumberScaler):
-            if old.fingerprint() != new.fingerprint():  # what answers with other labels must learn anew
-                unfit = [name for name in weights if name.partition(".")[0] in ANSWERING]
+            if old.fingerprint() != new.fingerprint():  # the layers that predict labels must be trained anew
+                unusable = [name for name in weights if name.partition(".")[0] in LABEL_PARTS]
             continue
-        same = bare(old).fingerprint() == bare(new).fingerprint()
+        same = inner_tokenizer(old).fingerprint() == inner_tokenizer(new).fingerprint()
         if not same and not start.by_token:
-            otherwise = "; or match rows by token: start_from.by_token = true"
-            raise other_vocabulary(start.run, setting_of(SIDES[here], ours), SIDES[there], old, otherwise)
-        if not same or len(old) != len(new):  # a separator or tags stand after the vocabulary
-            vocabularies.append(Vocabularies(old.pieces(range(len(old))), new.pieces(range(len(new)))))
+            alternative = "; or match rows by token: start_from.by_token = true"
+            raise other_vocabulary(start.run, setting_of(SIDES[here], ours), SIDES[there], old, alternative)
+        if not same or len(old) != len(new):  # separator and tags come after the vocabulary
+            vocabularies.append(VocabularyPair(old.pieces(range(len(old))), new.pieces(range(len(new)))))
     for part in start.parts:
-        if unfit and part.partition(":")[0].partition(".")[0] in ANSWERING:
+        if unusable and part.partition(":")[0].partition(".")[0] in LABEL_PARTS:
             raise RunError(
-                f"train.start_from.parts: found {part!r}, which knows what {start.run} answers with, and these data "
+                f"train.start_from.parts: found {part!r}, which predicts the labels of {start.run}, but these data "
                 "have other labels or numbers; leave it out"
             )
-    fitting = {name: part for name, part in weights.items() if name not in unfit}
-    found = transfer(model, fitting, start.parts, vocabularies, start.run)
-    shared = {part.data_ptr() for part in fitting.values()}  # a table may have another name too
-    return found._replace(unused=(*found.unused, *(name for name in unfit if weights[name].data_ptr() not in shared)))
+    usable = {name: part for name, part in weights.items() if name not in unusable}
+    report = transfer(model, usable, start.parts, vocabularies, start.run)
+    shared = {part.data_ptr() for part in usable.values()}  # a shared table may be listed under another name
+    unused = [name for name in unusable if weights[name].data_ptr() not in shared]
+    return report._replace(unused=(*report.unused, *unused))
 
 
-def tables(model: nn.Module, weights: Mapping[str, Tensor], parts: Sequence[str]) -> set[tuple[int, int]]:
-    """Of which sides' tokens or labels rows go over, there and here."""
+def shared_tables(model: nn.Module, weights: Mapping[str, Tensor], parts: Sequence[str]) -> set[tuple[int, int]]:
+    """(their side, our side) of every table of tokens or labels that is loaded."""
     own = all_named_weights(model)
     found = set()
     for name in weights:
@@ -96,20 +97,20 @@ def tables(model: nn.Module, weights: Mapping[str, Tensor], parts: Sequence[str]
     return found
 
 
-def setting_of(side: str, ours: Codecs) -> str:
-    """Which setting of tokenizer gives a side its units: the source's, where both have one vocabulary."""
+def setting_of(side: str, ours: Tokenizers) -> str:
+    """The tokenizer setting of a side: "source" if both sides share one vocabulary."""
     return "source" if ours[0].fingerprint() == ours[1].fingerprint() else side
 
 
-def other_vocabulary(run: str, here: str, there: str, theirs: Tokenizer, otherwise: str = "") -> RunError:
-    """What to do where a run speaks other tokens: those of its side `there` are needed `here`."""
+def other_vocabulary(run: str, here: str, there: str, theirs: Tokenizer, alternative: str = "") -> RunError:
+    """The error for a run with another vocabulary: the tokens of its side `there` are needed on side `here`."""
     if isinstance(theirs, LabelVocabulary):
         labels = ", ".join(theirs.names[:12])
         return RunError(
-            f"train.start_from: {run} has other labels ({labels}) than these data; take what does not know labels: "
+            f"train.start_from: {run} has other labels ({labels}) than these data; load parts without labels: "
             f'start_from = {{ run = "{run}", parts = ["encoder"] }}'
         )
     return RunError(
-        f"train.start_from: {run} has another {here} vocabulary than these data; use its own: leave the table "
-        f'tokenizer out, or set tokenizer.{here} = {{ kind = "run", run = "{run}", side = "{there}" }}{otherwise}'
+        f"train.start_from: {run} has another {here} vocabulary than these data; use its own: leave out the table "
+        f'tokenizer, or set tokenizer.{here} = {{ kind = "run", run = "{run}", side = "{there}" }}{alternative}'
     )

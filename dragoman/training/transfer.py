@@ -1,8 +1,8 @@
-"""Training that begins with what another run has learned (FIELD G7): parts of its weights, freezing, rates by name.
+"""Transfer learning: copy parts of another run's weights, freeze weights, scale learning rates by name.
 
-Weights are known by name. A part is what stands below a name: "encoder" of one run becomes "encoder" of another, and
-"stack:decoder" lets a language model's stack become a decoder. What was loaded, what was left as it started and what of
-the other run was not used is told in words; nothing is left out silently.
+Weights are matched by name. A part is a name with everything below it: "encoder" of one run becomes "encoder" of
+another, and "stack:decoder" copies the stack of a language model into a decoder. A report lists what was loaded, what
+kept its initial weights and what of the other run was not used.
 """
 
 from __future__ import annotations
@@ -20,43 +20,43 @@ from dragoman.errors import ConfigError, RunError, hint
 
 ALL, EMBEDDINGS = "all", "embeddings"
 EMBEDDING_TABLES = "*embedding.weight"
-TABLES = ("*embedding.weight", "output.weight", "output.bias")  # one row a token
-POSITIONS = ("*.positions", "*positions.table")  # one row a place
-SHOWN = 6  # names that are told one by one
+TABLES = ("*embedding.weight", "output.weight", "output.bias")  # one row per token
+POSITIONS = ("*.positions", "*positions.table")  # one row per position
+MAX_NAMES_SHOWN = 6
 
 
 @dataclass(frozen=True)
 class StartFromConfig:
-    """A run whose weights, or some of them, this one starts with."""
+    """A run whose weights, or parts of them, initialise this one."""
 
-    run: str = setting(help="its folder")
+    run: str = setting(help="run folder")
     parts: tuple[str, ...] = setting(
         (ALL,),
-        help='what is taken: "all", "encoder", "decoder", "embeddings" or any other name, with all below it; '
-        '"stack:decoder" where it has another name here',
+        help='parts to load: "all", "encoder", "decoder", "embeddings" or any module name; '
+        '"stack:decoder" loads "stack" into "decoder"',
     )
-    by_token: bool = setting(False, help="where vocabularies differ: take the rows of the tokens that both have")
+    by_token: bool = setting(False, help="if vocabularies differ, load the embeddings of the tokens that both have")
 
 
 @dataclass(frozen=True)
 class RateConfig:
-    """A learning rate of their own for some weights."""
+    """A learning-rate factor for some weights."""
 
-    names: str = setting(help='which weights: a name, with all below it, or a pattern such as "*.attention.*"')
+    names: str = setting(help='module or weight name, or a pattern such as "*.attention.*"')
     factor: Annotated[float, Range(0.0, None, exclusive_minimum=True)] = setting(
-        0.1, help="times the rate of the schedule"
+        0.1, help="multiplies the learning rate of the schedule"
     )
 
 
-class Vocabularies(NamedTuple):
-    """The tokens of another run's vocabulary and of this one's, where they differ: rows are matched by token."""
+class VocabularyPair(NamedTuple):
+    """Two different vocabularies, whose embedding rows are matched by token."""
 
     theirs: Sequence[str]
     ours: Sequence[str]
     tables: tuple[str, ...] = TABLES
 
     def hold(self, name: str, theirs: Tensor, ours: Tensor) -> bool:
-        """Whether a weight has a row for every token."""
+        """Whether a weight has one row per token in both models."""
         return (
             any(fnmatchcase(name, table) for table in self.tables)
             and (theirs.shape[0], ours.shape[0]) == (len(self.theirs), len(self.ours))
@@ -64,23 +64,23 @@ class Vocabularies(NamedTuple):
         )
 
     def rows(self) -> tuple[list[int], list[int]]:
-        """The rows of tokens that both have: there and here."""
+        """The rows of the shared tokens, in their vocabulary and in ours."""
         known = {token: row for row, token in enumerate(self.theirs)}
         here = [row for row, token in enumerate(self.ours) if token in known]
         return [known[self.ours[row]] for row in here], here
 
 
 class TransferReport(NamedTuple):
-    """What came of it, by name."""
+    """What was loaded, by weight name."""
 
     loaded: tuple[str, ...]
-    partly: tuple[tuple[str, str], ...]  # with how much of it
-    left: tuple[tuple[str, str], ...]  # as they started, with the reason
-    unused: tuple[str, ...]  # of the other run's, in the parts that were asked for or not
-    numbers: int  # single numbers that were loaded
+    partly: tuple[tuple[str, str], ...]  # name, and how much of it
+    left: tuple[tuple[str, str], ...]  # name of a weight that kept its initial value, and why
+    unused: tuple[str, ...]  # weights of the other run
+    numbers: int  # scalars that were loaded
 
     def table(self) -> list[str]:
-        """How many weights of every part of this model came over, or why not; nothing to tell where all did."""
+        """Per part of the model: how many weights were loaded, or why not; empty if all were loaded."""
         if not self.partly and not self.left:
             return []
         columns = ("loaded", "in part", "not found", "other shape")
@@ -95,37 +95,37 @@ class TransferReport(NamedTuple):
         return [f"{'part':<{width}}" + "".join(f"{column:>13}" for column in columns), *rows]
 
     def lines(self, run: str) -> list[str]:
-        """The same in words."""
+        """The report as lines of text."""
         count = len(self.loaded) + len(self.partly)
         out = [f"from {run}: {count} of {count + len(self.left)} weights loaded, {self.numbers:,} numbers"]
         out += self.table()
         out += [f"loaded in part: {name} ({how})" for name, how in self.partly]
         for reason in dict.fromkeys(reason for _, reason in self.left):
             names = [name for name, why in self.left if why == reason]
-            out.append(f"left as they started: {some(names)} ({reason})")
+            out.append(f"not loaded: {some(names)} ({reason})")
         if self.unused:
             out.append(f"not used of {run}: {some(self.unused)}")
         return out
 
 
 def some(names: Sequence[str]) -> str:
-    """Names in a row, the first few of many."""
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    """The first few names, and how many more there are."""
+    more = len(names) - MAX_NAMES_SHOWN
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def all_named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """All weights of a model; one that is shared stands under each of its names."""
+    """All weights of a model; a shared weight is listed under each of its names."""
     return {name: part.detach() for name, part in model.named_parameters(remove_duplicate=False)}
 
 
 def below(name: str, beginning: str) -> bool:
-    """Whether a name is another, stands below it, or fits it as a pattern."""
+    """Whether a weight is named by a module name, its own name or a pattern."""
     return name == beginning or name.startswith(f"{beginning}.") or fnmatchcase(name, beginning)
 
 
 def renamed(name: str, part: str) -> str | None:
-    """What a weight of the other run is called here if a part holds it."""
+    """The name here of a weight of the other run; None if the part does not include it."""
     theirs, _, ours = part.partition(":")
     ours = ours or theirs
     if part == ALL:
@@ -142,10 +142,10 @@ def transfer(
     model: nn.Module,
     weights: Mapping[str, Tensor],  # of the other run: `all_named_weights` of its model
     parts: Sequence[str] = (ALL,),
-    vocabularies: Sequence[Vocabularies] = (),
+    vocabularies: Sequence[VocabularyPair] = (),
     run: str = "the run",
 ) -> TransferReport:
-    """Copy the weights of some parts into a model where names and shapes fit, and tell the rest."""
+    """Copy the weights of some parts into a model where names and shapes match."""
     own = dict(model.named_parameters(remove_duplicate=False))
     offered: dict[str, Tensor] = {}
     used: dict[str, str] = {}
@@ -159,7 +159,7 @@ def transfer(
         aliases = [other for other, same in own.items() if same is weight]
         given = next((alias for alias in aliases if alias in offered), None)
         if given is None:
-            left.append((name, f"not among what is taken from {run}"))
+            left.append((name, f"not in the parts loaded from {run}"))
             continue
         theirs, ours = offered[given], own[given]
         change = next((one for one in vocabularies if one.hold(given, theirs, ours)), None)
@@ -168,7 +168,7 @@ def transfer(
             ours[here] = theirs[there].to(ours)
             partly.append((name, f"{len(here):,} of {len(ours):,} tokens, those that both vocabularies have"))
             numbers += len(here) * (ours.numel() // len(ours))
-        elif places(given, theirs, ours):
+        elif are_position_tables(given, theirs, ours):
             rows = min(len(theirs), len(ours))
             ours[:rows] = theirs[:rows].to(ours)
             partly.append((name, f"{rows:,} of {len(ours):,} positions, the first of both"))
@@ -190,21 +190,21 @@ def transfer(
     return TransferReport(tuple(loaded), tuple(partly), tuple(left), unused, numbers)
 
 
-def places(name: str, theirs: Tensor, ours: Tensor) -> bool:
-    """Whether both are tables of positions, one longer than the other."""
+def are_position_tables(name: str, theirs: Tensor, ours: Tensor) -> bool:
+    """Whether both are position tables of different lengths."""
     named = any(fnmatchcase(name, table) for table in POSITIONS)
     return named and len(theirs) != len(ours) and theirs.shape[1:] == ours.shape[1:]
 
 
 def shape(part: Tensor) -> str:
-    """Sizes as a person writes them."""
+    """The shape of a tensor as text."""
     return " × ".join(map(str, part.shape)) or "a number"
 
 
 def check_part(
     part: str, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], found: Mapping[str, str], run: str
 ) -> None:
-    """Refuse a part that one of both sides does not have."""
+    """Refuse a part that one of the two models does not have."""
     first = part.partition(":")[0]
     if not found:
         names = beginnings(theirs)
@@ -223,15 +223,15 @@ def check_part(
 
 
 def beginnings(names: Iterable[str]) -> list[str]:
-    """What names begin with, each once."""
+    """The distinct first components of dotted names."""
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
-# What is trained, and how fast
+# Freezing and learning-rate factors
 
 
 def matching(model: nn.Module, pattern: str, place: str) -> list[nn.Parameter]:
-    """The weights with these names; a ConfigError where there are none."""
+    """The weights that a name or pattern matches; ConfigError if there are none."""
     if not pattern.strip():
         raise ConfigError(
             f'{place}: found {pattern!r}, expected the beginning of names, or a pattern ("*": all weights)'
@@ -245,24 +245,24 @@ def matching(model: nn.Module, pattern: str, place: str) -> list[nn.Parameter]:
 
 
 def freeze(model: nn.Module, patterns: Sequence[str], place: str = "train.freeze") -> list[str]:
-    """Take weights out of training; the names of all that are out, a shared one by its first."""
+    """Exclude weights from training; returns the names of all frozen weights, a shared one under its first name."""
     for pattern in patterns:
         for part in matching(model, pattern, place):
             part.requires_grad_(False)
     frozen = [name for name, part in model.named_parameters() if not part.requires_grad]
     if len(frozen) == len(list(model.parameters())):
-        raise ConfigError(f"{place}: found {list(patterns)}, which leaves nothing to train")
+        raise ConfigError(f"{place}: found {list(patterns)}, which freezes all weights")
     return frozen
 
 
 def rate_factors(model: nn.Module, rates: Sequence[RateConfig], place: str = "train.rates") -> dict[str, float]:
-    """Of every weight the factor of its learning rate, by its first name; of several that fit the last one holds."""
+    """The learning-rate factor of every weight, by its first name; the last matching entry counts."""
     factors: dict[int, float] = {}
     for number, rate in enumerate(rates):
         found = matching(model, rate.names, f"{place}[{number}].names")
         if not any(part.requires_grad for part in found):
             raise ConfigError(
-                f"{place}[{number}].names: found {rate.names!r}, whose weights train.freeze all keeps still"
+                f"{place}[{number}].names: found {rate.names!r}, whose weights are all frozen by train.freeze"
             )
         factors |= {id(part): rate.factor for part in found}
     return {name: factors.get(id(part), 1.0) for name, part in model.named_parameters()}

@@ -31,7 +31,7 @@ from dragoman.training.start_from import load_parts
 from dragoman.training.transfer import (
     RateConfig,
     StartFromConfig,
-    Vocabularies,
+    VocabularyPair,
     all_named_weights,
     freeze,
     rate_factors,
@@ -88,7 +88,7 @@ def test_an_encoder_goes_into_another_task_and_the_rest_is_told() -> None:
         ["encoder", str(total - 2), "0", "0", "0"],
         ["output", "0", "0", "2", "0"],
     ]
-    assert text[4] == "left as they started: output.weight, output.bias (not among what is taken from runs/bert)"
+    assert text[4] == "not loaded: output.weight, output.bias (not in the parts loaded from runs/bert)"
     assert text[5].startswith("not used of runs/bert: mask_vector, transform.weight")
 
 
@@ -109,7 +109,7 @@ def test_what_has_another_shape_is_left_and_explained() -> None:
     assert ("encoder.segments", "found 5 × 8, expected 2 × 8") in found.left
     assert torch.equal(new.encoder.segments, before["encoder.segments"])
     assert torch.equal(new.encoder.positions, old.encoder.positions)
-    assert "left as they started: encoder.segments (found 5 × 8, expected 2 × 8)" in found.lines("runs/bert")
+    assert "not loaded: encoder.segments (found 5 × 8, expected 2 × 8)" in found.lines("runs/bert")
 
 
 @pytest.mark.parametrize(("there", "here"), [(20, 10), (10, 20)])
@@ -161,7 +161,7 @@ def test_rows_of_other_vocabularies_are_matched_by_token() -> None:
     old = seeded(MaskedLM, 1, MaskedLMConfig(encoder=BERT), WORDS)
     new = seeded(Classifier, 2, len(ours))
     before = copies(new)
-    found = transfer(new, all_named_weights(old), ["encoder"], [Vocabularies(theirs, ours)])
+    found = transfer(new, all_named_weights(old), ["encoder"], [VocabularyPair(theirs, ours)])
     table, other = new.encoder.embedding.weight, old.encoder.embedding.weight
     assert torch.equal(table[[0, 2, 3, 4]], other[[3, 0, 16, 1]])
     assert torch.equal(table[1], before["encoder.embedding.weight"][1])
@@ -217,7 +217,7 @@ def test_names_that_fit_nothing_are_refused() -> None:
         freeze(model, ["outptu"])
     with pytest.raises(ConfigError, match=r"train.rates\[1\].names: no weight is called 'stack.bloks.0'"):
         rate_factors(model, [RateConfig("stack"), RateConfig("stack.bloks.0")])
-    with pytest.raises(ConfigError, match=r"leaves nothing to train"):
+    with pytest.raises(ConfigError, match=r"freezes all weights"):
         freeze(model, ["*"])
 
 
@@ -237,7 +237,7 @@ def test_a_rate_of_frozen_weights_is_refused_and_one_of_some_that_move_is_not() 
     freeze(model, ["stack.blocks.0"])
     assert rate_factors(model, [RateConfig("stack", 0.5)])["stack.input.embedding.weight"] == 0.5
     with pytest.raises(
-        ConfigError, match=r"train.rates\[0\].names: found 'stack.blocks.0', whose weights train.freeze"
+        ConfigError, match=r"train.rates\[0\].names: found 'stack.blocks.0', whose weights are all frozen"
     ):
         rate_factors(model, [RateConfig("stack.blocks.0")])
 
@@ -312,7 +312,7 @@ def test_what_knows_other_labels_stays_and_is_told() -> None:
     knowing = {"output.weight", "output.bias", "chain.transitions", "chain.first", "chain.last"}
     assert set(found.unused) == {name for name, _ in found.left} == knowing
     for part in ("chain", "output", "output.bias"):
-        with pytest.raises(RunError, match=rf"parts: found '{part}', which knows what there answers with, and these"):
+        with pytest.raises(RunError, match=rf"parts: found '{part}', which predicts the labels of there, but these"):
             load_parts(other, all_named_weights(one), theirs, ours, StartFromConfig("there", ("encoder", part)))
     assert not other.chain.transitions.any()  # type: ignore[union-attr]
     load_parts(other, all_named_weights(one), theirs, theirs, StartFromConfig("there", ("chain",)))

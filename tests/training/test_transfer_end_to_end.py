@@ -252,7 +252,7 @@ def test_wrong_names_and_runs_are_refused_before_anything_is_written(folder: Pat
     )
     refused(classify(folder, **start(folder, "decoder")), ConfigError, "this model has no weights of 'decoder'")
     refused(translate(folder, train={"start_from": str(folder / "frist")}), RunError, r"frist: no such run .*first'\?")
-    refused(translate(folder, train={"freeze": ["*"]}), ConfigError, "leaves nothing to train")
+    refused(translate(folder, train={"freeze": ["*"]}), ConfigError, "freezes all weights")
     sizes = {"width": 24, "feedforward": 40}
     wide = {"encoder": sizes, "decoder": sizes}
     refused(translate(folder, model=wide, **start(folder, "encoder")), RunError, "nothing of .* fits this model")

@@ -1,0 +1,92 @@
+"""Initialise a new model with trained weights: from another run (train.start_from) or from torchvision."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from dragoman.config import settings
+from dragoman.data.corpus import Corpus
+from dragoman.errors import RunError
+from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder, trunk_of
+from dragoman.runs.folder import Run
+from dragoman.tasks.config import Config
+from dragoman.training.start_from import load_parts, load_whole_model
+from dragoman.training.transfer import EMBEDDING_TABLES, TransferReport, all_named_weights
+
+# Settings that do not change the meaning of a weight, though they may change how many there are.
+HARMLESS = re.compile(r"dropout$|layers$|max_positions$")
+
+
+def check_start_run(folder: str) -> None:
+    """Refuse a train.start_from that is no run or has no weights."""
+    try:
+        Run(folder).weights_path()
+    except RunError as error:
+        raise RunError(f"train.start_from: {error}") from None
+
+
+def check_optional_packages(model: Any) -> None:
+    """Raise MissingExtraError before the data are read if the model needs a package that is not installed."""
+    encoder = getattr(model, "encoder", None)
+    if isinstance(encoder, TorchvisionConfig):
+        trunk_of(encoder.name, None)
+
+
+def load_torchvision_weights(model: nn.Module) -> list[str]:
+    """Load the pretrained weights of torchvision encoders; returns a line for each."""
+    lines = [module.load_pretrained() for module in model.modules() if isinstance(module, TorchvisionEncoder)]
+    return [f"starts with {line}" for line in lines if line]
+
+
+def load_start_run(config: Config, model: nn.Module, corpus: Corpus) -> TransferReport:
+    """Load the best weights of train.start_from, or parts of them, into a new model."""
+    start = config.train.pretrained
+    assert start is not None
+    run = Run(start.run)
+    theirs, ours = run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer)
+    weights = all_named_weights(run.model(torch.device("cpu")))
+    same_kind = run.config.task == config.task and type(run.config.model) is type(config.model)
+    if isinstance(config.train.start_from, str) and same_kind:
+        return load_whole_model(model, weights, theirs, ours, start.run)
+    return load_parts(model, weights, theirs, ours, start)
+
+
+def settings_mismatch(config: Config, report: TransferReport) -> str:
+    """How the settings of the loaded parts differ from those they were trained with; empty if they do not.
+
+    Weights may fit and yet mean something else, such as those of attention with another number of heads.
+    """
+    start = config.train.pretrained
+    assert start is not None
+    their_model = Run(start.run).config.model
+    their_names = {ours: theirs for theirs, _, ours in (part.partition(":") for part in start.parts) if ours}
+    parts: dict[str, str] = {}  # our name of each loaded part → their name
+    for name in report.loaded:
+        if not fnmatchcase(name, EMBEDDING_TABLES):  # an embedding means the same in every model
+            ours = next((part for part in their_names if f"{name}.".startswith(f"{part}.")), name.partition(".")[0])
+            parts[ours] = their_names.get(ours, ours)
+    changed: list[str] = []
+    for ours, theirs in parts.items():
+        before, now = settings_of_part(their_model, theirs), settings_of_part(config.model, ours)
+        if hasattr(before, "kind") and type(before) is type(now):
+            changed += [
+                f"model.{ours}.{place} was {old!r}, is {new!r}"
+                for place, old, new in settings.differences(before, now)
+                if not HARMLESS.search(place)
+            ]
+    return f"{start.run} was trained with other settings: {'; '.join(changed)}" if changed else ""
+
+
+def settings_of_part(model: Any, part: str) -> Any:
+    """The settings of a part of a model, by the name of its weights; None if it has none of its own."""
+    names = part.split(".")
+    if names[0] == "decoder_head":
+        names = names[1:] or ["decoder"]  # a captioner's
+    for name in names:
+        model = getattr(model, name, None)
+    return model

@@ -1,0 +1,119 @@
+"""Checks before a run resumes: same settings, same data, and the same number of batches in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dragoman.config import settings
+from dragoman.data.corpus import Corpus
+from dragoman.errors import ConfigError, RunError
+from dragoman.runs.folder import Run
+from dragoman.tasks.config import Config, from_table, with_absolute_paths
+from dragoman.training.checkpoints import Checkpoints, TrainingState
+
+# Settings that may change when a run resumes: they affect neither the data, nor the model, nor the weight updates.
+CHANGEABLE = (
+    "train.steps",
+    "train.validate_every",
+    "train.save_every",
+    "train.log_every",
+    "train.patience",
+    "train.decode",
+    "train.device",
+    "train.tensorboard",
+    "train.accumulate",  # accumulate × processes must stay the same: check_batches_per_step
+    "search.",
+    "data.cache",
+    "data.train",  # the files may have moved; their content is checked by its hash
+    "data.valid",
+    "tokenizer.source.run",  # the same holds for the tokenizer of another run
+    "tokenizer.target.run",
+    "data.media",
+)
+
+
+def resume_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of a run with `place=value` overrides."""
+    Run(folder)
+    if any(assignment.partition("=")[0].strip() == "preset" for assignment in overrides):
+        raise ConfigError(f"preset: found with {folder}, which has its settings already; change single ones by place")
+    table = settings.override(settings.read_toml(Path(folder) / "config.toml"), list(overrides))
+    return from_table(table)
+
+
+def check_resumable(run: Run, config: Config, processes: int) -> None:
+    """Refuse to resume a run in a way that would not continue it exactly."""
+    changed = [
+        f"{place} was {before!r}, is {now!r}"
+        for place, before, now in settings.differences(run.config, with_absolute_paths(config))
+        if not place.startswith(CHANGEABLE)
+    ]
+    if changed:
+        raise RunError(
+            f"{run.folder}: started with other settings ({'; '.join(changed)}). "
+            "Resume with the old ones, or name a new folder with --run"
+        )
+    check_steps(run.folder, config.train.steps)
+    check_batches_per_step(run.folder, config.train.accumulate, processes)
+
+
+def check_steps(folder: Path, steps: int) -> None:
+    """Refuse fewer steps than the run has: its configuration would contradict its weights."""
+    reached = max(Checkpoints(folder).steps(), default=0)
+    if reached > steps:
+        raise RunError(
+            f"{folder}: the run already has {reached:,} steps, more than train.steps = {steps:,} asks for, so nothing "
+            f"was trained; resume with train.steps above {reached}, or name a new folder with --run"
+        )
+
+
+def newest_state(folder: Path) -> TrainingState | None:
+    """The counters of the newest checkpoint that can be read; None if there is none."""
+    checkpoints = Checkpoints(folder)
+    for step in reversed(checkpoints.steps()):
+        try:
+            return checkpoints.state(step)
+        except RunError:  # damaged: training falls back to the one before
+            continue
+    return None
+
+
+def check_batches_per_step(folder: Path, accumulate: int, processes: int) -> None:
+    """Refuse another product of train.accumulate and processes: every step would train on other batches."""
+    state = newest_state(folder)
+    if state is None:
+        return
+    before, now = state.accumulate * state.processes, accumulate * processes
+    if before == now:
+        return
+    advice = []
+    if before % processes == 0:
+        advice.append(f"set train.accumulate={before // processes}")
+    if before % accumulate == 0 and before // accumulate != processes:
+        advice.append(f"start {plural(before // accumulate, 'process')}")
+    if not advice:
+        advice.append(f"start {plural(state.processes, 'process')} with train.accumulate={state.accumulate}")
+    raise RunError(
+        f"{folder}: a step was {plural(before, 'batch')} (train.accumulate {state.accumulate} × "
+        f"{plural(state.processes, 'process')}), but would be {now} (train.accumulate {accumulate} × "
+        f"{plural(processes, 'process')}); {' or '.join(advice)}"
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    """A number with "batch" or "process" in singular or plural."""
+    return f"{count} {noun}{'es' if count > 1 else ''}"
+
+
+def check_same_data(folder: Path, corpus: Corpus) -> None:
+    """Refuse other text or another vocabulary than the run was started with."""
+    run = Run(folder)
+    pairs = zip(run.tokenizers(), (corpus.source_tokenizer, corpus.target_tokenizer), strict=True)
+    tagged = any(tokenizer.tags for tokenizer in (*run.tokenizers(), corpus.source_tokenizer))
+    same = all(old.fingerprint() == new.fingerprint() for old, new in pairs)
+    if run.data["fingerprint"] != corpus.report["fingerprint"] or not same:
+        raise RunError(
+            f"{folder}: the data files{' or their tags' if tagged else ''} are not those this run was started with; "
+            "put the old ones back, or start a new run with --run"
+        )

@@ -1,0 +1,135 @@
+"""Train a run: check, prepare the data, build the model, create or resume the run folder, run the trainer."""
+
+from __future__ import annotations
+
+import io
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from dragoman.config import settings
+from dragoman.data.corpus import Corpus
+from dragoman.errors import RunError
+from dragoman.files import write_text
+from dragoman.runs.data_report import print_data_report
+from dragoman.runs.folder import Run, create_run, is_run
+from dragoman.runs.lock import locked
+from dragoman.runs.pretrained import (
+    check_optional_packages,
+    check_start_run,
+    load_start_run,
+    load_torchvision_weights,
+    settings_mismatch,
+)
+from dragoman.runs.resume import check_resumable, check_same_data
+from dragoman.tasks.config import Config, with_absolute_paths
+from dragoman.tasks.base import Task
+from dragoman.tasks.table import task_of
+from dragoman.training.checkpoints import Checkpoints, TrainingState
+from dragoman.training.display import Display
+from dragoman.training.distributed import ProcessGroup
+from dragoman.training.metrics_log import tensorboard_writer
+from dragoman.training.runtime import Runtime, resolve_device, use_bfloat16
+from dragoman.training.signals import exit_cleanly_on_sigterm
+from dragoman.training.trainer import Trainer
+from dragoman.training.transfer import freeze, rate_factors
+
+
+def train(config: Config, folder: str | Path, display: Display | None = None) -> TrainingState:
+    """Train a run in a folder: create the folder, or resume from its newest checkpoint.
+
+    Every mistake that can be found before training is reported before anything is written.
+    """
+    folder, processes = Path(folder), ProcessGroup()
+    device = resolve_device(config.train.device, processes.local_rank)
+    use_bfloat16(config.train.precision, device)
+    check_optional_packages(config.model)
+    if config.train.tensorboard:
+        tensorboard_writer()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if display is None or not processes.is_main:  # only the main process prints, warnings too
+        display = Display(None if processes.is_main else io.StringIO(), quiet=True)
+    runtime = Runtime(device, processes, display)
+    with (
+        exit_cleanly_on_sigterm(lambda: max(Checkpoints(folder).steps(), default=0)),
+        processes.initialized(device),
+        ExitStack() as locks,
+    ):
+        trainer = prepare_trainer(config, folder, runtime, locks)
+        print_model_size(trainer.model, runtime)
+        if trainer.state.step:
+            display.info(f"resuming from step {trainer.state.step}")
+        with display:
+            return trainer.train()
+
+
+def prepare_trainer(config: Config, folder: Path, runtime: Runtime, locks: ExitStack) -> Trainer:
+    """Prepare data and model, and create or update the run folder, whose lock `locks` then holds."""
+    processes, display = runtime.processes, runtime.display
+    resuming = processes.is_main and is_run(folder)
+    if resuming:
+        run = Run(folder)
+        locks.enter_context(locked(folder))
+        check_resumable(run, config, processes.world_size)
+    elif config.train.pretrained is not None:
+        check_start_run(config.train.pretrained.run)
+    task = task_of(config)
+    corpus = prepare_data(config, task, runtime)
+    torch.manual_seed(config.train.seed)
+    model = task.model(config, corpus.source_tokenizer, corpus.target_tokenizer).to(runtime.device)
+    freeze(model, config.train.freeze)
+    rate_factors(model, config.train.rates)
+    validator = task.validator(config, corpus, runtime.device)
+    report, warning = ([], "") if Checkpoints(folder).steps() else initialize(config, model, corpus)
+    if resuming:
+        check_same_data(folder, corpus)
+        write_text(folder / "config.toml", settings.dump(with_absolute_paths(config)))
+    elif processes.is_main:
+        if is_run(folder):
+            raise RunError(f"{folder}: another process has just created this run; run the same command to resume it")
+        create_run(folder, config, corpus)
+        locks.enter_context(locked(folder))
+    processes.barrier()
+    print_data_report(display, corpus, task)
+    for line in report:
+        display.info(line)
+    if warning:
+        display.warning(warning)
+    loader = task.loader(config, corpus, model, processes)
+    return Trainer(config.train, model, corpus, loader, validator, folder, runtime)
+
+
+def prepare_data(config: Config, task: Task, runtime: Runtime) -> Corpus:
+    """Read and tokenise the data; the main process does it first, and the others read the result from the cache."""
+    if runtime.processes.is_main:
+        with runtime.display:
+            task.prepare(config, runtime.display.preparing)
+    runtime.processes.barrier()
+    return task.prepare(config)
+
+
+def initialize(config: Config, model: nn.Module, corpus: Corpus) -> tuple[list[str], str]:
+    """Load pretrained weights into a new model; returns the lines of a report and a warning, which may be empty."""
+    lines = load_torchvision_weights(model)
+    start = config.train.pretrained
+    if start is None:
+        return lines, ""
+    report = load_start_run(config, model, corpus)
+    return lines + report.lines(start.run), settings_mismatch(config, report)
+
+
+def print_model_size(model: nn.Module, runtime: Runtime) -> None:
+    """Show the number of parameters, the device and the number of processes or threads."""
+    parameters = list(model.parameters())
+    frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)
+    threads = torch.get_num_threads()
+    where = f"one process, {threads} thread{'s' if threads > 1 else ''}"
+    if runtime.processes.is_distributed:
+        where = f"{runtime.processes.world_size} processes"
+    runtime.display.info(
+        f"model: {sum(parameter.numel() for parameter in parameters):,} parameters on {runtime.device} ({where})"
+        + (f", {frozen:,} of them frozen" if frozen else "")
+    )

@@ -1,0 +1,116 @@
+"""Run folders: the format version, the lock, and the number of batches in a step when a run resumes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import RunError
+from dragoman.runs import Run, train
+from dragoman.runs.folder import RUN_FORMAT
+from dragoman.runs.lock import locked
+from dragoman.runs.resume import check_batches_per_step
+from dragoman.training.checkpoints import Checkpoints, TrainingState
+from dragoman.training.display import Display
+from tests.conftest import call
+from tests.training.conftest import Configure
+from tests.training.kill_driver import result
+
+SHORT = ("train.steps=6", "train.validate_every=6", "train.decode=0")
+
+
+def test_a_run_of_an_earlier_version_is_refused_in_one_line(configure: Configure, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(configure(*SHORT), run)
+    assert json.loads((run / "run.json").read_text())["format"] == RUN_FORMAT
+    (run / "run.json").unlink()  # as runs were before the format had a number
+    (run / "config.toml").write_text("[search]\nan_old_setting = 6\n")
+    expected = f"{run}: an earlier version of Dragoman made this run (format 1, expected {RUN_FORMAT}); train it anew"
+    with pytest.raises(RunError) as error:
+        Run(run)
+    assert str(error.value).startswith(expected)
+    for command in (("train", run), ("info", run), ("predict", run, tmp_path / "pairs.tsv")):
+        outcome = call(*command)
+        assert (outcome.code, outcome.err.count("\n")) == (2, 1), outcome.err
+        assert expected in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"format": 999, "version": "9.1"}', r"Dragoman 9\.1 made this run \(format 999\).*upgrade Dragoman"),
+        ("{}", r"run\.json: damaged"),
+        ("none", r"run\.json: damaged"),
+    ],
+)
+def test_a_run_of_a_later_version_is_refused(
+    content: str,
+    message: str,
+    configure: Configure,
+    tmp_path: Path,
+) -> None:
+    train(configure(*SHORT), tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text(content)
+    with pytest.raises(RunError, match=message):
+        Run(tmp_path / "run")
+
+
+def test_a_second_training_in_the_same_folder_is_refused(configure: Configure, tmp_path: Path) -> None:
+    run, refused = tmp_path / "run", []
+
+    class Second(Display):
+        def advance(self, step: int) -> None:
+            if step in (2, 4):
+                with pytest.raises(RunError, match="another process is training this run"):
+                    train(configure(*SHORT), run)
+                refused.append(step)
+
+    train(configure(*SHORT), run, Second(quiet=True))
+    assert refused == [2, 4]
+    train(configure(*SHORT), tmp_path / "alone")
+    assert result(run) == result(tmp_path / "alone"), "the first training went on undisturbed"
+    train(configure(*SHORT), run)  # the lock is free again
+
+
+def test_a_lock_is_never_taken_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("keep")
+    (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="cannot lock the run folder"), locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "advice"),
+    [
+        ((2, 1), (2, 1), None),
+        ((2, 1), (1, 2), None),
+        ((2, 2), (1, 4), None),
+        ((2, 1), (2, 2), "set train.accumulate=1 or start 1 process"),
+        ((1, 4), (1, 2), "set train.accumulate=2 or start 4 processes"),
+        ((1, 4), (1, 3), "start 4 processes"),
+        ((1, 3), (2, 2), "start 3 processes with train.accumulate=1"),
+    ],
+)
+def test_a_step_keeps_its_number_of_batches(
+    before: tuple[int, int], now: tuple[int, int], advice: str | None, tmp_path: Path
+) -> None:
+    check_batches_per_step(tmp_path, *now)  # nothing was trained yet
+    Checkpoints(tmp_path).save(TrainingState(step=3, accumulate=before[0], processes=before[1]), {})
+    if advice is None:
+        check_batches_per_step(tmp_path, *now)
+        return
+    with pytest.raises(RunError) as error:
+        check_batches_per_step(tmp_path, *now)
+    assert str(error.value).endswith(f"; {advice}")
+    assert f"a step was {before[0] * before[1]} batches (train.accumulate {before[0]} × " in str(error.value)
+    assert f"would be {now[0] * now[1]} (train.accumulate {now[0]} × " in str(error.value)
+
+
+def test_accumulate_cannot_change_alone(configure: Configure, tmp_path: Path) -> None:
+    train(configure(*SHORT), tmp_path / "run")
+    before = (tmp_path / "run" / "config.toml").read_bytes()
+    with pytest.raises(RunError, match=r"a step was 2 batches .* set train\.accumulate=2"):
+        train(configure(*SHORT, "train.steps=9", "train.accumulate=4"), tmp_path / "run")
+    assert (tmp_path / "run" / "config.toml").read_bytes() == before
