@@ -1,1 +1,1 @@
-"""Loss → weights: the one training loop and what it stands on."""
+"""The training loop, optimiser, checkpoints, distributed training and validation."""

@@ -32,7 +32,7 @@ from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.heads.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, SoftmaxConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config
-from dragoman.training.validation.seq2seq import decoded_rows
+from dragoman.training.validation.seq2seq import rows_to_decode
 
 KINDS: dict[str, TokenizerConfig] = {
     "words": WordsConfig(),
@@ -250,15 +250,15 @@ def test_every_tag_needs_pairs(two: DataConfig, tmp_path: Path) -> None:
 
 def test_validation_decodes_as_many_of_every_tag() -> None:
     rows = [{"source": f"<2{tag}> {number}"} for tag in ("de", "fr") for number in range(10)]
-    assert [row["source"] for row in decoded_rows(rows, ("de", "fr"), 4)] == [
+    assert [row["source"] for row in rows_to_decode(rows, ("de", "fr"), 4)] == [
         "<2de> 0",
         "<2fr> 0",
         "<2de> 1",
         "<2fr> 1",
     ]
-    assert len(decoded_rows(rows, ("de", "fr"), 3)) == 3
-    assert decoded_rows(rows, (), 4) == rows[:4]
-    assert decoded_rows(rows, ("de", "fr"), 0) == []
+    assert len(rows_to_decode(rows, ("de", "fr"), 3)) == 3
+    assert rows_to_decode(rows, (), 4) == rows[:4]
+    assert rows_to_decode(rows, ("de", "fr"), 0) == []
 
 
 # ---------------------------------------------------------------------- settings

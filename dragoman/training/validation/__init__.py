@@ -1,1 +1,1 @@
-"""Measure the weights during training."""
+"""Validators: score a model during training."""

@@ -1,4 +1,4 @@
-"""How good the weights are at tasks that are answered directly: loss, and every metric of the task on all examples."""
+"""Validation of classifiers, regressors and taggers: loss and every metric of the task, on all validation examples."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from dragoman.scoring.label_metrics import applicable, score_labels
 from dragoman.scoring.registry import metrics_for
 from dragoman.training.validation.result import ValidationResult
 
-LOOKED_AT = 100  # texts among which that of the first row is looked for
+MAX_TEXTS_READ = 100  # to find the text of the first stored row
 
 
 class LabelValidator:
-    """Measures a model that answers directly on the validation part of a corpus."""
+    """Scores a model that predicts labels, numbers or tags on the validation part of a corpus."""
 
     def __init__(self, corpus: Corpus, head_decoder: HeadDecoder, metric: str, device: torch.device) -> None:
         self.corpus, self.head_decoder, self.device = corpus, head_decoder, device
@@ -35,20 +35,22 @@ class LabelValidator:
         self._check(metric)
 
     def _check(self, metric: str) -> None:
-        """A metric that these targets do not have must not be found out after an epoch."""
+        """Refuse a metric that does not apply to these targets before training starts."""
         if metric == "loss":
             return
-        truths = [truth for rows in self._batches() for truth in self._truths(rows)]
-        if metric not in (possible := applicable(metrics_for(self.head_decoder.outputs), truths, truths, self.labels)):
+        references = [reference for rows in self._batches() for reference in self._references(rows)]
+        if metric not in (
+            possible := applicable(metrics_for(self.head_decoder.outputs), references, references, self.labels)
+        ):
             raise ConfigError(
                 f"train.metric: found '{metric}', which these targets do not have; expected loss, {', '.join(possible)}"
             )
 
     def _batches(self) -> list[Any]:
         epoch = self.plan.epoch(0)
-        return [epoch[place] for place in range(len(epoch))]
+        return [epoch[index] for index in range(len(epoch))]
 
-    def _truths(self, rows: Any) -> list[Any]:
+    def _references(self, rows: Any) -> list[Any]:
         return self.head_decoder.references(
             read_batch(self.corpus.valid, rows, collator=self.corpus.collator), self.corpus.target_tokenizer
         )
@@ -58,19 +60,19 @@ class LabelValidator:
         """All scores of a model; None if interrupted."""
         model.eval()
         total, count = 0.0, 0
-        found: list[Any] = []
+        predictions: list[Any] = []
         expected: list[Any] = []
-        codec = self.corpus.target_tokenizer
+        tokenizer = self.corpus.target_tokenizer
         for rows in self._batches():
             if interrupted():
                 return None
             batch = read_batch(self.corpus.valid, rows, collator=self.corpus.collator)
-            expected += self.head_decoder.references(batch, codec)
+            expected += self.head_decoder.references(batch, tokenizer)
             batch = batch.to(self.device)
             loss = model(batch)
             total, count = total + float(loss.total), count + int(loss.count)
-            found += [answer.value for answer in self.head_decoder.decode(model, batch, codec)]
-        scores = score_labels(metrics_for(self.head_decoder.outputs), found, expected, labels=self.labels)
+            predictions += [answer.value for answer in self.head_decoder.decode(model, batch, tokenizer)]
+        scores = score_labels(metrics_for(self.head_decoder.outputs), predictions, expected, labels=self.labels)
         return ValidationResult({"loss": total / count, **scores}, self._sample(model))
 
     def _sample(self, model: Any) -> tuple[str, str]:
@@ -81,13 +83,13 @@ class LabelValidator:
     @cached_property
     def _first_text(self) -> str:
         """The text of the first row as it was written, unknown words and all; else what its tokens say."""
-        row, codec = (
+        row, tokenizer = (
             self.corpus.valid.source.rows(np.zeros(1, dtype=np.int64))[0].tolist(),
             self.corpus.source_tokenizer,
         )
         with self.corpus.valid_texts.open(encoding="utf-8") as file:
-            for line in islice(file, LOOKED_AT):  # of which the first may have been left out
+            for line in islice(file, MAX_TEXTS_READ):  # of which the first may have been left out
                 text: str = json.loads(line)["source"]
-                if codec.encode(text) == row:
+                if tokenizer.encode(text) == row:
                     return text
-        return codec.decode(row)
+        return tokenizer.decode(row)

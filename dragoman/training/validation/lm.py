@@ -1,4 +1,4 @@
-"""How good the weights of a language model are: the likelihood of the whole validation text."""
+"""Validation of language models: the likelihood of the whole validation text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dragoman.training.validation.result import ValidationResult
 
 
 class LanguageModelValidator:
-    """Measures a language model on the validation part of a corpus."""
+    """Scores a language model on the validation part of a corpus."""
 
     def __init__(self, corpus: Corpus, segment: int, device: torch.device) -> None:
         self.device = device

@@ -1,4 +1,4 @@
-"""How well a model knows what is hidden from it: every validation hides the same tokens (FIELD A6)."""
+"""Validation of masked language models; every validation masks the same tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dragoman.training.validation.result import ValidationResult
 
 
 class MaskedLMValidator:
-    """Measures a model that tells hidden tokens on the validation part of a corpus."""
+    """Scores a masked language model on the validation part of a corpus."""
 
     def __init__(self, corpus: Corpus, device: torch.device) -> None:
         self.corpus, self.device = corpus, device
@@ -25,13 +25,12 @@ class MaskedLMValidator:
         """All scores of a model; None if interrupted."""
         model.eval()
         epoch = self.plan.epoch(0)
-        places = range(len(epoch))
         batches = (
-            read_batch(self.corpus.valid, epoch[place], collator=self.corpus.collator).to(self.device)
-            for place in places
+            read_batch(self.corpus.valid, epoch[index], collator=self.corpus.collator).to(self.device)
+            for index in range(len(epoch))
         )
-        found = masked_lm_scores(model, batches, interrupted)
-        return None if found is None else ValidationResult(found)
+        scores = masked_lm_scores(model, batches, interrupted)
+        return None if scores is None else ValidationResult(scores)
 
 
 @torch.no_grad()

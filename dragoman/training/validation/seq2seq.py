@@ -1,4 +1,4 @@
-"""How good the weights are: loss, perplexity and token accuracy, and text metrics on a decoded part."""
+"""Validation of sequence-to-sequence models: loss, perplexity, token accuracy, and text metrics on decoded inputs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from dragoman.scoring.report import score_table
 from dragoman.training.validation.result import ValidationResult
 
 
-def decoded_rows(rows: Iterable[dict[str, Any]], tags: Sequence[str], most: int) -> list[dict[str, Any]]:
-    """The first rows, and of every tag as many: a file of one language may stand before those of the others."""
+def rows_to_decode(rows: Iterable[dict[str, Any]], tags: Sequence[str], limit: int) -> list[dict[str, Any]]:
+    """The first `limit` rows; with language tags, equally many rows of each tag in turn."""
     if not tags:
-        return list(islice(rows, most))
-    found: dict[str, list[dict[str, Any]]] = {}
+        return list(islice(rows, limit))
+    by_tag: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        same = found.setdefault(split_tag(row["source"], tags)[0], [])
-        if len(same) < most:
-            same.append(row)
-    in_turn = (row for turn in zip_longest(*found.values()) for row in turn if row is not None)
-    return list(islice(in_turn, most))
+        same_tag = by_tag.setdefault(split_tag(row["source"], tags)[0], [])
+        if len(same_tag) < limit:
+            same_tag.append(row)
+    interleaved = (row for group in zip_longest(*by_tag.values()) for row in group if row is not None)
+    return list(islice(interleaved, limit))
 
 
 class Seq2SeqValidator:
-    """Measures a model on the validation part of a corpus."""
+    """Scores a model on the validation part of a corpus."""
 
     def __init__(
         self,
@@ -50,22 +50,22 @@ class Seq2SeqValidator:
     ) -> None:
         self.corpus, self.device = corpus, device
         self.units: Units = "phonemes" if units == "phonemes" else "words"
-        # Whatever chooses the best weights is measured, besides what every run tells.
+        # The metric that selects the best weights, besides those that every run reports.
         defaults = EVALUATION_DEFAULTS[self.units]
         self.names = (*defaults, *({metric} & metrics_for(self.units).keys() - {*defaults}))
         self.search = replace(search, beam=1)
-        frames = corpus.collator != PAIR_COLLATOR  # of which there are many more than tokens
+        frames = corpus.collator != PAIR_COLLATOR  # media have many more frames than texts have tokens
         self.plan = BatchPlan(corpus.valid, budget=32768 if frames else 4096, seed=0, collator=corpus.collator)
         self.rows = 64 if frames else 256
         with corpus.valid_texts.open(encoding="utf-8") as file:
-            rows = decoded_rows(map(json.loads, file), corpus.source_tokenizer.tags, decode)
+            rows = rows_to_decode(map(json.loads, file), corpus.source_tokenizer.tags, decode)
         sources = corpus.source_tokenizer.encode_batch([row["source"] for row in rows])
-        # Texts longer than data.max_length are in no store, and more than the model may be able to read.
+        # The stores hold no text longer than data.max_length; the model may be unable to read longer ones.
         longest = max(int(store.source.lengths().max(initial=0)) for store in (corpus.train, corpus.valid))
-        kept = [place for place, source in enumerate(sources) if len(source) <= longest]
-        self.texts = [rows[place]["source"] for place in kept]
-        self.references = [rows[place]["references"] for place in kept]
-        self.sources = [sources[place] for place in kept]
+        usable = [index for index, source in enumerate(sources) if len(source) <= longest]
+        self.texts = [rows[index]["source"] for index in usable]
+        self.references = [rows[index]["references"] for index in usable]
+        self.sources = [sources[index] for index in usable]
 
     @torch.no_grad()
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
@@ -73,27 +73,27 @@ class Seq2SeqValidator:
         model.eval()
         total, correct, count = 0.0, 0, 0
         epoch = self.plan.epoch(0)
-        for place in range(len(epoch)):
+        for index in range(len(epoch)):
             if interrupted():
                 return None
             scores = model.score(
-                read_batch(self.corpus.valid, epoch[place], collator=self.corpus.collator).to(self.device)
+                read_batch(self.corpus.valid, epoch[index], collator=self.corpus.collator).to(self.device)
             )
             total -= float(scores.log_probabilities.sum(dtype=torch.float64))
             correct += int(scores.correct.sum())
             count += int(scores.mask.sum())
-        loss = total / count if count else math.inf  # not one target that the model could write
-        found = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": correct / max(1, count)}
+        loss = total / count if count else math.inf  # the model can produce none of the targets
+        results = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": correct / max(1, count)}
         if not self.sources:
-            return ValidationResult(found)
-        written: list[str] = [""] * len(self.sources)
+            return ValidationResult(results)
+        outputs: list[str] = [""] * len(self.sources)
         ratio = self.corpus.report["length_ratio"]
         for indices, batch in batches_by_length(self.sources, self.rows, self.corpus.collator):
             hypotheses = search(model, batch.to(self.device), self.search, ratio)
             for index, (best, *_) in zip(indices, hypotheses, strict=True):
-                written[index] = self.corpus.target_tokenizer.decode(best.tokens)
+                outputs[index] = self.corpus.target_tokenizer.decode(best.tokens)
                 if interrupted():
                     return None
-        scores = score_table(written, self.references, self.names, units=self.units)
-        found |= {name: scores[name] for name in self.names}
-        return ValidationResult(found, (self.texts[0], written[0]))
+        scores = score_table(outputs, self.references, self.names, units=self.units)
+        results |= {name: scores[name] for name in self.names}
+        return ValidationResult(results, (self.texts[0], outputs[0]))
