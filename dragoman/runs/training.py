@@ -24,8 +24,8 @@ from dragoman.runs.pretrained import (
     settings_mismatch,
 )
 from dragoman.runs.resume import check_resumable, check_same_data
-from dragoman.tasks.config import Config, with_absolute_paths
 from dragoman.tasks.base import Task
+from dragoman.tasks.config import Config, with_absolute_paths
 from dragoman.tasks.table import task_of
 from dragoman.training.checkpoints import Checkpoints, TrainingState
 from dragoman.training.display import Display

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from dragoman.runs.pretrained import load_torchvision_weights
 from torch import nn
 
 from dragoman.errors import ConfigError, DragomanError, MissingExtraError
 from dragoman.inference.load import load_predictor
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder
 from dragoman.runs import Run, train
+from dragoman.runs.pretrained import load_torchvision_weights
 from dragoman.tasks.config import build
 from tests.models import torchvision_stand_in
 from tests.models.torchvision_stand_in import get_model, stand_in
