@@ -1,6 +1,6 @@
 """Triton kernels for the step of a beam search: the best next tokens of every hypothesis, and what becomes of them.
 
-Imported on GPUs alone.
+Imported on GPUs only.
 """
 
 # ruff: noqa: N803  constants of a kernel are spelled as constants

@@ -1,6 +1,6 @@
-"""Triton kernels for softmax attention over short sequences: one program a source and key head, all of it in registers.
+"""Triton kernels for softmax attention over short sequences: one program per source and key head, all in registers.
 
-Imported on GPUs alone. The way back computes the weights again instead of keeping them.
+Imported on GPUs only. The backward pass computes the weights again instead of storing them.
 """
 
 # ruff: noqa: N803  constants of a kernel are spelled as constants
@@ -17,11 +17,11 @@ from torch import Tensor
 
 @triton.jit
 def _weights(query, key, seen, scale, rate, seed, first, DROPS: tl.constexpr, BT: tl.constexpr, BS: tl.constexpr):
-    """Softmax of the scores (BT, BS), the same with some dropped, and which are kept."""
+    """Softmax of the scores (BT, BS), the same after dropout, and which are kept."""
     scores = tl.where(seen, tl.dot(query, tl.trans(key)) * scale, -1.0e30)
     weights = tl.where(seen, tl.exp(scores - tl.max(scores, 1)[:, None]), 0.0)
     total = tl.sum(weights, 1)
-    weights = weights / tl.where(total > 0.0, total, 1.0)[:, None]  # a query with nothing to look at reads zeros
+    weights = weights / tl.where(total > 0.0, total, 1.0)[:, None]  # a query that sees no key reads zeros
     kept = seen
     dropped = weights
     if DROPS:

@@ -1,4 +1,4 @@
-"""Small changes to features: within their limits, different for every row, and repeated by torch's random state."""
+"""Data augmentation: within its limits, different for every row, and determined by torch's random state."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dragoman.layers.augmentation import (
     NoAugmentationConfig,
     SpecAugment,
     SpecAugmentConfig,
-    leaning,
-    moved,
+    random_crop,
+    shift_rows,
     spans,
-    zoomed,
+    warp,
 )
 
 CASES: list[AugmentationConfig] = [
@@ -97,7 +97,7 @@ def test_lines_move_whole_and_by_few_pixels() -> None:
     assert {(int(place) // 7 - 4, int(place) % 7 - 3) for place in places} == {
         (along, down) for along in range(-2, 3) for down in range(-2, 3)
     }
-    edge = moved(torch.arange(4.0).view(1, 4, 1), torch.tensor([1]), 1)
+    edge = shift_rows(torch.arange(4.0).view(1, 4, 1), torch.tensor([1]), 1)
     assert edge.flatten().tolist() == [0, 0, 1, 2]
     noisy = Augmentation(LineAugmentConfig(noise=0.1))(x, mask & (torch.arange(9) < 5))
     assert not noisy[:, 5:].any()  # padding stays empty
@@ -130,10 +130,10 @@ def test_pictures_move_mirror_and_change_their_light() -> None:
 def test_lines_lean_as_written() -> None:
     torch.manual_seed(0)
     x = torch.rand(3, 20, 9)
-    torch.testing.assert_close(leaning(x, 0.0, 0.0, 0.0), x, atol=1e-5, rtol=0)
+    torch.testing.assert_close(warp(x, 0.0, 0.0, 0.0), x, atol=1e-5, rtol=0)
     # A line squeezed to no less than half ends where at most its last pixel is; letters stay in their order.
     ramp = torch.arange(1.0, 21.0)[None, :, None].expand(50, 20, 9).contiguous()
-    squeezed = leaning(ramp, 0.5, 0.0, 0.0)[:, :, 4]
+    squeezed = warp(ramp, 0.5, 0.0, 0.0)[:, :, 4]
     inside = squeezed[:, :-1] > 0
     assert (squeezed.diff(dim=1)[inside[:, :] & (squeezed[:, 1:] > squeezed[:, :-1])] < 2.01).all()
     torch.testing.assert_close(squeezed[:, 0], torch.ones(50))
@@ -142,7 +142,7 @@ def test_lines_lean_as_written() -> None:
     assert ends.max() <= 20
     assert len(ends.unique()) > 3
     # Slant moves the upper half one way, the lower the other, and leaves the middle alone.
-    slanted = leaning(ramp, 0.0, 0.0, 0.5)
+    slanted = warp(ramp, 0.0, 0.0, 0.5)
     torch.testing.assert_close(slanted[:, :, 4], ramp[:, :, 4])
     inner = slice(4, 16)
     left, right = slanted[:, inner, 0] - ramp[:, inner, 0], slanted[:, inner, 8] - ramp[:, inner, 8]
@@ -153,7 +153,7 @@ def test_lines_lean_as_written() -> None:
 def test_pictures_are_zoomed_and_coloured_within_bounds() -> None:
     torch.manual_seed(0)
     places = torch.arange(40).expand(200, -1)
-    found = zoomed(places, 0.3)
+    found = random_crop(places, 0.3)
     assert found.min() >= 0
     assert found.max() <= 39
     assert (found.diff(dim=1) >= 0).all()
