@@ -65,7 +65,7 @@ def test_a_store_gives_back_what_was_added(tmp_path_factory: pytest.TempPathFact
     assert [row.tolist() for row in store.target.rows(range(len(sources)))] == targets
     assert store.source.lengths().tolist() == [len(row) for row in sources]
     order = data.draw(st.permutations(range(len(sources))))
-    assert [row.tolist() for row in store.target.rows(order)] == [targets[place] for place in order]
+    assert [row.tolist() for row in store.target.rows(order)] == [targets[index] for index in order]
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_rows_end_in_eos_and_padding() -> None:
 def test_a_batch_is_padded_to_the_grid(natural: TokenStore) -> None:
     plan = BatchPlan(natural, 4096, seed=1)
     epoch = plan.epoch(0)
-    for place in (0, len(epoch) // 2, len(epoch) - 1):
-        chosen = epoch[place]
+    for index in (0, len(epoch) // 2, len(epoch) - 1):
+        chosen = epoch[index]
         batch = read_batch(natural, chosen, plan)
         assert batch.source.shape[1] == int(round_up_lengths(natural.source.lengths()[chosen] + 1).max())
         assert (batch.source_mask.sum(1).numpy() == natural.source.lengths()[chosen] + 1).all()
@@ -182,7 +182,7 @@ def test_every_row_comes_once_and_the_budget_is_kept(
     store = of_lengths(tmp_path_factory.mktemp("plan") / "store", sources, targets)
     plan = BatchPlan(store, budget, seed)
     batches = plan.epoch(epoch)
-    chosen = [batches[place] for place in range(len(batches))]
+    chosen = [batches[index] for index in range(len(batches))]
     assert sorted(np.concatenate(chosen).tolist()) == list(range(len(pairs)))
     assert all(len(rows) for rows in chosen)
     for rows in chosen:
@@ -202,17 +202,17 @@ def test_the_order_depends_on_seed_and_epoch_alone(natural: TokenStore) -> None:
         fresh.epoch(epoch)
     assert np.array_equal(fresh.epoch(3).rows, later)
     orders = [plan.epoch(epoch).rows for epoch in range(4)] + [BatchPlan(natural, 4096, seed=2).epoch(0).rows]
-    for place, order in enumerate(orders):
-        for other in orders[:place]:
+    for index, order in enumerate(orders):
+        for other in orders[:index]:
             assert (order == other).mean() < 0.01
 
 
 def test_batches_are_shuffled_every_epoch_and_not_sorted_by_length(natural: TokenStore) -> None:
     plan = BatchPlan(natural, 4096, seed=1)
     first, second = plan.epoch(0), plan.epoch(1)
-    together = {frozenset(first[place].tolist()) for place in range(len(first))}
-    assert len(together & {frozenset(second[place].tolist()) for place in range(len(second))}) < 0.05 * len(first)
-    longest = np.array([plan.target_lengths[first[place]].max() for place in range(len(first))])
+    together = {frozenset(first[index].tolist()) for index in range(len(first))}
+    assert len(together & {frozenset(second[index].tolist()) for index in range(len(second))}) < 0.05 * len(first)
+    longest = np.array([plan.target_lengths[first[index]].max() for index in range(len(first))])
     assert abs(np.corrcoef(np.arange(len(longest)), longest)[0, 1]) < 0.2
 
 
@@ -221,8 +221,8 @@ def test_little_padding_and_few_shapes(natural: TokenStore) -> None:
     epoch = plan.epoch(0)
     cells = {"source": 0, "target": 0}
     shapes: Counter[tuple[int, int, int]] = Counter()
-    for place in range(len(epoch)):
-        rows = epoch[place]
+    for index in range(len(epoch)):
+        rows = epoch[index]
         source, target = int(plan.source_lengths[rows].max()), int(plan.target_lengths[rows].max())
         cells["source"] += len(rows) * source
         cells["target"] += len(rows) * target
@@ -241,8 +241,8 @@ def test_only_one_batch_is_short(natural: TokenStore) -> None:
     plan = BatchPlan(natural, 4096, seed=1)
     epoch = plan.epoch(0)
     short = 0
-    for place in range(len(epoch)):
-        rows = epoch[place]
+    for index in range(len(epoch)):
+        rows = epoch[index]
         source, target = int(plan.source_lengths[rows].max()), int(plan.target_lengths[rows].max())
         short += len(rows) < plan.rows_for(source, target)
     assert short <= 1
@@ -266,4 +266,4 @@ def test_max_rows_bounds_a_batch(natural: TokenStore) -> None:
 def test_a_row_longer_than_the_budget_is_a_batch_of_its_own(tmp_path: Path) -> None:
     store = of_lengths(tmp_path / "store", np.array([3, 90, 3]), np.array([3, 3, 3]))
     epoch = BatchPlan(store, 20, seed=0).epoch(0)
-    assert sorted(sorted(epoch[place].tolist()) for place in range(len(epoch))) == [[0, 2], [1]]
+    assert sorted(sorted(epoch[index].tolist()) for index in range(len(epoch))) == [[0, 2], [1]]

@@ -38,7 +38,7 @@ def test_spans_are_slices_of_the_whole_text(tmp_path: Path, lines: list[list[int
     for line in lines:
         whole += [*line, EOS]
     assert len(text) == len(whole)
-    assert text.span(0, len(whole)).tolist() == whole  # held in memory
+    assert text.span(0, len(whole)).tolist() == whole  # in memory
     for start in range(len(whole) + 1):
         for end in {start, start + 1, start + 2, start + 7, start + 40, start + 400, len(whole)}:
             if end <= len(whole):
@@ -83,9 +83,9 @@ def test_every_epoch_shifts_the_cuts_of_all_streams(tmp_path: Path) -> None:
         shifts.add(shift)
         assert 0 <= shift <= plan.skipped
         assert [*chain(*streams_of(plan, epoch)[1])] == whole[1 + shift : len(whole) - plan.skipped + shift]
-        places = plan.spans(epoch, 2)
-        assert (places == again.spans(epoch, 2)).all()  # a pure function: a new plan gives the same
-        assert (places - shift == plan.spans(0, 2) - plan.shift(0)).all()
+        spans = plan.spans(epoch, 2)
+        assert (spans == again.spans(epoch, 2)).all()  # a pure function: a new plan gives the same
+        assert (spans - shift == plan.spans(0, 2) - plan.shift(0)).all()
     assert 6 <= plan.skipped < 6 + 3 * 6
     assert plan.count % (3 * 6) == 0  # every segment is full
     assert len(shifts) > 7
@@ -114,7 +114,7 @@ def test_evaluation_predicts_every_token_once_with_context(
     assert plan.streams == max(1, min(5, (len(whole) - 1) // least))
     predicted: list[list[int]] = [[] for _ in range(plan.streams)]
     read: list[list[int]] = [[] for _ in range(plan.streams)]
-    for stream in range(plan.streams):  # one at a time, or together: the same
+    for stream in range(plan.streams):  # read one at a time or together, the segments are the same
         for number, part in enumerate(plan.epoch(0, slice(stream, stream + 1))):
             together = plan.read(0, number)
             assert (together.source[stream] == part.source[0]).all()

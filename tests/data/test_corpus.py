@@ -63,8 +63,8 @@ def texts(corpus: Corpus, part: str) -> list[tuple[str, str]]:
 
 def split(path: Path, **named: Any) -> tuple[set[str], set[str]]:
     """The training sources and the validation sources."""
-    selection = TrainValidSplit(DataConfig(train=str(path), **named), lambda doing, count: None)
-    return {one.source for one in selection.train("")}, {one.source for one in selection.valid("")}
+    split = TrainValidSplit(DataConfig(train=str(path), **named), lambda doing, count: None)
+    return {example.source for example in split.train("")}, {example.source for example in split.valid("")}
 
 
 # ---------------------------------------------------------------------- what is prepared
@@ -217,11 +217,11 @@ def test_faults_stop_with_their_lines_and_leave_no_files(tmp_path: Path, cache: 
     path = write(tmp_path / "a.tsv", BAD)
     with pytest.raises(DataError) as stopped:
         prepare_corpus(DataConfig(train=str(path)), CHARACTERS)
-    told = str(stopped.value)
+    message = str(stopped.value)
     for line in (31, 32, 33):
-        assert f"a.tsv:{line}: " in told
-    assert "(and 1 more)" in told
-    assert 'data.faults="skip"' in told
+        assert f"a.tsv:{line}: " in message
+    assert "(and 1 more)" in message
+    assert 'data.faults="skip"' in message
     assert list(cache.iterdir()) == []
 
 
@@ -416,9 +416,9 @@ def test_shares_of_unknown_tokens_are_counted(tmp_path: Path) -> None:
     corpus = prepare_corpus(DataConfig(train=str(write(tmp_path / "a.tsv", pairs)), valid=str(valid)), rare)
     assert corpus.report["train"]["unknown"] == {"source": 0.5, "target": 0.0}
     assert corpus.report["valid"]["unknown"] == {"source": 0.0, "target": 0.5}
-    told = "50.0% of the training source tokens, 0.0% of those for validation"
+    message = "50.0% of the training source tokens, 0.0% of those for validation"
     assert unknown_token_report(corpus.report) == (
-        f"unknown to the vocabulary: {told}; 0.0% of the training target tokens, 50.0% of those for validation"
+        f"unknown to the vocabulary: {message}; 0.0% of the training target tokens, 50.0% of those for validation"
     )
     assert unknown_token_report({"train": {"pairs": 1}, "valid": {"pairs": 1}}) == ""  # as older stores
 

@@ -127,7 +127,7 @@ def test_tags_are_kept_with_the_tokenizer(inner: Tokenizer, tmp_path: Path) -> N
     assert loaded.fingerprint() == tokenizer.fingerprint() != inner.fingerprint()
     assert LanguageTagTokenizer(inner, TAGS[::-1]).fingerprint() != tokenizer.fingerprint()
     assert {path.name for path in tmp_path.iterdir()} == {
-        path.name for one in (tokenizer.files(tmp_path, "source"), inner.files(tmp_path, "target")) for path in one
+        path.name for files in (tokenizer.files(tmp_path, "source"), inner.files(tmp_path, "target")) for path in files
     }
     plain = load_tokenizer(tmp_path, "target")
     assert plain.tags == ()
@@ -277,8 +277,8 @@ def test_entries_of_every_kind_are_read_and_written_back() -> None:
     absolute = config.with_absolute_paths(built)
     assert isinstance(absolute.data.valid, Pairs)
     assert absolute.data.valid.paths == (str(Path("valid.tsv").absolute()),)
-    for one in (built, absolute):
-        assert config.build(tomllib.loads(settings.dump(one))) == one
+    for resolved in (built, absolute):
+        assert config.build(tomllib.loads(settings.dump(resolved))) == resolved
     by_hand = config.build({"data": {"train": "x"}}, ['data.train=[{file="a.tsv", tag="de"}]'])
     assert by_hand.data.train == (Pairs(file="a.tsv", tag="de"),)
 

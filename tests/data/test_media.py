@@ -68,10 +68,10 @@ def plain_log_mel(samples: NDArray[Any], config: AudioConfig) -> NDArray[np.floa
             middle = (below + above) / 2
             below, above = (middle, above) if plain_mel(middle, config.mel_scale) < wanted else (below, middle)
         corners.append(below)
-    places = np.arange(window)
-    hann = 0.5 - 0.5 * np.cos(2 * np.pi * places / window)
+    times = np.arange(window)
+    hann = 0.5 - 0.5 * np.cos(2 * np.pi * times / window)
     bins = np.arange(size // 2 + 1)
-    waves = np.exp(-2j * np.pi * np.outer(places, bins) / size)
+    waves = np.exp(-2j * np.pi * np.outer(times, bins) / size)
     rows = []
     for start in range(0, len(samples) - window + 1, hop):
         power = np.abs((samples[start : start + window] * hann) @ waves) ** 2
@@ -142,7 +142,7 @@ def test_normalised_features_have_mean_zero_and_variance_one() -> None:
 
 @pytest.mark.parametrize(("found", "rate"), [(16_000, 8000), (8000, 16_000), (44_100, 16_000)])
 def test_resampling_gives_the_same_tone_and_nothing_above_the_limit(found: int, rate: int) -> None:
-    here, there = (torch.arange(one, dtype=torch.float64) / one for one in (found, rate))
+    here, there = (torch.arange(count, dtype=torch.float64) / count for count in (found, rate))
     tone = resample_audio(torch.sin(2 * math.pi * 700 * here), found, rate)
     assert len(tone) == rate
     inside = slice(rate // 20, -rate // 20)

@@ -340,9 +340,9 @@ def test_parallel(tmp_path: Path) -> None:
         "control-characters",
         "over-long",
     ]
-    places = [item.location for item in read_pairs(files, max_characters=3)]
+    locations = [item.location for item in read_pairs(files, max_characters=3)]
     en, de = files.source, files.target
-    assert places == [f"{en}:1", f"{en}:2", f"{en}:3", f"{de}:4", f"{de}:5", f"{de}:6"]
+    assert locations == [f"{en}:1", f"{en}:2", f"{en}:3", f"{de}:4", f"{de}:5", f"{de}:6"]
 
 
 @pytest.mark.parametrize(
@@ -417,8 +417,8 @@ def test_json_lines(tmp_path: Path) -> None:
 
 def test_all_missing_fields_are_named(tmp_path: Path) -> None:
     path = written(tmp_path, '{"words": "a b", "tags": "X Y"}', "tagged.jsonl")
-    told = "found the fields 'words', 'tags', expected 'source' and 'target' (data.columns can name others)"
-    assert faults(path) == [f"{path}:1: {told}"]
+    message = "found the fields 'words', 'tags', expected 'source' and 'target' (data.columns can name others)"
+    assert faults(path) == [f"{path}:1: {message}"]
     assert faults(path, columns=("words", "tag")) == [f"{path}:1: found the fields 'words', 'tags', expected 'tag'"]
 
 

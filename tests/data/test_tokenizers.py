@@ -191,7 +191,7 @@ def test_fingerprints_tell_vocabularies_and_rules_apart() -> None:
     texts = ["a b c", "a b"]
     made = [train_tokenizer(config, texts) for config in CONFIGS]
     made += [train_tokenizer(WordsConfig(vocab_size=6), texts), train_tokenizer(CharactersConfig(), ["a"])]
-    assert len({one.fingerprint() for one in made}) == len(made)
+    assert len({tokenizer.fingerprint() for tokenizer in made}) == len(made)
     assert train_tokenizer(WordsConfig(vocab_size=99), texts).fingerprint() == made[0].fingerprint()
 
 
@@ -237,11 +237,11 @@ def test_subwords_from_very_long_lines() -> None:
 
 def test_subwords_learn_from_a_sample() -> None:
     texts = [f"line {number}" for number in range(1000)]
-    kept = _sample(iter(["", *texts, ""]), 100)
-    assert len(set(kept)) == 100
-    assert set(kept) <= set(texts)
-    assert kept == _sample(iter(texts), 100)
-    assert 35 < sum(int(text.split()[1]) >= 500 for text in kept) < 65
+    sample = _sample(iter(["", *texts, ""]), 100)
+    assert len(set(sample)) == 100
+    assert set(sample) <= set(texts)
+    assert sample == _sample(iter(texts), 100)
+    assert 35 < sum(int(text.split()[1]) >= 500 for text in sample) < 65
     assert _sample(texts, 1000) == texts
     few, many = (train_tokenizer(SubwordsConfig(sample=size), texts) for size in (5, 1000))
     assert few.fingerprint() != many.fingerprint()
