@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
+
+import dragoman
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -68,3 +73,49 @@ def test_pages_name_everything_registered() -> None:
         text = page(name)
         missing = [entry for entry in registered if f"`{entry}`" not in text]
         assert not missing, f"docs/{name} does not name {', '.join(missing)}"
+
+
+def prose_and_code(names: tuple[str, ...]) -> str:
+    """The whole text of all pages but these."""
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.name not in names)
+
+
+# Options of torchrun, of pytest and of scripts under recipes/ and benchmarks/.
+OTHER_OPTIONS = {"--nproc-per-node", "--data", "--device", "--model"}
+
+
+def test_options_that_the_pages_name_exist() -> None:
+    from dragoman.cli import cli
+
+    options = {
+        name
+        for command in cli.commands.values()
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z](?![\w]*\*)", prose_and_code(("CHANGELOG.md",))))
+    assert not named - options - OTHER_OPTIONS - {"--help"}
+
+
+def package_dataclasses() -> list[type]:
+    """Every dataclass of the package."""
+    classes = {}
+    for info in pkgutil.walk_packages(dragoman.__path__, "dragoman."):
+        if not info.name.endswith(("__main__", "_triton")):
+            module = importlib.import_module(info.name)
+            classes |= {value: None for value in vars(module).values() if isinstance(value, type)}
+    return [value for value in classes if dataclasses.is_dataclass(value)]
+
+
+def test_settings_that_the_pages_name_exist() -> None:
+    classes = package_dataclasses()
+    names = {field.name for value in classes for field in dataclasses.fields(value) if "help" in field.metadata}
+    kinds = {value.kind for value in classes if isinstance(getattr(value, "kind", None), str)}
+    text = prose_and_code(("CHANGELOG.md", "extending.md", "log.md"))
+    for place in re.findall(r"(?<![\w/.-])(?:data|tokenizer|model|train|search)\.[a-z_]+(?:\.[a-z_]+)*", text):
+        last = place.split(".")
+        if last[-1] in ("md", "py", "json", "toml", "tsv", "txt", "src"):
+            continue
+        assert not [part for part in last[1:] if part not in (*names, "kind")], place
+    for kind in re.findall(r'kind\s*=\s*"([a-z-]+)"', text):
+        assert kind in kinds, kind
