@@ -36,8 +36,8 @@ def batch(rows: int) -> Any:
     return Batch(source, source != 0, target)
 
 
-def ours(rows: int, way: str) -> Step:
-    """A training step as the loop makes it."""
+def ours(rows: int, way: str, model: dict[str, Any] | None = None) -> Step:
+    """A training step as the trainer makes it; `model`: settings of another model than the Transformer."""
     from dragoman.tasks import config as configuration
     from dragoman.tasks.translate import build_model
     from dragoman.training.display import Display
@@ -50,7 +50,7 @@ def ours(rows: int, way: str) -> Step:
         "kind": "transformer", "width": WIDTH, "layers": LAYERS, "heads": HEADS, "feedforward": INNER,
         "dropout": DROPOUT, "attention_dropout": DROPOUT, "feedforward_dropout": DROPOUT,
     }  # fmt: skip
-    model = {"tie": "all", "label_smoothing": SMOOTHING, "encoder": stack, "decoder": stack}
+    model = model or {"tie": "all", "label_smoothing": SMOOTHING, "encoder": stack, "decoder": stack}
     config = configuration.build({"data": {"train": "none.tsv"}, "model": model, "train": {"compile": way}})
     torch.manual_seed(1)
     built = build_model(config, VOCABULARY, VOCABULARY).cuda().train()
