@@ -72,6 +72,17 @@ def test_folders_import_one_way() -> None:
     assert sum(map(len, IMPORTS.values())) > 300
 
 
+def test_the_documentation_lists_the_folders_in_import_order() -> None:
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("| folder | contents |")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines()[2:]]
+    names = [re.findall(r"`(\w+)(?:\.py|/)`", cell) for cell in cells]
+    listed = [name for row in names for name in row]
+    assert set(listed) == set(RANK) - {"__init__", "__main__"}
+    ranks = [min(RANK[name] for name in row) for row in names]
+    assert ranks[1:] == sorted(ranks[1:])  # the first row has the single files that everything may import
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
     order = TopologicalSorter(IMPORTS)
     try:
