@@ -1,4 +1,4 @@
-"""Memory of the training loss over a large target vocabulary: the full softmax beside the sampled one (FIELD F8).
+"""Memory of the training loss over a large vocabulary: the full softmax beside the sampled one (Jean et al. 2015).
 
     python benchmarks/softmax_memory.py [--vocabulary 200000] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""Several languages in one model (FIELD G10), from the files to the answer, and what every mistake is told."""
+"""Several languages in one model (Johnson et al. 2017), from the files to the output, and all error messages."""
 
 from __future__ import annotations
 
