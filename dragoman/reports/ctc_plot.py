@@ -72,7 +72,7 @@ def draw_ctc_alignment(
     aligned = [(word, span) for word, span in alignment.words if span is not None]
     width = min(MAX_INCHES, max(8.0, LETTER * sum(len(word) + 2 for word, _ in aligned)))
     height = min(width * high / pixels.shape[1], 6.0) if line else 2.4  # a line image keeps its proportions
-    drawing, _ = new_figure(width, height + 2.3)
+    drawing = new_figure(width, height + 2.3)
     upper, lower = drawing.subplots(2, 1, sharex=True, height_ratios=[height, 1.3])
     title = textwrap.fill(f"{name}: {alignment.text}", int(width / LETTER))
     drawing.suptitle(title, fontsize=11, color=INK, parse_math=False)

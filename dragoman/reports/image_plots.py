@@ -44,7 +44,7 @@ def draw_attention_over_image(
     panels = len(words) + 1
     columns = min(panels, PANELS_PER_ROW)
     rows = -(-panels // columns)
-    drawing, _ = new_figure(1.9 * columns, 2.2 * rows + 0.7)
+    drawing = new_figure(1.9 * columns, 2.2 * rows + 0.7)
     drawing.get_layout_engine().set(h_pad=0.07)  # inches, so that titles do not touch the panels above
     if title:
         wrapped = textwrap.fill(title, 20 * columns)

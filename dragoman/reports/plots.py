@@ -19,13 +19,13 @@ MAX_INCHES = 60.0  # per side
 MAX_LABELS = 250  # tokens on an axis; more labels could not be read
 
 
-def new_figure(width: float, height: float) -> tuple[Any, Any]:
+def new_figure(width: float, height: float) -> Any:
     """A matplotlib figure, made without pyplot's global state."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("drawing", "matplotlib", "plots") from None
-    return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER), Figure
+    return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER)
 
 
 def check_plot_path(path: str | Path) -> None:
@@ -58,7 +58,7 @@ def save_plot(drawing: Any, path: str | Path) -> Path:
 
 def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path: str | Path, title: str = "") -> Path:
     """Time and memory of layers against the sequence length, on logarithmic axes."""
-    drawing, _ = new_figure(11, 4.6)
+    drawing = new_figure(11, 4.6)
     panels = drawing.subplots(1, 2)
     for axes, key, label, scale in (
         (panels[0], "seconds", "milliseconds, forward and backward", 1e3),
@@ -85,7 +85,7 @@ def draw_attention(alignments: Sequence[AttentionMap], path: str | Path, title: 
     rows = -(-len(alignments) // columns)
     widest = max(len(alignment.source) for alignment in alignments)
     tallest = max(len(alignment.target) for alignment in alignments)
-    drawing, _ = new_figure(
+    drawing = new_figure(
         min(MAX_INCHES, columns * (1.3 + 0.34 * widest)), min(MAX_INCHES, rows * (1.2 + 0.34 * tallest) + 0.5)
     )
     if title:
@@ -108,7 +108,7 @@ def draw_curves(
     metrics: Sequence[Mapping[str, Any]], path: str | Path, loss: str = "loss", differs: str = "", title: str = ""
 ) -> Path:
     """Training and validation loss over steps; `loss` is its unit, `differs` what only that of training has in it."""
-    drawing, _ = new_figure(7, 4)
+    drawing = new_figure(7, 4)
     axes = drawing.add_subplot()
     train = [(row["step"], row["loss"]) for row in metrics if "loss" in row]
     valid = [(row["step"], row["valid"]["loss"]) for row in metrics if "valid" in row]
@@ -128,7 +128,7 @@ def draw_curves(
 
 def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Path, title: str = "") -> Path:
     """One line a system: BLEU against the length of the source, each point at the middle of its group."""
-    drawing, _ = new_figure(7.5, 4.6)
+    drawing = new_figure(7.5, 4.6)
     axes = drawing.subplots()
     for name, groups in systems.items():
         middles = [(group.min_length + group.max_length) / 2 for group in groups]
@@ -146,7 +146,7 @@ def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Pat
 
 def draw_reliability(panels: Mapping[str, Reliability], path: str | Path, title: str = "") -> Path:
     """Reliability diagrams, one panel each: accuracy against confidence above, the share of each bin below."""
-    drawing, _ = new_figure(4.2 * len(panels), 5.2)
+    drawing = new_figure(4.2 * len(panels), 5.2)
     if title:
         drawing.suptitle(title, color=INK)
     grid = drawing.subplots(2, len(panels), squeeze=False, sharex=True, sharey="row", height_ratios=(3, 1))

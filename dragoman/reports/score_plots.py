@@ -35,7 +35,7 @@ def draw_edit_table(alignment: EditAlignment, path: str | Path, title: str = "")
     left, right = (["", *(_shown(printable(symbol)) for symbol in side)] for side in (alignment.left, alignment.right))
     cell = min(1.6, 0.38 + 0.06 * max(map(len, right)))
     margin = 0.6 + 0.08 * max(map(len, left))
-    drawing, _ = new_figure(min(MAX_INCHES, max(4.6, margin + cell * columns)), min(MAX_INCHES, 1.5 + 0.38 * rows))
+    drawing = new_figure(min(MAX_INCHES, max(4.6, margin + cell * columns)), min(MAX_INCHES, 1.5 + 0.38 * rows))
     axes = drawing.add_subplot()
     axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
 
@@ -80,7 +80,7 @@ def draw_comparison(
     columns = min(3, len(metrics))
     rows = -(-len(metrics) // columns)
     width = min(MAX_INCHES, 2.0 + 3.6 * columns)
-    drawing, _ = new_figure(width, min(MAX_INCHES, rows * (1.3 + 0.42 * len(systems)) + 0.6))
+    drawing = new_figure(width, min(MAX_INCHES, rows * (1.3 + 0.42 * len(systems)) + 0.6))
     for index, (name, metric) in enumerate(metrics.items()):
         axes = drawing.add_subplot(rows, columns, index + 1)
         scale = metric.scale
@@ -134,7 +134,7 @@ def draw_buckets(
     `joined` draws a line through the points, for buckets that have an order.
     """
     labels = list(dict.fromkeys(group.label for groups in systems.values() for group in groups))
-    drawing, _ = new_figure(min(MAX_INCHES, max(6.0, 1.6 + 0.9 * len(labels))), 4.4)
+    drawing = new_figure(min(MAX_INCHES, max(6.0, 1.6 + 0.9 * len(labels))), 4.4)
     axes: Any = drawing.add_subplot()
     scale = metric.scale
     for number, (name, groups) in enumerate(systems.items()):

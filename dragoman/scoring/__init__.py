@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dragoman.scoring.edit import EditAlignment, EditOperation, align_edits, edit_distance
-from dragoman.scoring.error_rates import edit_alignments
-from dragoman.scoring.metric import LabelMetric, Metric, Statistics, TextMetric
-from dragoman.scoring.registry import metrics_for, register
-from dragoman.scoring.report import (
+from dragoman.scoring.error_rates import (
     ErrorRate,
-    TextScores,
     character_error_rate,
+    edit_alignments,
     exact_matches,
-    score_table,
-    score_text,
     word_error_rate,
 )
+from dragoman.scoring.metric import LabelMetric, Metric, Statistics, TextMetric
+from dragoman.scoring.registry import metrics_for, register
+from dragoman.scoring.report import TextScores, score_table, score_text
 from dragoman.scoring.significance import compare
 
 __all__ = [

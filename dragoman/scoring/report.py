@@ -6,20 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dragoman.scoring.error_rates import ErrorRate, character_error_rate, exact_matches, word_error_rate
 from dragoman.scoring.metric import References, Units
 from dragoman.scoring.registry import EVALUATION_DEFAULTS, select_metrics, text_statistics
 from dragoman.scoring.significance import intervals
-
-__all__ = [
-    "ErrorRate",
-    "TextScores",
-    "character_error_rate",
-    "exact_matches",
-    "score_table",
-    "score_text",
-    "word_error_rate",
-]
 
 
 @dataclass(frozen=True)
