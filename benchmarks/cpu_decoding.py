@@ -1,11 +1,11 @@
-"""Tokens a second on a CPU: our torch search, our engine, plain CTranslate2 and Hugging Face's generate.
+"""Decoding speed on a CPU: our torch search, our CTranslate2 engine, plain CTranslate2, Hugging Face generate.
 
     python benchmarks/cpu_decoding.py RUN --data FOLDER [--sentences 256] [--rounds 5]
 
 RUN is a trained Transformer; FOLDER has Multi30k's test_2016_flickr.en.gz. The first three have the same weights and
-outputs; a Hugging Face Marian of the same sizes has random weights and is made to write as many tokens. Rounds are
-interleaved, since other work on the machine comes and goes; the table shows medians, and in brackets the lowest and
-highest. Writes benchmarks/results/cpu_decoding.json and .md.
+outputs; a Hugging Face Marian of the same sizes has random weights and generates as many tokens. Rounds are
+interleaved, because other work on the machine comes and goes; the table shows the median and, in brackets, minimum
+and maximum. Writes benchmarks/results/cpu_decoding.json and .md.
 """
 
 from __future__ import annotations

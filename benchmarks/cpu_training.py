@@ -1,15 +1,15 @@
-"""Train on the CPU: a Transformer beside Hugging Face Marian and torch.nn.Transformer, or an attentional bi-LSTM beside
-a plain loop of cells.
+"""Training speed on a CPU: a Transformer against Hugging Face Marian and torch.nn.Transformer, or an attentional
+bi-LSTM against a plain loop of cells.
 
     OMP_NUM_THREADS=2 python benchmarks/cpu_training.py --data FOLDER_OF_MULTI30K [--dropout everywhere]
     OMP_NUM_THREADS=2 python benchmarks/cpu_training.py --data FOLDER_OF_MULTI30K --model attentional
 
-The Transformers have 3+3 post-norm layers of 256, 1024 inside the feed-forward layers, one table of 8,000 sub-words for
-source, target and output, label smoothing 0.1, clipping at 1 and fused AdamW. They take the same batches in turn, with
-dropout at the same places: in the stream alone (`stream`), or on attention weights and inside the feed-forward layers
-too (`everywhere`). The attentional models (Bahdanau 2015) have embeddings of 256, states and attention of 512 and
-dropout on embeddings and before the output. A step of ours is the trainer's own, reading the batch included; the peers
-are handed theirs.
+The Transformers have 3+3 post-norm layers of 256, 1024 inside the feed-forward layers, one table of 8,000 sub-words
+for source, target and output, label smoothing 0.1, clipping at 1 and fused AdamW. They take the same batches in turn,
+with dropout at the same positions: in the residual stream alone (`stream`), or on attention weights and inside the
+feed-forward layers too (`everywhere`). The attentional models (Bahdanau 2015) have embeddings of 256, states and
+attention of 512 and dropout on embeddings and before the output. Our step is the trainer's own and includes reading
+the batch; the peers receive a prepared batch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What faster decoding costs in BLEU: int8 and shortlists beside float32 over the whole vocabulary, on the CPU.
+"""BLEU of faster decoding on a CPU: int8 and shortlists against float32 over the whole vocabulary.
 
     python benchmarks/decoding_quality.py RUN --source a.en.gz b.en.gz --target a.de.gz b.de.gz
 
-Every way translates the same sentences, in turn, as `dragoman predict` does; BLEU is sacreBLEU's, of every test set and
-as their mean, for a change of rounding moves the score of one set by a few tenths in either direction. A shortlist is
+Each configuration translates the same sentences as `dragoman predict` does. BLEU is sacreBLEU's, per test set and as
+their mean: a change of rounding moves the score of one set by a few tenths in either direction. A shortlist is
 made with `dragoman shortlist` if the run has none. Writes benchmarks/results/decoding_quality.json and a table.
 """
 

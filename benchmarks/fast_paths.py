@@ -3,8 +3,8 @@
     python benchmarks/fast_paths.py [--rounds 5] [--json FILE]
 
 Every row switches one fast path of `dragoman/kernels` off and measures the same work with and without it, in turns.
-Both run as captured CUDA graphs, so the gain is the kernel's own, not that of fewer launches. Our rule: a fast path that
-gains less than 1.2 times is deleted.
+Both run as captured CUDA graphs, so the gain is the kernel's own, not that of fewer launches. Our rule: a fast path
+that gains less than 1.2 times is deleted.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu_decoding.py [--sentences 512] [--json FILE]
 
-Random weights whose end of sentence is never chosen, so that all write 32 tokens. Both read tokens that lie on the GPU
-and end with token rows; ours are plain Python values with scores.
+The weights are random and never choose the end of a sentence, so all outputs have 32 tokens. Both read tokens from GPU
+memory and return rows of tokens; ours are plain Python values with scores.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/gpu_training.py [--rows 128 1024] [--json FILE]
 
 Forward, backward, clipping and a fused AdamW update under bfloat16 autocast; the same dropout everywhere. Our steps
-take their batch from the memory of the host, as in training; the peers' batches lie on the GPU already.
+copy their batch from host memory, as in training; the peers' batches are on the GPU already.
 """
 
 from __future__ import annotations

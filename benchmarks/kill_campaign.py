@@ -1,4 +1,4 @@
-"""Kill training runs N times at random moments: no state may fail to load, all must end with the same bits.
+"""Kill training runs N times at random moments: every state must load, all must end with the same bits.
 
 python benchmarks/kill_campaign.py [N] [--seed SEED]
 """

@@ -3,8 +3,8 @@
 python benchmarks/recurrence.py                       on a GPU if there is one: 256 rows, 32 steps, width 512
 OMP_NUM_THREADS=2 python benchmarks/recurrence.py --device cpu     64 rows, 25 steps, width 256; attentional 256/512
 
-All are timed in turn, so that a busy moment falls on all of them. On a GPU ours also run as a CUDA graph, as training
-runs them; peers run as their users run them. Writes benchmarks/results/recurrence-DEVICE.json and prints the tables.
+All are timed in turn, so that other load affects all of them. On a GPU our layers also run as a CUDA graph, as in
+training; the peers run as their users run them. Writes benchmarks/results/recurrence-DEVICE.json and prints the tables.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Every architecture on a small real task: 2,000 words of the CMU dictionary to their sounds, end to end.
+"""Every architecture on a small real task: pronounce words, trained on 2,000 entries of the CMU dictionary.
 
     python benchmarks/small_task.py [NAME ...] [--json FILE]
 
-Each is trained through the public road (files, tokenizers, training loop, search, scoring) and tested on 500 words it
-has never seen. The yardstick knows letters but not their order in a word: each letter says its most frequent sound.
+Each runs end to end (files, tokenizers, training loop, search, scoring) and is tested on 500 unseen words. The baseline
+ignores the context of a letter: each letter gets its most frequent sound.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python benchmarks/softmax_memory.py [--vocabulary 200000] [--json FILE]
 
-Each way runs in a process of its own: forward and backward of the output layer on 4,096 places of width 512. On a GPU
-the allocator's peak is taken, on a CPU the growth of the peak resident memory; weights and their gradient do not count.
+Each softmax runs in a process of its own: forward and backward of the output layer on 4,096 positions of width 512.
+On a GPU the benchmark reads the allocator's peak, on a CPU the growth of the peak resident memory; weights and their
+gradient do not count.
 """
 
 from __future__ import annotations

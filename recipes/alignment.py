@@ -1,10 +1,10 @@
-"""Word alignments from attention, measured against hand-made ones: two runs learn both directions, then align.
+"""Word alignments from attention, scored against manual alignments: two runs train both directions, then align.
 
     python recipes/alignment.py --data PATH_TO_DATA [--seeds 1 2 3] [--steps 4000]
 
-No text comes with the gold alignments (English-French, Canadian parliament), so the runs learn from Tatoeba and
-Multi30k, rewritten the way that text is (words parted from punctuation, "d'" as "de", "du" as "de le"), and from the
-447 sentence pairs themselves without their links, as word aligners always do. Writes
+No text comes with the gold alignments (English-French, Canadian parliament), so the runs train on Tatoeba and
+Multi30k, rewritten in the style of that text (words separated from punctuation, "d'" as "de", "du" as "de le"), and
+from the 447 sentence pairs themselves without their links, as word aligners always do. Writes
 recipes/results/alignment-en-fr.json.
 """
 
@@ -50,7 +50,7 @@ warmup = 400
 
 
 def parted(text: str) -> str:
-    """Words parted from punctuation."""
+    """Separate words from punctuation by spaces."""
     return " ".join(re.findall(r"\w+(?:[-’']\w+)*|[^\w\s]", text))
 
 
@@ -66,7 +66,7 @@ def french(text: str) -> str:
 
 
 def prepare(data: Path, work: Path) -> dict[str, Path]:
-    """The training text, a file a language."""
+    """The training text, one file per language."""
     pairs: list[tuple[str, str]] = []
     with gzip.open(data / "tatoeba_pairs/train.eng-fra.tsv.gz", "rt", encoding="utf-8") as file:
         pairs += [tuple(line.rstrip("\n").split("\t")[:2]) for line in file]  # type: ignore[misc]
@@ -83,7 +83,7 @@ def prepare(data: Path, work: Path) -> dict[str, Path]:
 
 
 def dragoman(*words: str, log: Path, output: Path | None = None) -> None:
-    """Run a command; what it says goes to the log."""
+    """Run a command; its messages go to the log."""
     with log.open("a", encoding="utf-8") as errors, (output or log).open("a" if output is None else "w") as out:
         subprocess.run([sys.executable, "-m", "dragoman", *words], check=True, stdout=out, stderr=errors)
 
@@ -99,7 +99,7 @@ def train(files: dict[str, Path], source: str, target: str, seed: int, steps: in
 
 
 def error_rates(data: Path, work: Path, seed: int) -> dict[str, Any]:
-    """AER of each direction alone and of both joined, the layers chosen without looking at the gold links."""
+    """AER of each direction alone and of both joined, with layers chosen without the gold links."""
     texts = {side: str(data / f"word_alignment/enfr.{side}.gz") for side in ("en", "fr")}
     runs = {pair: str(work / f"alignment-{pair}-{seed}") for pair in ("en-fr", "fr-en")}
     sides = ["--source", texts["en"], "--target", texts["fr"]]
@@ -127,7 +127,7 @@ def error_rates(data: Path, work: Path, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Train, align, score, write down."""
+    """Train, align, score, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds the data sets")
     parser.add_argument("--work", type=Path, default=Path("runs/recipes"), help="runs, logs and links go here")

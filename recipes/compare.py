@@ -1,4 +1,4 @@
-"""The variants of a recipe side by side: a table in Markdown, and BLEU against sentence length as a picture.
+"""The variants of a recipe as a Markdown table, and BLEU by sentence length as a plot.
 
     python recipes/compare.py multi30k-de-en [--picture docs/bleu-by-length.png --draw sutskever bahdanau]
 

@@ -1,4 +1,4 @@
-"""Rerun a recipe: train every seed, evaluate, score, and write what was found to recipes/results/.
+"""Rerun a recipe: train every seed, evaluate, score, and write the results to recipes/results/.
 
     python recipes/run.py multi30k-en-de-transformer --data PATH_TO_DATA
 
@@ -45,7 +45,7 @@ def make_fibonacci(data: Path, work: Path) -> None:
 
 
 def make_tinyshakespeare(data: Path, work: Path) -> None:
-    """The first 90 % of the characters to learn from, the rest to validate, as nanoGPT cuts them."""
+    """The first 90 % of the characters for training, the rest for validation, as in nanoGPT."""
     with gzip.open(data / "tinyshakespeare/input.txt.gz", "rt", encoding="utf-8", newline="\n") as file:
         text = file.read()
     cut = int(0.9 * len(text))
@@ -54,7 +54,7 @@ def make_tinyshakespeare(data: Path, work: Path) -> None:
 
 
 def make_task_texts(data: Path, work: Path) -> None:
-    """Sentences of WikiText-2 and of four GLUE tasks, one a line, spaced as people write; no labels, no test sets."""
+    """Sentences of WikiText-2 and of four GLUE tasks, one a line, detokenised; no labels, no test sets."""
     glue = {"CoLA": (4,), "SST-2": (1,), "MRPC": (4, 5), "RTE": (2, 3)}
     for part, wiki, split in (("train", "train", "train"), ("valid", "valid", "dev")):
         texts: list[str] = []
@@ -69,7 +69,7 @@ def make_task_texts(data: Path, work: Path) -> None:
 
 
 def spaced(text: str) -> str:
-    """A text whose tokens have spaces around them, as people write it."""
+    """Detokenise a text whose tokens are separated by spaces."""
     text = re.sub(r" @([-,.])@ ", r"\1", text)
     text = re.sub(r" ([.,;:!?%)\]])", r"\1", text)
     text = re.sub(r"([(\[$]) ", r"\1", text)
@@ -114,7 +114,7 @@ def data_table(data: Path, work: Path, entry: Table) -> Table | str:
 
 
 def hardware() -> str:
-    """The machine in words."""
+    """A description of the machine."""
     import torch
 
     if torch.cuda.is_available():
@@ -139,7 +139,7 @@ def write_config(name: str, recipe: Table, data: Path, work: Path) -> Path:
 
 
 def placed(value: Any, first: str) -> Any:
-    """The same settings with the run of the recipe that comes first in place of {first}."""
+    """The same settings with {first} replaced by the run of the recipe that comes first."""
     if isinstance(value, dict):
         return {key: placed(inner, first) for key, inner in value.items()}
     return value.replace("{first}", first) if isinstance(value, str) else value
@@ -193,7 +193,7 @@ def evaluated(recipe: Table, table: Any, run: Path, how: list[str], log: Any) ->
 
 
 def chosen(recipe: Table, data: Path, work: Path, run: Path, log: Any) -> tuple[list[str], Table]:
-    """Of several ways to search the one with the best score on the validation set, and what each reached there."""
+    """The search options with the best validation score, and the validation score of each."""
     choose = recipe["recipe"]["choose"]
     table = data_table(data, work, recipe["recipe"]["valid"])
     reached = {" ".join(how): evaluated(recipe, table, run, how, log)[choose["metric"]] for how in choose["among"]}
@@ -202,7 +202,7 @@ def chosen(recipe: Table, data: Path, work: Path, run: Path, log: Any) -> tuple[
 
 
 def parameters(run: Path) -> int:
-    """How many numbers were learned."""
+    """The number of trainable parameters."""
     from dragoman.analysis.layer_table import parameter_count
     from dragoman.runs import Run
     from dragoman.tasks.table import model_for
@@ -212,7 +212,7 @@ def parameters(run: Path) -> int:
 
 
 def moses_scores(sources: list[str], hypotheses: list[str], references: list[str], language: str) -> Table:
-    """BLEU on lowercased Moses tokens: both sides normalised, tokenised, lowercased, then counted as they stand."""
+    """BLEU on lowercased Moses tokens: both sides normalised, tokenised and lowercased before scoring."""
     import sacrebleu
     import sacremoses
 
@@ -242,7 +242,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
-    """All seeds together, with what a peer's paper would be compared with."""
+    """The scores of all seeds, comparable with published results."""
     seeds = [
         json.loads(path.read_text(encoding="utf-8"))
         for seed in recipe["recipe"]["seeds"]
@@ -266,7 +266,7 @@ def score(name: str, recipe: Table, data: Path, work: Path) -> Table:
 
 
 def variants(name: str, recipe: Table, only: list[str] | None) -> dict[str, Table]:
-    """A recipe with variants as one recipe for each; what they share is written once."""
+    """A recipe with variants as one recipe per variant; the file states shared settings once."""
     from dragoman.config import settings
 
     if "variants" not in recipe:
@@ -290,10 +290,10 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/recipes"), help="runs, logs and outputs go here")
     parser.add_argument("--seeds", type=int, nargs="+", help="other seeds than the recipe's")
     parser.add_argument("--only", nargs="+", metavar="VARIANT", help="some variants of a recipe that has several")
-    parser.add_argument("--parallel", type=int, default=1, help="seeds trained side by side")
+    parser.add_argument("--parallel", type=int, default=1, help="seeds trained at the same time")
     parser.add_argument("--score-only", action="store_true", help="score what is in --work already")
     parser.add_argument("--no-score", action="store_true", help="train and evaluate only")
-    parser.add_argument("--note", default="", help="kept beside the times, such as what else ran on the machine")
+    parser.add_argument("--note", default="", help="stored with the times, such as what else ran on the machine")
     parser.add_argument("overrides", nargs="*", metavar="place=value", help="other settings, for trials")
     options = parser.parse_intermixed_args()
     path = HERE / f"{options.name}.toml"
@@ -318,7 +318,7 @@ def main() -> None:
 
 
 def rerun(recipe_name: str, recipe: Table, options: argparse.Namespace) -> str:
-    """Train, evaluate and score every variant and seed; gives what is wrong with the options, if anything."""
+    """Train, evaluate and score every variant and seed; returns what is wrong with the options, if anything."""
     recipes = variants(recipe_name, recipe, options.only)
     if not recipes:
         return f"found none of {', '.join(options.only)}, expected some of {', '.join(recipe['variants'])}"

@@ -1,10 +1,10 @@
-"""Ways to search, side by side on one test set: quality, significance against beam 5, time per sentence; terminology.
+"""Compare decoding methods on one test set: quality, significance against beam 5, time per sentence; terminology.
 
     python recipes/search.py --data PATH_TO_DATA --runs runs/recipes/multi30k-en-de-transformer-{1,2,3} \
         --other runs/recipes/multi30k-en-de-luong-1 --reverse runs/recipes/multi30k-de-en-modern-transformer-1
 
-The runs are those of the recipe multi30k-en-de-transformer, one a seed. Writes the file --result names
-and prints it as tables.
+The runs are those of the recipe multi30k-en-de-transformer, one per seed. Writes the file
+that --result names and prints it as tables.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUIRED, SENTENCES = 2, 200
 
 
 def synchronised() -> float:
-    """The time when all that was asked of the GPU is done."""
+    """The time after all queued GPU work is done."""
     import torch
 
     if torch.cuda.is_available():
@@ -34,7 +34,7 @@ def synchronised() -> float:
 
 
 def timed(predict: Callable[[list[str]], list[str]], sources: list[str]) -> tuple[list[str], float]:
-    """The outputs, and milliseconds a sentence; the first sentences are asked twice, for warmth."""
+    """The outputs, and milliseconds per sentence; the first sentences run once before, to warm up."""
     predict(sources[:64])
     started = synchronised()
     outputs = predict(sources)
@@ -42,7 +42,7 @@ def timed(predict: Callable[[list[str]], list[str]], sources: list[str]) -> tupl
 
 
 def ways(predictors: list[Any], other: Any, reverse: Any, rows: int) -> dict[str, Callable[[list[str]], list[str]]]:
-    """Each way to search as a function from sources to outputs, all with the first predictor in the lead."""
+    """Each decoding method as a function from sources to outputs; the first predictor is the main model."""
     from dragoman.decoding.mbr import MinimumBayesRisk
     from dragoman.decoding.options import RerankModel
     from dragoman.decoding.sampling import Sampling
@@ -79,7 +79,7 @@ def test_set(data: Path, most: int | None) -> tuple[list[str], list[str]]:
 def comparison(
     sources: list[str], references: list[str], predictors: list[Any], other: Any, reverse: Any, work: Path, rows: int
 ) -> list[Table]:
-    """Every way: BLEU, chrF, p-values against beam 5, time; for each of the runs in the lead."""
+    """BLEU, chrF, p-values against beam 5 and time of every method, with each run as the main model."""
     from dragoman.scoring.registry import select_metrics
     from dragoman.scoring.significance import compare
 
@@ -111,7 +111,7 @@ def demanded(references: list[str], seed: int = 1) -> list[list[str]]:
 
 
 def terminology(sources: list[str], references: list[str], predictor: Any, rows: int) -> Table:
-    """Two words of its reference required of each of 200 test sentences, against the same sentences left free."""
+    """Require two words of the reference in each of 200 test sentences; compare with unconstrained decoding."""
     from dragoman.scoring.registry import select_metrics
 
     asked = demanded(references)
@@ -165,10 +165,10 @@ def show(result: Table) -> None:
 
 
 def main() -> None:
-    """Compare, and write down."""
+    """Compare, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder that holds the data sets")
-    parser.add_argument("--runs", type=Path, nargs="+", required=True, help="runs of one recipe, one a seed")
+    parser.add_argument("--runs", type=Path, nargs="+", required=True, help="runs of one recipe, one per seed")
     parser.add_argument("--other", type=Path, help="a run of another architecture with the same vocabulary")
     parser.add_argument("--reverse", type=Path, help="a run from the target language to the source language")
     parser.add_argument("--work", type=Path, default=Path("runs/recipes"), help="outputs go here")

@@ -1,4 +1,4 @@
-"""Minimum-risk training (FIELD G6): the expected cost against brute force, and what it does to a model."""
+"""Minimum-risk training: the expected cost against brute force, and what it does to a model."""
 
 from __future__ import annotations
 
