@@ -34,11 +34,9 @@ def bench(
     files: str | Pairs | None,
     pairs: int | None,
     rounds: int | None,
-    lengths: bool,
-    max_length: int | None,
-    plot: str | None,
     as_json: bool,
     device: str,
+    **layers: Any,
 ) -> None:
     """Measure speed on this machine: a run's training and decoding, or layers against length.
 
@@ -49,6 +47,7 @@ def bench(
 
     bench trains a copy, so the run does not change. It leaves out what this machine lacks (a GPU, CTranslate2).
     """
+    lengths, max_length, plot = (layers[name] for name in ("lengths", "max_length", "plot"))
     if lengths == (run is not None):
         raise DataError("name a RUN or add --lengths: found " + ("both" if lengths else "neither"))
     if lengths:

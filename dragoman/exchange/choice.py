@@ -57,7 +57,7 @@ def chosen(engine: str, precision: str, model: Any, device: torch.device) -> str
 
 
 def required(engine: str, precision: str) -> bool:
-    """Whether the caller insists on the engine, so that a search it cannot do is an error."""
+    """Whether the caller requires the engine, so that a search it cannot do is an error."""
     return engine == "ctranslate2" or precision == "int8"
 
 

@@ -1,7 +1,8 @@
-"""A trained Transformer as a CTranslate2 model folder, which decodes several times faster on a CPU.
+"""Export a trained Transformer as a CTranslate2 model folder, which decodes several times faster on a CPU.
 
-CTranslate2 names the tensors of a layer in its specification; every part of our model is laid into the place that
-computes the same. Its own sinusoids start at position 1 and have other wave lengths, so ours go along as a table.
+CTranslate2 names the tensors of a layer in its specification; the export copies every parameter of our model to the
+tensor that computes the same. CTranslate2's own sinusoids start at position 1 and have other wave lengths, so
+the export writes ours as a table.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ from dragoman.models.encoders.transformer import EncoderBlock, TransformerEncode
 from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 
-FORMAT = 1  # of what we write; a folder of another format is written anew
-COPIES = 64  # that share the probability of a token that is never written
-POSITIONS = 2048  # rows of the table of positions, where they are not learned
-IMPOSSIBLE = -1e9  # the score of a token that cannot be chosen
+FORMAT = 1  # of the folder; one of another format is written again
+COPIES = 64  # that share the probability of a token that is never output
+POSITIONS = 2048  # rows of the position table, if positions are not learned
+IMPOSSIBLE = -1e9  # the logit of a token that is never chosen
 PRECISIONS = ("float32", "int8")
 
 
 def installed() -> bool:
-    """Whether the package is there; it is not imported."""
+    """Whether the package is installed; it is not imported."""
     return find_spec("ctranslate2") is not None
 
 
 def package() -> Any:
-    """The package, or an error that says how to get it."""
+    """The package, or an error that says how to install it."""
     if not installed():
         raise MissingExtraError("the engine 'ctranslate2'", "ctranslate2", "fast")
     import ctranslate2
@@ -57,11 +58,11 @@ def package() -> Any:
     return ctranslate2
 
 
-# ---------------------------------------------------------------------- what can be exported
+# ---------------------------------------------------------------------- models that can be exported
 
 
 def obstacles(config: Any) -> list[str]:
-    """Every setting of a model that CTranslate2 has no layer for; none: the model can be exported."""
+    """Every setting of a model that CTranslate2 has no layer for; empty: the model can be exported."""
     if not isinstance(config, EncoderDecoderConfig):
         return [f"model.kind: found {config.kind!r}, expected 'encoder-decoder'"]
     found = []
@@ -78,23 +79,23 @@ def obstacles(config: Any) -> list[str]:
 
 
 def check_exportable(config: Any) -> None:
-    """Refuse a model, with all the reasons at once."""
+    """Raise an error with every reason why a model cannot be exported."""
     if reasons := obstacles(config):
         raise ConfigError("CTranslate2 cannot run this model: " + "; ".join(reasons))
 
 
 def positions_of(config: TransformerConfig) -> int | None:
-    """How many positions the exported stack knows; None: any number."""
+    """The number of positions of the exported stack; None: any number."""
     if isinstance(config.positions, LearnedConfig):
         return config.positions.max_positions
     return POSITIONS if config.positions.kind in ("sinusoidal", "none") else None
 
 
-# ---------------------------------------------------------------------- tensors into their places
+# ---------------------------------------------------------------------- parameters to tensors of the specification
 
 
 def array(tensor: Tensor) -> NDArray[np.float32]:
-    """As the specification wants it; a copy, for it is quantised in place."""
+    """A float32 copy: CTranslate2 quantises arrays in place."""
     return np.array(tensor.detach().cpu().float().numpy(), copy=True, order="C")
 
 
@@ -106,7 +107,7 @@ def set_linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def set_norm(spec: Any, norm: nn.Module) -> None:
-    """A norm without beta is taken as the root mean square: a layer norm always brings one."""
+    """CTranslate2 takes a norm without beta for an RMS norm, so a layer norm without bias gets a beta of zeros."""
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
     assert norm.weight is not None
     spec.gamma = array(norm.weight)
@@ -125,7 +126,7 @@ def set_feed_forward(spec: Any, layer: FeedForward | GatedFeedForward) -> None:
 
 
 def set_relation(spec: Any, config: TransformerConfig, attention: Any) -> None:
-    """How the positions are told inside self-attention, and what the scores are scaled with."""
+    """Relative positions inside self-attention, and the scale of the scores."""
     kind = config.positions.kind
     if kind == "relative-bias":
         spec.relative_attention_bias = array(attention.relative.table)
@@ -140,7 +141,7 @@ def set_relation(spec: Any, config: TransformerConfig, attention: Any) -> None:
 
 
 def set_self_attention(spec: Any, config: TransformerConfig, attention: Any, norm: nn.Module) -> None:
-    """Queries, keys and values are one matrix here and there, in this order."""
+    """Queries, keys and values are one matrix in both programs, in this order."""
     set_norm(spec.layer_norm, norm)
     set_linear(spec.linear[0], attention.project.weight, attention.project.bias)
     set_linear(spec.linear[1], attention.output.weight, attention.output.bias)
@@ -148,7 +149,7 @@ def set_self_attention(spec: Any, config: TransformerConfig, attention: Any, nor
 
 
 def set_cross_attention(spec: Any, config: TransformerConfig, attention: Any, norm: nn.Module) -> None:
-    """Keys and values are one matrix there."""
+    """In CTranslate2 keys and values are one matrix."""
     set_norm(spec.layer_norm, norm)
     set_linear(spec.linear[0], attention.query.weight, attention.query.bias)
     weight, bias = ([getattr(part, name) for part in (attention.key, attention.value)] for name in ("weight", "bias"))
@@ -159,7 +160,7 @@ def set_cross_attention(spec: Any, config: TransformerConfig, attention: Any, no
 
 
 def set_positions(spec: Any, config: TransformerConfig, stack: Any) -> None:
-    """The table that is added to the embeddings."""
+    """The position table that is added to the embeddings."""
     kind = config.positions.kind
     if kind == "learned":
         spec.position_encodings.encodings = array(stack.input.positions.table)
@@ -170,7 +171,7 @@ def set_positions(spec: Any, config: TransformerConfig, stack: Any) -> None:
 
 
 def options(config: TransformerConfig) -> dict[str, Any]:
-    """What the specification of a stack is made with."""
+    """The arguments of the specification of a stack."""
     activations = package().specs.Activation
     out = {
         "pre_norm": config.norm == "pre",
@@ -192,7 +193,7 @@ def options(config: TransformerConfig) -> dict[str, Any]:
 
 
 def encoder_spec(config: TransformerConfig, encoder: TransformerEncoder) -> Any:
-    """The specification of what reads."""
+    """The specification of the encoder."""
     spec = package().specs.TransformerEncoderSpec(config.layers, config.heads, **options(config))
     spec.embeddings[0].weight = array(encoder.input.embedding.weight)
     set_positions(spec, config, encoder)
@@ -207,7 +208,7 @@ def encoder_spec(config: TransformerConfig, encoder: TransformerEncoder) -> Any:
 
 
 def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output: nn.Linear) -> Any:
-    """The specification of what writes; a table shared with the source may end in tags, which are not written."""
+    """The specification of the decoder; an embedding shared with the source may end in tags, which are never output."""
     spec = package().specs.TransformerDecoderSpec(config.layers, config.heads, **options(config))
     table = decoder.input.embedding.weight[: output.out_features]
     spec.embeddings.weight = array(torch.cat([table, table.new_zeros(len(copies()), table.shape[1])]))
@@ -225,15 +226,15 @@ def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output:
 
 
 def copies() -> list[str]:
-    """The names of what stands for tokens that are never written."""
+    """The names of the copies of tokens that are never output."""
     return [f"<never written {token}/{number}>" for token in SUPPRESSED_TOKENS for number in range(COPIES)]
 
 
 def with_copies(output: nn.Linear) -> tuple[Tensor, Tensor]:
-    """Weights and biases of an output layer in which tokens that are never written cannot be chosen, but still count.
+    """Weights and biases of an output layer that never chooses some tokens, but keeps their share of the softmax.
 
-    Our own search forbids them after the softmax; CTranslate2 would do so before it, and rank by other scores. So each
-    has no probability of its own, and many copies share what it had: enough that none is ever worth looking at.
+    Our own search forbids these tokens after the softmax. CTranslate2 would forbid them before it, and rank by other
+    scores. So each such token gets no probability, and many copies share what it had: too many for one to be chosen.
     """
     never = list(SUPPRESSED_TOKENS)
     weight = output.weight.detach()[: output.out_features].float().clone()
@@ -288,7 +289,7 @@ def export(model: EncoderDecoder, source: Sequence[str], target: Sequence[str], 
 
 
 def fingerprint(weights: Path) -> dict[str, Any]:
-    """What a folder must have been made from to be used."""
+    """The weights, format and version that a model folder must have been made from."""
     return {"weights": digest(weights), "format": FORMAT, "ctranslate2": package().__version__}
 
 
@@ -303,9 +304,9 @@ def fits(folder: Path, expected: dict[str, Any]) -> bool:
 def exported(
     run: Path, weights: Path, model: EncoderDecoder, tokenizers: tuple[Tokenizer, Tokenizer], precision: str
 ) -> Path:
-    """The model folder of a run, written when it is first needed and anew when the weights have changed.
+    """The model folder of a run, written when it is first needed and again when the weights have changed.
 
-    It lies in the run; where that cannot be written to, in a folder of the moment.
+    It is inside the run folder, or in a temporary folder if the run folder cannot be written.
     """
     folder, expected = run / f"ctranslate2-{precision}", fingerprint(weights)
     if fits(folder, expected):
@@ -328,14 +329,14 @@ def exported(
 
 
 def current_mask() -> int:
-    """What the user takes away from the rights of new files; mkdtemp takes more."""
+    """The umask of the user, which mkdtemp ignores."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 def replace_folder(beside: Path, folder: Path) -> None:
-    """Put one folder in another's place; of two who do so at once the later one stays."""
+    """Replace a folder by another; if two processes do so at once, the later one wins."""
     old = beside.with_name(beside.name + ".old")
     for _ in range(10):
         with suppress(FileNotFoundError):

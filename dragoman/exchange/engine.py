@@ -38,22 +38,24 @@ ALMOST_NO_PENALTY = 1e-30
 
 @contextmanager
 def mapped(folder: Path, shortlist: Shortlist, source: Tokenizer, target: Tokenizer) -> Iterator[Path]:
-    """For the time of the block a folder with the same model and the shortlist as CTranslate2's vocabulary map.
+    """A temporary copy of a model folder with the shortlist as CTranslate2's vocabulary map.
 
-    It lists tokens by name between spaces, those of no source token being for all; and it takes the tokens that the
-    sources of a batch need together, so that there a neighbour may change an output.
+    The map has a source token and its target tokens on each line, separated by spaces; target tokens without a source
+    token are in every list. CTranslate2 joins the lists of all sources in a batch, so a neighbour may change an output.
     """
-    reading, writing = exchange.names(source), exchange.names(target)
-    if odd := next((name for name in (*reading, *writing) if set(name) & set(" \t\r\n")), None):
-        raise ConfigError(f"shortlist: found the token {odd!r}, and ctranslate2 parts tokens by spaces; expected torch")
-    lines = ["\t" + " ".join(writing[token] for token in shortlist.always.tolist())]
-    for name, row in zip(reading, shortlist.likely.tolist(), strict=True):
-        lines.append(name + "\t" + " ".join(writing[token] for token in dict.fromkeys(row)))
-    with TemporaryDirectory(prefix="dragoman-") as place:
+    source_names, target_names = exchange.names(source), exchange.names(target)
+    if odd := next((name for name in (*source_names, *target_names) if set(name) & set(" \t\r\n")), None):
+        raise ConfigError(
+            f"shortlist: found the token {odd!r}, but ctranslate2 separates tokens by spaces; expected engine torch"
+        )
+    lines = ["\t" + " ".join(target_names[token] for token in shortlist.always.tolist())]
+    for name, row in zip(source_names, shortlist.likely.tolist(), strict=True):
+        lines.append(name + "\t" + " ".join(target_names[token] for token in dict.fromkeys(row)))
+    with TemporaryDirectory(prefix="dragoman-") as temporary:
         for path in folder.iterdir():
-            (Path(place) / path.name).symlink_to(path.resolve())
-        (Path(place) / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        yield Path(place)
+            (Path(temporary) / path.name).symlink_to(path.resolve())
+        (Path(temporary) / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        yield Path(temporary)
 
 
 class EngineSearch(NamedTuple):
@@ -71,7 +73,7 @@ class Engine:
     def __init__(
         self, folder: Path, source: Tokenizer, target: Tokenizer, precision: str, workers: int, listed: bool = False
     ) -> None:
-        """`listed`: the folder has a vocabulary map, and is to be searched with it."""
+        """With `listed` the folder has a vocabulary map, which every search uses."""
         self.precision, self.listed = precision, listed
         self.translator = exchange.package().Translator(
             str(folder),
@@ -94,7 +96,7 @@ class Engine:
         precision: str,
         shortlist: Shortlist | None = None,
     ) -> Engine:
-        """The engine of a run; its model folder is made if need be."""
+        """The engine of a run; writes its model folder if it does not exist."""
         folder = exchange.exported(run, weights, model, tokenizers, precision)
         try:
             if shortlist is not None:
@@ -209,7 +211,7 @@ class Engine:
         ]
         if not pairs:
             return list(found)
-        told = iter(
+        scored = iter(
             self.translator.score_batch(
                 [source for source, _ in pairs],
                 [target for _, target in pairs],
@@ -222,7 +224,7 @@ class Engine:
             if hypotheses is None:
                 out.append(None)
                 continue
-            rows = [self._hypothesis(one.tokens, next(told).log_probs, config) for one in hypotheses]
+            rows = [self._hypothesis(one.tokens, next(scored).log_probs, config) for one in hypotheses]
             out.append(sorted(rows, key=lambda one: -one.normalised))
         return out
 

@@ -70,7 +70,7 @@ class Decoding:
 
     @property
     def call(self) -> Call:
-        """What the engine is asked about."""
+        """The settings and options that the engine must support."""
         return Call(self.config, self.options)
 
     @property

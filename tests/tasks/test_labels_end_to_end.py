@@ -305,7 +305,7 @@ REFUSED = [
     (["evaluate", "tag", "tag.test.tsv", "--metric", "bleu"], "no metric of this task"),
     (["evaluate", "series", "series.test.tsv", "--metric", "ms"], "Did you mean 'mse'?"),
     (["evaluate", "tag", "tag.test.tsv", "--metric", "span_f1"], "expected O, B-LABEL"),
-    (["attention", "classify", "good"], 'found task = "classify", which is answered without a search; attention needs '
+    (["attention", "classify", "good"], 'found task = "classify", which needs no search; attention needs '
      'task = "translate", "transcribe" or "caption"'),
     (["probe", "classify"], 'probe needs task = "translate"'),
     (["calibrate", "tag"], 'calibrate needs task = "translate"'),
