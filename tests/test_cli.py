@@ -316,7 +316,7 @@ def test_help_and_version() -> None:
     listed = call("--help").out.partition("Commands:\n")[2]
     order = (
         "train check predict complete evaluate score compare align score-alignment info attention probe calibrate "
-        "shortlist bench new presets"
+        "shortlist bench export new presets"
     )
     assert [line.split()[0] for line in listed.splitlines()] == [*order.split(), "demo"]
     for name in cli.cli.commands:
@@ -475,7 +475,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("terms in latin-1", {"t": b"a\t\xe9\n"}, ["predict", "runs/pairs", "--terminology", "t"], ("t:1: found byte",)),
     ("no weight", {}, ["predict", "runs/pairs", "--rerank", "runs/pairs", "--rerank-weight", "nan"], ("found nan",)),
     ("required and forbidden", {}, ["evaluate", "runs/pairs", "test.tsv", "--require", "A", "--forbid", "A"],
-     ("no output can keep all that is asked of it: forbid 'A', require 'A'",)),
+     ("no output can satisfy all its constraints: forbid 'A', require 'A'",)),
     ("settings for predict", {}, ["predict", "runs/pairs", "test.tsv", "search.beam=2"], ("unexpected extra",)),
     # evaluate and score
     ("nothing to evaluate", {}, ["evaluate", "runs/pairs"], ("either FILE or both --source and --target",)),
@@ -493,7 +493,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("idle counting", {}, ["align", "runs/pairs", "test.tsv", "--gold-from", "1"], ("--gold-from needs --gold",)),
     ("no threshold", {}, ["align", "runs/pairs", "test.tsv", "--threshold", "nan"], ("--threshold: found nan",)),
     ("no links", {"a": ""}, ["score-alignment", "a", "a"], ("nothing to score: found no line in a and a",)),
-    ("idle sentences", {}, ["probe", "runs/pairs", "--sentences", "test.tsv", "--probe", "gender"], ("of length",)),
+    ("idle sentences", {}, ["probe", "runs/pairs", "--sentences", "test.tsv", "--probe", "gender"], ("length probe",)),
     ("other length", {"a": "x\ny\n", "b": "x\n"}, ["score", "a", "b"], ("b: found 1 lines, expected 2 as in a",)),
     ("no references", {}, ["score", "pairs.tsv"], ("Missing argument 'REFERENCES...'",)),
     ("nothing to score", {"a": ""}, ["score", "a", "a"], ("nothing to score: found 0 hypotheses",)),

@@ -19,9 +19,10 @@ def as_utf8() -> None:
 
 def print_draft_savings(predictor: Predictor) -> None:
     """Print how many calls of the large model a draft has saved."""
-    saved = getattr(predictor.method(predictor.defaults), "saved", None)
-    if saved is not None:
-        click.echo(f"draft: {saved}", err=True)
+    from dragoman.decoding.speculative import Speculative
+
+    if isinstance(method := predictor.method(predictor.defaults), Speculative):
+        click.echo(f"draft: {method.stats}", err=True)
 
 
 def print_scores(scores: dict[str, Any], as_json: bool) -> None:

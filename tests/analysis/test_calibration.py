@@ -198,11 +198,11 @@ def test_calibrating_on_a_file(run: Path, inside: Workshop) -> None:
 def test_other_weights_are_not_calibrated_and_a_damaged_file_is_an_error(run: Path) -> None:
     predictor = dragoman.load(run)
     save_calibration(predictor, calibrate(predictor))
-    assert dragoman.load(run).temperature is not None
+    assert dragoman.load(run).calibration is not None
     weights = run / "weights.safetensors"
     kept = weights.read_bytes()
     weights.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
-    assert dragoman.load(run).temperature is None
+    assert dragoman.load(run).calibration is None
     (run / "calibration.json").write_text('{"temperature": 1.0, "weights": ""}')
     with pytest.raises(RunError, match="damaged"):
         dragoman.load(run)

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -20,6 +19,7 @@ from dragoman.decoding.exhaustive import Exhaustive
 from dragoman.decoding.mbr import MinimumBayesRisk
 from dragoman.decoding.options import DecodingOptions, Draft, RerankModel
 from dragoman.decoding.sampling import Sampling
+from dragoman.decoding.speculative import Speculative
 from dragoman.errors import ConfigError, RunError
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Prediction, Predictor
@@ -166,10 +166,11 @@ def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> No
     assert said.code == 0
     assert said.lines == greedy
     assert "calls of the model in place of" in said.err
-    assert "proposed tokens kept" in said.err
+    assert "proposed tokens accepted" in said.err
     options = DecodingOptions(method=Draft(large, 4))
     found = large.predict(INPUTS, options)
-    method: Any = large.method(options)
+    method = large.method(options)
+    assert isinstance(method, Speculative)
     assert texts(found) == greedy
     assert method.stats.accepted == method.stats.proposed
     assert method.stats.calls < method.stats.greedy_calls / 2
@@ -251,7 +252,7 @@ MISTAKES = {
     ("--ensemble", "other"): "other: found a source vocabulary of 9 characters, expected the very same as in large (8 ",
     ("--draft", "other"): "a draft needs runs trained with the same data.train and tokenizer settings",
     ("--draft", "smal"): "smal: no such run folder. Did you mean 'small'?",
-    ("--draft", "small", "--rerank", "back"): "a draft serves greedy search, which has one",
+    ("--draft", "small", "--rerank", "back"): "expected 1 with a draft: greedy search has one output",
     ("--rerank", "reader", "--rerank-tag", "de"): "reader is a language model, which knows no tags",
     ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "found 2 times --rerank and 1 times",
     ("--ensemble", "reader"): "reader: this run is a language model; use `dragoman complete`",

@@ -102,7 +102,7 @@ def test_texts_without_room_and_other_faults_of_placing_are_told(folder: Path, t
     lines = said.out.splitlines()
     assert lines[:200] == [f"{row}\tlow\t-\t-\t-"] * 200
     assert "-" not in lines[200].split("\t")
-    assert said.err == f"no room for the text, so no places: {row}\n"
+    assert said.err == f"too few frames for the text, so its words have no positions: {row}\n"
     first = json.loads(call("align", folder / "speech", tmp_path / "long.tsv", "--json").out.splitlines()[0])
     assert first["words"][0] == {"word": "low", "start": None, "end": None, "probability": None}
     for arguments, wrong in (
@@ -137,7 +137,7 @@ def test_what_the_vocabulary_does_not_know_has_no_place(folder: Path, tmp_path: 
     known, said = (call("align", folder / "speech", tmp_path / f"{one}.tsv") for one in ("known", "unknown"))
     assert f"{name}\tZounds\t-\t-\t-" in said.out.splitlines()
     assert [row for row in said.out.splitlines() if "Zounds" not in row] == known.out.splitlines()
-    assert said.err == "no place for 1 word that the vocabulary does not know: Zounds\n"
+    assert said.err == "no position for 1 word outside the vocabulary: Zounds\n"
 
 
 def test_files_are_named_as_they_are_written(folder: Path, tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_references_without_a_path_are_counted(folder: Path, tmp_path: Path, nam
         jiwer.wer(truths, call("predict", folder / name, all_).out.splitlines())
     )
     said = [line.split(maxsplit=3) for line in call("evaluate", folder / name, all_).out.splitlines()]
-    told = "of 4 references (25.0%) are too long to be written at all: not in loss, perplexity and token accuracy"
+    told = "of 4 references (25.0%) are too long for this model to output: not in loss, perplexity and token accuracy"
     assert ["too", "long", "1", told] in said
     assert "too long" not in call("evaluate", folder / name, fit).out
     nothing = call("evaluate", folder / name, none).out
@@ -341,7 +341,7 @@ def test_files_of_other_kinds_are_passed_over(folder: Path, tmp_path: Path) -> N
         said = call("predict", folder / "speech", place)
         assert said.code == 0, said.err
         assert said.out == "".join(expected)
-        assert said.err == f"{place}: 4 of 7 files passed over, no recording by name\n"
+        assert said.err == f"{place}: 4 of 7 files skipped, no recording by name\n"
     assert len(call("predict", folder / "lines", alone).out.splitlines()) == 1  # a run of pictures reads pictures
     only = tmp_path / "only"
     only.mkdir()
