@@ -46,7 +46,7 @@ def chosen(engine: str, precision: str, model: Any, device: torch.device) -> str
             raise ConfigError(
                 f"precision: found {precision!r}, which only the engine ctranslate2 has, expected float32"
             )
-        if engine == TORCH or device.type != "cpu" or not exchange.installed() or exchange.obstacles(model):
+        if engine == TORCH or device.type != "cpu" or not exchange.installed() or exchange.blockers(model):
             return TORCH
         return "ctranslate2"
     if device.type != "cpu":

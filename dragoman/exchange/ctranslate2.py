@@ -61,7 +61,7 @@ def package() -> Any:
 # ---------------------------------------------------------------------- models that can be exported
 
 
-def obstacles(config: Any) -> list[str]:
+def blockers(config: Any) -> list[str]:
     """Every setting of a model that CTranslate2 has no layer for; empty: the model can be exported."""
     if not isinstance(config, EncoderDecoderConfig):
         return [f"model.kind: found {config.kind!r}, expected 'encoder-decoder'"]
@@ -80,7 +80,7 @@ def obstacles(config: Any) -> list[str]:
 
 def check_exportable(config: Any) -> None:
     """Raise an error with every reason why a model cannot be exported."""
-    if reasons := obstacles(config):
+    if reasons := blockers(config):
         raise ConfigError("CTranslate2 cannot run this model: " + "; ".join(reasons))
 
 
@@ -359,7 +359,7 @@ class CTranslate2Exporter:
 
     def blockers(self, run: Run) -> list[str]:
         """Settings that CTranslate2 has no layer for."""
-        return obstacles(run.config.model)
+        return blockers(run.config.model)
 
     def export(self, run: Run, folder: Path) -> None:
         """Write model and vocabularies."""

@@ -181,7 +181,7 @@ def test_all_reasons_against_a_model_come_at_once() -> None:
         "model.decoder.attention: found 'linear', expected 'full'"
     )
     recurrent = EncoderDecoderConfig(encoder=RecurrentEncoderConfig())
-    assert exchange.obstacles(recurrent) == ["model.encoder.kind: found 'recurrent', expected 'transformer'"]
+    assert exchange.blockers(recurrent) == ["model.encoder.kind: found 'recurrent', expected 'transformer'"]
     assert chosen("auto", "float32", recurrent, CPU) == "torch"
     with pytest.raises(ConfigError, match=r"model\.encoder\.kind: found 'recurrent'"):
         chosen("ctranslate2", "float32", recurrent, CPU)
