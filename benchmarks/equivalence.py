@@ -47,7 +47,7 @@ AUTOMATIC = f"train train/{{data}} {COMMON}"
 # case, the further settings that are the default of all other cases, and the default commands.
 WORDS = "data.max_length=30 tokenizer.source.kind=words"
 DATA = {
-    "pairs.tsv": ("task=translate", f"{WORDS} tokenizer.target.kind=words train.decode=4 search.longest=12", "text"),
+    "pairs.tsv": ("task=translate", f"{WORDS} tokenizer.target.kind=words train.decode=4 search.max_length=12", "text"),
     "labels.tsv": ("task=classify", WORDS, "direct"),
     "two.tsv": ("task=classify data.columns=['1','2','3']", WORDS, "direct"),
     "lengths.tsv": ("task=regress", WORDS, "direct"),
@@ -221,7 +221,7 @@ CASES = {
 # Commands to run after training.
 PREDICT = "predict {run} {input} --device cpu --json"
 EVALUATE = "evaluate {run} {test} --device cpu --json"
-COMPLETE = "complete {run} --file {input} --longest 12 --allow-unknown --device cpu --json"
+COMPLETE = "complete {run} --file {input} --max-length 12 --allow-unknown --device cpu --json"
 BEAM = f"{PREDICT} --engine torch --beam 4"
 DECODING = {"greedy": f"{PREDICT} --engine torch --beam 1", "n-best": f"{BEAM} --n-best 4",
            "evaluate": f"{EVALUATE} --engine torch --beam 2 --metric all"}  # fmt: skip
@@ -240,16 +240,18 @@ COMMANDS = {
     "complete": {"greedy": COMPLETE, "sample": f"{COMPLETE} --one-line --sample --top-k 5 --samples 2 --seed 3",
                  "evaluate": EVALUATE},
     "ctc": {**DECODING, **ALIGN, "n-grams": f"{BEAM} --language-model train/target.txt --language-model-order 2"},
-    "joint": {**DECODING, "attention": f"{BEAM} --by attention", "joint": f"{BEAM} --by joint --ctc-weight 0.4"},
+    "joint": {**DECODING, "attention": f"{BEAM} --decoding-mode attention",
+              "joint": f"{BEAM} --decoding-mode joint --ctc-weight 0.4"},
     "search": {
         **CONSTRAINTS, **ALIGN, "engine": f"{PREDICT} --engine ctranslate2 --beam 4", "default-engine": PREDICT,
-        "allow": f"{BEAM} --allow train/target.txt", "groups": f"{BEAM} --n-best 4 --groups 2 --diversity 0.8",
+        "allow": f"{BEAM} --allow train/target.txt",
+        "groups": f"{BEAM} --n-best 4 --beam-groups 2 --diversity-penalty 0.8",
         "terminology": f"{BEAM} --terminology train/terms.tsv --placeholders",
         "coverage": f"{BEAM} --coverage-penalty 0.3 --normalisation gnmt --stop certain",
-        "lengths": f"{BEAM} --shortest 3 --longest 6 --no-repeat 2 --length-penalty 0.5",
+        "lengths": f"{BEAM} --min-length 3 --max-length 6 --no-repeat-ngram 2 --length-penalty 0.5",
         "samples": f"{PREDICT} --sample --n-best 3 --top-k 4 --top-p 0.9", "exhaustive": f"{PREDICT} --exhaustive 2",
         "minimum-bayes-risk": f"{PREDICT} --mbr 4 --mbr-metric chrf --seed 2",
-        "ensemble": f"{BEAM} --with runs/other-seed --average log", "draft": f"{PREDICT} --draft runs/other-seed",
+        "ensemble": f"{BEAM} --ensemble runs/other-seed --average log", "draft": f"{PREDICT} --draft runs/other-seed",
         "rerank": f"{BEAM} --rerank runs/reverse --rerank-weight 0.5 --rerank runs/target-text --rerank-weight 0.2",
         "shortlist": "shortlist {run} --likely 3 --frequent 4 --json", "shortlisted": f"{BEAM} --shortlist auto",
         "probe": "probe {run} --device cpu --json", "calibrate": "calibrate {run} {test} --device cpu --json",

@@ -28,7 +28,6 @@ import gpu_decoding  # noqa: E402
 import gpu_training  # noqa: E402
 
 from dragoman.kernels import (  # noqa: E402
-    add_norm,
     additive_score,
     deferred_gradients,
     fused_rnn,
@@ -65,19 +64,11 @@ def training_step(model: dict[str, Any] | None = None) -> Callable[[], Any]:
 # Fast path → how to switch it off, and the work it speeds up.
 PATHS: dict[str, tuple[Callable[[], Any], Callable[[], Callable[[], Any]]]] = {
     "short attention, training": (
-        lambda: patch.multiple(short_attention, suits=lambda *given: False, suits_packed=lambda *given: False),
-        training_step,
-    ),
-    "packed queries, keys and values": (
-        lambda: off(short_attention, "suits_packed", lambda *given: False),
+        lambda: off(short_attention, "suits", lambda *given: False),
         training_step,
     ),
     "attention over a shared cache, beam 5": (
         lambda: off(short_attention, "shares", lambda *given: False),
-        lambda: gpu_decoding.ours(512, 5, False),
-    ),
-    "residual sum and norm, beam 5": (
-        lambda: off(add_norm, "HAS_TRITON", False),
         lambda: gpu_decoding.ours(512, 5, False),
     ),
     "top-k and beam update, beam 5": (

@@ -54,21 +54,6 @@ def attend_short(
     return out
 
 
-def suits_packed(packed: Tensor, depth: int) -> bool:
-    """Whether `attend_packed` applies: queries, keys and values in one tensor (B, T, (H + 2K)·d), in half precision."""
-    fits = packed.dtype in HALF and packed.shape[1] <= MAX_LENGTH and depth in DEPTHS
-    return packed.is_cuda and fits and packed.stride(2) == 1 and HAS_TRITON
-
-
-def attend_packed(
-    packed: Tensor, depth: int, heads: int, mask: Tensor | None, causal: bool, dropout: float, scale: float
-) -> Tensor:
-    """Self-attention (B, T, H·d) straight from the projection; mask (B, T); the backward pass copies nothing."""
-    seed = torch.randint(2**31, (1,), device=packed.device) if dropout else packed.new_zeros(1, dtype=torch.long)
-    out: Tensor = _packed(packed, mask, seed, depth, heads, scale, dropout, causal)
-    return out
-
-
 def shares(query: Tensor, key: Tensor) -> bool:
     """Whether `attend_shared` applies: queries (N, H, 1, d) over the shared cache of their source (B, K, C·k, d)."""
     rows = query.shape[0] // key.shape[0] * (query.shape[1] // key.shape[1])
@@ -167,66 +152,3 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 _attention.register_autograd(_backward, setup_context=_save)
-
-
-def _unpack(packed: Tensor, depth: int, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries (B, H, T, d), keys and values (B, K, T, d) as views."""
-    parts = packed.view(*packed.shape[:2], -1, depth).transpose(1, 2)
-    keys = (parts.shape[1] - heads) // 2
-    return parts[:, :heads], parts[:, heads : heads + keys], parts[:, heads + keys :]
-
-
-@torch.library.custom_op("dragoman::packed_attention", mutates_args=())
-def _packed(
-    packed: Tensor, mask: Tensor | None, seed: Tensor, depth: int, heads: int, scale: float, rate: float, causal: bool
-) -> Tensor:
-    from dragoman.kernels import short_attention_triton as triton_kernels
-
-    out = packed.new_empty(*packed.shape[:2], heads * depth)
-    heads_out = out.view(*out.shape[:2], heads, depth).transpose(1, 2)
-    triton_kernels.forward(*_unpack(packed, depth, heads), mask, seed, heads_out, scale, rate, causal)
-    return out
-
-
-@torch.library.custom_op("dragoman::packed_attention_backward", mutates_args=())
-def _packed_gradient(
-    packed: Tensor,
-    mask: Tensor | None,
-    seed: Tensor,
-    gradient: Tensor,
-    depth: int,
-    heads: int,
-    scale: float,
-    rate: float,
-    causal: bool,
-) -> Tensor:
-    from dragoman.kernels import short_attention_triton as triton_kernels
-
-    d_packed = packed.new_empty(packed.shape)
-    d_out = gradient.contiguous().view(*gradient.shape[:2], heads, depth).transpose(1, 2)
-    d_parts = _unpack(d_packed, depth, heads)
-    triton_kernels.backward(*_unpack(packed, depth, heads), mask, seed, d_out, d_parts, scale, rate, causal)
-    return d_packed
-
-
-@_packed.register_fake
-def _(packed: Tensor, mask: Tensor | None, seed: Tensor, depth: int, heads: int, *others: Any) -> Tensor:
-    return packed.new_empty(*packed.shape[:2], heads * depth)
-
-
-@_packed_gradient.register_fake
-def _(packed: Tensor, *others: Any) -> Tensor:
-    return packed.new_empty(packed.shape)
-
-
-def _save_packed(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    packed, mask, seed, *ctx.numbers = inputs
-    ctx.save_for_backward(packed, mask, seed)
-
-
-def _backward_packed(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    packed, mask, seed = ctx.saved_tensors
-    return (_packed_gradient(packed, mask, seed, gradient, *ctx.numbers), *[None] * 7)
-
-
-_packed.register_autograd(_backward_packed, setup_context=_save_packed)

@@ -27,21 +27,22 @@ def torch_is_faster(name: str, x: Tensor) -> bool:
 
 
 def torch_rnn(
-    name: str, x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor], training: bool
+    name: str, x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """x (N, T, I), states (N, D) each, weights W_ih, W_hh, b_ih, b_hh → outputs (N, T, D) and the state after them."""
-    kernel = partial(_call, name, training)
+    kernel = partial(_call, name)
     if torch.is_autocast_enabled(x.device.type) or x.dtype.itemsize == 2:
         return in_half_precision(kernel, x, state, weights)
     return kernel(x, state, weights)
 
 
 def _call(
-    name: str, training: bool, x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]
+    name: str, x: Tensor, state: Sequence[Tensor], weights: Sequence[Tensor]
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     initial = [tensor[None].contiguous() for tensor in state]
     weights = in_one_chunk(weights) if x.is_cuda else list(weights)
     biases, layers, dropout, bidirectional, batch_first = True, 1, 0.0, False, True
+    training = torch.is_grad_enabled()  # cuDNN keeps what the backward pass needs only then; there is no dropout here
     out, *after = FUNCTIONS[name](
         x,
         initial if name == "lstm" else initial[0],

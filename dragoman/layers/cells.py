@@ -183,7 +183,7 @@ class Cell(nn.Module):
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """All steps of x (N, T, I) → outputs (N, T, D) and the state after the last."""
         if torch_is_faster(self.torch_kernel, x):
-            return torch_rnn(self.torch_kernel, x, state, self.torch_weights(), self.training)
+            return torch_rnn(self.torch_kernel, x, state, self.torch_weights())
         states = self.all_states(x, state)
         return states[0], tuple(part[:, -1] for part in states)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dragoman.config.settings import Size, setting
 from dragoman.kernels import short_attention
 from dragoman.layers.attention import Cache, attend, join_heads, observed, split_heads
-from dragoman.layers.attention_scores import SCORES, Dot, ScaledDot
+from dragoman.layers.attention_scores import SCORES
 from dragoman.layers.block_windows import Windows
 from dragoman.layers.linear import Linear, glorot
 from dragoman.layers.linear_attention import attend_linear, extend_linear
@@ -82,23 +82,10 @@ class SelfAttention(nn.Module):
         query, key = self.relative.rotate(query, positions), self.relative.rotate(key, positions)
         return query, key, split_heads(value, self.key_heads)
 
-    def attend_packed(self, projected: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor | None:
-        """Attention (N, T, D) by one kernel straight from the projection; None where that is impossible."""
-        depth = self.output.in_features // self.heads
-        plain = type(self.relative) is RelativePositions and type(self.score) in (ScaledDot, Dot)
-        if not (plain and type(self) is SelfAttention and short_attention.suits_packed(projected, depth)) or observed():
-            return None
-        dropout = self.dropout if self.training else 0.0
-        return short_attention.attend_packed(projected, depth, self.heads, mask, causal, dropout, self.score.scale)
-
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """Every position attends to the real positions that it sees; mask (B, S)."""
-        projected = self.project(x)
-        out = self.attend_packed(projected, mask, causal=False)
-        if out is not None:
-            return self.output(out)  # type: ignore[no-any-return]
         positions = torch.arange(x.shape[1], device=x.device)
-        query, key, value = self.split_projection(projected, positions)
+        query, key, value = self.split_projection(self.project(x), positions)
         if self.is_blockwise(x.shape[1]):
             out = self.attend_blockwise(query, key, value, mask, cache_start=0, start=0, ahead=self.ahead)
         else:
@@ -116,9 +103,6 @@ class SelfAttention(nn.Module):
         """
         new, projected, without_cache = x.shape[1], self.project(x), past == ()
         if without_cache:
-            out = self.attend_packed(projected, None, causal=True)
-            if out is not None:
-                return self.output(out), ()
             past, length = self.init_cache(x.shape[0], None, like=projected), 0
         positions = length + torch.arange(new, device=x.device)
         query, key, value = self.split_projection(projected, positions)

@@ -46,10 +46,10 @@ def test_padding_and_scaling_change_no_result(name: str, alignment: int, monkeyp
 
     def recorded(x: Tensor, state: Any, weights: Any) -> Any:
         widths.append((x.shape[-1], state[0].shape[-1]))
-        return torch_rnn(cell.torch_kernel, x, state, weights, training=True)
+        return torch_rnn(cell.torch_kernel, x, state, weights)
 
     for size in (1.0, 1e-9, 1e9, 0.0):
-        plain = torch_rnn(cell.torch_kernel, x, state, cell.torch_weights(), training=True)
+        plain = torch_rnn(cell.torch_kernel, x, state, cell.torch_weights())
         ours = in_half_precision(recorded, x, state, cell.torch_weights())
         torch.testing.assert_close(ours, plain)
         torch.testing.assert_close(gradients(ours, size, *wanted), gradients(plain, size, *wanted))
@@ -142,8 +142,8 @@ def test_weights_in_one_chunk_give_the_same_result(name: str) -> None:
     sizes = [weight.numel() * weight.element_size() for weight in weights]
     assert addresses == [addresses[0] + sum(sizes[:index]) for index in range(4)]
     assert weights[0].storage_offset() == 0
-    separate = torch_rnn(cell.torch_kernel, x, state, cell.torch_weights(), training=True)
-    joined = torch_rnn(cell.torch_kernel, x, state, weights, training=True)
+    separate = torch_rnn(cell.torch_kernel, x, state, cell.torch_weights())
+    joined = torch_rnn(cell.torch_kernel, x, state, weights)
     torch.testing.assert_close(joined, separate, rtol=0.0, atol=0.0)
     torch.testing.assert_close(gradients(joined, 1.0, *wanted), gradients(separate, 1.0, *wanted))
 

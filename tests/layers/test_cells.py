@@ -75,7 +75,7 @@ def looped(cell: Cell, x: Tensor, starts: CellState) -> tuple[Tensor, CellState]
 
 def by_torch(cell: Cell, x: Tensor, starts: CellState) -> list[tuple[Tensor, CellState]]:
     """The sequence by torch's own kernel, where it has one."""
-    return [torch_rnn(cell.torch_kernel, x, starts, cell.torch_weights(), training=True)] if cell.torch_kernel else []
+    return [torch_rnn(cell.torch_kernel, x, starts, cell.torch_weights())] if cell.torch_kernel else []
 
 
 def same_with_gradients(ways: list[tuple[Tensor, CellState]], leaves: list[Tensor]) -> None:

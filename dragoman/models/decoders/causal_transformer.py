@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dragoman.kernels.add_norm import add_norm
 from dragoman.layers.attention import Cache
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
@@ -66,15 +65,13 @@ class CausalBlock(nn.Module):
 
     def forward(self, x: Tensor, past: Cache, length: Tensor | int) -> tuple[Tensor, Cache]:
         """(N, T, D) → (N, T, D) and the longer cache."""
-        if self.pre_norm:  # x + attention(norm(x)), then x + feedforward(norm(x))
+        if self.pre_norm:
             out, cache = self.attention.extend(self.attention_norm(x), past, length)
-            x, normed = add_norm(x, self.dropout(out), self.feedforward_norm)
-            x = x + self.dropout(self.feedforward(normed))
-        else:  # norm(x + attention(x)), then norm(x + feedforward(x))
-            out, cache = self.attention.extend(x, past, length)
-            _, x = add_norm(x, self.dropout(out), self.attention_norm)
-            _, x = add_norm(x, self.dropout(self.feedforward(x)), self.feedforward_norm)
-        return x, cache
+            x = x + self.dropout(out)
+            return x + self.dropout(self.feedforward(self.feedforward_norm(x))), cache
+        out, cache = self.attention.extend(x, past, length)
+        x = self.attention_norm(x + self.dropout(out))
+        return self.feedforward_norm(x + self.dropout(self.feedforward(x))), cache
 
 
 class CausalTransformer(nn.Module):

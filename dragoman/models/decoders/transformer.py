@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from dragoman.kernels.add_norm import add_norm
 from dragoman.layers.attention import Cache, CrossAttention
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
@@ -51,17 +50,15 @@ class DecoderBlock(nn.Module):
         self, x: Tensor, past: Cache, length: Tensor | int, memory: Cache, mask: Tensor
     ) -> tuple[Tensor, Cache]:
         """(N, T, D) → (N, T, D) and the longer cache."""
-        if self.pre_norm:  # x + attention(norm(x)), x + cross(norm(x)), x + feedforward(norm(x))
+        if self.pre_norm:
             out, cache = self.attention.extend(self.attention_norm(x), past, length)
-            x, normed = add_norm(x, self.dropout(out), self.cross_norm)
-            x, normed = add_norm(x, self.dropout(self.cross(normed, memory, mask)), self.feedforward_norm)
-            x = x + self.dropout(self.feedforward(normed))
-        else:  # norm(x + attention(x)), norm(x + cross(x)), norm(x + feedforward(x))
-            out, cache = self.attention.extend(x, past, length)
-            _, x = add_norm(x, self.dropout(out), self.attention_norm)
-            _, x = add_norm(x, self.dropout(self.cross(x, memory, mask)), self.cross_norm)
-            _, x = add_norm(x, self.dropout(self.feedforward(x)), self.feedforward_norm)
-        return x, cache
+            x = x + self.dropout(out)
+            x = x + self.dropout(self.cross(self.cross_norm(x), memory, mask))
+            return x + self.dropout(self.feedforward(self.feedforward_norm(x))), cache
+        out, cache = self.attention.extend(x, past, length)
+        x = self.attention_norm(x + self.dropout(out))
+        x = self.cross_norm(x + self.dropout(self.cross(x, memory, mask)))
+        return self.feedforward_norm(x + self.dropout(self.feedforward(x))), cache
 
 
 class TransformerDecoder(nn.Module):

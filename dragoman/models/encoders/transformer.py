@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dragoman.kernels.add_norm import add_norm
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
 from dragoman.layers.masking import masked_mean
@@ -37,13 +36,12 @@ class EncoderBlock(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, D) → (B, S, D)."""
-        if self.pre_norm:  # x + attention(norm(x)), then x + feedforward(norm(x))
-            out = self.attention(self.attention_norm(x), mask)
-            x, normed = add_norm(x, self.dropout(out), self.feedforward_norm)
-            x = x + self.dropout(self.feedforward(normed))
-        else:  # norm(x + attention(x)), then norm(x + feedforward(x))
-            _, x = add_norm(x, self.dropout(self.attention(x, mask)), self.attention_norm)
-            _, x = add_norm(x, self.dropout(self.feedforward(x)), self.feedforward_norm)
+        if self.pre_norm:
+            x = x + self.dropout(self.attention(self.attention_norm(x), mask))
+            x = x + self.dropout(self.feedforward(self.feedforward_norm(x)))
+        else:
+            x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
+            x = self.feedforward_norm(x + self.dropout(self.feedforward(x)))
         return x
 
 
