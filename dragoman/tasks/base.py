@@ -30,6 +30,7 @@ from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
 from dragoman.training.config import TrainConfig
 from dragoman.training.distributed import ProcessGroup
 from dragoman.training.loaders import BatchLoader, ExampleLoader
+from dragoman.training.validation.result import Validator
 
 MEDIA = (AudioConfig, LineImageConfig, PictureConfig)
 
@@ -148,27 +149,27 @@ class Task:
         """The value of the setting `task`."""
         return str(self.config.task)
 
-    def example_format(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Config) -> ExampleFormat:
         """How files become examples, and examples stored rows."""
         raise NotImplementedError
 
-    def collator(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: Tokenizer) -> Collator:
         """How stored rows become batches."""
         raise NotImplementedError
 
-    def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """The untrained model for these vocabularies."""
         raise NotImplementedError
 
-    def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
+    def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """The object that measures the model during training."""
         raise NotImplementedError
 
-    def prepare(self, config: Any, note: Progress = lambda doing, count: None) -> Corpus:
+    def prepare(self, config: Config, note: Progress = lambda doing, count: None) -> Corpus:
         """The tokenised data of a run; cached from earlier runs where possible."""
         corpus = prepare_corpus(config.data, config.tokenizer, note, self.example_format(config))
         return replace(corpus, collator=self.collator(config, corpus.source_tokenizer))
 
-    def loader(self, config: Any, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
+    def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
         """The training batches."""
         return ExampleLoader(corpus, config.train)

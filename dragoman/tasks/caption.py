@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from dragoman.config.settings import setting
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.media import CAPTIONS
 from dragoman.models.captioner import Captioner, CaptionerConfig
-from dragoman.tasks.base import Starter, too_long
+from dragoman.tasks.base import Config, Starter, too_long
 from dragoman.tasks.media import MediaConfig, MediaTask
 
 
@@ -49,6 +49,6 @@ class Caption(MediaTask):
         },
     )
 
-    def example_format(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Config) -> ExampleFormat:
         """Rows of pixels with token rows, one for each caption."""
         return CAPTIONS

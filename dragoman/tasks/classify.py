@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from dragoman.config.settings import setting
 from dragoman.data.collate import Collator, ScalarCollator
@@ -14,8 +14,8 @@ from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.labels import LabelDecoder
 from dragoman.layers.pooling import TimeAttentionConfig
 from dragoman.models.classifier import Classifier, ClassifierConfig
-from dragoman.tasks.base import Automatic, Starter
-from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_form
+from dragoman.tasks.base import Automatic, Config, Starter
+from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_collator
 
 _FORMAT = LabelFormat()
 
@@ -79,10 +79,10 @@ class Classify(LabelTask):
         "model: a bidirectional LSTM of 256 over words with attention pooling, because few words decide a label",
     )
 
-    def example_format(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Config) -> ExampleFormat:
         """Token rows with the id of a label."""
         return _FORMAT
 
-    def collator(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: Tokenizer) -> Collator:
         """Padded sources with one label id each."""
-        return Collator(source_form(config, source), ScalarCollator())
+        return Collator(source_collator(config, source), ScalarCollator())

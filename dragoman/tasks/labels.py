@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.data.collate import ConcatenatedTextsCollator, SeparateTextsCollator, SeriesCollator, TokenCollator
+from dragoman.data.collate import (
+    ColumnCollator,
+    ConcatenatedTextsCollator,
+    SeparateTextsCollator,
+    SeriesCollator,
+    TokenCollator,
+)
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import PAD, Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
@@ -25,6 +31,7 @@ from dragoman.tasks.translate import set_lower_case
 from dragoman.training.config import TrainConfig
 from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.validation.labels import LabelValidator
+from dragoman.training.validation.result import Validator
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,7 @@ def read_tokenizer(config: Config, source: Tokenizer) -> Tokenizer:
     return source.inner if isinstance(source, TextPairTokenizer) and pretrained else source
 
 
-def source_form(config: Config, source: Tokenizer) -> Any:
+def source_collator(config: Config, source: Tokenizer) -> ColumnCollator:
     """How sources are collated."""
     if isinstance(config.tokenizer.source, NumbersConfig):
         return SeriesCollator()
@@ -84,7 +91,7 @@ class LabelTask(Task):
 
     model_class: Any
 
-    def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """An encoder with an output layer over labels, tags or a number."""
         width = encoder_of(config).embedding
         embedding: nn.Module
@@ -96,7 +103,7 @@ class LabelTask(Task):
         model: nn.Module = self.model_class(config.model, embedding, len(target), keep_from=words)
         return set_lower_case(model, read_tokenizer(config, source))
 
-    def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
+    def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """Loss and the metrics of the task on all validation examples."""
         assert self.head_decoder is not None
         return LabelValidator(corpus, self.head_decoder, config.train.metric, device)

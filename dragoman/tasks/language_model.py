@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -27,6 +27,7 @@ from dragoman.training.distributed import ProcessGroup
 from dragoman.training.loaders import BatchLoader, BpttLoader, check_streams
 from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.validation.lm import LanguageModelValidator
+from dragoman.training.validation.result import Validator
 
 _FORMAT = LanguageModelFormat()
 
@@ -97,28 +98,28 @@ class LanguageModelTask(Task):
         },
     )
 
-    def example_format(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Config) -> ExampleFormat:
         """One long row of tokens."""
         return _FORMAT
 
-    def collator(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: Tokenizer) -> Collator:
         """Segments of parallel streams, for truncated back-propagation through time."""
         return SegmentCollator()
 
-    def prepare(self, config: Any, note: Progress = lambda doing, count: None) -> Corpus:
+    def prepare(self, config: Config, note: Progress = lambda doing, count: None) -> Corpus:
         """The tokenised text; an error if it is too short for the batch size."""
         corpus = super().prepare(config, note)
         check_streams(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)
         return corpus
 
-    def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """A recurrent or Transformer language model."""
         return LanguageModel(config.model, len(target))
 
-    def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
+    def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """The likelihood of the whole validation text."""
         return LanguageModelValidator(corpus, config.model.segment, device)
 
-    def loader(self, config: Any, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
+    def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
         """Segments in order, with the carried state."""
         return BpttLoader(corpus, model, config.model.segment, config.train, processes)

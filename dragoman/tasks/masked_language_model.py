@@ -18,9 +18,10 @@ from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.fill_mask import MaskDecoder
 from dragoman.models.bilm import BiLM, BiLMConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig, num_masked
-from dragoman.tasks.base import Automatic, Starter, Task
+from dragoman.tasks.base import Automatic, Config, Starter, Task
 from dragoman.tasks.labels import NoSearchConfig
 from dragoman.training.validation.mlm import MaskedLMValidator
+from dragoman.training.validation.result import Validator
 
 MODELS: dict[type, Any] = {MaskedLMConfig: MaskedLM, BiLMConfig: BiLM}
 
@@ -34,7 +35,7 @@ class MaskedLanguageModelTaskConfig(NoSearchConfig):
     output = "masked tokens"
 
 
-def predicted_tokens(config: Any) -> LossTerms:
+def predicted_tokens(config: Config) -> LossTerms:
     """How many tokens of rows with these lengths the model predicts."""
     model = config.model
     if isinstance(model, MaskedLMConfig):
@@ -86,19 +87,19 @@ class MaskedLanguageModelTask(Task):
         "model: a small BERT of 4 layers of 256 over 8,000 sub-words, for classify or tag to start from",
     )  # fmt: skip
 
-    def example_format(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Config) -> ExampleFormat:
         """Token rows of one or two texts."""
         return MaskedTextFormat(config.data.max_length, getattr(config.model, "next_sentence", False))
 
-    def collator(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: Tokenizer) -> Collator:
         """Padded token rows; batches are sized by the tokens that are predicted."""
         return Collator(loss_terms=predicted_tokens(config))
 
-    def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """A BERT or ELMo pre-training model."""
         model: nn.Module = MODELS[type(config.model)](config.model, len(source))
         return model
 
-    def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
+    def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """Loss and accuracy on the same masked tokens at every validation."""
         return MaskedLMValidator(corpus, device)

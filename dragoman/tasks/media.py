@@ -21,6 +21,7 @@ from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
 from dragoman.tasks.base import MEDIA, Config, Task
 from dragoman.training.objectives import LikelihoodConfig
+from dragoman.training.validation.result import Validator
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 # Which features an encoder reads, and which features an augmentation changes.
@@ -80,7 +81,7 @@ class MediaTask(Task):
 
     model_class: Any
 
-    def collator(self, config: Any, source: Any) -> Collator:
+    def collator(self, config: Config, source: Any) -> Collator:
         """Padded features with padded token rows."""
         assert isinstance(source, FeatureExtractor)
         features = source.config
@@ -88,14 +89,14 @@ class MediaTask(Task):
             return Collator(PictureCollator(features.size, features.features))
         return Collator(FrameCollator(features.features, features.dtype))
 
-    def model(self, config: Any, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """A model that standardises features by the mean and deviation of the training data."""
         assert isinstance(source, FeatureExtractor)
         model: Any = self.model_class(config.model, len(source), len(target))
         model.standardizer.set_scale(*source.scale)
         return model  # type: ignore[no-any-return]
 
-    def validator(self, config: Any, corpus: Corpus, device: torch.device) -> Any:
+    def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """Loss, and text metrics of decoded examples."""
         return Seq2SeqValidator(
             corpus, config.search, config.train.decode, device, config.data.units, config.train.metric

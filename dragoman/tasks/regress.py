@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -16,9 +16,9 @@ from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.labels import NumberDecoder
 from dragoman.models.classifier import ClassifierConfig, Regressor
-from dragoman.tasks.base import Automatic, Starter
+from dragoman.tasks.base import Automatic, Config, Starter
 from dragoman.tasks.classify import PooledTaskConfig
-from dragoman.tasks.labels import LabelTask, source_form
+from dragoman.tasks.labels import LabelTask, source_collator
 
 _TEXT, _SERIES = NumberFormat(), SeriesFormat()
 
@@ -73,10 +73,10 @@ class Regress(LabelTask):
         "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
     )
 
-    def example_format(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Config) -> ExampleFormat:
         """Token rows or rows of numbers, with a number."""
         return _SERIES if isinstance(config.tokenizer.source, NumbersConfig) else _TEXT
 
-    def collator(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: Tokenizer) -> Collator:
         """Padded sources with one number each."""
-        return Collator(source_form(config, source), ScalarCollator(torch.float32))
+        return Collator(source_collator(config, source), ScalarCollator(torch.float32))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from dragoman.config.settings import setting
 from dragoman.data.collate import Collator, TagCollator
@@ -12,8 +12,8 @@ from dragoman.data.formats.tags import TagFormat
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.decoding.labels import TagDecoder
 from dragoman.models.tagger import Tagger, TaggerConfig
-from dragoman.tasks.base import Automatic, Starter
-from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_form
+from dragoman.tasks.base import Automatic, Config, Starter
+from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_collator
 
 _FORMAT = TagFormat()
 
@@ -61,10 +61,10 @@ class Tag(LabelTask):
         "words",
     )  # fmt: skip
 
-    def example_format(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Config) -> ExampleFormat:
         """Token rows with the first token of every word, and tags."""
         return _FORMAT
 
-    def collator(self, config: Any, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: Tokenizer) -> Collator:
         """Padded sources with a tag for every word."""
-        return Collator(source_form(config, source), TagCollator())
+        return Collator(source_collator(config, source), TagCollator())

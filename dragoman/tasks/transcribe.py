@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from dragoman.config.settings import setting
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.media import TRANSCRIPTS
 from dragoman.decoding.config import SearchConfig
 from dragoman.models.transcriber import JointAttentionConfig, Transcriber, TranscriberConfig
-from dragoman.tasks.base import Starter, too_long
+from dragoman.tasks.base import Config, Starter, too_long
 from dragoman.tasks.media import MediaConfig, MediaTask
 
 
@@ -53,6 +53,6 @@ class Transcribe(MediaTask):
         },
     )
 
-    def example_format(self, config: Any) -> ExampleFormat:
+    def example_format(self, config: Config) -> ExampleFormat:
         """Rows of features with token rows."""
         return TRANSCRIPTS

@@ -22,6 +22,7 @@ from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregress
 from dragoman.scoring.registry import metrics_for
 from dragoman.tasks.base import Config, Starter, Task, too_long
 from dragoman.training.objectives import MinimumRiskConfig
+from dragoman.training.validation.result import Validator
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 
@@ -109,20 +110,20 @@ class Translate(Task):
         },
     )
 
-    def example_format(self, config: TranslateConfig) -> ExampleFormat:
+    def example_format(self, config: Config) -> ExampleFormat:
         """Pairs of token rows."""
         return PAIR_FORMAT
 
-    def collator(self, config: TranslateConfig, source: Tokenizer) -> Collator:
+    def collator(self, config: Config, source: Tokenizer) -> Collator:
         """Padded token rows on both sides."""
         return PAIR_COLLATOR
 
-    def model(self, config: TranslateConfig, source: Tokenizer, target: Tokenizer) -> nn.Module:
+    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """An encoder-decoder or a non-autoregressive model."""
         model = build_model(config, len(source), len(target), tags=len(source.tags), space=source.space)
         return set_lower_case(model, source)
 
-    def validator(self, config: TranslateConfig, corpus: Corpus, device: torch.device) -> Any:
+    def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:
         """Loss, and text metrics of decoded examples."""
         return Seq2SeqValidator(
             corpus, config.search, config.train.decode, device, config.data.units, config.train.metric

@@ -1,4 +1,4 @@
-"""Where the words of a transcript stand in its recording or line, by the command line (FIELD A7, H8)."""
+"""Where the words of a transcript stand in its recording or line, by the command line."""
 
 from __future__ import annotations
 

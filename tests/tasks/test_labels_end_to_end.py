@@ -1,4 +1,4 @@
-"""From a file to scores for every task that needs no search, by the command line, in seconds (FIELD A2, A3)."""
+"""From a file to scores for every task that needs no search, by the command line, in seconds."""
 
 from __future__ import annotations
 

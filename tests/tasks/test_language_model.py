@@ -1,4 +1,4 @@
-"""Language models from a text to perplexities and completions, by the command line, in seconds (FIELD A5, K1)."""
+"""Language models from a text to perplexities and completions, by the command line, in seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masked language models from a file of texts to tasks that start from them, by the command line (FIELD A6, K2, K3)."""
+"""Masked language models from a file of texts to tasks that start from them, by the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From files to text for every task that reads recordings or pictures, by the command line (FIELD A4, A7)."""
+"""From files to text for every task that reads recordings or pictures, by the command line."""
 
 from __future__ import annotations
 
