@@ -264,8 +264,8 @@ COMMANDS = {
 # Run files to compare, JSON keys to ignore, and renamed JSON keys (new name: name in the recording before the change).
 WEIGHTS = {"weights": "weights.safetensors", "last weights": "checkpoints/*/weights.safetensors"}
 METRICS = "metrics.jsonl"
-IGNORED = {"seconds", "tokens_per_second", "signature", "signatures"}
-RENAMED: dict[str, str] = {}
+IGNORED = {"about", "seconds", "tokens_per_second", "signature", "signatures"}
+RENAMED: dict[str, str] = {"meteor_exact_stem": "meteor"}
 
 # ------------------------------------------------------------------------------------------------------ implementation
 
