@@ -119,3 +119,12 @@ def test_settings_that_the_pages_name_exist() -> None:
         assert not [part for part in last[1:] if part not in (*names, "kind")], place
     for kind in re.findall(r'kind\s*=\s*"([a-z-]+)"', text):
         assert kind in kinds, kind
+
+
+def test_files_that_the_pages_name_exist() -> None:
+    """Paths in code spans, relative to the package or to the repository."""
+    for page in PAGES:
+        if page.name in ("CHANGELOG.md", "extending.md"):  # the recipes name files to be written
+            continue
+        for path in re.findall(r"`([\w./-]+/[\w.-]+\.(?:py|md|toml))`", page.read_text(encoding="utf-8")):
+            assert (ROOT / path).exists() or (ROOT / "dragoman" / path).exists(), f"{page.name}: {path}"
