@@ -27,10 +27,10 @@ class RunError(DragomanError):
 class MissingExtraError(DragomanError):
     """A feature needs an optional package that is not installed."""
 
-    def __init__(self, feature: str, package: str, extra: str) -> None:
+    def __init__(self, feature: str, package: str, extra: str = "") -> None:
+        install = f"'dragoman[{extra}]'" if extra else package
         super().__init__(
-            f"{feature} needs the package '{package}', which is not installed. "
-            f"Install it with: pip install 'dragoman[{extra}]'"
+            f"{feature} needs the package '{package}', which is not installed. Install it with: pip install {install}"
         )
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dragoman.errors import MissingExtraError
 from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio, signature
 
 BEAM = 40  # partial alignments kept; there is a choice only where a word occurs twice
@@ -25,8 +26,10 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 @cache
 def _porter() -> Callable[[str], str]:
-    import snowballstemmer
-
+    try:
+        import snowballstemmer
+    except ImportError:
+        raise MissingExtraError("METEOR", "snowballstemmer") from None
     stemmer: Callable[[str], str] = snowballstemmer.stemmer("porter").stemWord
     return stemmer
 
