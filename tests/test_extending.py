@@ -35,22 +35,20 @@ print(json.dumps(results))
 
 
 def apply_diff(root: Path, block: str) -> None:
-    """Insert each `+` line after the context line above it; a `+` line without one goes after the last import."""
+    """Delete each `-` line; insert each `+` line after the line above it in the block."""
     first, *lines = block.splitlines()
     path = root / first.removeprefix("--- ")
     text = path.read_text(encoding="utf-8").splitlines()
-    last_import = max(index for index, line in enumerate(text) if line.startswith("from dragoman"))
-    while (
-        not (text[last_import].startswith("from") and not text[last_import].endswith("(")) and text[last_import] != ")"
-    ):
-        last_import += 1
-    position = last_import
+    position = 0
     for line in lines:
         if line.startswith("+"):
             position += 1
             text.insert(position, line[1:])
         else:
             position = text.index(line[1:])
+        if line.startswith("-"):
+            del text[position]
+            position -= 1
     path.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
@@ -125,6 +123,11 @@ def test_every_command_of_the_page(extended: Path) -> None:
     assert {path.name for path in (extended / "work" / "exported").iterdir()} == {
         "weights.npz", "source.txt", "target.txt"
     }  # fmt: skip
+
+
+def test_the_extended_package_is_clean(extended: Path) -> None:
+    run(extended, "-m", "ruff", "check", "dragoman")
+    run(extended, "-m", "ruff", "format", "--check", "dragoman")
 
 
 def test_the_new_architectures_inherit_the_laws(extended: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -99,7 +99,7 @@ def set_lower_case(model: nn.Module, source: Tokenizer) -> nn.Module:
 class Translate(Task):
     """Text to text."""
 
-    config = TranslateConfig
+    config: ClassVar[type[Config]] = TranslateConfig
     starter = Starter(
         "pairs of text: translation, spelling correction, normalisation, grapheme-to-phoneme",
         {
