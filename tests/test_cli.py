@@ -52,7 +52,7 @@ def test_training_says_what_it_chose_and_leaves_a_run(workshop: Workshop) -> Non
     assert said.code == 0, said.err
     assert said.out == ""
     assert "characters, because" in said.err
-    assert "preset: transformer-tiny with 2+2 layers of 64, because 300 short pairs" in said.err
+    assert "preset: transformer-tiny with 2+2 layers of 64, because there are only 300 short pairs" in said.err
     assert "overrides: model.encoder.layers=1" in said.err
     assert "e.g." in said.err
     assert "dragoman predict runs/pairs FILE" in said.err

@@ -316,7 +316,7 @@ def test_the_command_aligns_pairs_and_predictions(learned: Predictor, tmp_path: 
         ((), "name either FILE or both"),
         ((pairs, "--layer", "2"), "layer: found 2, expected 1 to 1"),
         ((pairs, "--gold", gold, "--shift"), "leave out --layer"),
-        ((pairs, "--predict", "--source", pairs), "sources alone"),
+        (("--predict", "--source", pairs, "--target", pairs), "sources alone"),
     ):
         failed = call("align", run, *arguments)
         assert failed.code == 2

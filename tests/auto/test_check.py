@@ -110,7 +110,7 @@ def test_settings_of_another_kind_are_not_lost_in_silence(here: Path) -> None:
     (here / "my.toml").write_text("\n".join(lines))
     said = check("my.toml", "model.encoder.kind=transformer")
     assert said.code == 0, said.err
-    lost = "model.encoder.embedding, settings of the model.encoder that stands there"
+    lost = "model.encoder.embedding, settings of another kind of model.encoder"
     assert f"left out of my.toml: {lost}" in said.lines[0]
 
 

@@ -193,7 +193,7 @@ def test_full_attention_carries_its_last_positions(monkeypatch: pytest.MonkeyPat
         piece = Segment(text[:, place : place + 5], text[:, place + 1 : place + 6], carried, fresh=place == 0)
         found.append(model.score(piece).log_probabilities)
     for block in model.stack.blocks:
-        monkeypatch.setattr(block.attention, "sees", lambda query, key: key >= query // 5 * 5 - 3)
+        monkeypatch.setattr(block.attention, "visible", lambda query, key: key >= query // 5 * 5 - 3)
         monkeypatch.setattr(block.attention, "block", 1000)  # so that it asks what is seen
     expected = model.score(Segment(text[:, :-1], text[:, 1:])).log_probabilities
     torch.testing.assert_close(torch.cat(found, 1), expected, **CLOSE)

@@ -205,5 +205,5 @@ def test_kinds_of_models_are_told_apart() -> None:
     )
     assert (lent.model.kind, lent.model.encoder.width, lent.model.tie) == ("non-autoregressive", 256, "all")
     assert isinstance(build_model(lent, 50, 50), torch.nn.Module)
-    with pytest.raises(ConfigError, match=r'train\.objective: "minimum-risk" draws token by token'):
+    with pytest.raises(ConfigError, match=r'train\.objective: "minimum-risk" samples token by token'):
         config.build(data | {"model": "non-autoregressive"}, ["train.objective=minimum-risk"])

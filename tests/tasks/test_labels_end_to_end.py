@@ -420,7 +420,7 @@ def test_a_file_that_is_laid_out_otherwise_can_be_evaluated(folder: Path, monkey
         other = call("evaluate", "joined", *options, "--json")
         assert (other.out, other.code) == (usual.out, 0), other.err
     for options, expected in {
-        ("named.jsonl", "--columns", "a,,l"): "--columns: found 'a,,l', expected numbers or names with commas between",
+        ("named.jsonl", "--columns", "a,,l"): "--columns: found 'a,,l', expected numbers or names separated by commas",
         ("named.jsonl", "--columns", "a,b,l", "--header"): "data.header: found true for named.jsonl, expected false",
         ("--source", "bare.tsv", "--target", "bare.tsv", "--columns", "1"): "--columns goes with FILE, not with two",
         ("--source", "bare.tsv", "--target", "bare.tsv", "--no-header"): "--header goes with FILE, not with two files",

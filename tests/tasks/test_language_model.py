@@ -367,7 +367,7 @@ REFUSED = [
     (["complete", "lstm", "the", "--file", "test.txt"], "expected one of them"),
     (["complete", "lstm", "the", "--top-k", "3"], "--top-k needs --sample"),
     (["complete", "lstm", "the", "--samples", "3"], "--samples needs --sample"),
-    (["complete", "characters", "the", "--max-length", "50"], "the model reads at most 30"),
+    (["complete", "characters", "the", "--max-length", "50"], "expected at most 30 together"),
     (["complete", "lstn", "the"], "Did you mean"),
     (["attention", "lstm", "the"], "this run is a language model; use `dragoman complete`"),
     (["calibrate", "lstm"], "this run is a language model; use `dragoman complete`"),
