@@ -13,7 +13,7 @@ class SearchConfig:
     """How beam search finds and ranks outputs."""
 
     beam: Annotated[int, Range(1, None)] = setting(5, help="beam width; 1 is greedy search")
-    length_penalty: Annotated[float, Range(0.0, None)] = setting(
+    length_penalty: Annotated[float, Range(0.0, 10.0)] = setting(
         1.0, help="a hypothesis of t tokens scores Σ log p / t^penalty; 0 does not normalise"
     )
     normalisation: Literal["power", "gnmt", "none"] = setting(

@@ -257,6 +257,7 @@ MISTAKES = {
     ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "found 2 times --rerank and 1 times",
     ("--ensemble", "reader"): "reader: this run is a language model; use `dragoman complete`",
     ("--rerank", "back", "--rerank-tag", "de"): "tag: found 'de', but this run was trained without tags",
+    ("--length-penalty", "300"): "length_penalty: found 300.0, expected at least 0 and at most 10",
     ("--exhaustive", "12"): "over 4 words, expected at most 500,000; a length of 9 fits",
 }
 
