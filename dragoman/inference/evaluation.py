@@ -50,20 +50,20 @@ def as_examples(pairs: Sequence[Pair]) -> list[Example]:
             f"evaluate takes pairs of a source and its reference, found {str(pairs)!r}; "
             "dragoman.data.readers.pairs.read_pairs reads a file"
         )
-    return [as_example(pair, place) for place, pair in enumerate(pairs, 1)]
+    return [as_example(pair, number) for number, pair in enumerate(pairs, 1)]
 
 
-def as_example(pair: Pair, place: int) -> Example:
-    """One pair as an example; `place` is its number."""
+def as_example(pair: Pair, number: int) -> Example:
+    """One pair as an example; `number` counts from 1."""
     if isinstance(pair, Example):
         return pair
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
-        raise TypeError(f"pair {place}: found {pair!r}, expected (source, reference) or (source, [reference, …])")
+        raise TypeError(f"pair {number}: found {pair!r}, expected (source, reference) or (source, [reference, …])")
     source, target = pair
     references = (target,) if isinstance(target, str) else tuple(target)
     if not references or not all(isinstance(text, str) for text in references):
-        raise TypeError(f"pair {place}: found the references {target!r}, expected one or more texts")
-    return Example(source, references, "pairs", place)
+        raise TypeError(f"pair {number}: found the references {target!r}, expected one or more texts")
+    return Example(source, references, "pairs", number)
 
 
 def metric_names(metrics: str | Sequence[str], task: Task, units: Units) -> tuple[str, ...]:
@@ -79,11 +79,11 @@ def read_files(
     codec: FeatureExtractor, examples: Sequence[Example], owner: object
 ) -> tuple[list[Example], list[Fault]]:
     """Read recordings or pictures into a temporary folder that lives as long as `owner`, and list unreadable ones."""
-    places = list(dict.fromkeys(example.model_input for example in examples))
+    paths = list(dict.fromkeys(example.model_input for example in examples))
     beside = tempfile.mkdtemp(prefix="dragoman-features-")
     weakref.finalize(owner, shutil.rmtree, beside, ignore_errors=True)
     folder = Path(beside) / "features"
-    wrong = {fault.location: fault for fault in write_features(folder, places, codec.config)}
+    wrong = {fault.location: fault for fault in write_features(folder, paths, codec.config)}
     codec.use_store(FeatureColumn(folder))
     named = [(one, wrong.get(one.model_input)) for one in examples]
     faults = [Fault(one.location, fault.kind, str(fault)) for one, fault in named if fault is not None]

@@ -29,9 +29,9 @@ class LinearChainCRF(nn.Module):
     def log_partition(self, scores: Tensor, mask: Tensor) -> Tensor:
         """log Σ exp(score) over all paths (B,), by the forward algorithm."""
         forward = self.first + scores[:, 0]  # (B, K)
-        for place in range(1, scores.shape[1]):
-            reached = (forward[:, :, None] + self.transitions).logsumexp(1) + scores[:, place]
-            forward = torch.where(mask[:, place, None], reached, forward)
+        for t in range(1, scores.shape[1]):
+            reached = (forward[:, :, None] + self.transitions).logsumexp(1) + scores[:, t]
+            forward = torch.where(mask[:, t, None], reached, forward)
         return (forward + self.last).logsumexp(1)
 
     def log_probability(self, scores: Tensor, tags: Tensor, mask: Tensor) -> Tensor:
@@ -44,10 +44,10 @@ class LinearChainCRF(nn.Module):
         best = self.first + scores[:, 0]
         came: list[Tensor] = []
         stay = torch.arange(scores.shape[2], device=scores.device).expand_as(best)
-        for place in range(1, scores.shape[1]):
+        for t in range(1, scores.shape[1]):
             reached, origin = (best[:, :, None] + self.transitions).max(1)
-            real = mask[:, place, None]
-            best = torch.where(real, reached + scores[:, place], best)
+            real = mask[:, t, None]
+            best = torch.where(real, reached + scores[:, t], best)
             came.append(torch.where(real, origin, stay))  # on padding the path stands still
         tag = (best + self.last).argmax(1, keepdim=True)  # (B, 1)
         path = [tag]

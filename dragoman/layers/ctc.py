@@ -14,13 +14,13 @@ NEG_INF = float("-inf")
 
 def collapse(path: Tensor, lengths: Tensor, blank: int) -> tuple[Tensor, Tensor]:
     """The texts (B, T) of paths (B, T), padded with the blank, and their sizes (B,); a row has `lengths` positions."""
-    places = torch.arange(path.shape[1], device=path.device)
+    frames = torch.arange(path.shape[1], device=path.device)
     before = F.pad(path, (1, 0), value=blank)[:, :-1]
-    kept = (path != blank) & (path != before) & (places < lengths[:, None])
+    kept = (path != blank) & (path != before) & (frames < lengths[:, None])
     order = kept.to(torch.uint8).sort(dim=1, descending=True, stable=True).indices  # symbols first, in their order
     sizes = kept.sum(1)
     texts = path.gather(1, order)
-    return texts.masked_fill(places >= sizes[:, None], blank), sizes
+    return texts.masked_fill(frames >= sizes[:, None], blank), sizes
 
 
 def min_path_length(texts: Tensor, sizes: Tensor) -> Tensor:
@@ -53,12 +53,12 @@ def ctc_log_probability(
     symbols, skips = with_blanks(texts, blank)
     forward = log_probabilities.new_full(symbols.shape, NEG_INF)
     forward[:, :, 0] = 0.0
-    for place in range(log_probabilities.shape[1]):
-        emitted = log_probabilities[:, place].gather(1, symbols.flatten(1)).view_as(forward)
+    for frame in range(log_probabilities.shape[1]):
+        emitted = log_probabilities[:, frame].gather(1, symbols.flatten(1)).view_as(forward)
         one = F.pad(forward[:, :, :-1], (1, 0), value=NEG_INF)
         two = F.pad(forward[:, :, :-2], (2, 0), value=NEG_INF).masked_fill(~skips, NEG_INF)
         later = torch.logaddexp(torch.logaddexp(forward, one), two[:, :, : forward.shape[2]]) + emitted
-        forward = torch.where((place < lengths)[:, None, None], later, forward)
+        forward = torch.where((frame < lengths)[:, None, None], later, forward)
     at_blank = forward.gather(2, 2 * sizes[:, :, None])[:, :, 0]
     at_symbol = forward.gather(2, (2 * sizes[:, :, None] - 1).clamp(min=0))[:, :, 0]
     return torch.where(sizes > 0, torch.logaddexp(at_blank, at_symbol), at_blank)
@@ -76,29 +76,29 @@ def viterbi_positions(
 
     −1 beyond the end of a text, and for one without a path.
     """
-    rows, longest = texts.shape
+    rows, max_length = texts.shape
     symbols, skips = with_blanks(texts, blank)
     best = log_probabilities.new_full(symbols.shape, NEG_INF)
     best[:, 0] = 0.0
     steps = []  # how far each state lies behind the one it was reached from
-    for place in range(log_probabilities.shape[1]):
+    for frame in range(log_probabilities.shape[1]):
         one = F.pad(best[:, :-1], (1, 0), value=NEG_INF)
         two = F.pad(best[:, :-2], (2, 0), value=NEG_INF).masked_fill(~skips, NEG_INF)
         later, step = torch.stack([best, one, two[:, : best.shape[1]]]).max(0)
-        going = (place < lengths)[:, None]
-        best = torch.where(going, later + log_probabilities[:, place].gather(1, symbols), best)
+        going = (frame < lengths)[:, None]
+        best = torch.where(going, later + log_probabilities[:, frame].gather(1, symbols), best)
         steps.append(torch.where(going, step, 0))
     ends = torch.stack([2 * sizes, (2 * sizes - 1).clamp(min=0)], 1)
     scores, last = best.gather(1, ends).max(1)
     state = ends.gather(1, last[:, None])[:, 0]
-    first_places = texts.new_full((rows, longest + 1), len(steps))  # the last column is for blanks
-    last_places = texts.new_full((rows, longest + 1), -1)
-    for place in reversed(range(len(steps))):
-        spoken = (place < lengths) & (state % 2 == 1) & (scores > NEG_INF)
-        column = torch.where(spoken, state // 2, longest)[:, None]
-        here = torch.full_like(column, place)
-        first_places.scatter_(1, column, here)  # going backwards, the earliest is written last
-        last_places.scatter_reduce_(1, column, here, "amax")
-        state = state - steps[place].gather(1, state[:, None])[:, 0]
-    said = last_places[:, :-1] >= 0
-    return first_places[:, :-1].masked_fill(~said, -1), last_places[:, :-1]
+    first_frames = texts.new_full((rows, max_length + 1), len(steps))  # the last column is for blanks
+    last_frames = texts.new_full((rows, max_length + 1), -1)
+    for frame in reversed(range(len(steps))):
+        spoken = (frame < lengths) & (state % 2 == 1) & (scores > NEG_INF)
+        column = torch.where(spoken, state // 2, max_length)[:, None]
+        here = torch.full_like(column, frame)
+        first_frames.scatter_(1, column, here)  # going backwards, the earliest is written last
+        last_frames.scatter_reduce_(1, column, here, "amax")
+        state = state - steps[frame].gather(1, state[:, None])[:, 0]
+    said = last_frames[:, :-1] >= 0
+    return first_frames[:, :-1].masked_fill(~said, -1), last_frames[:, :-1]

@@ -87,9 +87,9 @@ class TransferReport(NamedTuple):
         counts: dict[str, list[int]] = {}
         shaped = {name for name, why in self.left if why.startswith("found ")}
         missing = [name for name, _ in self.left if name not in shaped]
-        for place, names in enumerate((self.loaded, [name for name, _ in self.partly], missing, sorted(shaped))):
+        for column, names in enumerate((self.loaded, [name for name, _ in self.partly], missing, sorted(shaped))):
             for name in names:
-                counts.setdefault(name.partition(".")[0], [0] * len(columns))[place] += 1
+                counts.setdefault(name.partition(".")[0], [0] * len(columns))[column] += 1
         width = max(4, *map(len, counts))
         rows = [f"{name:<{width}}" + "".join(f"{count:>13}" for count in row) for name, row in counts.items()]
         return [f"{'part':<{width}}" + "".join(f"{column:>13}" for column in columns), *rows]

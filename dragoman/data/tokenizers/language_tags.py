@@ -43,19 +43,19 @@ def check_tag(tag: str, tags: Sequence[str]) -> None:
         raise ConfigError(f"tag: found '{tag}', {_expected(tag, tags)}")
 
 
-def ensure_tag(text: str, tag: str | None, tags: Sequence[str], place: str) -> str:
+def ensure_tag(text: str, tag: str | None, tags: Sequence[str], location: str) -> str:
     """The text as a model trained with `tags` reads it: with its own tag, or else with `tag`; it must have one.
 
-    A model without tags reads the text as it is. `place` is the start of the error message.
+    A model without tags reads the text as it is. `location` is the start of the error message.
     """
     if not tags or split_tag(text, tags)[0]:
         return text
     if tag is not None:
         return add_tag(text, tag)
     if match := _LEADING_TAG.match(text):
-        raise DataError(f"{place}: found the tag '{match[1]}', {_expected(match[1], tags)}")
+        raise DataError(f"{location}: found the tag '{match[1]}', {_expected(match[1], tags)}")
     raise DataError(
-        f"{place}: found no tag, {_expected('', tags)}: name it with --tag (from Python tag=…), or begin the text "
+        f"{location}: found no tag, {_expected('', tags)}: name it with --tag (from Python tag=…), or begin the text "
         f'with "{add_tag("", tags[0])}"'
     )
 
