@@ -30,6 +30,7 @@ ORDER = [
     {"exchange"},
     {"inference"},
     {"analysis"},
+    {"web"},
     {"reports"},
     {"auto"},
     {"commands"},

@@ -1,0 +1,117 @@
+"""Build a page of one file: style sheet, ES modules and data inside, no network request, a strict security policy.
+
+The modules under `modules/` are plain ES modules; a server may also serve them as they are. The builder wraps each in a
+function, because inline modules cannot import each other. It knows two forms of statement and refuses all others:
+`import { a, b } from "./name.js";` and `export function|const|class name`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import math
+import re
+from collections.abc import Iterable
+from graphlib import TopologicalSorter
+from importlib import resources
+from typing import Any
+
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+)\.js";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function\*?|const|class) (\w+))", re.MULTILINE)
+_UNKNOWN = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
+_UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+DIGITS = 7  # significant digits of numbers in a page
+
+
+def asset(name: str) -> str:
+    """The text of a file of this folder, such as "style.css" or "modules/core.js"."""
+    return resources.files("dragoman.web").joinpath(name).read_text(encoding="utf-8")
+
+
+def bundle(entry: str) -> str:
+    """The module `entry` and all that it imports as one script, each module in a scope of its own."""
+    sources: dict[str, str] = {}
+    graph: dict[str, set[str]] = {}
+    waiting = [entry]
+    while waiting:
+        name = waiting.pop()
+        if name not in sources:
+            sources[name] = asset(f"modules/{name}.js")
+            graph[name] = {found for _, found in _IMPORT.findall(sources[name])}
+            waiting += graph[name]
+    parts = [_wrapped(name, sources[name]) for name in TopologicalSorter(graph).static_order()]
+    return '"use strict";\n' + "\n".join(parts)
+
+
+def _wrapped(name: str, source: str) -> str:
+    """A module as a constant that holds its exports."""
+    exports = _EXPORT.findall(source)
+    body = _IMPORT.sub(lambda found: f"const {{{found[1].replace(' as ', ': ')}}} = {_scope(found[2])};\n", source)
+    body = _EXPORT.sub("", body)
+    assert not (left := _UNKNOWN.search(body)), f"{name}.js: {left and left[0]!r} is not a form that pages can inline"
+    assert "</script" not in body, f"{name}.js: would end the script element"
+    return f"const {_scope(name)} = (() => {{\n{body}\nreturn {{ {', '.join(exports)} }};\n}})();"
+
+
+def _scope(name: str) -> str:
+    return "module_" + name.replace("-", "_")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode('utf-8')).digest()).decode('ascii')}'"
+
+
+def security_policy(scripts: Iterable[str], styles: Iterable[str], connect: str = "'none'") -> str:
+    """A Content-Security-Policy that allows these inline scripts and styles and images inside the page, nothing else.
+
+    `connect` is 'self' for a page that a server sends and that calls its interface.
+    """
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {' '.join(map(_hash, scripts))}",
+            f"style-src {' '.join(map(_hash, styles))}",
+            "img-src data:",
+            f"connect-src {connect}",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+
+
+def json_for_html(data: Any) -> str:
+    """JSON that cannot end its script element; ASCII alone, so that any text survives any decoding."""
+    return json.dumps(plain(data), separators=(",", ":"), allow_nan=False).translate(_UNSAFE)
+
+
+def plain(value: Any) -> Any:
+    """Nested values as JSON has them: floats with seven digits, numbers that are not finite as null."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def build_page(title: str, entry: str, data: Any, *, connect: str = "'none'") -> str:
+    """A whole page: the module `entry` runs with `data`, which it finds in the element with the id "data"."""
+    style, script = asset("style.css"), bundle(entry)
+    policy = security_policy([script], [style], connect)
+    return (
+        "<!doctype html>\n"
+        '<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{html.escape(title.encode('utf-8', 'replace').decode('utf-8'))}</title>\n"
+        f"<style>{style}</style>\n</head>\n<body>\n"
+        '<noscript><p class="notice">This page needs JavaScript to draw its figures.</p></noscript>\n'
+        f'<script type="application/json" id="data">{json_for_html(data)}</script>\n'
+        f'<script type="module">{script}</script>\n'
+        "</body>\n</html>\n"
+    )
