@@ -1,0 +1,369 @@
+"""The experiments behind the automatic choices: every entry of the portfolio on every practice set, with several seeds.
+
+    python benchmarks/portfolio_study.py --prepare ../shared/data
+    python benchmarks/portfolio_study.py --device cuda --jobs 12 --minutes 25 --seeds 1
+    python benchmarks/portfolio_study.py --only inflection --candidates convs2s,luong-256 --device cpu --jobs 2
+    python benchmarks/portfolio_study.py --table
+
+--prepare writes carry/portfolio/SET/{train,valid,test}.tsv; a test line may have several references. Each job trains
+one candidate with one seed and scores its best weights on the validation and test pairs, greedily and by beam search. A
+finished job is one line of results.jsonl; the same command skips it, so a stopped study goes on where it was. --minutes
+ends the study: jobs that still run are stopped and start again next time. The candidate "auto" is what `dragoman train`
+chooses by itself, with its own budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import multiprocessing
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+FOLDER = Path("carry/portfolio")
+Row = tuple[str, ...]  # a source and its references
+METRICS = {"wikipron": "wer", "cmudict": "wer", "e2e": "bleu", "disfl": "bleu", "ua": "bleu", "multi30k": "bleu",
+           "tatoeba": "bleu"}  # by the beginning of a set's name; the others: exact_match  # fmt: skip
+LOW = ("spa", "pol", "ces", "ukr", "tha", "tgl", "tur", "mya", "swe", "eus")
+INFLECTED = ("german", "finnish", "arabic", "turkish", "spanish", "zulu")
+PARTS = ("train", "valid", "test", "generalisation")  # the last one in COGS only
+OFFICIAL = ("train", "dev", "test")
+KEPT = 3000  # test pairs
+
+
+def lines(path: Path) -> list[str]:
+    """The lines of a .gz file."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        return [line.rstrip("\r\n") for line in file]
+
+
+def tsv(data: Path, *names: str) -> Callable[[], list[list[Row]]]:
+    """Three tab-separated files: train, valid, test."""
+    return lambda: [[tuple(line.split("\t")) for line in lines(data / name)] for name in names]
+
+
+def parallel(data: Path, source: str, target: str) -> list[list[Row]]:
+    """Multi30k: two files of lines for each part."""
+    names = ("train", "val", "test_2016_flickr")
+    return [list(zip(*(lines(data / f"{name}.{side}.gz") for side in (source, target)), strict=True)) for name in names]
+
+
+def cmudict(data: Path) -> list[list[Row]]:
+    """The split of the literature; 2,670 words are held out, chosen by their hash."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for line in lines(data / "g014b2b.train.gz"):
+        word, sounds = line.split("\t")
+        groups[word].append(sounds)
+    order = sorted(groups, key=lambda word: hashlib.blake2b(word.encode()).digest())
+    train = [(word, sounds) for word in order[2670:] for sounds in groups[word]]
+    valid = [(word, *groups[word]) for word in order[:2670]]
+    return [train, valid, [tuple(line.split("\t")) for line in lines(data / "g014b2b.ref.gz")]]
+
+
+def practice_sets(data: Path) -> dict[str, Callable[[], list[list[Row]]]]:
+    """Every set by name, with the function that reads its parts."""
+    found: dict[str, Callable[[], list[list[Row]]]] = {}
+    speech, forms = data / "wikipron_g2p", data / "inflection"
+    for name in LOW:
+        test = f"{name}.medium.test.tsv.gz" if (speech / f"{name}.medium.test.tsv.gz").exists() else (
+            f"{name}.low.test1000.tsv.gz")  # fmt: skip
+        found[f"wikipron-low-{name}"] = tsv(speech, f"{name}.low.train.tsv.gz", f"{name}.low.dev.tsv.gz", test)
+    for size in ("low", "medium", "high"):
+        for name in INFLECTED:
+            parts = (f"{name}.{size}.train.tsv.gz", f"{name}.dev.tsv.gz", f"{name}.test.tsv.gz")
+            found[f"inflection-{size}-{name}"] = tsv(forms, *parts)
+    for name in LOW[:6]:
+        found[f"wikipron-medium-{name}"] = tsv(speech, *(f"{name}.medium.{part}.tsv.gz" for part in OFFICIAL))
+    for name in ("geo.question", "geo880.prolog", "geo.query", "advising.question", "advising.query"):
+        found[f"geoquery-{name}"] = tsv(data / "geoquery", *(f"{name}.{part}.tsv.gz" for part in OFFICIAL))
+    for name in ("german-ridges", "slovene-bohoric", "icelandic-icepahc"):
+        found[f"histnorm-{name}"] = tsv(data / "histnorm", *(f"{name}.{part}.tsv.gz" for part in OFFICIAL))
+    for name in ("disfl_qa", "ua_gec", "e2e_nlg"):
+        found[name] = tsv(data / name, "train.tsv.gz", "dev.tsv.gz", "test.tsv.gz")
+    found["cogs"] = tsv(data / "cogs", *(f"{part}.tsv.gz" for part in ("train", "dev", "test", "test_gen")))
+    found["transliteration"] = tsv(data / "transliteration", *(f"en-he.{part}.tsv.gz" for part in OFFICIAL))
+    found["multi30k-en-de"] = lambda: parallel(data / "multi30k", "en", "de")
+    found["tatoeba-eng-deu"] = tsv(data / "tatoeba_pairs", *(f"{part}.eng-deu.tsv.gz" for part in OFFICIAL))
+    found["cmudict"] = lambda: cmudict(data / "cmudict_g2p")
+    return found
+
+
+def prepare(data: Path, folder: Path) -> None:
+    """Write every set as tab-separated files; sources that occur in several test lines keep all their references."""
+    for name, read in practice_sets(data).items():
+        try:
+            parts = read()
+        except FileNotFoundError as error:
+            print(f"{name}: left out, no file {error.filename}")
+            continue
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for part, rows in zip(PARTS, parts, strict=False):
+            usable = [row for row in rows if len(row) > 1 and all(text.strip() for text in row)]
+            usable = usable if part == "train" else spread(usable, KEPT)
+            text = "".join("\t".join(row) + "\n" for row in usable)
+            (folder / name / f"{part}.tsv").write_text(text, encoding="utf-8", newline="\n")
+        print(f"{name}: {' / '.join(f'{len(rows):,}' for rows in parts)}")
+
+
+def metric_of(name: str) -> str:
+    """The metric that a set is judged by."""
+    return next((metric for beginning, metric in METRICS.items() if name.startswith(beginning)), "exact_match")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: a set, a candidate of the portfolio and a seed."""
+
+    set: str
+    candidate: str
+    seed: int
+    folder: str  # of the prepared sets
+    device: str
+    steps: int  # 0: by the size of the set
+    test_size: int
+    threads: int
+
+    @property
+    def key(self) -> tuple[str, str, int, int]:
+        """What tells finished jobs apart."""
+        return (self.set, self.candidate, self.seed, self.steps)
+
+
+def budget(pairs: int, steps: int) -> list[str]:
+    """Generous and the same for all candidates; the validation curve shows who needed less."""
+    chosen = steps or (3000 if pairs < 2000 else 6000 if pairs < 20_000 else 10_000 if pairs < 60_000 else 16_000)
+    batch = 1024 if pairs < 2000 else 4096 if pairs < 60_000 else 8192
+    every = max(25, chosen // 30)
+    return [
+        f"train.steps={chosen}", f"train.batch_tokens={batch}", f"train.validate_every={every}",
+        f"train.save_every={every}", "train.patience=12", f"train.optimizer.warmup={max(100, chosen // 20)}",
+    ]  # fmt: skip
+
+
+def candidate_settings(job: Job, pairs: int) -> list[str]:
+    """The overrides of a job."""
+    from dragoman.auto.portfolio import PORTFOLIO
+
+    compile_steps = ["train.compile=graphs"] if job.device.startswith("cuda") else []
+    common = [f"train.seed={job.seed}", f"train.device={job.device}", *compile_steps]
+    if job.candidate == "auto":
+        return common
+    candidate = next(one for one in PORTFOLIO if one.name == job.candidate)
+    return [*budget(pairs, job.steps), *candidate.settings, *common]
+
+
+def spread(rows: list[Any], count: int) -> list[Any]:
+    """At most `count` rows, evenly spread over all."""
+    return [rows[index * len(rows) // count] for index in range(count)] if len(rows) > count else rows
+
+
+def run_job(job: Job) -> dict[str, Any]:
+    """Train and evaluate; returns the line of results.jsonl."""
+    import torch
+
+    from dragoman.auto.configure import configure
+    from dragoman.data.examples import Example
+    from dragoman.data.readers.pairs import read_pairs
+    from dragoman.inference.load import load_predictor
+    from dragoman.runs import Run, train
+    from dragoman.training.display import Display
+
+    torch.set_num_threads(job.threads)
+    folder = Path(job.folder) / job.set
+    with (folder / "train.tsv").open("rb") as file:
+        pairs = sum(1 for _ in file)
+    beside = Path(tempfile.mkdtemp(prefix="portfolio-"))
+    try:
+        overrides = [f"data.valid={folder / 'valid.tsv'}", f"data.cache={beside / 'cache'}"]
+        config, reasons = configure(str(folder / "train.tsv"), [*overrides, *candidate_settings(job, pairs)])
+        started = time.perf_counter()
+        state = train(config, beside / "run", Display(quiet=True))
+        seconds = time.perf_counter() - started
+        predictor = load_predictor(beside / "run", job.device, engine="torch")
+        scores: dict[str, Any] = {}
+        for part in (part for part in PARTS[1:] if (folder / f"{part}.tsv").exists()):
+            read = read_pairs(folder / f"{part}.tsv", several_references=True)
+            examples = spread([one for one in read if isinstance(one, Example)], job.test_size)
+            for how, beam in (("greedy", 1), ("beam", None)):
+                keywords = {} if beam is None else {"beam": beam}
+                found = predictor.evaluate(examples, **keywords)[0]
+                scores[f"{part}_{how}"] = {
+                    name: value for name, value in found.items() if isinstance(value, float | int)
+                }
+        curve = [
+            [row["step"], row["valid"].get(config.train.metric)]
+            for row in Run(beside / "run").metrics()
+            if "valid" in row
+        ]
+        return {
+            "set": job.set, "candidate": job.candidate, "seed": job.seed, "asked_steps": job.steps, "pairs": pairs,
+            "metric": metric_of(job.set), "steps": state.step, "best_step": state.best[0][1] if state.best else 0,
+            "train_metric": config.train.metric, "batch_tokens": config.train.batch_tokens,
+            "parameters": sum(weight.numel() for weight in predictor.model.parameters()),
+            "train_seconds": round(seconds, 1), "evaluate_seconds": round(time.perf_counter() - started - seconds, 1),
+            "device": torch.cuda.get_device_name() if job.device.startswith("cuda") else "cpu",
+            **scores, "curve": curve, "reasons": reasons,
+        }  # fmt: skip
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def guarded(job: Job) -> dict[str, Any]:
+    """`run_job`; an error becomes a line of its own, which does not count as finished."""
+    try:
+        return run_job(job)
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        return {"set": job.set, "candidate": job.candidate, "seed": job.seed, "asked_steps": job.steps,
+                "error": message, "trace": traceback.format_exc()[-2000:]}  # fmt: skip
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The finished jobs."""
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:  # cut off by the end of an earlier study
+            continue
+    return [row for row in found if "error" not in row]
+
+
+def study(jobs: list[Job], results: Path, processes: int, minutes: float) -> None:
+    """Run the jobs in parallel and append a line for each."""
+    deadline = time.monotonic() + 60 * minutes
+    context = multiprocessing.get_context("spawn")
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("a", encoding="utf-8") as file:
+        pool = ProcessPoolExecutor(processes, mp_context=context)
+        waiting, running = list(reversed(jobs)), dict[Future[dict[str, Any]], Job]()
+        done = 0
+        while (waiting or running) and time.monotonic() < deadline:
+            while waiting and len(running) < processes:
+                job = waiting.pop()
+                running[pool.submit(guarded, job)] = job
+            finished, _ = wait(running, timeout=max(0.1, deadline - time.monotonic()), return_when=FIRST_COMPLETED)
+            for future in finished:
+                job = running.pop(future)
+                try:
+                    row = future.result()
+                except BrokenProcessPool:  # a process died, of memory perhaps: the others start again
+                    print(f"{job.set} {job.candidate}: a process died", file=sys.stderr)
+                    waiting += running.values()
+                    running = {}
+                    pool = ProcessPoolExecutor(processes, mp_context=context)
+                    break
+                done += 1
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.flush()
+                print(f"[{done}/{len(jobs)}] {summary(row)}", flush=True)
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def summary(row: dict[str, Any]) -> str:
+    """One finished job in a line."""
+    name = f"{row['set']} {row['candidate']} seed {row['seed']}:"
+    if "error" in row:
+        return f"{name} {row['error']}"
+    metric = row["metric"]
+    return (
+        f"{name} test {metric} {percent(row['test_beam'].get(metric), metric)} (greedy "
+        f"{percent(row['test_greedy'].get(metric), metric)}), {row['steps']} steps, best {row['best_step']}, "
+        f"{row['train_seconds']:.0f} s"
+    )
+
+
+def percent(value: float | None, metric: str) -> str:
+    """A score in per cent; BLEU is one already."""
+    return "–" if value is None else f"{value if metric == 'bleu' else 100 * value:.1f}"
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Test scores by set and candidate, the mean over seeds; the best of each set in bold."""
+    candidates = list(dict.fromkeys(row["candidate"] for row in rows))
+    yield "| set | metric | " + " | ".join(candidates) + " |"
+    yield "|---|---|" + "---|" * len(candidates)
+    for name in dict.fromkeys(row["set"] for row in rows):
+        metric = metric_of(name)
+        scores = {
+            candidate: mean(found)
+            for candidate in candidates
+            if (found := [row["test_beam"][metric] for row in rows
+                          if row["set"] == name and row["candidate"] == candidate and metric in row["test_beam"]])
+        }  # fmt: skip
+        best = (min if metric in ("wer", "per", "cer") else max)(scores.values(), default=None)
+        cells = [
+            "–" if one not in scores else f"**{percent(scores[one], metric)}**" if scores[one] == best
+            else percent(scores[one], metric)
+            for one in candidates
+        ]  # fmt: skip
+        yield f"| {name} | {metric} | " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Prepare, run or print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prepare", type=Path, metavar="DATA", help="write the sets from this folder, then end")
+    parser.add_argument("--data", type=Path, default=FOLDER, help="folder of the prepared sets [carry/portfolio]")
+    parser.add_argument("--results", type=Path, help="[results.jsonl in --data]")
+    parser.add_argument("--only", default="", help="beginnings of names of sets, with commas")
+    parser.add_argument("--candidates", default="", help="names of the portfolio, or auto, with commas [auto and all]")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds 1 to this number")
+    parser.add_argument("--steps", type=int, default=0, help="[by the size of the set]")
+    parser.add_argument("--test-size", type=int, default=1000, help="test pairs that are scored, evenly spread")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of a process")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--minutes", type=float, default=600.0)
+    parser.add_argument("--table", action="store_true", help="only print the table of the results")
+    options = parser.parse_args()
+    if options.prepare is not None:
+        prepare(options.prepare, options.data)
+        return
+    results = options.results or options.data / "results.jsonl"
+    if not options.table:
+        from dragoman.auto.portfolio import available
+
+        sets = sorted(path.name for path in options.data.iterdir() if (path / "train.tsv").exists())
+        wanted = [one for one in options.only.split(",") if one]
+        if wanted:
+            sets = [name for beginning in wanted for name in sets if name.startswith(beginning)]
+        candidates = [one for one in options.candidates.split(",") if one] or [
+            "auto",
+            *(one.name for one in available()),
+        ]
+        finished = {(row["set"], row["candidate"], row["seed"], row["asked_steps"]) for row in read_results(results)}
+        folder = str(options.data.resolve())
+        common = (folder, options.device, options.steps, options.test_size, options.threads)
+        jobs = [
+            Job(name, candidate, seed, *common)
+            for seed in range(1, options.seeds + 1)
+            for name in sets
+            for candidate in candidates
+        ]  # fmt: skip
+        jobs = [job for job in jobs if job.key not in finished]
+        print(f"{len(jobs)} jobs, {len(finished)} finished before", flush=True)
+        study(jobs, results, options.jobs, options.minutes)
+    for line in table(read_results(results)):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()
