@@ -63,9 +63,9 @@ class GraphBeamStep(GraphStep):
         super().__init__(model, static, cache, shape)
         self.key = key
         weight = next(model.parameters())
-        self.advance: Callable[[Tensor], None] = self.advance_plain
-        if hasattr(model, "scores") and topk.suits(weight, model.output.out_features):
-            self.step, self.advance = model.scores, self.advance_in_kernels
+        self.in_kernels = hasattr(model, "scores") and topk.suits(weight, model.output.out_features)
+        if self.in_kernels:
+            self.method = "scores"
         self.first_rows = torch.arange(0, shape.sources * shape.width, shape.width, device=self.tokens.device)[:, None]
         limits = torch.full((shape.sources,), shape.target_length, device=weight.device)
         self.beam = self.initial_beam(limits, Scorer())
@@ -86,7 +86,7 @@ class GraphBeamStep(GraphStep):
         """One step, from tokens to tokens."""
         super().body()
         assert self.output is not None
-        self.advance(self.output)
+        (self.advance_in_kernels if self.in_kernels else self.advance_plain)(self.output)
 
     def advance_plain(self, log_probabilities: Tensor) -> None:
         """As `beam_search` does it."""

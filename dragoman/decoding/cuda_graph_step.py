@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import numpy as np
 import torch
@@ -50,10 +50,11 @@ class GraphShape:
 class GraphStep:
     """The buffers of one shape and the decoding step that runs on them; one search uses it at a time."""
 
+    method = "step"  # of the model, which the graph captures
+
     def __init__(self, model: Any, static: Any, cache: Any, shape: GraphShape) -> None:
         """`static` and `cache` are those of a state with `shape.sources` sources and one hypothesis each."""
-        self.model, self.shape = model, shape
-        self.step = model.step
+        self._model, self.shape = ref(model), shape
         rows, device = shape.sources * shape.width, next(model.parameters()).device
         self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
         self.parents = torch.arange(rows, device=device)  # the hypothesis that each row continues
@@ -74,6 +75,13 @@ class GraphStep:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: GraphInputs | None = None  # kept alive as long as the graph
         self.lock = Lock()
+
+    @property
+    def model(self) -> Any:
+        """The model; weakly held, see `_DECODERS`."""
+        model = self._model()
+        assert model is not None, "the caller of a search holds its model"
+        return model
 
     @property
     def size(self) -> int:
@@ -102,7 +110,7 @@ class GraphStep:
         else:
             cache = map_tensors(self.cache, lambda tensor: tensor.index_select(0, self.parents))
         state = State(self.static, cache, self.length, width)
-        self.output, after = self.step(self.tokens, state)  # the output of a graph is always the same memory
+        self.output, after = getattr(self.model, self.method)(self.tokens, state)  # the output of a graph is always the same memory
         if self.visible is None:
             copy_tensors(self.cache, after.cache)
         self.length += 1
@@ -201,12 +209,19 @@ class GraphDecoder:
     """A model whose decoding steps are captured; it starts and steps like the model."""
 
     def __init__(self, model: Any) -> None:
-        self.model = model
+        self._model = ref(model)
         self.steps: dict[Any, GraphStep] = {}  # by key, the least recently used first
         self.uses: dict[Any, int] = {}
         self.guard = Lock()  # of both: two threads must not make the same step twice
         self.inputs: GraphInputs | None = None  # the memory that the graphs read
         self.enabled = True
+
+    @property
+    def model(self) -> Any:
+        """The model; weakly held, see `_DECODERS`."""
+        model = self._model()
+        assert model is not None, "the caller of a search holds its model"
+        return model
 
     @property
     def max_positions(self) -> int | None:
@@ -285,6 +300,8 @@ def pad_batch(batch: Batch, shape: GraphShape) -> Batch:
     return Batch(source, source != PAD, source.new_empty(shape.sources, 0))
 
 
+# A decoder lives as long as its model. Neither it nor its steps may hold the model: a value that holds its key would
+# keep both, and the memory of the graphs, for ever.
 _DECODERS: WeakKeyDictionary[nn.Module, GraphDecoder] = WeakKeyDictionary()
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from dataclasses import replace
 from threading import Thread
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
@@ -153,6 +155,37 @@ def test_moved_weights_are_captured_anew() -> None:
     assert second is not first
     model.decoder.register_buffer("added", torch.zeros(1))
     assert stage() is second, "graphs captured before cannot read it"
+
+
+def weak_decoder(model: EncoderDecoder) -> tuple[ReferenceType[EncoderDecoder], GraphDecoder]:
+    decoder = cuda_graph_step._DECODERS.setdefault(model, GraphDecoder(model))
+    return ref(model), decoder
+
+
+@pytest.mark.parametrize("kernels", [False, True])
+@torch.no_grad()
+def test_a_model_is_freed_with_its_graphs(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, without a run of the garbage collector: the graphs hold much memory of a GPU."""
+    monkeypatch.setattr(cuda_graph_beam.topk, "suits", lambda *given: kernels)
+    model, batch, before = model_of("gru"), batch_of(SOURCES), len(cuda_graph_step._DECODERS)
+    weak_model, decoder = weak_decoder(model)
+    shape = shape_for(batch, 3, 9)
+    state = decoder.start(batch, shape)
+    state.step.lock.release()
+    static, cache = model.start(batch, shape.target_length)[:2]
+    key = cuda_graph_beam.GraphBeamKey(replace(shape, sources=len(SOURCES)), 1, False)
+    decoder.acquire(key, lambda: cuda_graph_beam.GraphBeamStep(model, static, cache, key)).lock.release()
+    steps = [ref(step) for step in decoder.steps.values()]
+    assert len(steps) == 2
+    gc.collect()
+    gc.disable()
+    try:
+        del model, decoder, state, static, cache
+        assert weak_model() is None
+        assert [step() for step in steps] == [None, None]
+        assert len(cuda_graph_step._DECODERS) == before
+    finally:
+        gc.enable()
 
 
 @needs_gpu
