@@ -229,7 +229,7 @@ class Predictor(LoadedRun):
         indices = [index for index, one in enumerate(inputs) if split_tag(one.text, self.tags)[1].strip()]
         stream.done(len(inputs) - len(indices))
         sources, indices = encode_inputs(self, inputs, indices, first, stream)
-        automata = self._automata(inputs, indices, first, stream)
+        automata = self._automata(inputs, indices, first, decoding)
         kept: list[Trace | None] | None = None if traces is None else [None] * len(indices)
         hypotheses: list[tuple[int, list[Hypothesis]]] = []
         for result in self._decode(sources, decoding, automata, kept):
@@ -254,13 +254,15 @@ class Predictor(LoadedRun):
         return out
 
     def _automata(
-        self, inputs: list[ConstrainedInput], indices: list[int], first: int, stream: StreamOptions
+        self, inputs: list[ConstrainedInput], indices: list[int], first: int, decoding: Decoding
     ) -> list[ConstraintAutomaton | None] | None:
         """The constraints of each input as automata over tokens; None: no input has any."""
         if not any(inputs[index].constraints for index in indices):
             return None
+        stream, positions = decoding.stream, decoding.backend.model.max_positions
+        max_tokens = min(decoding.config.max_length or math.inf, math.inf if positions is None else positions - 1)
         automata = [
-            self.constraint_compiler.compile(inputs[index].constraints, stream.input_name(first + index))
+            self.constraint_compiler.compile(inputs[index].constraints, stream.input_name(first + index), max_tokens)
             for index in indices
         ]
         return automata if any(automata) else None
@@ -318,8 +320,11 @@ class Predictor(LoadedRun):
     def _confidences(
         self, sources: Sequence[Any], hypotheses: Sequence[tuple[int, list[Hypothesis]]], decoding: Decoding
     ) -> Iterator[tuple[float, ...]] | None:
-        """The calibrated confidences of every hypothesis; None: the run is not calibrated or nobody needs them."""
-        if self.calibration is None or not decoding.options.scores:
+        """The calibrated confidences of every hypothesis; None: nobody needs them, or nothing is calibrated.
+
+        A calibration is that of one run; it does not hold for an ensemble.
+        """
+        if self.calibration is None or decoding.options.ensemble or not decoding.options.scores:
             return None
         outputs = [(sources[row], one.tokens[:-1]) for row, several in hypotheses for one in several]
         temperature, model = self.calibration.temperature, decoding.backend.model

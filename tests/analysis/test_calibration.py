@@ -128,6 +128,18 @@ def slow_confidences(predictor: Predictor, source: str, output: str, temperature
     return found
 
 
+def test_an_ensemble_of_calibrated_runs_has_no_confidences(run: Path) -> None:
+    predictor = dragoman.load(run)
+    save_calibration(predictor, calibrate(predictor))
+    assert predictor.predict(["abc"])[0].confidence is not None
+    together = dragoman.load(run, ensemble=(run,)).predict(["abc"])
+    assert [one.confidence for one in together] == [None]
+    assert together[0].text == predictor.predict(["abc"])[0].text
+    said = call("predict", run, "--ensemble", run, "--json", stdin=b"abc\n")
+    assert said.code == 0, said.err
+    assert "confidence" not in json.loads(said.out)
+
+
 def test_predictions_of_a_calibrated_run_have_confidences(run: Path) -> None:
     predictor = dragoman.load(run)
     texts = ["abc", "", "fade", "jig"]

@@ -27,12 +27,29 @@ class ConstraintCompiler:
         self.token_bytes = TokenBytes(tokenizer)
         self._compiled: dict[OutputConstraints, ConstraintAutomaton | None] = {NO_CONSTRAINTS: None}
 
-    def compile(self, constraints: OutputConstraints, location: str = "input") -> ConstraintAutomaton | None:
-        """The automaton of some constraints; None if there are none.
+    def compile(
+        self, constraints: OutputConstraints, location: str = "input", max_tokens: float = math.inf
+    ) -> ConstraintAutomaton | None:
+        """The automaton of some constraints; None if there are none. `location` starts error messages.
 
-        Placeholders that the vocabulary cannot spell, or that contradict the other constraints, are left out:
-        `source.restore_placeholders` inserts them after the search. `location` starts error messages.
+        Some placeholders are left out: those that the vocabulary cannot spell, those that contradict the other
+        constraints, and the longest ones if the output would need more than `max_tokens`, <eos> not counted.
+        `source.restore_placeholders` inserts them after the search.
         """
+        automaton = self._known(constraints, location)
+        while automaton is not None and (needed := automaton.distance(automaton.start)) > max_tokens:
+            if not constraints.placeholders:
+                raise DataError(
+                    f"{location}: its constraints ({_describe(constraints)}) need {int(needed)} tokens, expected at "
+                    f"most {int(max_tokens)}, the longest output"
+                )
+            longest = max(constraints.placeholders, key=lambda pair: len(pair[0]) * pair[1])
+            left = tuple(pair for pair in constraints.placeholders if pair != longest)
+            constraints = replace(constraints, placeholders=left)
+            automaton = self._known(constraints, location)
+        return automaton
+
+    def _known(self, constraints: OutputConstraints, location: str) -> ConstraintAutomaton | None:
         if constraints not in self._compiled:
             if len(self._compiled) > MAX_CACHED:
                 self._compiled = {NO_CONSTRAINTS: None}

@@ -22,7 +22,7 @@ from dragoman.decoding.constraints.source import (
     find_placeholders,
     restore_placeholders,
 )
-from dragoman.decoding.constraints.spec import OutputConstraints, constraints_for_inputs
+from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints, constraints_for_inputs
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.predictor import Predictor
 from tests.conftest import Workshop, call
@@ -92,6 +92,19 @@ def test_placeholders_that_cannot_be_spelled_are_inserted_at_their_position() ->
     assert restore_placeholders("ein Haus", "a {x} house", (("{x}", 1),)) == "ein {x} Haus"
     assert restore_placeholders("a {x} b", "{x} {x}", (("{x}", 2),)).count("{x}") == 2
     assert restore_placeholders("", "<1>", (("<1>", 1),)) == "<1>"
+
+
+def test_placeholders_longer_than_the_output_are_inserted_after_the_search(run: Predictor) -> None:
+    """One long address must not stop a file of inputs."""
+    placeholders = (("ABCDEFGH", 1), ("JJ", 1))
+    inputs = [ConstrainedInput("abc"), ConstrainedInput("abc ABCDEFGH", OutputConstraints(placeholders=placeholders))]
+    plain, long = run.stream(inputs, max_length=4)
+    assert plain.text == run.predict(["abc"], max_length=4)[0].text
+    assert len(long.tokens) <= 4
+    assert "JJ" in "".join(long.tokens)  # short enough for the search
+    assert long.text.count("ABCDEFGH") == 1
+    with pytest.raises(DataError, match=r"input 2: its constraints \(require 'ABCDEF'\) need 6 tokens, expected at most 4"):
+        run.predict(["a", "b"], require=[[], ["ABCDEF"]], max_length=4)
 
 
 def test_terminology_matches_whole_terms_only(inside: Workshop) -> None:
