@@ -110,7 +110,8 @@ class GraphStep:
         else:
             cache = map_tensors(self.cache, lambda tensor: tensor.index_select(0, self.parents))
         state = State(self.static, cache, self.length, width)
-        self.output, after = getattr(self.model, self.method)(self.tokens, state)  # the output of a graph is always the same memory
+        step = getattr(self.model, self.method)
+        self.output, after = step(self.tokens, state)  # the output of a graph is always the same memory
         if self.visible is None:
             copy_tensors(self.cache, after.cache)
         self.length += 1

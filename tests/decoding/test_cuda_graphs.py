@@ -6,7 +6,8 @@ import gc
 import time
 from dataclasses import replace
 from threading import Thread
-from weakref import ReferenceType, ref
+from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from dragoman.data.batch import Batch, batch_of
 from dragoman.decoding import cuda_graph_beam, cuda_graph_step
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
-from dragoman.decoding.cuda_graph_beam import graph_beam_search
+from dragoman.decoding.cuda_graph_beam import GraphBeamKey, GraphBeamStep, graph_beam_search
 from dragoman.decoding.cuda_graph_step import GraphDecoder, GraphShape, GraphStep, round_up
 from dragoman.decoding.greedy import greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
@@ -157,9 +158,15 @@ def test_moved_weights_are_captured_anew() -> None:
     assert stage() is second, "graphs captured before cannot read it"
 
 
-def weak_decoder(model: EncoderDecoder) -> tuple[ReferenceType[EncoderDecoder], GraphDecoder]:
-    decoder = cuda_graph_step._DECODERS.setdefault(model, GraphDecoder(model))
-    return ref(model), decoder
+def used_and_dropped() -> list[ref[Any]]:
+    """A model and its two kinds of steps, which nobody holds any more."""
+    model, batch = model_of("gru"), batch_of(SOURCES)
+    decoder, shape = cuda_graph_step._DECODERS.setdefault(model, GraphDecoder(model)), shape_for(batch, 3, 9)
+    decoder.start(batch, shape).step.lock.release()
+    static, cache = model.start(batch, shape.target_length)[:2]
+    key = GraphBeamKey(replace(shape, sources=len(SOURCES)), 1, False)
+    decoder.acquire(key, lambda: GraphBeamStep(model, static, cache, key)).lock.release()
+    return [ref(model), *map(ref, decoder.steps.values())]
 
 
 @pytest.mark.parametrize("kernels", [False, True])
@@ -167,20 +174,11 @@ def weak_decoder(model: EncoderDecoder) -> tuple[ReferenceType[EncoderDecoder], 
 def test_a_model_is_freed_with_its_graphs(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, without a run of the garbage collector: the graphs hold much memory of a GPU."""
     monkeypatch.setattr(cuda_graph_beam.topk, "suits", lambda *given: kernels)
-    model, batch, before = model_of("gru"), batch_of(SOURCES), len(cuda_graph_step._DECODERS)
-    weak_model, decoder = weak_decoder(model)
-    shape = shape_for(batch, 3, 9)
-    state = decoder.start(batch, shape)
-    state.step.lock.release()
-    static, cache = model.start(batch, shape.target_length)[:2]
-    key = cuda_graph_beam.GraphBeamKey(replace(shape, sources=len(SOURCES)), 1, False)
-    decoder.acquire(key, lambda: cuda_graph_beam.GraphBeamStep(model, static, cache, key)).lock.release()
-    steps = [ref(step) for step in decoder.steps.values()]
-    assert len(steps) == 2
+    before = len(cuda_graph_step._DECODERS)
     gc.collect()
     gc.disable()
     try:
-        del model, decoder, state, static, cache
+        weak_model, *steps = used_and_dropped()
         assert weak_model() is None
         assert [step() for step in steps] == [None, None]
         assert len(cuda_graph_step._DECODERS) == before

@@ -17,6 +17,7 @@ from dragoman.decoding.constraints.token_bytes import TokenBytes
 from dragoman.errors import DataError
 
 MAX_CACHED = 1000  # compiled automata
+MAX_PLACEHOLDERS = 500  # characters of all placeholders that a search must write; compiling them takes up to a second
 
 
 class ConstraintCompiler:
@@ -33,7 +34,8 @@ class ConstraintCompiler:
         """The automaton of some constraints; None if there are none. `location` starts error messages.
 
         Some placeholders are left out: those that the vocabulary cannot spell, those that contradict the other
-        constraints, and the longest ones if the output would need more than `max_tokens`, <eos> not counted.
+        constraints, those beyond MAX_PLACEHOLDERS, and the longest ones if the output would need more than
+        `max_tokens`, <eos> not counted.
         `source.restore_placeholders` inserts them after the search.
         """
         automaton = self._known(constraints, location)
@@ -62,7 +64,7 @@ class ConstraintCompiler:
             parts.append(self._allowed_outputs(constraints, location))
         named = (("prefix", constraints.prefix), ("pattern", constraints.pattern), *constraints.constrain)
         parts += [build_named(name, text, self.token_bytes, location) for name, text in named if text]
-        placeholders = [(text, count) for text, count in constraints.placeholders if self.can_spell(text)]
+        placeholders = self._spelled_placeholders(constraints)
         phrases = [self._tokenizations(alternatives, location) for alternatives in constraints.require]
         phrases += [self.token_bytes.tokenizations(text) for text, _ in placeholders]
         if phrases:
@@ -80,6 +82,15 @@ class ConstraintCompiler:
                 return self._compile(replace(constraints, placeholders=()), location)
             raise DataError(f"{location}: no output can satisfy all its constraints: {_describe(constraints)}")
         return automaton
+
+    def _spelled_placeholders(self, constraints: OutputConstraints) -> list[tuple[str, int]]:
+        """The placeholders that the search must write, and how often."""
+        spelled, left = [], MAX_PLACEHOLDERS
+        for text, count in constraints.placeholders:
+            if len(text) * count <= left and self.can_spell(text):
+                spelled.append((text, count))
+                left -= len(text) * count
+        return spelled
 
     def _allowed_outputs(self, constraints: OutputConstraints, location: str) -> AllowedOutputs:
         rows = self.tokenizer.encode_batch(constraints.allow)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from dragoman.data.readers.lines import read_lines
 from dragoman.decoding.constraints.spec import OutputConstraints
 from dragoman.errors import DataError
 
+# Each pattern must take linear time. Where it begins with a repetition, it may begin only where that begins.
 PLACEHOLDERS = (
     r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]",
-    r"[\w.+-]+@[\w-]+\.[\w.-]*\w",
+    r"(?<![\w.+-])[\w.+-]++@[\w-]++\.[\w.-]*\w",
     r"</?[^\W\d_][^<>]*>|</?\d+\s*/?>",  # <b>, </b>, <1>, <br/>
     r"\{\{[^{}]*\}\}|\$?\{[^{}]*\}",
     r"%\(\w+\)[a-z]|%\d*\$?[sdf]\b",
@@ -24,25 +27,42 @@ PLACEHOLDERS = (
 def find_placeholders(text: str, patterns: Sequence[str] = PLACEHOLDERS) -> tuple[tuple[str, int], ...]:
     """The tags, variables and addresses of a source that the output must copy, and how often each occurs."""
     counts: Counter[str] = Counter()
+    first: dict[str, int] = {}
     rest = text
     for pattern in patterns:  # an address may contain what looks like a variable: blank out each match
         for match in re.finditer(pattern, rest):
             counts[match[0]] += 1
+            first.setdefault(match[0], match.start())
         rest = re.sub(pattern, lambda match: "\n" * len(match[0]), rest)
-    return tuple(sorted(counts.items(), key=lambda pair: text.index(pair[0])))
+    return tuple(sorted(counts.items(), key=lambda pair: first[pair[0]]))
 
 
 def restore_placeholders(output: str, source: str, placeholders: Sequence[tuple[str, int]]) -> str:
     """Insert missing placeholders at the same relative position, counted in words, as in the source."""
+    missing: list[tuple[int, str]] = []  # with the start of each in the source
     for text, count in placeholders:
-        missing = max(0, count - output.count(text))
-        starts = [match.start() for match in re.finditer(re.escape(text), source)]
-        for start in starts[len(starts) - missing :] if missing else ():
-            words = output.split(" ") if output else []
-            before, total = len(source[:start].split()), max(1, len(source.split()))
-            words.insert(round(len(words) * before / total), text)
-            output = " ".join(words)
-    return output
+        if absent := max(0, count - output.count(text)):
+            missing += [(start, text) for start in _starts(text, source)[-absent:]]
+    if not missing:
+        return output
+    words, source_words = output.split(" ") if output else [], [match.start() for match in re.finditer(r"\S+", source)]
+    inserted: dict[int, list[str]] = {}  # by the number of the word that they come before
+    for start, text in sorted(missing):
+        before = bisect_left(source_words, start)
+        inserted.setdefault(round(len(words) * before / len(source_words)), []).append(text)
+    return " ".join(
+        chain.from_iterable((*inserted.get(index, ()), *words[index : index + 1]) for index in range(len(words) + 1))
+    )
+
+
+def _starts(text: str, source: str) -> list[int]:
+    """Where a text occurs in a source, without overlaps."""
+    starts = []
+    start = source.find(text)
+    while start >= 0:
+        starts.append(start)
+        start = source.find(text, start + len(text))
+    return starts
 
 
 class Terminology:

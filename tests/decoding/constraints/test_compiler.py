@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import time
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,27 @@ def test_placeholders_that_cannot_be_spelled_are_inserted_at_their_position() ->
     assert restore_placeholders("", "<1>", (("<1>", 1),)) == "<1>"
 
 
+HOSTILE = {
+    "letters": "a" * 40_000, "mails": "a@" * 20_000, "domain": "a@b." + "-" * 40_000, "dots": "http://" + "." * 40_000,
+    "tags": "<a" * 20_000, "digits": "<" + "1" * 20_000 + " " * 20_000, "braces": "{" * 40_000,
+    "open": "{{" + "a" * 40_000,
+    "formats": "%(" * 20_000, "repeated": "{a} " * 10_000, "many": " ".join(f"{{{number}}}" for number in range(5_000)),
+    "long": "http://" + "a" * 40_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(HOSTILE))
+def test_placeholders_of_a_hostile_text_take_little_time(name: str) -> None:
+    """Quadratic patterns took half a minute for 40,000 letters."""
+    tokenizer, text = train_tokenizer(KINDS[0], ["the cat {name} sat", "see http://a.b/c"] * 5), HOSTILE[name]
+    start = time.process_time()
+    constraints = add_source_constraints(OutputConstraints(), text, None, True)
+    ConstraintCompiler(tokenizer).compile(constraints)
+    restored = restore_placeholders("ein Haus", text, constraints.placeholders)
+    assert time.process_time() - start < 5
+    assert all(restored.count(one) >= count for one, count in constraints.placeholders[:50])
+
+
 def test_placeholders_longer_than_the_output_are_inserted_after_the_search(run: Predictor) -> None:
     """One long address must not stop a file of inputs."""
     placeholders = (("ABCDEFGH", 1), ("JJ", 1))
@@ -103,7 +125,9 @@ def test_placeholders_longer_than_the_output_are_inserted_after_the_search(run: 
     assert len(long.tokens) <= 4
     assert "JJ" in "".join(long.tokens)  # short enough for the search
     assert long.text.count("ABCDEFGH") == 1
-    with pytest.raises(DataError, match=r"input 2: its constraints \(require 'ABCDEF'\) need 6 tokens, expected at most 4"):
+    with pytest.raises(
+        DataError, match=r"input 2: its constraints \(require 'ABCDEF'\) need 6 tokens, expected at most 4"
+    ):
         run.predict(["a", "b"], require=[[], ["ABCDEF"]], max_length=4)
 
 
