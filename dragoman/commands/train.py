@@ -93,6 +93,9 @@ def what_to_train(function: Any) -> Any:
 @click.command()
 @what_to_train
 @click.option("--run", "--run-folder", "run_folder", help="The run folder to create or resume. [default: runs/NAME]")
+@click.option(
+    "--restart", is_flag=True, help="Discard the weights of an existing run and train it from the first step."
+)
 @click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
 def train(
     what: str | None,
@@ -100,6 +103,7 @@ def train(
     source: str | None,
     target: str | None,
     run_folder: str | None,
+    restart: bool,
     quiet: bool,
 ) -> None:
     """Train a model, or resume a run.
@@ -109,6 +113,7 @@ def train(
     dragoman train --source a.en --target a.de    the same from two parallel files
     dragoman train my.toml train.steps=2000       from a configuration, one setting changed
     dragoman train runs/my                        resume a run
+    dragoman train runs/my --restart              discard its weights and train it again
     dragoman train text.txt task=language-model   a language model, from plain text
     torchrun --nproc-per-node 2 -m dragoman train my.toml --run-folder runs/my    on several processes
 
@@ -123,7 +128,7 @@ def train(
     display = Display(quiet=quiet or not ProcessGroup().is_main)
     config, folder = resolve(what, source, target, overrides, display.info)
     folder = run_folder or folder
-    progress = train_run(config, folder, display)
+    progress = train_run(config, folder, display, restart)
     if ProcessGroup().is_main:
         report_trained(folder, config, progress, display)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, from_table, with_absolute_paths
 from dragoman.tasks.table import task_of
 from dragoman.training.checkpoints import Checkpoints, read_tensors
+from dragoman.training.metrics_log import read_rows
 from dragoman.training.optimizer import load_weights
 from dragoman.version import __version__
 
@@ -80,16 +83,7 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl."""
-        path = self.folder / "metrics.jsonl"
-        if not path.exists():
-            return []
-        rows = []
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                rows.append(json.loads(line))
-            except ValueError:  # half a line: being written, or from a killed process
-                continue
-        return rows
+        return read_rows(self.folder / "metrics.jsonl")
 
 
 def missing_run_message(folder: Path) -> str:
@@ -129,6 +123,39 @@ def check_format(folder: Path) -> None:
 
 def create_run(folder: Path, config: Config, corpus: Corpus) -> None:
     """Create a run folder atomically: write a temporary folder, then rename it."""
+    with new_run(folder, config, corpus) as temporary:
+        temporary.rename(folder)
+
+
+def replace_run(folder: Path, config: Config, corpus: Corpus) -> None:
+    """Discard all that training wrote to an existing run folder and start anew; other files in it stay."""
+    with new_run(folder, config, corpus) as temporary:
+        for name in run_files(folder):
+            path = folder / name
+            if path.is_dir():
+                remove_folder(path)
+            elif name != "config.toml":  # replaced last: without it the folder would be no run
+                path.unlink()
+        for path in sorted(temporary.iterdir(), key=lambda path: path.name == "config.toml"):
+            path.rename(folder / path.name)
+
+
+RUN_FILES = (
+    "run.json", "config.toml", "data.json", "tokenizer", "checkpoints", "best", "weights.safetensors", "metrics.jsonl",
+    "lock", "shortlist.safetensors", "calibration.json", "tensorboard",
+)  # fmt: skip
+ENGINE_FOLDERS = "ctranslate2-*"
+
+
+def run_files(folder: Path) -> list[str]:
+    """The names of the files and folders in a run folder that Dragoman wrote and reads, the lock left out."""
+    names = {path.name for path in folder.glob(ENGINE_FOLDERS)}
+    return sorted(names | {name for name in RUN_FILES if name != "lock" and (folder / name).exists()})
+
+
+@contextmanager
+def new_run(folder: Path, config: Config, corpus: Corpus) -> Iterator[Path]:
+    """A temporary folder beside `folder` with the files of an untrained run; removed at the end of the block."""
     temporary = folder.with_name(f".{folder.name}.part")
     try:
         remove_folder(temporary)  # a killed process may have left one
@@ -139,7 +166,7 @@ def create_run(folder: Path, config: Config, corpus: Corpus) -> None:
         (temporary / "data.json").write_text(json.dumps(corpus.report, indent=2), encoding="utf-8")
         (temporary / "run.json").write_text(json.dumps({"format": RUN_FORMAT, "version": __version__}), "utf-8")
         (temporary / "config.toml").write_text(settings.dump(with_absolute_paths(config)), encoding="utf-8")
-        temporary.rename(folder)
+        yield temporary
     except OSError as error:
         raise RunError(f"{folder}: cannot make the run folder ({error.strerror})") from None
     finally:

@@ -60,7 +60,8 @@ def check_resumable(run: Run, config: Config, processes: int) -> None:
 
 def check_steps(folder: Path, steps: int) -> None:
     """Refuse fewer steps than the run has: its configuration would contradict its weights."""
-    reached = max(Checkpoints(folder).steps(), default=0)
+    saved = Checkpoints(folder).steps() or [row["step"] for row in Run(folder).metrics()]
+    reached = max(saved, default=0)
     if reached > steps:
         raise RunError(
             f"{folder}: the run already has {reached:,} steps, more than train.steps = {steps:,} asks for, so nothing "

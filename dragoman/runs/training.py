@@ -14,7 +14,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.errors import RunError
 from dragoman.files import write_text
 from dragoman.runs.data_report import print_data_report
-from dragoman.runs.folder import Run, create_run, is_run
+from dragoman.runs.folder import Run, create_run, is_run, replace_run
 from dragoman.runs.lock import locked
 from dragoman.runs.pretrained import (
     check_optional_packages,
@@ -31,16 +31,18 @@ from dragoman.training.checkpoints import Checkpoints, TrainingState
 from dragoman.training.display import Display
 from dragoman.training.distributed import ProcessGroup
 from dragoman.training.metrics_log import tensorboard_writer
+from dragoman.training.recovery import has_trained_weights
 from dragoman.training.runtime import Runtime, resolve_device, use_bfloat16
 from dragoman.training.signals import exit_cleanly_on_sigterm
 from dragoman.training.trainer import Trainer
 from dragoman.training.transfer import freeze, rate_factors
 
 
-def train(config: Config, folder: str | Path, display: Display | None = None) -> TrainingState:
+def train(config: Config, folder: str | Path, display: Display | None = None, restart: bool = False) -> TrainingState:
     """Train a run in a folder: create the folder, or resume from its newest checkpoint.
 
-    Every mistake that can be found before training is reported before anything is written.
+    With `restart`, an existing run is discarded and trained again from the first step. Every mistake that can be found
+    before training is reported before anything is written.
     """
     folder, processes = Path(folder), ProcessGroup()
     device = resolve_device(config.train.device, processes.local_rank)
@@ -58,7 +60,7 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
         processes.initialized(device),
         ExitStack() as locks,
     ):
-        trainer = prepare_trainer(config, folder, runtime, locks)
+        trainer = prepare_trainer(config, folder, runtime, locks, restart)
         print_model_size(trainer.model, runtime)
         if trainer.state.step:
             display.info(f"resuming from step {trainer.state.step}")
@@ -66,14 +68,15 @@ def train(config: Config, folder: str | Path, display: Display | None = None) ->
             return trainer.train()
 
 
-def prepare_trainer(config: Config, folder: Path, runtime: Runtime, locks: ExitStack) -> Trainer:
+def prepare_trainer(config: Config, folder: Path, runtime: Runtime, locks: ExitStack, restart: bool = False) -> Trainer:
     """Prepare data and model, and create or update the run folder, whose lock `locks` then holds."""
     processes, display = runtime.processes, runtime.display
-    resuming = processes.is_main and is_run(folder)
-    if resuming:
-        run = Run(folder)
+    exists = processes.is_main and is_run(folder)
+    resuming = exists and not restart
+    if exists:
         locks.enter_context(locked(folder))
-        check_resumable(run, config, processes.world_size)
+    if resuming:
+        check_resumable(Run(folder), config, processes.world_size)
     elif config.train.pretrained is not None:
         check_start_run(config.train.pretrained.run)
     task = task_of(config)
@@ -83,10 +86,13 @@ def prepare_trainer(config: Config, folder: Path, runtime: Runtime, locks: ExitS
     freeze(model, config.train.freeze)
     rate_factors(model, config.train.rates)
     validator = task.validator(config, corpus, runtime.device)
-    report, warning = ([], "") if Checkpoints(folder).steps() else initialize(config, model, corpus)
+    fresh = restart or not (Checkpoints(folder).steps() or has_trained_weights(folder))
+    report, warning = initialize(config, model, corpus) if fresh else ([], "")
     if resuming:
         check_same_data(folder, corpus)
         write_text(folder / "config.toml", settings.dump(with_absolute_paths(config)))
+    elif exists:
+        replace_run(folder, config, corpus)
     elif processes.is_main:
         if is_run(folder):
             raise RunError(f"{folder}: another process has just created this run; run the same command to resume it")

@@ -9,8 +9,10 @@ from torch import Tensor
 from dragoman.errors import RunError
 from dragoman.files import remove_folder
 from dragoman.training.checkpoints import Checkpoints, TrainingState
+from dragoman.training.config import TrainConfig
 from dragoman.training.loaders import BatchLoader
 from dragoman.training.optimizer import load_weights, optimizer_tensors, restore_optimizer
+from dragoman.training.recovery import has_trained_weights, resume_from_weights
 from dragoman.training.runtime import Runtime
 from dragoman.training.step import Learner
 
@@ -21,7 +23,7 @@ class Checkpointer:
     def __init__(self, learner: Learner, loader: BatchLoader, run: Path, runtime: Runtime) -> None:
         self.learner, self.loader = learner, loader
         self.processes, self.display = runtime.processes, runtime.display
-        self.checkpoints = Checkpoints(run)
+        self.run, self.checkpoints = run, Checkpoints(run)
 
     def save(self, state: TrainingState) -> None:
         """Write a checkpoint. Every process calls this; the main one writes."""
@@ -39,8 +41,11 @@ class Checkpointer:
             files["bptt_state.safetensors"] = loader_state
         self.checkpoints.save(state, files)
 
-    def restore(self) -> TrainingState:
-        """Load the newest intact checkpoint and delete damaged newer ones; without one, start at step 0."""
+    def restore(self, config: TrainConfig) -> TrainingState:
+        """Load the newest intact checkpoint and delete damaged newer ones.
+
+        Without one, continue from the best weights of the run; a run without weights starts at step 0.
+        """
         if self.processes.is_main:
             self.checkpoints.clear_unfinished()
         self.processes.barrier()
@@ -55,8 +60,16 @@ class Checkpointer:
             self._load(files)
             break
         else:
-            if damaged:
-                self.display.warning("no checkpoint can be read; starting from the first step")
+            found = "no checkpoint can be read" if damaged else "found no checkpoint"
+            if has_trained_weights(self.run):
+                state = resume_from_weights(self.run, config, self.learner)
+                if state.step < config.steps:
+                    self.display.warning(
+                        f"{found}; continuing from the best weights, of step {state.best[0][1]}. The optimiser starts "
+                        "anew, so the result differs from that of an uninterrupted run"
+                    )
+            elif damaged:
+                self.display.warning(f"{found}; starting from the first step")
         self.processes.barrier()
         if self.processes.is_main:
             for folder in damaged:

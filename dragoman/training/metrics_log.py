@@ -20,6 +20,30 @@ def tensorboard_writer() -> Any:
     return SummaryWriter
 
 
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; lines that are not rows are left out, such as half a line of a killed process."""
+    if not path.is_file():
+        return []
+    rows = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if is_row(row):
+            rows.append(row)
+    return rows
+
+
+def is_row(row: Any) -> bool:
+    """Whether a JSON value is a row as the trainer writes it."""
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return False
+    numbers = row.get("valid", row)
+    names = ("loss",) if "valid" in row else ("loss", "tokens_per_second", "seconds")
+    return isinstance(numbers, dict) and all(type(numbers.get(name)) in (int, float) for name in names)
+
+
 class MetricsLog:
     """Appends the training and validation metrics of a run to metrics.jsonl."""
 
@@ -45,15 +69,12 @@ class MetricsLog:
         """Remove the rows after a restored checkpoint: those steps will be trained again."""
         if not self.path.exists():
             return
-        rows = []
-        for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                row = json.loads(line)
-            except ValueError:  # half a line, from a killed process
-                continue
-            if row["step"] <= (state.validated_step if "valid" in row else state.step):
-                rows.append(line + "\n")
-        write_text(self.path, "".join(rows))
+        rows = [
+            row
+            for row in read_rows(self.path)
+            if row["step"] <= (state.validated_step if "valid" in row else state.step)
+        ]
+        write_text(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def first_loss(self) -> float | None:
         """The loss of step 1; None if the log does not hold it."""

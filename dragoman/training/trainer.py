@@ -69,7 +69,7 @@ class Trainer:
             run, config.average.count if isinstance(config.average, BestAverageConfig) else 1
         )
         self.checkpointer = Checkpointer(self.learner, loader, run, runtime)
-        self.state = self.checkpointer.restore()
+        self.state = self.checkpointer.restore(config)
         self.state.accumulate, self.state.processes = config.accumulate, self.processes.world_size
         if self.processes.is_main:
             self.metrics_log.truncate(self.state)

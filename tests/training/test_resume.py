@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 import dragoman
-from dragoman.errors import DataError
+from dragoman.errors import DataError, RunError
 from dragoman.runs import Run, resume_config, train
 from dragoman.tasks import config
 from dragoman.training import trainer as loop
@@ -195,6 +196,43 @@ def test_a_second_ctrl_c_is_obeyed_at_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("case", ["best"])
+def test_a_run_without_checkpoints_goes_on_from_its_best_weights(
+    case: str, configure: Configure, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(configure(case=case), run)
+    weights, metrics = (run / "weights.safetensors").read_bytes(), (run / "metrics.jsonl").read_text()
+    shutil.rmtree(run / "checkpoints")
+    train(configure(case=case), run)  # finished: nothing to train, nothing overwritten
+    assert (run / "weights.safetensors").read_bytes() == weights
+    assert (run / "metrics.jsonl").read_text() == metrics
+    said = io.StringIO()
+    state = train(configure(f"train.steps={STEPS + 10}", case=case), run, Display(said))
+    assert state.step == STEPS + 10
+    assert re.search(r"warning: found no checkpoint; continuing from the best weights, of step \d+\.", said.getvalue())
+    assert Run(run).metrics()[0]["step"] == 1
+    steps = [row["step"] for row in Run(run).metrics() if "valid" in row]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == STEPS + 10
+
+
+def test_trained_weights_are_overwritten_only_when_asked(configure: Configure, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(configure(), run)
+    before = result(run)
+    shutil.rmtree(run / "checkpoints")
+    for path in ("metrics.jsonl", "lock"):
+        (run / path).unlink()
+    with pytest.raises(RunError, match=r"no checkpoint to resume from.*--restart"):
+        train(configure(), run)
+    (run / "notes.txt").write_text("mine")
+    train(configure(), run, restart=True)
+    assert result(run) == before
+    assert (run / "notes.txt").read_text() == "mine"
+    assert leftovers(tmp_path) == []
 
 
 def test_metrics_have_no_torn_or_doubled_line_after_a_kill(
