@@ -94,6 +94,34 @@ def write_text(path: Path, text: str) -> None:
     sync(path.parent)
 
 
+# What Dragoman writes to a run folder and reads again.
+RUN_FILES = {
+    "run.json", "config.toml", "data.json", "tokenizer", "checkpoints", "best", "weights.safetensors", "metrics.jsonl",
+    "lock", "shortlist.safetensors", "calibration.json", "tensorboard",
+}  # fmt: skip
+
+
+def is_run_file(name: str) -> bool:
+    """Whether a file or folder of this name in a run folder is part of the run."""
+    return name in RUN_FILES or name.startswith("ctranslate2-")
+
+
+def run_of_part(path: Path) -> Path | None:
+    """The run folder that a file is part of; None for any other file, also one that a user put into a run folder."""
+    path = path.resolve()
+    for folder in path.parents:
+        if (folder / "config.toml").is_file() and (folder / "run.json").is_file():
+            return folder if is_run_file(path.relative_to(folder).parts[0]) else None
+    return None
+
+
+def same_file(first: str | Path, second: str | Path) -> bool:
+    """Whether two paths name the same existing file, also by links."""
+    with suppress(OSError, ValueError):
+        return Path(first).samefile(second)
+    return False
+
+
 def check_writable(path: str | Path) -> None:
     """Raise DataError before long work if its result could not be written."""
     path = Path(path)

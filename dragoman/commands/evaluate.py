@@ -106,15 +106,13 @@ def evaluate_pairs(
     device: str,
 ) -> None:
     """Evaluate a run whose outputs are found by a search, and print its scores."""
-    from dragoman.files import atomic_write, check_writable
+    from dragoman.files import atomic_write
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_predictor
     from dragoman.scoring.registry import select_metrics
 
     decoding, evaluation = build_options(given, scores=False), build_evaluation(given)
     select_metrics(given["metrics"], run.config.data.units)
-    if output is not None:
-        check_writable(output)
     predictor = load_predictor(run.folder, device, decoding)
     pairs = read_examples(data, files, run.task.example_format(run.config), "pair", several_references=True)
     unreadable: list[Any] = []

@@ -126,13 +126,11 @@ def evaluate_labels(
     device: str,
 ) -> None:
     """Print the scores of a run that needs no search, and those of every label."""
-    from dragoman.files import atomic_write, check_writable
+    from dragoman.files import atomic_write
     from dragoman.inference.labeler import labeler_of
 
     reason = 'goes with a search and the texts it finds; {run} has task = "{task}", which needs none'
     refuse_options(run, EVALUATE_ARGUMENTS, reason)
-    if output is not None:
-        check_writable(output)
     labeler = labeler_of(run, device)
     if output is not None and not labeler.writes:
         raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -150,11 +149,13 @@ class Inputs:
 
     def stream_options(self, stack: ExitStack, beam_trace: str | None) -> StreamOptions:
         """How to read and report; files and the progress bar close with `stack`."""
+        from dragoman.files import atomic_write
         from dragoman.inference.inputs import WINDOW, StreamOptions
 
         progress = on_trace = None
         if beam_trace is not None:
-            trace = stack.enter_context(Path(beam_trace).open("w", encoding="utf-8"))  # noqa: SIM115
+            beside = stack.enter_context(atomic_write(beam_trace))
+            trace = stack.enter_context(beside.open("w", encoding="utf-8"))
 
             def on_trace(text: str, nodes: list[dict[str, Any]]) -> None:
                 print(json.dumps({"source": text, "nodes": nodes}, ensure_ascii=False), file=trace)
@@ -186,12 +187,9 @@ def write_predictions(
 ) -> None:
     """Write the predictions of a run to standard output."""
     from dragoman.decoding.exhaustive import Exhaustive
-    from dragoman.files import check_writable
     from dragoman.inference.load import load_predictor
 
     texts = inputs.texts(options, keep_names=as_json)
-    if beam_trace is not None:
-        check_writable(beam_trace)
     predictor = load_predictor(inputs.run.folder, device, options)
     as_utf8()
     probability = isinstance(options.method, Exhaustive)

@@ -13,6 +13,7 @@ from dragoman.commands.evaluate import evaluate
 from dragoman.commands.export import export
 from dragoman.commands.inspect import attention, calibrate, info, probe
 from dragoman.commands.new import demo, new, presets
+from dragoman.commands.outputs import checked_outputs
 from dragoman.commands.predict import predict
 from dragoman.commands.score import compare, score
 from dragoman.commands.shortlist import shortlist
@@ -85,4 +86,6 @@ for command in (
     presets,
     demo,
 ):
+    assert command.callback is not None
+    command.callback = checked_outputs(command.callback)
     cli.add_command(command)

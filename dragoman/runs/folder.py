@@ -16,7 +16,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.load import load_tokenizer
 from dragoman.errors import RunError, nearest
-from dragoman.files import remove_folder
+from dragoman.files import is_run_file, remove_folder
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, from_table, with_absolute_paths
 from dragoman.tasks.table import task_of
@@ -140,17 +140,9 @@ def replace_run(folder: Path, config: Config, corpus: Corpus) -> None:
             path.rename(folder / path.name)
 
 
-RUN_FILES = (
-    "run.json", "config.toml", "data.json", "tokenizer", "checkpoints", "best", "weights.safetensors", "metrics.jsonl",
-    "lock", "shortlist.safetensors", "calibration.json", "tensorboard",
-)  # fmt: skip
-ENGINE_FOLDERS = "ctranslate2-*"
-
-
 def run_files(folder: Path) -> list[str]:
     """The names of the files and folders in a run folder that Dragoman wrote and reads, the lock left out."""
-    names = {path.name for path in folder.glob(ENGINE_FOLDERS)}
-    return sorted(names | {name for name in RUN_FILES if name != "lock" and (folder / name).exists()})
+    return sorted(path.name for path in folder.iterdir() if is_run_file(path.name) and path.name != "lock")
 
 
 @contextmanager
