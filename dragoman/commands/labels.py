@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from dragoman.commands.layout import ReadingOptions
 from dragoman.commands.printing import as_utf8
 from dragoman.commands.progress import count_lines, progress_bar
+from dragoman.commands.sources import read_sources
 from dragoman.errors import ConfigError, DataError, RunError
 
 if TYPE_CHECKING:
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
     from dragoman.inference.labeler import Labeler
     from dragoman.runs import Run
 
-PREDICT_ARGUMENTS = {"run", "file", "batch_size", "as_json", "device"}
+PREDICT_ARGUMENTS = {"run", "file", "columns", "header", "batch_size", "as_json", "device"}
 EVALUATE_ARGUMENTS = {
-    *PREDICT_ARGUMENTS, "source", "target", "columns", "header", "metrics", "skip_unknown", "output",
+    *PREDICT_ARGUMENTS, "source", "target", "metrics", "skip_unknown", "output",
 }  # fmt: skip
 
 
@@ -71,14 +73,16 @@ def texts_of(file: str | None) -> Iterator[str]:
     return (text_of_object(line, f"{file}:{number}") if line.strip() else line for number, line in enumerate(lines, 1))
 
 
-def predict_labels(run: Run, file: str | None, batch_size: int, as_json: bool, device: str) -> None:
+def predict_labels(
+    run: Run, file: str | None, reading: ReadingOptions, batch_size: int, as_json: bool, device: str
+) -> None:
     """Print one answer for every line."""
     from dragoman.inference.inputs import WINDOW
     from dragoman.inference.labeler import labeler_of
 
     refuse_options(run, PREDICT_ARGUMENTS)
     typed = file in (None, "-")
-    lines = texts_of(file)
+    lines = (source.text for source in read_sources(run, file, reading))
     labeler = labeler_of(run, device)
     as_utf8()
     interactive = typed and sys.stdin.isatty()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dragoman.commands.labels import predict_labels
+from dragoman.commands.layout import ReadingOptions, reading_options
 from dragoman.commands.media import (
     check_media_options,
     input_locations,
@@ -25,11 +26,11 @@ from dragoman.commands.options import (
     build_options,
     decoding_options,
     device_option,
-    media_option,
     skip_unreadable_option,
 )
 from dragoman.commands.printing import as_utf8, print_draft_savings
 from dragoman.commands.progress import count_lines, progress_bar
+from dragoman.commands.sources import Source, read_sources
 from dragoman.errors import DataError, RunError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 @decoding_options
 @click.option("--beam-trace", metavar="FILE", help="Write all that the search ranked: one JSON object per input.")
 @skip_unreadable_option
-@media_option
+@reading_options
 @device_option
 def predict(
     run: str,
@@ -60,7 +61,7 @@ def predict(
     as_json: bool,
     beam_trace: str | None,
     skip_unreadable: bool,
-    media: str | None,
+    reading: ReadingOptions,
     device: str,
     **given: Any,
 ) -> None:
@@ -75,11 +76,12 @@ def predict(
     dragoman predict runs/my input.txt --sample --temperature 0.7 --seed 2
     dragoman predict runs/my input.txt --ensemble runs/other --ensemble runs/third
 
-    FILE may be .gz or .zst; without FILE, predict reads standard input. Empty lines stay empty. The output does not
-    depend on the batch size or on the order of the lines.
+    FILE may be .gz or .zst; without FILE, predict reads standard input. Each line is a source. Empty lines stay empty.
+    The output does not depend on the batch size or on the order of the lines.
 
-    Each line of a FILE.jsonl is an object with "source" and, for this line alone, "prefix", "forbid", "require",
-    "allow", "pattern" or "constrain" (an object of names and texts), which replace the options of these names.
+    Of a FILE.tsv, FILE.jsonl or FILE.parquet, predict reads the source as evaluate does, and ignores references. An
+    object in FILE.jsonl may have, for this line alone, "prefix", "forbid", "require", "allow", "pattern" or
+    "constrain" (an object of names and texts), which replace the options of these names.
 
     A run that classifies, regresses or tags needs no search: options of the search are errors, and --json adds
     probabilities. Separate two texts by a tab, and words or the numbers of a series by spaces.
@@ -96,15 +98,15 @@ def predict(
     opened = Run(run)
     if opened.task.is_language_model:
         raise RunError(f"{run}: this run is a language model; use `dragoman complete`")
-    check_media_options(opened, skip_unreadable, media)
+    check_media_options(opened, skip_unreadable, reading.media)
     if opened.task.head_decoder is not None:
-        predict_labels(opened, file, given["batch_size"], as_json, device)
+        predict_labels(opened, file, reading, given["batch_size"], as_json, device)
         return
     n_best = given["n_best"]
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
     options = build_options(given, n_best=n_best, scores=as_json)
-    inputs = Inputs(opened, file, media, skip_unreadable)
+    inputs = Inputs(opened, file, reading, skip_unreadable)
     write_predictions(inputs, options, beam_trace, as_json, device)
 
 
@@ -114,7 +116,7 @@ class Inputs:
 
     run: Run
     file: str | None
-    media: str | None
+    reading: ReadingOptions
     skip_unreadable: bool
     unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the name of the input
     sources: deque[str] = field(default_factory=deque)  # names of files that were read and have no output yet
@@ -123,27 +125,28 @@ class Inputs:
         self.typed = self.file in (None, "-")
         self.interactive = self.typed and sys.stdin.isatty()  # a person waits for the output of every line
         self.files = reads_files(self.run)
-        self.locations = input_locations(self.run, self.file, self.media) if self.files else None
+        self.locations = input_locations(self.run, self.file, self.reading.media) if self.files else None
         self.input_name = line_names(self.run, str(self.file)) if self.files and not self.typed else "input {}".format
 
     def texts(self, options: DecodingOptions, keep_names: bool) -> Iterator[ConstrainedInput]:
         """The inputs with their constraints; with `keep_names` the names of files are remembered in `sources`."""
-        from dragoman.data.readers.lines import is_jsonl, read_lines
-        from dragoman.decoding.constraints.spec import ConstrainedInput, input_from_json
+        from dragoman.data.readers.lines import read_lines
+        from dragoman.decoding.constraints.spec import constrained_input
         from dragoman.inference.inputs import common_constraints
 
         constraints = common_constraints(options)
-        lines: Iterable[str] = read_lines(self.file) if self.locations is None else self.locations
-        objects = self.locations is None and is_jsonl(self.file)
+        if self.locations is not None:
+            sources: Iterator[Source] = (Source(path) for path in self.locations)
+        elif self.files:
+            sources = (Source(line) for line in read_lines(self.file))
+        else:
+            sources = read_sources(self.run, self.file, self.reading)
 
         def constrained() -> Iterator[ConstrainedInput]:
-            for number, line in enumerate(lines, 1):
+            for number, (text, record) in enumerate(sources, 1):
                 if keep_names and self.files:
-                    self.sources.append(printable(line))
-                if objects and line.strip():
-                    yield input_from_json(line, f"{self.file}:{number}", constraints)
-                else:
-                    yield ConstrainedInput(line, constraints)
+                    self.sources.append(printable(text))
+                yield constrained_input(text, record, f"{self.file}:{number}", constraints)
 
         return constrained()
 

@@ -23,7 +23,7 @@ def read_json(
     def example(line: str, number: int) -> Example:
         values = _json_values(line, fields)
         if numbers:
-            values = [_number_text(value) for value in values]
+            values = [number_text(value) for value in values]
         return _from_values(values, fields, several_references, str(path), number, limit)
 
     return parse_lines(path, example)
@@ -52,10 +52,10 @@ def _missing_fields(names: Iterable[str], fields: Sequence[str]) -> str:
     return f"{shown}, expected {missing}{hint}"
 
 
-def _number_text(value: Any) -> Any:
+def number_text(value: Any) -> Any:
     """A number as text, a list of numbers as one text; any other value unchanged."""
-    if isinstance(value, list) and value and all(isinstance(_number_text(item), str) for item in value):
-        return " ".join(_number_text(item) for item in value)
+    if isinstance(value, list) and value and all(isinstance(number_text(item), str) for item in value):
+        return " ".join(number_text(item) for item in value)
     return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from dragoman.errors import ConfigError, DataError, hint
+from dragoman.errors import ConfigError, DataError
 
 FIELDS = ("prefix", "forbid", "require", "allow", "pattern", "constrain")
 
@@ -121,7 +121,7 @@ def object_from_json(line: str, location: str) -> dict[str, Any]:
     """Parse one line of JSON: an object with a text "source", or a text, which stands for {"source": text}."""
     try:
         table = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{location}: found no JSON ({error})") from error
     if isinstance(table, str):
         return {"source": table}
@@ -130,12 +130,12 @@ def object_from_json(line: str, location: str) -> dict[str, Any]:
     return table
 
 
-def input_from_json(line: str, location: str, shared: OutputConstraints = NO_CONSTRAINTS) -> ConstrainedInput:
-    """Parse one line of JSON with "source" and constraints of this output; `shared` fills the fields it leaves out."""
-    table = object_from_json(line, location)
-    for name in table:
-        if name not in ("source", *FIELDS):
-            raise DataError(f"{location}: found the field '{name}'. {hint(name, FIELDS)}")
-    own = parse_constraints(table, location)
+def constrained_input(
+    text: str, record: Mapping[str, Any], location: str, shared: OutputConstraints = NO_CONSTRAINTS
+) -> ConstrainedInput:
+    """A source with the constraints that its JSON object has; `shared` fills the fields it leaves out."""
+    if not record:
+        return ConstrainedInput(text, shared)
+    own = parse_constraints(dict(record), location)
     fields = {name: getattr(own, name) or getattr(shared, name) for name in FIELDS}
-    return ConstrainedInput(table["source"], OutputConstraints(**fields))
+    return ConstrainedInput(text, OutputConstraints(**fields))

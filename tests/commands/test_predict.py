@@ -1,0 +1,86 @@
+"""`dragoman predict` reads the same sources as `dragoman evaluate`, and answers every line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from tests.conftest import Workshop, call, quiet_machine, words, write_rows
+
+TINY = ("train.steps=2", "train.validate_every=2", "model.encoder.layers=1", "model.encoder.width=16")
+
+
+@pytest.fixture(scope="module")
+def plain(workshop: Workshop) -> list[str]:
+    """The outputs for the sources alone, one per line."""
+    texts = words(6, seed=5)
+    with quiet_machine(workshop.folder / "cache"), contextlib.chdir(workshop.folder):
+        return [*texts, *call("predict", workshop.run, stdin="".join(f"{text}\n" for text in texts).encode()).lines]
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("labels")
+    rows = [(word, "even" if len(word) % 2 == 0 else "odd") for word in words(60)]
+    write_rows(folder / "labels.tsv", rows)
+    with quiet_machine(folder / "cache"), contextlib.chdir(folder):
+        said = call("train", "labels.tsv", "task=classify", *TINY)
+    assert said.code == 0, said.err
+    return folder / "runs" / "labels"
+
+
+def test_references_are_left_out(inside: Workshop, plain: list[str]) -> None:
+    sources, outputs = plain[:6], plain[6:]
+    pairs = write_rows(inside.folder / "some.tsv", [(text, text.upper(), "other") for text in sources])
+    records = [{"source": text, "target": text.upper(), "id": number} for number, text in enumerate(sources)]
+    objects = inside.write("some.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), inside.folder / "some.parquet")
+    turned = write_rows(inside.folder / "turned.tsv", [("x", "in"), *(("1", text) for text in sources)])
+    single = inside.write("single.tsv", "".join(f"{text}\n" for text in sources))
+    for arguments in (
+        (pairs,),
+        (objects,),
+        (inside.folder / "some.parquet",),
+        (single,),
+        (turned, "--columns", "in", "--header"),
+    ):
+        said = call("predict", inside.run, *arguments)
+        assert (said.code, said.lines, said.err) == (0, outputs, ""), arguments
+
+
+def test_a_row_read_as_a_whole_line_is_reported(inside: Workshop, plain: list[str]) -> None:
+    piped = "".join(f"{text}\tX\n" for text in plain[:6]).encode()
+    said = call("predict", inside.run, stdin=piped)
+    assert said.err.count("warning: input 1 has a tab and is read as one source") == 1
+    assert call("predict", inside.run, "--columns", "1", stdin=piped).lines == plain[6:]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"target": "a"}', 'some.jsonl:1: found "target", expected a text "source" (--columns names another field)'),
+        ('{"source": "a", "requrie": "b"}', "some.jsonl:1: found the field 'requrie'. Did you mean 'require'?"),
+        ("[" * 100_000, "some.jsonl:1: found no JSON"),
+    ],
+)
+def test_a_wrong_object_is_explained(inside: Workshop, line: str, message: str) -> None:
+    inside.write("some.jsonl", line + "\n")
+    said = call("predict", inside.run, "some.jsonl")
+    assert said.code == 2
+    assert message in said.err
+
+
+def test_a_classifier_ignores_the_labels_of_a_file(classifier: Path, tmp_path: Path, cached: Path) -> None:
+    texts = words(5, seed=9)
+    alone = call("predict", classifier, stdin="".join(f"{text}\n" for text in texts).encode())
+    assert alone.code == 0, alone.err
+    pairs = write_rows(tmp_path / "test.tsv", [(text, "odd") for text in texts])
+    assert call("predict", classifier, pairs).lines == alone.lines
+    objects = tmp_path / "test.jsonl"
+    objects.write_text("".join(json.dumps({"source": text, "target": "odd"}) + "\n" for text in texts))
+    assert call("predict", classifier, objects).lines == alone.lines
