@@ -138,7 +138,8 @@ def evaluate_text(run: Run, files: str | Pairs, batch_size: int, as_json: bool, 
     """Print the perplexities of a text."""
     from dragoman.inference.completer import Completer
 
-    refuse_options(run, PREDICT_ARGUMENTS - {"columns", "header"}, "has no meaning for a text: {run} is a language model")
+    allowed = PREDICT_ARGUMENTS - {"columns", "header"}
+    refuse_options(run, allowed, "has no meaning for a text: {run} is a language model")
     completer = Completer(run, device)
     examples = read_examples(run.config.data, files, run.task.example_format(run.config), "line")
     text = [example.references[0] for example in examples]

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from dragoman.commands.layout import ReadingOptions
 from dragoman.commands.printing import as_utf8
 from dragoman.commands.progress import count_lines, progress_bar
-from dragoman.commands.sources import read_sources
+from dragoman.commands.sources import Source, read_sources
 from dragoman.errors import ConfigError, DataError, RunError
 
 if TYPE_CHECKING:
@@ -73,6 +73,18 @@ def texts_of(file: str | None) -> Iterator[str]:
     return (text_of_object(line, f"{file}:{number}") if line.strip() else line for number, line in enumerate(lines, 1))
 
 
+def texts_to_label(run: Run, file: str | None, reading: ReadingOptions) -> Iterator[str]:
+    """The texts of a file; a constraint on the output, which a label has not, is an error."""
+    sources = read_sources(run, file, reading)
+
+    def text_of(number: int, source: Source) -> str:
+        for name in source.record:
+            raise DataError(f'{file}:{number}: found the field "{name}", which constrains a search; a label needs none')
+        return source.text
+
+    return (text_of(number, source) for number, source in enumerate(sources, 1))
+
+
 def predict_labels(
     run: Run, file: str | None, reading: ReadingOptions, batch_size: int, as_json: bool, device: str
 ) -> None:
@@ -82,7 +94,7 @@ def predict_labels(
 
     refuse_options(run, PREDICT_ARGUMENTS)
     typed = file in (None, "-")
-    lines = (source.text for source in read_sources(run, file, reading))
+    lines = texts_to_label(run, file, reading)
     labeler = labeler_of(run, device)
     as_utf8()
     interactive = typed and sys.stdin.isatty()

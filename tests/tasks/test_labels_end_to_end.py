@@ -318,8 +318,7 @@ REFUSED = [
     (["predict", "classify", "--media", "x"], "--media is for recordings and pictures"),
     (["evaluate", "tag", "tag.test.tsv", "--skip-unreadable"], "--skip-unreadable is for recordings and pictures"),
     (["evaluate", "series", "series.test.tsv", "--skip-unknown"], "--skip-unknown (skip_unknown=True) is for label"),
-    (["predict", "classify", "fields.jsonl"], "fields.jsonl:1: found the field 'prefix', expected \"source\" alone"),
-    (["predict", "classify", "label.jsonl"], "label.jsonl:1: found the field 'label', expected"),
+    (["predict", "classify", "fields.jsonl"], "fields.jsonl:1: found the field \"prefix\", which constrains"),
     (["predict", "series", "one.txt"], "input 1: found 'one', expected a number"),
     (["predict", "series", "long.txt"], "input 1: found a length of 9, expected at most the 8 of model.pooling.steps"),
     (["evaluate", "series", "long.tsv"], "long.tsv:2: found a length of 9, expected at most the 8 of model.pooling"),
@@ -359,7 +358,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     (folder / "long.tsv").write_text("1 2\t3\n" + "1 " * 9 + "\t2\n")
     (folder / "empty.tsv").write_text("")
     (folder / "fields.jsonl").write_text('{"source": "good", "prefix": "p"}\n')
-    (folder / "label.jsonl").write_text('{"source": "good", "label": "pos"}\n')
     (folder / "one-label.tsv").write_text("a\tx\nb\tx\nc\tx\n")
     (folder / "unknown.tsv").write_text("good Zounds\tpos\nso so\tneutral\nbad\tneg\n")
     (folder / "two-labels.tsv").write_text("good\tpos\nso so\tpos neg\n")
