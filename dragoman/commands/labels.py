@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from dragoman.commands.layout import ReadingOptions
-from dragoman.commands.printing import as_utf8
+from dragoman.commands.printing import as_utf8, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.commands.sources import Source, read_sources
 from dragoman.errors import ConfigError, DataError, RunError
@@ -103,7 +103,10 @@ def predict_labels(
         if sys.stderr.isatty() and not sys.stdout.isatty() and not interactive:
             progress = stack.enter_context(progress_bar("lines", None if typed else count_lines(file)))
         window = 1 if interactive else WINDOW
-        for answer in labeler.stream(lines, batch_size=batch_size, window=window, progress=progress):
+        stream = labeler.stream(
+            lines, batch_size=batch_size, window=window, progress=progress, on_warning=print_warning
+        )
+        for answer in stream:
             sys.stdout.write((answer.as_json() if as_json else answer.text) + "\n")
             if interactive:
                 sys.stdout.flush()

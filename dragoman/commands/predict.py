@@ -28,7 +28,7 @@ from dragoman.commands.options import (
     device_option,
     skip_unreadable_option,
 )
-from dragoman.commands.printing import as_utf8, print_draft_savings
+from dragoman.commands.printing import UnknownInputs, as_utf8, print_draft_savings, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.commands.sources import Source, read_sources
 from dragoman.errors import DataError, RunError
@@ -119,6 +119,7 @@ class Inputs:
     reading: ReadingOptions
     skip_unreadable: bool
     unreadable: dict[str, Fault] = field(default_factory=dict)  # files left out, by the name of the input
+    unknown: UnknownInputs = field(default_factory=UnknownInputs)
     sources: deque[str] = field(default_factory=deque)  # names of files that were read and have no output yet
 
     def __post_init__(self) -> None:
@@ -173,6 +174,8 @@ class Inputs:
             on_unreadable=(lambda fault: self.unreadable.update({fault.location: fault}))
             if self.skip_unreadable
             else None,
+            on_warning=print_warning,
+            on_unknown=self.unknown.add,
             input_name=self.input_name,
         )
 
@@ -208,4 +211,5 @@ def write_predictions(
                 sys.stdout.flush()
         sys.stdout.flush()
     print_draft_savings(predictor)
+    inputs.unknown.print()
     print_unreadable([*inputs.unreadable.values()], "each has an empty line")

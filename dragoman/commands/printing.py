@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,38 @@ if TYPE_CHECKING:
 def as_utf8() -> None:
     """Make standard output UTF-8 with bare line feeds in every locale: it is data, not a message."""
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+
+
+def print_warning(message: str) -> None:
+    """Print a warning to standard error."""
+    click.echo(f"warning: {message}", err=True)
+
+
+class UnknownInputs:
+    """Counts inputs with characters or words that training did not have, for one line at the end."""
+
+    SHOWN = 10
+
+    def __init__(self) -> None:
+        self.inputs: list[int] = []
+        self.surfaces: Counter[str] = Counter()
+
+    def add(self, number: int, surfaces: list[str]) -> None:
+        """Count the unknown characters or words of one input."""
+        self.inputs.append(number)
+        self.surfaces.update(surfaces)
+
+    def print(self) -> None:
+        """Print how many inputs had some, and which."""
+        if not self.inputs:
+            return
+        shown = ", ".join(repr(surface)[:40] for surface, _ in self.surfaces.most_common(self.SHOWN))
+        more = f" and {len(self.surfaces) - self.SHOWN:,} others" if len(self.surfaces) > self.SHOWN else ""
+        count = len(self.inputs)
+        print_warning(
+            f"{count:,} input{'s have' if count > 1 else ' has'} characters or words that training did not have, read "
+            f"as <unk>: {shown}{more} (first in input {self.inputs[0]:,})"
+        )
 
 
 def print_draft_savings(predictor: Predictor) -> None:

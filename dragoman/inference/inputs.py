@@ -23,6 +23,7 @@ from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import read_files
 from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.long_inputs import unknown_surfaces
 from dragoman.tasks.base import encoder_of, length_limit
 
 MEDIA_WINDOW = 1024  # of recordings and pictures, which need more memory
@@ -38,6 +39,10 @@ class StreamOptions:
     progress: Callable[[int], None] | None = None  # gets the number of inputs just finished
     on_trace: Callable[[str, Nodes], None] | None = None  # gets each input and all continuations the search ranked
     on_unreadable: Callable[[Fault], None] | None = None  # gets files that cannot be read; None: they are errors
+    on_warning: Callable[[str], None] | None = None  # gets a line about an input that is too long; None: warnings.warn
+    on_unknown: Callable[[int, list[str]], None] | None = (
+        None  # gets inputs (by number) with unknown characters or words
+    )
     input_name: Callable[[int], str] = "input {}".format  # names an input in errors, by its number from 1
 
     def __post_init__(self) -> None:
@@ -119,6 +124,10 @@ def encode_inputs(
         sources, indices = [source for source, _ in readable], [index for _, index in readable]
     else:
         sources = run.source_tokenizer.encode_batch(texts)
+        if stream.on_unknown is not None:
+            for index, text, tokens in zip(indices, texts, sources, strict=True):
+                if unknown := unknown_surfaces(text, tokens, run.source_tokenizer):
+                    stream.on_unknown(first + index, unknown)
     setting, maximum = length_limit(encoder_of(run.config))
     for index, tokens in zip(indices, sources, strict=True):
         if maximum is not None and len(tokens) >= maximum:

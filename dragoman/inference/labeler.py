@@ -20,6 +20,14 @@ from dragoman.decoding.labels import LabelPrediction
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.evaluation import as_examples
 from dragoman.inference.inputs import WINDOW
+from dragoman.inference.long_inputs import (
+    LABEL_TOKENS,
+    MAX_TOKENS_PER_CHARACTER,
+    LengthLimits,
+    OnLong,
+    over_long,
+    report_long,
+)
 from dragoman.runs import Run
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
 from dragoman.scoring.registry import metrics_for
@@ -62,22 +70,40 @@ class Labeler:
         batch_size: int = 64,
         window: int = WINDOW,
         progress: Callable[[int], None] | None = None,
+        on_warning: OnLong | None = None,
     ) -> Iterator[LabelPrediction]:
-        """Predictions in the order of the texts, whatever their number, in bounded memory."""
+        """Predictions in the order of the texts, whatever their number, in bounded memory.
+
+        A text that is too long gets an empty prediction; `on_warning` gets a line about it (None: a Python warning).
+        """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
         for name, value in (("batch_size", batch_size), ("window", window)):
             if value < 1:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
-        return self._stream(iter(texts), batch_size, window, progress or (lambda _: None))
+        return self._stream(iter(texts), batch_size, window, progress or (lambda _: None), on_warning)
 
     def _stream(
-        self, texts: Iterator[str], rows: int, window: int, done: Callable[[int], None]
+        self, texts: Iterator[str], rows: int, window: int, done: Callable[[int], None], on_warning: OnLong | None
     ) -> Iterator[LabelPrediction]:
         first = 1
         while inputs := list(islice(texts, window)):
-            yield from self._window(inputs, rows, first, done)
+            yield from self._window(self._short_enough(inputs, first, on_warning), rows, first, done)
             first += len(inputs)
+
+    def _short_enough(self, texts: list[str], first: int, on_warning: OnLong | None) -> list[str]:
+        """The texts, with an empty one in place of each that is too long."""
+        limits = LengthLimits.of(self.config)
+        out = list(texts)
+        for number, text in enumerate(texts, first):
+            problem = over_long(text, limits) if isinstance(text, str) and text.strip() else ""
+            if not problem and len(text) > LABEL_TOKENS // MAX_TOKENS_PER_CHARACTER and self.source_tokenizer.is_text:
+                count, most = len(self.source_tokenizer.encode(text)), max(LABEL_TOKENS, limits.tokens)
+                problem = f"found {count:,} tokens, expected at most {most:,}" if count > most else ""
+            if problem:
+                out[number - first] = ""
+                report_long(on_warning, f"input {number}: {problem}; left out, its answer is empty")
+        return out
 
     def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[LabelPrediction]:
         if (wrong := next((text for text in texts if not isinstance(text, str)), None)) is not None:
@@ -93,9 +119,7 @@ class Labeler:
             sources += left
             if right is not None:
                 targets = [*(targets or []), *right]
-        order = sorted(range(len(indices)), key=lambda row: len(sources[row]))
-        for start in range(0, len(order), rows):
-            chosen = order[start : start + rows]
+        for chosen in self._batches_of_rows(sources, rows):
             batch_targets = None if targets is None else [targets[row] for row in chosen]
             batch = self.collator.collate([sources[row] for row in chosen], batch_targets).to(self.device)
             predictions = self.head_decoder.decode(self.model, batch, self.target_tokenizer)
@@ -103,6 +127,14 @@ class Labeler:
                 out[indices[row]] = prediction
             done(len(chosen))
         return out
+
+    def _batches_of_rows(self, sources: Sequence[Sequence[Any]], rows: int) -> Iterator[list[int]]:
+        """Indices of rows of like lengths, `rows` in a batch; longer than training had them, each alone."""
+        order = sorted(range(len(sources)), key=lambda row: len(sources[row]))
+        usual = [row for row in order if len(sources[row]) <= self.config.data.max_length]
+        for start in range(0, len(usual), rows):
+            yield usual[start : start + rows]
+        yield from ([row] for row in order[len(usual) :])
 
     def _check_length(self, row: Sequence[Any], where: str) -> None:
         """Raise an error for a source longer than the model can read."""

@@ -13,7 +13,7 @@ from dragoman.data.collate import batches_by_length
 from dragoman.data.examples import Example
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import EOS
-from dragoman.data.tokenizers.language_tags import check_tag, split_tag
+from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.compiler import ConstraintCompiler
@@ -49,6 +49,14 @@ from dragoman.inference.inputs import (
     with_tags,
 )
 from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.long_inputs import (
+    MAX_TOKENS_PER_CHARACTER,
+    LengthLimits,
+    join_predictions,
+    over_long,
+    report_long,
+    split_text,
+)
 from dragoman.inference.methods import open_method
 from dragoman.inference.prediction import NO_PREDICTION, Prediction, with_confidences
 from dragoman.inference.rerank import Reranker
@@ -67,6 +75,10 @@ class Decoding:
     backend: Backend
     method: Method | None
     reranker: Reranker | None
+
+    def muted(self) -> Decoding:
+        """The same without reports of progress, for the parts of an input."""
+        return replace(self, stream=replace(self.stream, progress=None))
 
     @property
     def call(self) -> Call:
@@ -99,6 +111,7 @@ class Predictor(LoadedRun):
         self._backends: dict[Any, Backend] = {}
         self._opened: dict[Any, Any] = {}  # methods and rerankers, by what names them
         self.calibration: SavedCalibration | None = None
+        self.length_limits = LengthLimits.of(run.config)
         self.read_calibration()
         self.backend(options)
 
@@ -208,17 +221,60 @@ class Predictor(LoadedRun):
         first, report = 1, decoding.stream.on_trace
         while window := list(islice(inputs, decoding.stream.window)):
             traces: list[Trace | None] | None = None if report is None else [None] * len(window)
-            predictions = self._window(window, decoding, first, traces)
+            parts = self._parts_of_long_inputs(window, decoding, first)
+            short = [one._replace(text="") if index in parts else one for index, one in enumerate(window)]
+            predictions = self._ranked_window(short, decoding, first, traces)
+            for index, several in parts.items():
+                if several:
+                    found = self._ranked_window(several, decoding.muted(), 1, None)
+                    predictions[index] = join_predictions(found, spaces=" " in window[index].text)
             first += len(window)
-            if decoding.reranker is not None:
-                sources = [split_tag(one.text, self.tags)[1] for one in window]
-                predictions = decoding.reranker.ranked(sources, predictions, decoding.options.n_best)
             for index, prediction in enumerate(predictions):
                 if report is not None and traces is not None:
                     trace = traces[index]
                     nodes = trace.as_table(0, self.target_tokenizer.pieces) if trace is not None else []
                     report(window[index].text, nodes)
                 yield prediction
+
+    def _parts_of_long_inputs(
+        self, inputs: list[ConstrainedInput], decoding: Decoding, first: int
+    ) -> dict[int, list[ConstrainedInput]]:
+        """The parts of every input that is longer than training allowed, by index; none for one that is left out."""
+        if isinstance(self.source_tokenizer, FeatureExtractor):
+            return {}
+        parts: dict[int, list[ConstrainedInput]] = {}
+        limits, stream = self.length_limits, decoding.stream
+        for index, one in enumerate(inputs):
+            if len(one.text) <= limits.tokens // MAX_TOKENS_PER_CHARACTER:
+                continue
+            tag, text = split_tag(one.text, self.tags)
+            problem = over_long(text, limits)
+            if not text.strip():
+                continue
+            tokens = 0 if problem else len(self.source_tokenizer.encode(one.text))
+            if not problem and tokens <= limits.tokens:
+                continue
+            found = problem or f"found {tokens:,} tokens, expected at most {limits.tokens_setting} = {limits.tokens:,}"
+            parts[index] = []
+            if problem or one.constraints:
+                reason = "left out, its output is empty"
+            else:
+                room = limits.tokens - bool(tag)
+                texts = split_text(text, self.source_tokenizer, room)
+                parts[index] = [ConstrainedInput(add_tag(part, tag) if tag else part) for part in texts]
+                reason = f"read in {len(texts)} parts"
+            report_long(stream.on_warning, f"{stream.input_name(first + index)}: {found}; {reason}")
+        return parts
+
+    def _ranked_window(
+        self, inputs: list[ConstrainedInput], decoding: Decoding, first: int, traces: list[Trace | None] | None
+    ) -> list[Prediction]:
+        """Predictions of some inputs, reranked if the options ask for it."""
+        predictions = self._window(inputs, decoding, first, traces)
+        if decoding.reranker is None:
+            return predictions
+        sources = [split_tag(one.text, self.tags)[1] for one in inputs]
+        return decoding.reranker.ranked(sources, predictions, decoding.options.n_best)
 
     def _window(
         self, inputs: list[ConstrainedInput], decoding: Decoding, first: int, traces: list[Trace | None] | None

@@ -84,3 +84,34 @@ def test_a_classifier_ignores_the_labels_of_a_file(classifier: Path, tmp_path: P
     objects = tmp_path / "test.jsonl"
     objects.write_text("".join(json.dumps({"source": text, "target": "odd"}) + "\n" for text in texts))
     assert call("predict", classifier, objects).lines == alone.lines
+
+
+def test_a_long_line_costs_the_others_nothing(inside: Workshop, plain: list[str]) -> None:
+    first, second = plain[0], plain[1]
+    sentences = " ".join(["abcd"] * 300)
+    lines = inside.write("long.txt", f"{first}\n{'x' * 100_000}\n{sentences}\n{second}\n{'ab' * 400}\n")
+    said = call("predict", inside.run, lines)
+    assert said.code == 0
+    assert (said.lines[0], said.lines[1], said.lines[3]) == (plain[6], "", plain[7])
+    assert "input 2: found 100,000 characters, expected at most data.max_characters = 10,000; left out" in said.err
+    assert "input 3: found 1,499 tokens, expected at most data.max_length = 256; read in 8 parts" in said.err
+    assert len(said.lines[2].split(" ")) >= 8
+    assert "input 5: found 800 tokens" in said.err
+    records = [json.loads(line) for line in call("predict", inside.run, lines, "--json", "--n-best", "2").lines]
+    assert [record["text"] for record in records] == said.lines
+    constrained = call("predict", inside.run, lines, "--forbid", "Q")
+    assert constrained.lines[3] == plain[7]
+    assert "input 3: found 1,499 tokens, expected at most data.max_length = 256; left out" in constrained.err
+
+
+def test_a_classifier_leaves_out_a_line_that_is_too_long(classifier: Path, cached: Path) -> None:
+    said = call("predict", classifier, stdin=f"ab\n{'a ' * 50_000}\ncd\n".encode())
+    assert (said.code, said.lines[1]) == (0, "")
+    assert all(said.lines[row] in ("even", "odd") for row in (0, 2))
+    assert "input 2: found 100,000 characters" in said.err
+
+
+def test_unknown_characters_are_named(inside: Workshop) -> None:
+    said = call("predict", inside.run, stdin="abc\naéc\nß\n".encode())
+    assert "2 inputs have characters or words that training did not have, read as <unk>: 'é', 'ß'" in said.err
+    assert "unknown" not in call("predict", inside.run, stdin=b"abc\n").err
