@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, Tokenizer
@@ -57,6 +57,7 @@ class ShortlistModel:
         """The joint list `tokens` (K,), and which of it each source may use, `listed` (B, K)."""
         self.model, self.tokens, self.listed = model, tokens, listed
         output = model.output
+        assert isinstance(output, nn.Linear)
         self.transposed = output.weight.detach()[tokens].t().contiguous()  # (D, K): faster with few rows
         self.bias = None if output.bias is None else output.bias.detach()[tokens]
 
@@ -153,5 +154,10 @@ def shortlist_model(model: Any) -> EncoderDecoder:
         raise ConfigError(
             f"shortlist: found {type(model).__name__}, expected one run with an encoder and a decoder "
             '(model.kind = "encoder-decoder")'
+        )
+    if not isinstance(model.output, nn.Linear):
+        raise ConfigError(
+            f"shortlist: found model.decoder.kind = {model.config.decoder.kind!r}, which mixes several softmaxes, "
+            "expected a decoder with one output layer"
         )
     return model

@@ -19,6 +19,7 @@ class Memory(NamedTuple):
     mask: Tensor  # (B, S), True = real
     final: tuple[Tensor, ...]  # per layer (B, D): summaries of the source, for the first states of recurrent decoders
     states: tuple[tuple[Tensor, ...], ...] = ()  # per layer the whole last cell state, of recurrent encoders if asked
+    tokens: Tensor | None = None  # (B, S) the target token that copies each position, PAD where there is none
 
 
 def map_tensors(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -117,7 +118,12 @@ class Encoder(Protocol):
 
 
 class Decoder(Protocol):
-    """An autoregressive decoder. One call serves training, prefill and decoding: any split gives the same."""
+    """An autoregressive decoder. One call serves training, prefill and decoding: any split gives the same.
+
+    A decoder that mixes several softmaxes gives log-probabilities of target tokens in place of hidden vectors. It has
+    `gives_log_probabilities = True` and a method `set_output(layer)`, which takes the output layer of the model. Until
+    then `width` is the size of that layer's input.
+    """
 
     width: int  # D of the hidden vectors
     max_positions: int | None  # how many tokens it can read; None: no limit

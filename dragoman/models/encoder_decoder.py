@@ -17,8 +17,8 @@ from dragoman.layers.linear import FirstRowsLinear
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Decoder, Encoder, Loss, Memory, State, TokenScores
 from dragoman.models.decoders.fixed_context import FixedContextDecoder, FixedContextDecoderConfig
-from dragoman.models.decoders.luong import LuongDecoderConfig
-from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.decoders.monotone import MonotoneDecoderBase
+from dragoman.models.decoders.recurrent_parts import RecurrentDecoderBase
 from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
 from dragoman.models.heads.softmax import (
@@ -26,6 +26,7 @@ from dragoman.models.heads.softmax import (
     CrossEntropy,
     FullSoftmaxConfig,
     SoftmaxConfig,
+    connect_output,
     full_precision,
     log_probabilities,
     summed_loss,
@@ -49,7 +50,6 @@ TIES = {
     "source": (0, 1, 0),
     "all": (0, 0, 0),
 }
-RECURRENT_DECODERS = FixedContextDecoderConfig | RecurrentDecoderConfig | LuongDecoderConfig
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ class EncoderDecoderConfig:
                 )
             elif first != index and widths[index] == 0:
                 yield f"tie: {self.tie!r} needs learned embeddings, found one-hot vectors (embedding = 0)"
-        if isinstance(self.decoder, RECURRENT_DECODERS):
+        if isinstance(self.decoder, MonotoneDecoderBase) and not isinstance(self.softmax, FullSoftmaxConfig):
+            yield f"softmax: found {self.softmax.kind!r}, expected 'full' with decoder.kind = {self.decoder.kind!r}"
+        if isinstance(self.decoder, RecurrentDecoderBase):
             yield from self._recurrent_problems(self.decoder)
         elif self.share_cells:
             yield "share_cells: found true, expected a recurrent encoder and a recurrent decoder"
 
-    def _recurrent_problems(
-        self, decoder: FixedContextDecoderConfig | RecurrentDecoderConfig | LuongDecoderConfig
-    ) -> Iterator[str]:
+    def _recurrent_problems(self, decoder: RecurrentDecoderBase) -> Iterator[str]:
         """Errors in how a recurrent decoder goes with the encoder and with the other settings."""
         encoder = self.encoder if isinstance(self.encoder, RecurrentEncoderConfig) else None
         if encoder is not None and not (
@@ -163,17 +163,20 @@ class EncoderDecoder(BaseModel):
             target = build_embedding(target_vocabulary, config.decoder.embedding, PAD)
         self.encoder = build_encoder(config.encoder, source)
         self.decoder = build_decoder(config.decoder, target, self.encoder.width)
-        layer = FirstRowsLinear if tags else nn.Linear  # the rows after the vocabulary are tags of the source
-        self.output = layer(self.decoder.width, target_vocabulary, bias=config.output_bias)
         self.cross_entropy = CrossEntropy()
+        layer = FirstRowsLinear if tags else nn.Linear  # the rows after the vocabulary are tags of the source
+        output = layer(self.decoder.width, target_vocabulary, bias=config.output_bias)
         if config.output_bias:
-            nn.init.zeros_(self.output.bias)
+            nn.init.zeros_(output.bias)
         if ties[2] == 2:
-            nn.init.normal_(self.output.weight, std=self.decoder.width**-0.5)
+            nn.init.normal_(output.weight, std=self.decoder.width**-0.5)
         else:
             table = (source, target)[ties[2]]
             assert isinstance(table.weight, nn.Parameter)
-            self.output.weight = table.weight
+            output.weight = table.weight
+        self.output = connect_output(self.decoder, output)
+        self.copied: Tensor | None
+        self.register_buffer("copied", None, persistent=False)  # (V,) the target token that copies a source token
         if getattr(config.decoder, "begin", "") == "copy":
             assert isinstance(self.encoder, RecurrentEncoder)
             self.encoder.keep_states()
@@ -206,10 +209,14 @@ class EncoderDecoder(BaseModel):
 
     def encode(self, source: Tensor, mask: Tensor) -> Memory:
         """Encode sources (B, S)."""
+        seen = source
         if self.training:
             share = self.config.word_dropout
-            source = word_dropout(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
-        return self.encoder(source, mask)
+            seen = word_dropout(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
+        memory = self.encoder(seen, mask)
+        if self.copied is not None and memory.mask.shape == source.shape:
+            memory = memory._replace(tokens=self.copied[source])
+        return memory
 
     def _hidden(self, inputs: Tensor, state: State) -> Tensor:
         """Hidden vectors (N, T, D) after the decoder reads inputs (N, T), with truncated back-propagation if set."""

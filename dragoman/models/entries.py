@@ -18,6 +18,7 @@ class Entry:
     example: Any  # tiny settings without dropout: the contract tests run every law over them
     learner: Any = None  # settings that learn to copy and reverse four words in 180 steps; None: the example
     scales_embeddings: bool = False  # it multiplies its embeddings by √width, as the Transformer does
+    monotone: bool = False  # it aligns from left to right, so nobody expects it to reverse words
     graph_blocker: str = ""  # why a training step with it cannot be captured as a CUDA graph
 
 

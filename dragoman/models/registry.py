@@ -17,7 +17,9 @@ from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
 from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig
 from dragoman.models.contracts import Decoder, Encoder
 from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
+from dragoman.models.decoders.edit_transducer import EditTransducer, EditTransducerConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoder, FixedContextDecoderConfig
+from dragoman.models.decoders.hard_attention import HardAttentionDecoder, HardAttentionDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
 from dragoman.models.decoders.transformer import TransformerDecoder
@@ -112,6 +114,20 @@ DECODERS = table_of(
             dropout=0.0,
             positions=LearnedConfig(max_positions=40),
         ),
+    ),
+    Entry(
+        HardAttentionDecoderConfig,
+        HardAttentionDecoder,
+        example=HardAttentionDecoderConfig(embedding=6, width=7, dropout=0.0, jump=2),
+        learner=HardAttentionDecoderConfig(embedding=24, width=32, dropout=0.0),
+        monotone=True,
+    ),
+    Entry(
+        EditTransducerConfig,
+        EditTransducer,
+        example=EditTransducerConfig(layers=2, embedding=6, width=7, dropout=0.0),
+        learner=EditTransducerConfig(embedding=24, width=32, dropout=0.0),
+        monotone=True,
     ),
 )
 

@@ -14,7 +14,7 @@ from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT
-from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.base import PAD, SPECIALS, Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsEncoder
@@ -96,6 +96,12 @@ def set_lower_case(model: nn.Module, source: Tokenizer) -> nn.Module:
     return model
 
 
+def copied_ids(source: Tokenizer, target: Tokenizer) -> torch.Tensor:
+    """For every source token the target token with the same text, PAD where there is none; (V,)."""
+    ids = {piece: number for number, piece in enumerate(target.pieces(range(len(target)))) if number >= len(SPECIALS)}
+    return torch.tensor([ids.get(piece, PAD) for piece in source.pieces(range(len(source)))])
+
+
 class Translate(Task):
     """Text to text."""
 
@@ -121,6 +127,8 @@ class Translate(Task):
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """An encoder-decoder or a non-autoregressive model."""
         model = build_model(config, len(source), len(target), tags=len(source.tags), space=source.space)
+        if isinstance(model, EncoderDecoder):
+            model.copied = copied_ids(source, target)
         return set_lower_case(model, source)
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:

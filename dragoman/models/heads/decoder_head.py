@@ -13,6 +13,7 @@ from dragoman.models.contracts import Decoder, Memory, State, TokenScores
 from dragoman.models.heads.softmax import (
     CrossEntropy,
     FullSoftmaxConfig,
+    connect_output,
     log_probabilities,
     summed_loss,
     token_scores,
@@ -43,13 +44,14 @@ class DecoderHead(nn.Module):
         super().__init__()
         embedding = build_embedding(vocabulary, config.embedding, PAD)
         self.decoder = build_decoder(config, embedding, memory_width)
-        self.output = nn.Linear(self.decoder.width, vocabulary, bias=False)
+        output = nn.Linear(self.decoder.width, vocabulary, bias=False)
         self.cross_entropy = CrossEntropy()
         if tie:
             assert isinstance(embedding.weight, nn.Parameter)
-            self.output.weight = embedding.weight
+            output.weight = embedding.weight
         else:
-            nn.init.normal_(self.output.weight, std=self.decoder.width**-0.5)
+            nn.init.normal_(output.weight, std=self.decoder.width**-0.5)
+        self.output = connect_output(self.decoder, output)
 
     @property
     def max_positions(self) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,29 @@ def log_probabilities(logits: Tensor) -> Tensor:
     """Log-softmax over the last axis in at least float32; half precision is read without a copy."""
     precise = torch.float32 if logits.dtype in (torch.bfloat16, torch.float16) else logits.dtype
     return logits.log_softmax(-1, dtype=precise)
+
+
+class LogProbabilities(nn.Module):
+    """The output layer of a model whose decoder gives log-probabilities already: it changes nothing.
+
+    Log-probabilities are logits too: a softmax leaves them as they are.
+    """
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.out_features = vocabulary
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, V) → (…, V)."""
+        return x
+
+
+def connect_output(decoder: Any, layer: nn.Linear) -> nn.Linear | LogProbabilities:
+    """The output layer of a model: `layer`, unless the decoder uses it itself and gives log-probabilities."""
+    if not getattr(decoder, "gives_log_probabilities", False):
+        return layer
+    decoder.set_output(layer)
+    return LogProbabilities(layer.out_features)
 
 
 @dataclass(frozen=True)
@@ -74,12 +97,12 @@ def full_loss(
     config: FullSoftmaxConfig,
     hidden: Tensor,
     target: Tensor,
-    output: nn.Linear,
+    output: nn.Linear | LogProbabilities,
     smoothing: float,
     cross_entropy: CrossEntropy | None = None,
 ) -> Tensor:
     """Cross-entropy at each position, zero on padding: hidden (B, T, D), target (B, T) → (B, T)."""
-    logits = aligned_logits(hidden, output)
+    logits = hidden if isinstance(output, LogProbabilities) else aligned_logits(hidden, output)
     losses: Tensor = (cross_entropy or CrossEntropy())(logits, target, smoothing, output.out_features)
     return losses
 
@@ -125,7 +148,7 @@ def summed_loss(
     config: SoftmaxConfig,
     hidden: Tensor,
     target: Tensor,
-    output: nn.Linear,
+    output: nn.Linear | LogProbabilities,
     smoothing: float,
     cross_entropy: CrossEntropy | None = None,
 ) -> Tensor:
@@ -133,7 +156,7 @@ def summed_loss(
 
     A GPU would have to wait for the number of real tokens.
     """
-    full = isinstance(config, FullSoftmaxConfig)
-    if full and torch.is_grad_enabled() and hidden.device.type == "cpu" and hidden.dtype == output.weight.dtype:
+    full = isinstance(config, FullSoftmaxConfig) and torch.is_grad_enabled() and hidden.device.type == "cpu"
+    if full and isinstance(output, nn.Linear) and hidden.dtype == output.weight.dtype:
         return total_loss(hidden, target, output.weight[: output.out_features], output.bias, smoothing, PAD)
     return LOSSES[type(config)](config, hidden, target, output, smoothing, cross_entropy).sum()
