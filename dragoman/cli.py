@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import traceback
@@ -19,7 +20,8 @@ def main() -> None:
     """Run the command line; a user error is one line and exit code 2."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:  # the parent closed it: the next file opened would get its number
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            # Messages may be lost, outputs may not: writing to the latter fails.
+            os.dup2(os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY), number)
             setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
         getattr(sys, name).reconfigure(errors="backslashreplace")  # a locale without UTF-8 must not stop a run
     sys.exit(guarded(sys.argv[1:]))
@@ -60,13 +62,16 @@ def guarded(arguments: list[str]) -> int:
     except OSError as error:
         if error.filename is None:
             silence_stdout()  # or Python would write the rest again at exit
+        if error.errno == errno.EBADF:
+            error = OSError("standard output is closed, so the output is lost; send it to a file or pipe")
         print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
         return 2
     except Exception as error:
         from dragoman.training.signals import Stopped
 
         if isinstance(error, Stopped):
-            click.echo(f"stopped and saved at step {error.step}; the same command resumes from there", err=True)
+            with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
+                click.echo(f"stopped and saved at step {error.step}; the same command resumes from there", err=True)
             return error.code
         print_error(f"internal error: {type(error).__name__}: {error}. Add --trace to see where, and please report it")
         return 1

@@ -686,11 +686,14 @@ def test_closed_streams_and_full_devices(inside: Workshop) -> None:
     closed = run_process("predict", str(inside.run), preexec_fn=lambda: os.close(0))
     assert (closed.returncode, closed.stdout) == (2, b"")
     assert closed.stderr == b"dragoman: standard input is closed: name a FILE, or send lines\n"
+    unheard = run_process("presets", stdout=None, preexec_fn=lambda: os.close(1))
+    assert unheard.returncode == 2
+    assert unheard.stderr.startswith(b"dragoman: standard output is closed, so the output is lost")
     with Path("/dev/full").open("wb") as full:
         said = run_process("--help", stdout=full)
     assert (said.returncode, said.stderr) == (2, b"dragoman: No space left on device\n")
     silent = run_process("--help", preexec_fn=lambda: (os.close(1), os.close(2)))
-    assert silent.returncode == 0
+    assert silent.returncode == 2
 
 
 def test_the_locale_does_not_change_what_is_data(inside: Workshop) -> None:

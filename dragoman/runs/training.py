@@ -33,7 +33,7 @@ from dragoman.training.distributed import ProcessGroup
 from dragoman.training.metrics_log import tensorboard_writer
 from dragoman.training.recovery import has_trained_weights
 from dragoman.training.runtime import Runtime, resolve_device, use_bfloat16
-from dragoman.training.signals import exit_cleanly_on_sigterm
+from dragoman.training.signals import exit_cleanly_on_signals
 from dragoman.training.trainer import Trainer
 from dragoman.training.transfer import freeze, rate_factors
 
@@ -56,7 +56,7 @@ def train(config: Config, folder: str | Path, display: Display | None = None, re
         display = Display(None if processes.is_main else io.StringIO(), quiet=True)
     runtime = Runtime(device, processes, display)
     with (
-        exit_cleanly_on_sigterm(lambda: max(Checkpoints(folder).steps(), default=0)),
+        exit_cleanly_on_signals(lambda: max(Checkpoints(folder).steps(), default=0)),
         processes.initialized(device),
         ExitStack() as locks,
     ):

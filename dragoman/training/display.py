@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -15,11 +16,33 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+class LastingStream:
+    """A text stream that discards what it can no longer write: a lost terminal must not end a run."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write, or discard."""
+        try:
+            return self.stream.write(text)
+        except OSError:
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, or do nothing."""
+        with suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
 class Display:
     """Writes progress to standard error; `quiet` shows warnings only."""
 
     def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
-        self.stream = stream or sys.stderr
+        self.stream: Any = LastingStream(stream or sys.stderr)
         self.quiet = quiet
         self.interactive = not quiet and self.stream.isatty()
         self._bar: Any = None

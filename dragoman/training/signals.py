@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the training loop finishes its step, saves a checkpoint and exits."""
+"""Ctrl-C, SIGTERM and SIGHUP (a lost terminal): the training loop finishes its step, saves a checkpoint and exits."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
+def stop_signals() -> list[int]:
+    """The signals that end a run besides Ctrl-C; under nohup, which ignores SIGHUP, the run goes on."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    ignored = hangup is None or signal.getsignal(hangup) is signal.SIG_IGN
+    return [signal.SIGTERM] if ignored else [signal.SIGTERM, hangup]
+
+
 class Stopped(Exception):  # noqa: N818  (no error: the user asked the run to stop)
     """A signal stopped the run after a checkpoint was saved; `code` is the exit code."""
 
@@ -19,8 +26,8 @@ class Stopped(Exception):  # noqa: N818  (no error: the user asked the run to st
 
 
 @contextmanager
-def exit_cleanly_on_sigterm(step: Callable[[], int]) -> Iterator[None]:
-    """Outside the training loop, SIGTERM raises Stopped at once, so that every clean-up runs as after Ctrl-C."""
+def exit_cleanly_on_signals(step: Callable[[], int]) -> Iterator[None]:
+    """Outside the training loop, SIGTERM and SIGHUP raise Stopped at once, so that clean-ups run as after Ctrl-C."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(128 + number, step())
@@ -28,20 +35,24 @@ def exit_cleanly_on_sigterm(step: Callable[[], int]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before: Any = signal.signal(signal.SIGTERM, stop)
+    before: dict[int, Any] = {number: signal.signal(number, stop) for number in stop_signals()}
     try:
         yield
     except BaseException as error:
         if getattr(error, "abrupt", False):
             # When a process is lost, torchrun ends the others: not before this one has printed its error.
-            before = signal.SIG_IGN
+            before[signal.SIGTERM] = signal.SIG_IGN
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Signals:
-    """Stores a signal as an exit code (130 Ctrl-C, 143 SIGTERM); a second Ctrl-C raises KeyboardInterrupt at once."""
+    """Stores a signal as an exit code: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP.
+
+    A second Ctrl-C raises KeyboardInterrupt at once.
+    """
 
     def __init__(self) -> None:
         self.code = 0
@@ -54,7 +65,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGINT, *stop_signals()):
                 self._before[number] = signal.signal(number, self._store)
         return self
 

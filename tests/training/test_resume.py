@@ -26,7 +26,7 @@ from dragoman.training import trainer as loop
 from dragoman.training.best_weights import BestWeights
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
-from dragoman.training.signals import Signals, Stopped
+from dragoman.training.signals import Signals, Stopped, stop_signals
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 from tests.training.conftest import Configure
 from tests.training.kill_driver import CASES, STEPS, leftovers, result, table, write_config, write_pairs
@@ -64,7 +64,7 @@ def test_random_kills_leave_no_trace() -> None:
     assert re.fullmatch(r"3 kills \(.*\), unloadable states 0, distinct final hashes 1, \d+ s\n", done.stdout)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_signal_saves_and_the_same_command_goes_on(
     number: signal.Signals, code: int, tmp_path: Path, pairs: Path, straight: Straight
 ) -> None:
@@ -186,6 +186,28 @@ def test_a_signal_before_any_step_saves_the_start(
     monkeypatch.setattr(Signals, "__enter__", enter)
     train(configure(), tmp_path / "run")
     assert result(tmp_path / "run") == straight()
+
+
+def test_a_lost_terminal_ends_no_run_and_nohup_is_respected() -> None:
+    class Lost(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    display = Display(Lost())
+    display.info("a line")
+    display.show_step(1, 2, 1.0, 1.0, 1.0, 1.0)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert stop_signals() == [signal.SIGTERM]
+        with Signals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.code == 0
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        with Signals() as signals:
+            signal.raise_signal(signal.SIGHUP)
+            assert signals.code == 129
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_second_ctrl_c_is_obeyed_at_once() -> None:
