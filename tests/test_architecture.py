@@ -32,6 +32,7 @@ ORDER = [
     {"analysis"},
     {"web"},
     {"reports"},
+    {"serving"},
     {"auto"},
     {"commands"},
     {"cli"},

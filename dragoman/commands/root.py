@@ -16,6 +16,7 @@ from dragoman.commands.new import demo, new, presets
 from dragoman.commands.outputs import checked_outputs
 from dragoman.commands.predict import predict
 from dragoman.commands.score import compare, score
+from dragoman.commands.serve import serve
 from dragoman.commands.shortlist import shortlist
 from dragoman.commands.train import check, train
 from dragoman.errors import hint
@@ -70,6 +71,7 @@ for command in (
     check,
     predict,
     complete,
+    serve,
     evaluate,
     score,
     compare,

@@ -6,7 +6,7 @@ its line or goes on over several lines up to its length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -18,6 +18,8 @@ from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.decoding.greedy import StopAt, TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.sampling import MAX_ROWS, Sampling, sample_key, token_sampler
 from dragoman.errors import ConfigError, DataError
+
+Observe = Callable[[TokenChooser], TokenChooser]
 
 
 class Completion(NamedTuple):
@@ -54,10 +56,11 @@ def complete(
     device: torch.device | None = None,
     rows: int = MAX_ROWS,
     first: int = 1,  # number of the first prompt, for error messages
+    observe: Observe | None = None,
 ) -> list[list[Completion]]:
     """The completions of every prompt; each depends on its own prompt and the seed alone.
 
-    Prompts of equal length are read together.
+    Prompts of equal length are read together. `observe` changes the choice of tokens, to report each as it is chosen.
     """
     device = device or next(model.parameters()).device
     contexts = [[EOS, *prompt] for prompt in prompts]  # a text begins where the line before it ended
@@ -69,7 +72,8 @@ def complete(
         equal_length = list(group)
         for begin in range(0, len(equal_length), rows):
             chunk = equal_length[begin : begin + rows]
-            for (index, _), completion in zip(chunk, _complete(model, contexts, chunk, options, device), strict=True):
+            outputs = _complete(model, contexts, chunk, options, device, observe)
+            for (index, _), completion in zip(chunk, outputs, strict=True):
                 completions[index].append(completion)
     return completions
 
@@ -90,6 +94,7 @@ def _complete(
     jobs: Sequence[tuple[int, int]],  # index of the prompt and number of the sample
     options: CompletionOptions,
     device: torch.device,
+    observe: Observe | None = None,
 ) -> list[Completion]:
     """Completions of prompts of equal length; each prompt is read once for all its samples."""
     indices = sorted({index for index, _ in jobs})
@@ -101,6 +106,8 @@ def _complete(
     if (sampling := options.sampling) is not None:
         keys = [sample_key(sampling.seed, contexts[index], sample) for index, sample in jobs]
         choose = token_sampler(keys, sampling)
+    if observe is not None:
+        choose = observe(choose)
     limits = torch.full((len(jobs),), options.max_length, device=device)
     stop_at: StopAt = "eos-or-limit" if options.one_line else "limit"
     outputs = greedy_search(model.step, state, limits, choose=choose, stop_at=stop_at)

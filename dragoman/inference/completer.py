@@ -16,7 +16,7 @@ from dragoman.config import settings
 from dragoman.data.batch import batch_of
 from dragoman.data.bptt import InMemoryStream, OverlappingBpttPlan
 from dragoman.data.tokenizers.base import EOS, UNK
-from dragoman.decoding.complete import Completion, CompletionOptions, complete
+from dragoman.decoding.complete import Completion, CompletionOptions, Observe, complete
 from dragoman.decoding.options import replace_from_keywords
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError, RunError
@@ -64,12 +64,14 @@ class Completer:
         allow_unknown: bool = False,
         batch_size: int = 64,
         first: int = 1,
+        observe: Observe | None = None,
         **keywords: Any,
     ) -> list[list[Completed]]:
         """The completions of every prompt; keywords are fields of `CompletionOptions`.
 
         An empty prompt begins a new line, and "\\n" in a prompt ends one. A word outside the vocabulary is an error, or
         with `allow_unknown` read as <unk>. `first` is the number of the first prompt in error messages.
+        `observe` changes the choice of tokens, to report each as it is chosen (`token_stream.observed`).
         """
         if isinstance(prompts, str):
             raise TypeError("complete takes a list of prompts; for one prompt write complete([prompt])")
@@ -80,7 +82,9 @@ class Completer:
             settings.build(Sampling, settings.as_table(options.sampling))
         encode = partial(self.encode, allow_unknown=allow_unknown)
         rows = [encode(prompt, f"prompt {number}") for number, prompt in enumerate(prompts, first)]
-        completions = complete(self.model, rows, options, device=self.device, rows=batch_size, first=first)
+        completions = complete(
+            self.model, rows, options, device=self.device, rows=batch_size, first=first, observe=observe
+        )
         return [
             [self._completed(prompt, row, one) for one in several]
             for prompt, row, several in zip(prompts, rows, completions, strict=True)

@@ -21,7 +21,7 @@ from dragoman.decoding.constraints.source import restore_placeholders
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Method, WithText
-from dragoman.decoding.options import DecodingOptions, replace_from_keywords
+from dragoman.decoding.options import CTCDecoding, DecodingOptions, Draft, ShortlistFile, replace_from_keywords
 from dragoman.decoding.search import search
 from dragoman.decoding.shortlist import Shortlist
 from dragoman.decoding.trace import Trace
@@ -139,10 +139,15 @@ class Predictor(LoadedRun):
 
     def method(self, options: DecodingOptions) -> Method | None:
         """The decoding method of some options with its files and runs open; None: greedy or beam search."""
+        if options.method is None:
+            return None
+        model = self.backend(options).model
+        if not isinstance(options.method, Draft | ShortlistFile | CTCDecoding):  # opens nothing: not worth remembering
+            return open_method(options.method, self, model)
         key = (options.method, options.ensemble, options.average)
-        if options.method is not None and key not in self._opened:
-            self._opened[key] = open_method(options.method, self, self.backend(options).model)
-        return self._opened.get(key)
+        if key not in self._opened:
+            self._opened[key] = open_method(options.method, self, model)
+        return self._opened[key]  # type: ignore[no-any-return]
 
     def reranker(self, options: DecodingOptions) -> Reranker | None:
         """The reranker of some options with its runs open; None: there is none."""

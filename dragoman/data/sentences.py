@@ -1,0 +1,101 @@
+"""Split running text into sentences and put their translations together again, every space where it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+# Words before a full stop that rarely end a sentence, in a few languages.
+ABBREVIATIONS = frozenset(
+    """
+    mr mrs ms dr prof rev gen sen rep st jr sr vs etc e.g i.e cf fig figs eq eqs sec no nos vol pp p ca approx inc ltd
+    co al ed eds dept univ jan feb mar apr jun jul aug sep sept oct nov dec
+    z.b d.h u.a o.ä bzw usw ggf evtl bspw hr fr nr str abs art bd evtl inkl max min mio mrd s.o s.u vgl
+    m mm mme mlle me ex p.ex env av apr bd chap éd
+    sr sra dña dn ud uds pág págs núm ej
+    """.split()  # noqa: SIM905
+)
+_END = re.compile(r"""([.!?…]+["'”’»)\]]*)(\s+)|([。！？]+[」』”’）]*)(\s*)""")
+_CLAUSE = re.compile(r"[,;:–—،、，；]\s+|[、，；]")
+_SPACE = re.compile(r"\s+")
+
+
+class Sentence(NamedTuple):
+    """A sentence and the white space that follows it; white space at the start of a text follows an empty sentence."""
+
+    text: str
+    space: str
+
+
+def split_sentences(text: str) -> list[Sentence]:
+    """The sentences of a text; `join_sentences` of them is the text again. A line break always ends a sentence."""
+    found: list[Sentence] = []
+    for line in re.split(r"(?<=\n)", text):
+        body = line.strip()
+        start = line.index(body) if body else len(line)
+        if start:  # white space before the sentence belongs to the one before it
+            found = _with_space(found, line[:start])
+        if body:
+            found += _sentences_of_line(body)
+            found = _with_space(found, line[start + len(body) :])
+    return found
+
+
+def _with_space(found: list[Sentence], space: str) -> list[Sentence]:
+    """White space after the last sentence."""
+    last = found[-1] if found else Sentence("", "")
+    return [*found[:-1], Sentence(last.text, last.space + space)]
+
+
+def _sentences_of_line(line: str) -> Iterator[Sentence]:
+    start = 0
+    for match in _END.finditer(line):
+        end = match.end(1) if match[1] else match.end(3)
+        if match.end() == len(line) or (match[1] and not _ends_sentence(line, match)):
+            continue
+        yield Sentence(line[start:end], line[end : match.end()])
+        start = match.end()
+    yield Sentence(line[start:], "")
+
+
+def _ends_sentence(line: str, match: re.Match[str]) -> bool:
+    """Whether a full stop, question mark or exclamation mark before a space ends a sentence."""
+    following = line[match.end() :].lstrip("\"'“‘«([¿¡„")[:1]
+    if following.islower():
+        return False
+    if match[1] != ".":
+        return True
+    word = (
+        line[: match.start()].rsplit(None, 1)[-1].strip("\"'“‘«([¿¡„").lower() if line[: match.start()].split() else ""
+    )
+    initial = len(word) == 1 and word.isalpha()
+    ordinal = word.isdigit() and len(word) <= 2  # "am 3. Oktober"
+    return not (word in ABBREVIATIONS or initial or ordinal)
+
+
+def split_long(sentence: str, fits: Callable[[str], bool]) -> list[Sentence]:
+    """Parts of a sentence that fit a model, cut at the clause mark, the space or the letter nearest the middle."""
+    if len(sentence) < 2 or fits(sentence):
+        return [Sentence(sentence, "")]
+    middle = len(sentence) / 2
+    cuts: Iterable[tuple[int, int]] = ()
+    for pattern, least in ((_CLAUSE, 0.2), (_SPACE, 0.0)):
+        ends = [
+            (match.end() - len(match[0]) + len(match[0].rstrip()), match.end()) for match in pattern.finditer(sentence)
+        ]
+        cuts = [cut for cut in ends if least * len(sentence) <= cut[0] and cut[0] > 0 and cut[1] < len(sentence)]
+        if cuts:
+            break
+    end, start = min(cuts, key=lambda cut: abs(cut[0] - middle), default=(len(sentence) // 2,) * 2)
+    left, right = split_long(sentence[:end], fits), split_long(sentence[start:], fits)
+    return [*left[:-1], Sentence(left[-1].text, left[-1].space + sentence[end:start]), *right]
+
+
+def join_sentences(sentences: Iterable[Sentence], texts: Iterable[str] | None = None) -> str:
+    """The sentences as one text, each replaced by its entry of `texts`, which has one for each that is not empty."""
+    outputs = None if texts is None else iter(texts)
+    parts = []
+    for sentence in sentences:
+        parts += [next(outputs) if outputs is not None and sentence.text else sentence.text, sentence.space]
+    return "".join(parts)

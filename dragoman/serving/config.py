@@ -1,0 +1,106 @@
+"""The settings of a server: `serve.toml` and the options of `dragoman serve`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from dragoman.config.settings import Range, Size, as_table, build, read_toml, setting
+
+Seconds = Annotated[float, Range(0.0, 86_400.0, exclusive_minimum=True)]
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+LANGUAGE = re.compile(r"[A-Za-z0-9._-]{1,35}")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A run to serve."""
+
+    run: str = setting(help="the run folder")
+    name: str = setting("", help="what requests call it; the name of the folder if empty")
+    source: str = setting("", help='language code of its sources, such as "de"; from a name like "de-en" if empty')
+    target: str = setting("", help="language code of its outputs; its tags if it was trained with tags")
+    default_format: str = setting("text", help='"html" reads texts as HTML unless a request says otherwise')
+
+    def problems(self) -> Iterator[str]:
+        """Names that could not be written in a request."""
+        if self.name and not NAME.fullmatch(self.name):
+            yield f"name: found {self.name!r}, expected letters, digits, dots, hyphens and underscores"
+        for side in ("source", "target"):
+            if (code := getattr(self, side)) and not LANGUAGE.fullmatch(code):
+                yield f"{side}: found {code!r}, expected a language code such as de or pt-BR"
+        if self.default_format not in ("text", "html"):
+            yield f"default_format: found {self.default_format!r}, expected text or html"
+
+
+@dataclass(frozen=True)
+class LimitsConfig:
+    """What a request may ask for, and how much may wait."""
+
+    body: Size = setting(10_000_000, help="bytes of a request body")
+    items: Size = setting(1_000, help="texts in a request")
+    characters: Size = setting(50_000, help="characters of all texts of a request together")
+    sentence: Size = setting(
+        1_500, help="characters of a sentence; a longer one is cut at clauses when texts are split"
+    )
+    beam: Size = setting(16, help="beam width, and outputs per input")
+    tokens: Size = setting(1_024, help="max_length and max_tokens of a request")
+    queue: Size = setting(512, help="sentences that wait; further requests are answered 503")
+    wait: Annotated[float, Range(0.0, 86_400.0)] = setting(
+        0.0, help="seconds of estimated waiting above which a request is answered 503; 0: only the queue counts"
+    )
+    streams: Size = setting(4, help="token streams at the same time")
+    request_time: Seconds = setting(30.0, help="seconds until an unfinished request is given up and answered 503")
+    read_time: Seconds = setting(15.0, help="seconds that a client may take to send a request")
+    connections: Size = setting(1_000, help="open connections per worker; further ones are answered 503")
+
+
+@dataclass(frozen=True)
+class ServeConfig:
+    """Which runs to serve, where, and within which limits."""
+
+    models: tuple[ModelConfig, ...] = setting((), help="the runs")
+    host: str = setting("127.0.0.1", help="address to listen on; 0.0.0.0 is every network interface")
+    port: Annotated[int, Range(0, 65_535)] = setting(5000, help="port to listen on; 0 takes a free one")
+    workers: Size = setting(1, help="processes; each has its own copy of the models and its own queue")
+    threads: Annotated[int, Range(0)] = setting(0, help="CPU threads of a worker; 0: the cores divided by the workers")
+    device: str = setting("auto", help="auto, cpu, cuda or cuda:N")
+    engine: str = setting("auto", help="auto, torch or ctranslate2")
+    batch_size: Size = setting(32, help="sentences computed together at most")
+    token: str = setting(
+        "", help="secret that requests must bring; empty: none (the variable DRAGOMAN_TOKEN also sets it)"
+    )
+    cors: tuple[str, ...] = setting((), help='origins whose pages may call the server, such as "https://example.org"')
+    page: bool = setting(True, help="whether / is a web page for people")
+    limits: LimitsConfig = setting(LimitsConfig(), help="what requests may ask for")
+
+    def problems(self) -> Iterator[str]:
+        """Values of texts."""
+        if self.engine not in ("auto", "torch", "ctranslate2"):
+            yield f"engine: found {self.engine!r}, expected auto, torch or ctranslate2"
+        names = [model.name or Path(model.run).resolve().name for model in self.models]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            yield f"models: found the name {twice!r} twice; give each model a name of its own"
+
+
+def load_config(path: str | Path) -> ServeConfig:
+    """Read serve.toml; relative run folders are relative to the file."""
+    table = read_toml(path)
+    config = build(ServeConfig, table, origin=path)
+    folder = Path(path).parent
+    models = [as_table(model) | {"run": str(folder / model.run)} for model in config.models]
+    return build(ServeConfig, as_table(config) | {"models": models}, origin=path)
+
+
+def config_from_json(text: str) -> ServeConfig:
+    """The configuration that `config_as_json` wrote for a worker process."""
+    return build(ServeConfig, json.loads(text))
+
+
+def config_as_json(config: ServeConfig) -> str:
+    """The configuration as one line."""
+    return json.dumps(as_table(config))

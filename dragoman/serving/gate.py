@@ -1,0 +1,145 @@
+"""What every request passes before its route: limits of size and time, the token, draining, counting."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dragoman.serving.state import ServerState
+
+OPEN_PATHS = ("/health", "/ready", "/", "/favicon.ico", "/frontend/settings", "/openapi.json")
+OPEN_FOLDERS = ("/static/", "/web/")
+RETRY = 2  # seconds, while the server stops
+
+
+class BodyProblem(Exception):  # noqa: N818
+    """A body that is too large or comes too slowly."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Gate:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self.app, self.state = app, state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        exchange = Exchange(self.state, scope, receive, send)
+        self.state.active += 1
+        try:
+            refusal = exchange.refusal()
+            if refusal is not None:
+                await exchange.answer(*refusal)
+                return
+            try:
+                await self.app(scope, exchange.receive, exchange.send)
+            except BodyProblem as problem:
+                await exchange.answer(problem.status, str(problem))
+        finally:
+            self.state.active -= 1
+            exchange.count()
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(self, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:
+        self.state, self.scope, self._receive, self._send = state, scope, receive, send
+        self.headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
+        self.started = time.monotonic()
+        self.status = 0
+        self.received = 0
+        has_body = self.headers.get("content-length", b"0") != b"0" or "transfer-encoding" in self.headers
+        self.complete = not has_body  # whether the whole body was read
+        self.problem: BodyProblem | None = None
+
+    def refusal(self) -> tuple[int, str] | None:
+        """Status and message for a request that goes no further."""
+        path = self.scope["path"]
+        if self.state.draining and path not in ("/health", "/ready", "/metrics"):
+            return 503, "the server is stopping; try again or use another one"
+        length = self.headers.get("content-length", b"0")
+        if length.isdigit() and int(length) > self.state.limits.body:
+            return 413, self.too_large
+        token = self.state.config.token
+        if token and path not in OPEN_PATHS and not path.startswith(OPEN_FOLDERS) and not self.authorised(token):
+            return 403, "token: found none or a wrong one; send 'Authorization: Bearer TOKEN' (or api_key=TOKEN)"
+        return None
+
+    @property
+    def too_large(self) -> str:
+        """The message for a large body."""
+        return f"body: found more than {self.state.limits.body:,} bytes, the limit of this server"
+
+    def authorised(self, token: str) -> bool:
+        """Whether a request brings the token; /translate and its kin also look for api_key in the body."""
+        sent = self.headers.get("authorization", b"").decode("latin-1").split(" ", 1)[-1].strip()
+        if hmac.compare_digest(sent.encode(), token.encode()):
+            return True
+        return self.scope["path"] in ("/translate", "/detect", "/languages", "/translate_file")
+
+    async def receive(self) -> Message:
+        """The next part of the request, within the limits of size and time."""
+        if self.complete:
+            return await self._receive()
+        left = self.started + self.state.limits.read_time - time.monotonic()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.001, left))
+        except TimeoutError:
+            self.raise_problem(408, f"body: took longer than {self.state.limits.read_time:g} seconds to arrive")
+        if message["type"] == "http.request":
+            self.received += len(message.get("body", b""))
+            self.complete = not message.get("more_body", False)
+            if self.received > self.state.limits.body:
+                self.raise_problem(413, self.too_large)
+        return message
+
+    def raise_problem(self, status: int, message: str) -> Any:
+        """Stop reading; FastAPI turns exceptions while reading into 400, so `send` puts the true answer in place."""
+        self.problem = BodyProblem(status, message)
+        raise self.problem
+
+    async def send(self, message: Message) -> None:
+        """Pass a part of the answer on; while the server stops, connections close after it."""
+        if message["type"] == "http.response.start":
+            if self.problem is not None:
+                await self.answer(self.problem.status, str(self.problem))
+                return
+            self.status = message["status"]
+            if self.state.draining or not self.complete:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+        elif self.problem is not None:
+            return
+        await self._send(message)
+
+    async def answer(self, status: int, message: str) -> None:
+        """A whole answer without a route; the connection closes, since the body may be unread."""
+        self.status = status
+        body = json.dumps({"error": message}, ensure_ascii=False).encode()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        if status == 503:
+            headers.append((b"retry-after", str(RETRY).encode()))
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+    def count(self) -> None:
+        """Add the request to the metrics, under the path of its route."""
+        route = self.scope.get("route")
+        path = getattr(route, "path", "other") if self.status != 404 else "other"
+        self.state.metrics.request(path, self.status or 499, time.monotonic() - self.started)

@@ -1,0 +1,80 @@
+"""Names of languages, and the language that a text is written in."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from dragoman.errors import MissingExtraError
+
+UNKNOWN = "und"  # ISO 639-2: undetermined
+NAMES: dict[str, str] = dict(
+    re.findall(
+        r"(\w+):([^,]+)",
+        "af:Afrikaans,ar:Arabic,az:Azerbaijani,be:Belarusian,bg:Bulgarian,bn:Bengali,bs:Bosnian,ca:Catalan,cs:Czech,"
+        "cy:Welsh,da:Danish,de:German,el:Greek,en:English,eo:Esperanto,es:Spanish,et:Estonian,eu:Basque,fa:Persian,"
+        "fi:Finnish,fr:French,ga:Irish,gl:Galician,gu:Gujarati,he:Hebrew,hi:Hindi,hr:Croatian,hu:Hungarian,hy:Armenian,"
+        "id:Indonesian,is:Icelandic,it:Italian,ja:Japanese,ka:Georgian,kk:Kazakh,km:Khmer,kn:Kannada,ko:Korean,"
+        "ky:Kyrgyz,la:Latin,lo:Lao,lt:Lithuanian,lv:Latvian,mk:Macedonian,ml:Malayalam,mn:Mongolian,mr:Marathi,"
+        "ms:Malay,mt:Maltese,my:Burmese,nb:Norwegian,ne:Nepali,nl:Dutch,no:Norwegian,pa:Punjabi,pl:Polish,"
+        "pt:Portuguese,ro:Romanian,ru:Russian,si:Sinhala,sk:Slovak,sl:Slovenian,sq:Albanian,sr:Serbian,sv:Swedish,"
+        "sw:Swahili,ta:Tamil,te:Telugu,th:Thai,tl:Tagalog,tr:Turkish,uk:Ukrainian,ur:Urdu,uz:Uzbek,vi:Vietnamese,"
+        "zh:Chinese,zu:Zulu",
+    )
+)
+THREE_LETTERS: dict[str, str] = dict(
+    re.findall(
+        r"(\w+):(\w+)",
+        "ara:ar ces:cs cze:cs dan:da deu:de ger:de ell:el eng:en spa:es fas:fa fin:fi fra:fr fre:fr heb:he hin:hi "
+        "hun:hu ind:id isl:is ita:it jpn:ja kor:ko nld:nl dut:nl nor:no pol:pl por:pt ron:ro rum:ro rus:ru slk:sk "
+        "slv:sl swe:sv tgl:tl tha:th tur:tr ukr:uk vie:vi zho:zh chi:zh",
+    )
+)
+_LOCK = threading.Lock()
+
+
+def short_code(code: str) -> str:
+    """The two-letter code of a language where it has one: "de" for "deu"."""
+    return THREE_LETTERS.get(code.lower(), code)
+
+
+def language_name(code: str) -> str:
+    """The English name of a language; its code where the name is not known."""
+    base, _, region = code.partition("-")
+    name = NAMES.get(short_code(base).lower())
+    if name is None:
+        return "Unknown" if code == UNKNOWN else code
+    return f"{name} ({region})" if region else name
+
+
+def same_language(one: str, other: str) -> bool:
+    """Whether two codes name the same language: "de" and "DE-AT" do, "pt-BR" and "pt-PT" do not."""
+    left, right = one.lower().split("-"), other.lower().split("-")
+    if short_code(left[0]) != short_code(right[0]):
+        return False
+    return len(left) == 1 or len(right) == 1 or left == right
+
+
+@cache
+def _identifier(languages: tuple[str, ...]) -> Any:
+    """A naive Bayes model over bytes (Lui and Baldwin 2012), restricted to some languages."""
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError:
+        raise MissingExtraError("detecting the language of a text", "py3langid", "serve") from None
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    if known := [code for code in languages if code in identifier.labels]:
+        identifier.set_languages(known)
+    return identifier
+
+
+def detect(text: str, languages: Sequence[str]) -> list[tuple[str, float]]:
+    """The languages of a text, likeliest first, each with its probability among `languages`."""
+    codes = tuple(sorted({short_code(code.split("-")[0]) for code in languages} - {UNKNOWN}))
+    if len(codes) == 1:
+        return [(codes[0], 1.0 if text.strip() else 0.0)]
+    with _LOCK:
+        return [(code, float(share)) for code, share in _identifier(codes).rank(text)]

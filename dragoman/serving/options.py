@@ -1,0 +1,117 @@
+"""From the fields of a request to decoding options and inputs with constraints, within the server's limits."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from dragoman.config import settings
+from dragoman.data.tokenizers.language_tags import add_tag, check_tag, split_tag
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.constraints.source import Terminology, add_source_constraints
+from dragoman.decoding.constraints.spec import ConstrainedInput, OutputConstraints, parse_constraints
+from dragoman.decoding.mbr import MinimumBayesRisk
+from dragoman.decoding.methods import Method
+from dragoman.decoding.options import DecodingOptions
+from dragoman.decoding.sampling import Sampling
+from dragoman.errors import ConfigError
+from dragoman.serving.config import LimitsConfig
+from dragoman.serving.models import ServedModel
+from dragoman.serving.schemas import Options, RiskMethod, SamplingMethod
+
+SEARCH = tuple(field.name for field in fields(SearchConfig))
+CONSTRAINTS = ("prefix", "forbid", "require", "allow", "pattern")
+
+
+def decoding_options(request: Options, limits: LimitsConfig) -> DecodingOptions:
+    """The options of a request without its constraints, which belong to each input; `method` may draw samples."""
+    for name, most in (("beam", limits.beam), ("n_best", limits.beam), ("max_length", limits.tokens)):
+        if (value := getattr(request, name)) is not None and value > most:
+            raise ConfigError(f"{name}: found {value}, expected at most {most} on this server")
+    for name in ("min_length", "no_repeat_ngram"):
+        if (value := getattr(request, name)) is not None and value > limits.tokens:
+            raise ConfigError(f"{name}: found {value}, expected at most {limits.tokens} on this server")
+    given = {name: value for name in SEARCH if (value := getattr(request, name)) is not None}
+    beam = given.get("beam")
+    if request.method is None and request.n_best > (beam or request.n_best):
+        raise ConfigError(f"n_best: found {request.n_best}, expected at most the beam of {beam}")
+    return DecodingOptions(**given, n_best=request.n_best, method=_method(request.method))
+
+
+def _method(method: SamplingMethod | RiskMethod | None) -> Method | None:
+    if method is None:
+        return None
+    sampling = {name: getattr(method, name) for name in ("temperature", "seed")}
+    if isinstance(method, RiskMethod):
+        return MinimumBayesRisk(method.samples, method.metric, settings.build(Sampling, sampling))
+    return settings.build(Sampling, sampling | {"top_k": method.top_k, "top_p": method.top_p})
+
+
+def with_enough_beam(options: DecodingOptions, model: ServedModel) -> DecodingOptions:
+    """Options whose beam is as wide as the outputs asked for, unless the request names a beam."""
+    from dataclasses import replace
+
+    if options.beam is None and options.method is None and options.n_best > model.engine.config.search.beam:
+        return replace(options, beam=options.n_best)
+    return options
+
+
+def constraints_of(request: Options) -> OutputConstraints:
+    """The constraints that hold for every output of a request."""
+    return parse_constraints({name: getattr(request, name) for name in CONSTRAINTS}, "request")
+
+
+def terminology_of(request: Options) -> Terminology | None:
+    """The terms of a request; empty terms are errors."""
+    if request.terminology is None:
+        return None
+    terms: dict[str, tuple[str, ...]] = {}
+    for term, translations in request.terminology.items():
+        if not term.strip() or len(term) > 1_000:
+            raise ConfigError(f"terminology: found {term[:40]!r}, expected a source term")
+        texts = [translations] if isinstance(translations, str) else translations
+        if not texts or not all(text.strip() for text in texts):
+            raise ConfigError(f"terminology: found an empty translation of {term[:40]!r}, expected text")
+        terms[term.strip()] = tuple(text.strip() for text in texts)
+    if len(terms) > 10_000:
+        raise ConfigError(f"terminology: found {len(terms):,} terms, expected at most 10,000")
+    return Terminology(terms)
+
+
+def tagged(text: str, tag: str | None, model: ServedModel) -> str:
+    """The text as the model reads it: with the tag of its target language."""
+    if tag is not None:
+        check_tag(tag, model.tags)
+    if not model.tags or not text.strip() or split_tag(text, model.tags)[0]:
+        return text
+    if tag is None:
+        raise ConfigError(f"tag: missing; expected one of {', '.join(model.tags)}")
+    return add_tag(text, tag)
+
+
+class InputBuilder:
+    """Turns texts into inputs with all constraints of a request."""
+
+    def __init__(self, request: Options, model: ServedModel) -> None:
+        self.model, self.tag, self.placeholders = model, request.tag, request.placeholders
+        self.constraints = constraints_of(request)
+        self.terms = terminology_of(request)
+        if request.tag is not None:
+            check_tag(request.tag, model.tags)
+
+    def __call__(self, text: str) -> ConstrainedInput:
+        """The input of one text."""
+        constraints = add_source_constraints(self.constraints, text, self.terms, self.placeholders)
+        return ConstrainedInput(tagged(text, self.tag, self.model), constraints)
+
+    @property
+    def constrained(self) -> bool:
+        """Whether some output may have constraints: such inputs are searched apart from others."""
+        return bool(self.constraints) or self.terms is not None or self.placeholders
+
+
+def check_media_request(request: Any) -> None:
+    """Options that need the text of a source."""
+    for name in ("terminology", "placeholders", "split"):
+        if getattr(request, name, None):
+            raise ConfigError(f"{name}: needs the text of a source; this model reads files")

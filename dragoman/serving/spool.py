@@ -1,0 +1,50 @@
+"""Translated files that wait to be fetched, in a folder that the workers of a server share."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from contextlib import suppress
+from pathlib import Path
+
+KEPT = 3600.0  # seconds
+MAX_FILES = 200
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class Spool:
+    """Stores files under random names that this class makes; a name of another form is never looked for."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def add(self, data: bytes) -> str:
+        """Store a file; returns its id."""
+        self.clean()
+        key = secrets.token_hex(16)
+        path = self.folder / key
+        path.touch(mode=0o600)
+        path.write_bytes(data)
+        return key
+
+    def get(self, key: str) -> bytes | None:
+        """A stored file; None: there is none of this id."""
+        if not _ID.fullmatch(key):
+            return None
+        try:
+            return (self.folder / key).read_bytes()
+        except OSError:
+            return None
+
+    def clean(self) -> None:
+        """Delete files that are old, and the oldest if there are too many."""
+        files = []
+        for path in self.folder.iterdir():
+            with suppress(OSError):
+                files.append((path.stat().st_mtime, path))
+        files.sort(reverse=True)
+        for number, (changed, path) in enumerate(files, 1):
+            if number >= MAX_FILES or time.time() - changed > KEPT:
+                with suppress(OSError):
+                    path.unlink()

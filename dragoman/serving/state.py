@@ -1,0 +1,108 @@
+"""What the routes of a server share: open models, the batcher, limits, counters and running requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+
+from dragoman.errors import ConfigError, hint
+from dragoman.serving.batcher import Batcher, Busy
+from dragoman.serving.config import ServeConfig
+from dragoman.serving.metrics import Metrics
+from dragoman.serving.models import Models, ServedModel, Work
+from dragoman.serving.spool import Spool
+
+T = TypeVar("T")
+
+
+class TooLate(Exception):  # noqa: N818  (a state, not a mistake)
+    """A request took longer than the server allows."""
+
+
+class ClientLeft(Exception):  # noqa: N818
+    """The client closed the connection."""
+
+
+class NotFound(Exception):  # noqa: N818
+    """A request names a model or a file that does not exist."""
+
+
+class ServerState:
+    """Everything that lives as long as a worker."""
+
+    def __init__(self, config: ServeConfig, models: Models, spool: Spool) -> None:
+        self.config, self.limits, self.models, self.spool = config, config.limits, models, spool
+        self.metrics = Metrics()
+        self.batcher = Batcher(
+            models.run, config.batch_size, config.limits.queue, config.limits.wait, self.metrics.batch
+        )
+        self.streams = ThreadPoolExecutor(config.limits.streams, "dragoman-stream")
+        self.streaming = 0
+        self.active = 0  # requests without a whole answer
+        self.draining = False
+
+    def model(self, name: str | None) -> ServedModel:
+        """The model that a request names; without a name the first."""
+        if name is None:
+            return next(iter(self.models))
+        if name not in self.models.models:
+            raise NotFound(f"model: found {name!r}. {hint(name, self.models.models)}")
+        return self.models[name]
+
+    async def compute(self, request: Request, work: Work, inputs: Sequence[Any]) -> list[Any]:
+        """One output for each input, or an exception in its place; raises Busy, TooLate or ClientLeft."""
+        return await self.finish(request, self.batcher.submit(work, inputs))
+
+    async def finish(self, request: Request, work: Awaitable[T]) -> T:
+        """The result of some work, which is cancelled when the client leaves or the time is up."""
+        task = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(disconnected(request))
+        try:
+            await asyncio.wait({task, gone}, timeout=self.limits.request_time, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise ClientLeft if gone.done() else TooLate
+        finally:
+            for one in (task, gone):
+                one.cancel()
+            await asyncio.gather(task, gone, return_exceptions=True)
+
+    def check_texts(self, texts: Sequence[str]) -> None:
+        """Raise an error for more texts than a request may have."""
+        if len(texts) > self.limits.items:
+            raise ConfigError(f"input: found {len(texts):,} texts, expected at most {self.limits.items:,}")
+        if (total := sum(map(len, texts))) > self.limits.characters:
+            raise ConfigError(
+                f"input: found {total:,} characters, expected at most {self.limits.characters:,} in a request"
+            )
+
+    def check_streams(self) -> None:
+        """Raise Busy if there are as many token streams as the server allows."""
+        if self.streaming >= self.limits.streams:
+            raise Busy(1.0)
+
+    def close(self) -> None:
+        """Finish what is queued and end the threads."""
+        self.batcher.stop()
+        self.streams.shutdown(wait=False, cancel_futures=True)
+
+
+async def disconnected(request: Request) -> None:
+    """Returns when the client has closed the connection."""
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            return
+
+
+def state_of(request: Request) -> ServerState:
+    """The state of the server that a request came to."""
+    state: ServerState = request.app.state.server
+    return state
+
+
+Handler = Callable[..., Awaitable[Any]]

@@ -1,0 +1,178 @@
+"""Tokens as server-sent events, while a search chooses them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from dragoman.decoding.complete import CompletionOptions
+from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.decoding.options import DecodingOptions
+from dragoman.decoding.sampling import Sampling
+from dragoman.errors import ConfigError, DragomanError
+from dragoman.inference.completer import Completer
+from dragoman.inference.predictor import Predictor
+from dragoman.inference.token_stream import OnToken, TokenStream, observed
+from dragoman.serving.models import ServedModel
+from dragoman.serving.options import InputBuilder, decoding_options
+from dragoman.serving.schemas import PredictRequest
+from dragoman.serving.state import ServerState
+
+END = object()
+
+
+class Abandoned(Exception):  # noqa: N818
+    """Nobody reads the stream any more."""
+
+
+class TextSoFar:
+    """The text of the tokens chosen so far, and what each token adds to it."""
+
+    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+        self.decode, self.tokens, self.text = decode, list[int](), ""
+
+    def add(self, token: int) -> str:
+        """What a token adds; nothing while it is a part of a character."""
+        self.tokens.append(token)
+        text = self.decode(self.tokens)
+        if text.endswith("\ufffd") or not text.startswith(self.text):
+            return ""
+        delta, self.text = text[len(self.text) :], text
+        return delta
+
+
+def search_tokens(model: ServedModel, text: ConstrainedInput, options: DecodingOptions, on_token: OnToken) -> Any:
+    """Search greedily or by sampling, report every token, and return the prediction as a table."""
+    predictor = model.engine
+    assert isinstance(predictor, Predictor)
+    sampling = options.method if isinstance(options.method, Sampling) else None
+    streamed = replace(options, beam=None, method=TokenStream(on_token, sampling), engine="torch", batch_size=1)
+    (prediction,) = predictor.stream([text], streamed)
+    return prediction.as_table()
+
+
+def complete_tokens(model: ServedModel, prompt: str, options: CompletionOptions, on_token: OnToken) -> Any:
+    """Continue a prompt, report every token, and return the completion as a table."""
+    completer = model.engine
+    assert isinstance(completer, Completer)
+    ((completed,),) = completer.complete(
+        [prompt], options, allow_unknown=True, observe=lambda choose: observed(choose, on_token)
+    )
+    return asdict(completed)
+
+
+async def token_events(
+    state: ServerState, search: Callable[[OnToken], Any]
+) -> AsyncIterator[tuple[int, float] | dict[str, Any]]:
+    """(token, log-probability) of every token as it is chosen, then the whole output.
+
+    The search runs in a thread of its own. It ends early when nobody reads any more.
+    """
+    loop = asyncio.get_running_loop()
+    events: asyncio.Queue[Any] = asyncio.Queue()
+    left = False
+
+    def on_token(token: int, score: float) -> None:
+        if left:
+            raise Abandoned
+        loop.call_soon_threadsafe(events.put_nowait, (token, score))
+
+    def work() -> None:
+        try:
+            with torch.inference_mode():
+                output: Any = search(on_token)
+        except Abandoned:
+            return
+        except Exception as error:
+            output = error
+        loop.call_soon_threadsafe(events.put_nowait, {"output": output})
+
+    state.streaming += 1
+    future = loop.run_in_executor(state.streams, work)
+    try:
+        while True:
+            event = await asyncio.wait_for(events.get(), state.limits.request_time)
+            if isinstance(event, dict):
+                if isinstance(event["output"], Exception):
+                    raise event["output"]
+                yield event["output"]
+                return
+            yield event
+    finally:
+        left = True
+        await asyncio.wait([future], timeout=1.0)
+        state.streaming -= 1
+
+
+def sse(data: dict[str, Any] | str, event: str = "") -> str:
+    """One server-sent event."""
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    return (f"event: {event}\n" if event else "") + f"data: {text}\n\n"
+
+
+def event_stream(state: ServerState, events: AsyncIterator[str]) -> StreamingResponse:
+    """A response that sends events as they come; problems after its start become an event "error"."""
+
+    async def guarded() -> AsyncIterator[str]:
+        try:
+            async for event in events:
+                yield event
+        except DragomanError as error:
+            yield sse({"error": str(error)}, "error")
+        except TimeoutError:
+            yield sse({"error": f"the output took longer than {state.limits.request_time:g} seconds"}, "error")
+
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(guarded(), media_type="text/event-stream", headers=headers)
+
+
+def stream_prediction(
+    request: Request, state: ServerState, model: ServedModel, body: PredictRequest
+) -> StreamingResponse:
+    """The answer of /v1/predict with "stream": an event for every token, then the whole output."""
+    assert isinstance(body.input, str)
+    text = body.input
+    options = decoding_options(body, state.limits)
+    if body.n_best > 1 or (body.beam or 1) > 1 or not isinstance(options.method, Sampling | None):
+        raise ConfigError("stream: needs greedy search (beam 1) or sampling, one output")
+    for name in ("split", "alignment"):
+        if getattr(body, name):
+            raise ConfigError(f"stream: found {name} with it, expected one of them")
+    if body.format == "html":
+        raise ConfigError("stream: found format html with it, expected text")
+    if isinstance(model.engine, Completer):
+        length = min(100, state.limits.tokens) if body.max_length is None else body.max_length
+        completion = CompletionOptions(length, options.method)
+        decode = model.engine.decode
+
+        def search(on_token: OnToken) -> Any:
+            return complete_tokens(model, text, completion, on_token)
+    elif model.translates:
+        build = InputBuilder(body, model)
+        if build.constrained:
+            raise ConfigError("stream: found constraints with it, expected one of them: they need beam search")
+        source = build(text)
+        decode = model.predictor.target_tokenizer.decode  # type: ignore[assignment]
+
+        def search(on_token: OnToken) -> Any:
+            return search_tokens(model, source, options, on_token)
+    else:
+        raise ConfigError(f'stream: goes with a search; "{model.name}" has task = "{model.task}"')
+
+    async def events() -> AsyncIterator[str]:
+        so_far = TextSoFar(decode)
+        async for event in token_events(state, search):
+            if isinstance(event, dict):
+                yield sse(event, "done")
+            else:
+                yield sse({"delta": so_far.add(event[0]), "score": event[1]})
+
+    state.check_streams()
+    return event_stream(state, events())
