@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -75,6 +76,15 @@ def make_folder(path: Path) -> Path:
         raise RunError(f"{path}: found a symbolic link, expected a folder; move the folder here, or remove the link")
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def make_temporary(parent: Path, prefix: str) -> Path:
+    """Create a new folder with a random name; unlike mkdtemp it leaves permissions to the user's umask."""
+    while True:
+        folder = parent / f"{prefix}{secrets.token_hex(4)}"
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder
 
 
 def remove_folder(path: Path) -> None:

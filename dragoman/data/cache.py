@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from dragoman.data.config import DataConfig
-from dragoman.files import cache_home
+from dragoman.files import cache_home, make_temporary
 
 
 def cache_folder(config: DataConfig) -> Path:
@@ -47,7 +46,7 @@ def build_folder(cache: Path, key: str) -> Iterator[Path]:
             with suppress(OSError), lock_folder(folder) as abandoned:
                 if abandoned:
                     shutil.rmtree(folder)
-        building = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=cache))
+        building = make_temporary(cache, f"{key}.")
         lock = ExitStack()
         lock.enter_context(lock_folder(building))
     with lock:

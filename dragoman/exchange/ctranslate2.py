@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from dragoman.data.tokenizers.base import EOS, SOS, UNK, Tokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.errors import ConfigError, MissingExtraError
-from dragoman.files import digest, remove_folder
+from dragoman.files import digest, make_temporary, remove_folder
 from dragoman.layers.feed_forward import FeedForward, GatedFeedForward
 from dragoman.layers.positions import LearnedConfig, sinusoids
 from dragoman.layers.relative_positions import RotaryConfig
@@ -312,7 +311,7 @@ def exported(
     if fits(folder, expected):
         return folder
     try:
-        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=run))
+        beside = make_temporary(run, f".{folder.name}.")
     except OSError:
         beside = folder = Path(tempfile.mkdtemp(prefix="dragoman-"))
     source, target = (names(tokenizer) for tokenizer in tokenizers)
@@ -320,19 +319,11 @@ def exported(
         export(model, source, target, beside, precision)
         (beside / "made-from.json").write_text(json.dumps(expected), encoding="utf-8")
         if beside != folder:
-            beside.chmod(0o777 & ~current_mask())
             replace_folder(beside, folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     return folder
-
-
-def current_mask() -> int:
-    """The umask of the user, which mkdtemp ignores."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def replace_folder(beside: Path, folder: Path) -> None:
