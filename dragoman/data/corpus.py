@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.config import settings
-from dragoman.data.cache import build_folder, cache_folder
+from dragoman.data.cache import build_folder, cache_folder, lock_folder
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, tags_of
 from dragoman.data.examples import Example, Fault, Pairs
@@ -32,11 +33,12 @@ from dragoman.data.tokenizers.labels import FewLabelsError
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig, load_run_tokenizer, load_tokenizer
 from dragoman.errors import DataError
-from dragoman.files import digest, sync
+from dragoman.files import digest, remove_folder, sync
 
-FORMAT = 1  # increase it when stores of older code must not be read any more
+FORMAT = 2  # increase it when stores of older code must not be read any more
 CHUNK = 20_000
 FEATURES = "features"  # subfolder of a corpus of media files
+SIZES = "sizes.json"  # the size of every other file
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,12 @@ def file_digest(path: str) -> str:
 
 
 def fingerprint(config: DataConfig, tokenizers: TokenizersConfig, example_format: ExampleFormat = PAIR_FORMAT) -> str:
-    """A hash of all that the stores depend on: the bytes of the files and the settings that change tokens."""
-    digests = [[file_digest(path) for path in paths_of(files)] for files in (config.train, config.valid or ())]
+    """A hash of all that the stores depend on: bytes and suffixes of the files, settings that change tokens."""
+    # The suffixes decide how a file is read.
+    digests = [
+        [(file_digest(path), Path(path).suffixes) for path in paths_of(files)]
+        for files in (config.train, config.valid or ())
+    ]
     table = settings.as_table(config)
     relevant = {
         key: table.get(key) for key in ("columns", "header", "holdout", "faults", "max_length", "max_characters")
@@ -241,6 +247,33 @@ def _build(
             report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())
     report["length_ratio"] = length_ratio(open_store(folder / "train"))
     (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
+    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    (folder / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
+
+
+def find_damage(folder: Path) -> str | None:
+    """A file of a prepared corpus that is missing or does not have the size that was written; None: all is well."""
+    try:
+        sizes: dict[str, int] = json.loads((folder / SIZES).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        return f"{SIZES}: {error}"
+    for name, size in sizes.items():
+        path = folder / name
+        found = path.stat().st_size if path.is_file() else 0
+        if found != size:
+            return f"{name}: found {found:,} bytes, expected {size:,}"
+    return None
+
+
+def _discard_damaged(folder: Path) -> None:
+    """Remove a prepared corpus that is damaged, so that it is built anew."""
+    with lock_folder(folder.parent, wait=True):  # another process may have built it anew meanwhile
+        if not (folder.exists() and (damage := find_damage(folder))):
+            return
+        print(f"{folder}: the token store is damaged ({damage}); it is built anew", file=sys.stderr)
+        remove_folder(folder)
+    if folder.exists():
+        raise DataError(f"{folder}: the token store is damaged and cannot be removed; remove it or set data.cache")
 
 
 def _empty_part(config: DataConfig, split: TrainValidSplit, part: str, too_long: int) -> DataError:
@@ -279,6 +312,8 @@ def prepare_corpus(
     cache = cache_folder(config)
     key = fingerprint(config, tokenizers, example_format)
     folder = cache / key
+    if folder.exists() and find_damage(folder):
+        _discard_damaged(folder)
     if not (folder / "report.json").exists():
         try:
             with build_folder(cache, key) as building:

@@ -15,12 +15,27 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.errors import DataError
+
 COLUMNS = ("source", "target")
 LENGTHS_CHUNK = 1 << 20
 
 
 def read_at(handle: int, size: int, offset: int) -> bytes:
-    """Bytes of an open file, in one system call where there is one (pread)."""
+    """Bytes of an open file, in one system call where there is one (pread); raises DataError if there are fewer."""
+    data = _read_at(handle, size, offset)
+    while len(data) < size:  # a signal or a network file system may cut a call short
+        more = _read_at(handle, size - len(data), offset + len(data))
+        if not more:
+            raise DataError(
+                f"token store: found {len(data)} bytes of a row, expected {size}; another process has cut the store "
+                "short. Run the same command again to build it anew"
+            )
+        data += more
+    return data
+
+
+def _read_at(handle: int, size: int, offset: int) -> bytes:
     if hasattr(os, "pread"):
         return os.pread(handle, size, offset)
     os.lseek(handle, offset, os.SEEK_SET)

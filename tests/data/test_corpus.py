@@ -22,7 +22,7 @@ import dragoman
 from dragoman.data import corpus as corpora
 from dragoman.data.cache import build_folder, cache_folder
 from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.corpus import Corpus, fingerprint, prepare_corpus
+from dragoman.data.corpus import SIZES, Corpus, fingerprint, prepare_corpus
 from dragoman.data.examples import Example, Pairs
 from dragoman.data.formats import pairs as pair_format
 from dragoman.data.readers import lines as line_reader
@@ -325,6 +325,48 @@ def test_the_fingerprint_changes_with_all_that_changes_tokens(tmp_path: Path) ->
     assert fingerprint(replace(data, train=str(moved), cache="elsewhere", units="phonemes"), CHARACTERS) == keys[0]
 
 
+def test_a_file_that_reads_otherwise_by_its_name_has_a_store_of_its_own(tmp_path: Path) -> None:
+    text = "".join(f"word{number}\tTAG{number % 3}\n" * 2 + "\n" for number in range(20))
+    keys = set()
+    for name in ("a.tsv", "a.conllu", "a.txt"):
+        (tmp_path / name).write_text(text)
+        keys.add(fingerprint(DataConfig(train=str(tmp_path / name)), CHARACTERS))
+        keys.add(fingerprint(DataConfig(train=str(tmp_path / "a.tsv"), valid=str(tmp_path / name)), CHARACTERS))
+    assert len(keys) == 6
+
+
+@pytest.mark.parametrize(
+    "name", ["train/source.tokens", "train/target.offsets", "valid/source.tokens", "valid.jsonl", "report.json", SIZES]
+)
+@pytest.mark.parametrize("how", ["cut", "removed"])
+def test_a_damaged_store_is_reported_and_built_anew(
+    name: str, how: str, tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = DataConfig(train=str(write(tmp_path / "a.tsv", numbers(100))))
+    whole = texts(prepare_corpus(data, CHARACTERS), "train")
+    (folder,) = cache.iterdir()
+    if how == "cut":
+        os.truncate(folder / name, (folder / name).stat().st_size // 2)
+    else:
+        (folder / name).unlink()
+    capsys.readouterr()
+    assert texts(prepare_corpus(data, CHARACTERS), "train") == whole
+    said = capsys.readouterr().err
+    assert said.startswith(f"{folder}: the token store is damaged ({name}: ")
+    assert said.count("\n") == 1
+    assert list(cache.iterdir()) == [folder]
+    assert texts(prepare_corpus(data, CHARACTERS), "train") == whole
+    assert not capsys.readouterr().err
+
+
+def test_a_store_that_is_cut_while_it_is_open_raises_an_error(tmp_path: Path, cache: Path) -> None:
+    corpus = prepare_corpus(DataConfig(train=str(write(tmp_path / "a.tsv", numbers(100)))), CHARACTERS)
+    for path in cache.rglob("source.tokens"):
+        os.truncate(path, 8)
+    with pytest.raises(DataError, match=r"token store: found . bytes of a row, expected .; another process has cut"):
+        corpus.train.source.rows(range(len(corpus.train)))
+
+
 def test_the_cache_folder_can_be_chosen(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = DataConfig(train="a.tsv")
     assert cache_folder(data) == cache
@@ -367,6 +409,16 @@ def test_a_folder_in_use_is_not_taken_for_abandoned(cache: Path) -> None:
         assert not second.exists()
         assert first.exists()
     assert list(cache.iterdir()) == []
+
+
+def test_other_users_can_read_a_shared_cache_as_the_umask_says(tmp_path: Path, cache: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        prepare_corpus(DataConfig(train=str(write(tmp_path / "a.tsv", numbers(50)))), CHARACTERS)
+    finally:
+        os.umask(before)
+    modes = {path.is_dir(): path.stat().st_mode & 0o777 for path in (*cache.iterdir(), *cache.rglob("*"))}
+    assert modes == {True: 0o750, False: 0o640}
 
 
 def test_the_folder_of_a_killed_process_is_removed(tmp_path: Path, cache: Path) -> None:
