@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
 import sys
 import tarfile
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -18,7 +22,8 @@ from numpy.typing import NDArray
 
 from dragoman.config import settings
 from dragoman.data.examples import Fault
-from dragoman.data.media.archives import MediaError, join_path, read_bytes, read_many
+from dragoman.data.media import archives
+from dragoman.data.media.archives import MediaError, join_path, members, read_bytes, read_many
 from dragoman.data.media.audio import (
     AudioConfig,
     hertz_to_mel,
@@ -315,8 +320,8 @@ def test_an_archive_is_read_once_for_many_members(tmp_path: Path, monkeypatch: p
     paths = [join_path(packed, name) for name in ("5", "0", "gone", "5", "3")]
     paths += [str(tmp_path / "alone"), str(tmp_path / "missing"), str(tmp_path)]
     opened: list[str] = []
-    usual = tarfile.open
-    monkeypatch.setattr(tarfile, "open", lambda path, *rest: (opened.append(str(path)), usual(path, *rest))[1])
+    usual = archives._open_tar
+    monkeypatch.setattr(archives, "_open_tar", lambda path: (opened.append(path), usual(path))[1])
     found = dict(read_many(paths))
     assert sorted(found) == list(range(8))
     assert [found[0], found[1], found[3], found[4], found[5]] == [
@@ -327,6 +332,114 @@ def test_an_archive_is_read_once_for_many_members(tmp_path: Path, monkeypatch: p
         assert isinstance(fault, Fault)
         assert (fault.kind, fault.location) == (kind, paths[number])
     assert opened == [str(packed)] * 2  # once for the names and once for the bytes, however many members
+
+
+# ---------------------------------------------------------------------- small files that claim to be large
+
+
+def peak_memory(work: Callable[[], Any]) -> int:
+    """The most bytes that Python and numpy held at a time."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_channels_are_decoded_in_blocks() -> None:
+    silence = np.zeros((1_500_000, 8), np.int16)
+    data = recording(silence, 384_000, "FLAC")
+    assert len(data) < 100_000
+    config = AudioConfig(resample=True)
+    assert peak_memory(lambda: config.decode(data, "x.flac")) < 30e6  # 48 MB at once
+
+
+def test_an_impossible_sample_rate_is_a_fault() -> None:
+    data = bytearray(recording(noise(100)))
+    data[24:28] = struct.pack("<I", 2_000_000_000)
+    with pytest.raises(MediaError, match=r"2,000,000,000 samples a second, expected at most 384,000"):
+        AudioConfig(resample=True).decode(bytes(data), "x.wav")
+
+
+def test_resampling_between_any_rates_takes_bounded_memory_and_time() -> None:
+    """15,999 Hz took 8 GB and 45 s."""
+    time = torch.arange(15_999) / 15_999
+    start = process_time()
+    tone = resample_audio(torch.sin(2 * math.pi * 440 * time), 15_999, 16_000)
+    assert process_time() - start < 5
+    expected = torch.sin(2 * math.pi * 440 * torch.arange(16_000) / 16_000)
+    assert (tone - expected)[200:-200].abs().max() < 1e-3
+
+
+def tar_of(path: Path, *members: tarfile.TarInfo, mode: str = "w") -> Path:
+    with tarfile.open(path, mode, format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
+        for member in members:
+            tar.addfile(member, io.BytesIO(bytes(member.size)))
+    return path
+
+
+def test_a_sparse_member_is_not_expanded(tmp_path: Path) -> None:
+    sparse = tarfile.TarInfo("big.wav")
+    sparse.pax_headers = {"GNU.sparse.size": str(3 << 30), "GNU.sparse.map": f"0,0,{3 << 30},0"}
+    path = tar_of(tmp_path / "a.tar", tarfile.TarInfo("small.wav"), sparse)
+    assert path.stat().st_size < 20_000
+    found: dict[int, Any] = {}
+    names = [f"{path}::big.wav", f"{path}::small.wav"]
+    assert peak_memory(lambda: found.update(read_many(names))) < 10e6
+    assert found[1] == b""
+    assert str(found[0]) == f"{names[0]}: found a file of 3,221,225,472 bytes, expected at most 268,435,456"
+    with pytest.raises(MediaError, match=r"big.wav: found a file of 3,221,225,472 bytes"):
+        read_bytes(names[0])
+
+
+def test_a_plain_file_that_is_too_large_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "big.wav").touch()
+    os.truncate(tmp_path / "big.wav", 3 << 30)
+    ((_, fault),) = read_many([str(tmp_path / "big.wav")])
+    assert isinstance(fault, Fault)
+    assert fault.kind == "over-long"
+
+
+def test_a_long_header_is_not_read_into_memory(tmp_path: Path) -> None:
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 30_000_000
+    path = tar_of(tmp_path / "a.tar.gz", header, mode="w:gz")
+    assert path.stat().st_size < 40_000
+
+    def refused() -> None:
+        with pytest.raises(DataError, match=r"a.tar.gz: the archive is damaged .*header of 30,000,000 bytes"):
+            members(str(path))
+
+    assert peak_memory(refused) < 5e6
+    with pytest.raises(DataError, match=r"b.tar.gz: the archive is damaged"):  # 300 bytes of bzip2 can be 400 MB
+        members(str(tar_of(tmp_path / "b.tar.gz", header, mode="w:bz2")))
+
+
+def test_many_long_names_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_NAMES", 100_000)
+    path = tar_of(tmp_path / "a.tar", *(tarfile.TarInfo("a/" * 100 + str(number)) for number in range(10)))
+    with pytest.raises(DataError, match=r"its names have more than 100,000 characters"):
+        members(str(path))
+
+
+def test_the_last_of_several_members_with_one_name_counts(tmp_path: Path) -> None:
+    """As for tar, where an archive is updated by appending to it."""
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for content in (b"first", b"other", b"last"):
+            member = tarfile.TarInfo("b" if content == b"other" else "a")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    assert sorted(read_many([f"{path}::a", f"{path}::b"])) == [(0, b"last"), (1, b"other")]
+    assert read_bytes(f"{path}::a") == b"last"
+
+
+def test_a_large_picture_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    Image.new("1", (8000, 8000)).save(file, "PNG")
+    with pytest.raises(MediaError, match=r"found 8,000 × 8,000 pixels, expected 40,000,000 or fewer"):
+        PictureConfig().decode(file.getvalue(), "x.png")
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import gzip
 import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from dragoman.data.examples import Fault, FaultKind
 from dragoman.errors import DataError, nearest
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz")
 ARCHIVE_SEPARATOR = "::"
-_DAMAGE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile)
+# ValueError, OverflowError and RecursionError: tarfile does not check every number of a header.
+_DAMAGE = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, ValueError, OverflowError, RecursionError)
+# A small file can claim any size, so sizes are checked before anything is allocated.
+MAX_FILE_BYTES = 256 << 20  # of one media file
+MAX_HEADER_BYTES = 1 << 20  # of a long name or of other data about a member
+MAX_NAMES = 100_000_000  # characters of all names and their ends in an archive
 
 
 class MediaError(DataError):
@@ -56,32 +63,46 @@ def split_path(path: str) -> MediaPath:
     return MediaPath(archive, name) if separator else MediaPath("", path)
 
 
-@lru_cache(maxsize=16)
-def _members(archive: str, version: tuple[int, int]) -> dict[str, str | None]:
-    """The file of each name or end of a name ("7.png" for "pages/7.png"); None where several files have that end.
+class _Index(NamedTuple):
+    """The files of an archive."""
 
-    `version` is the size and modification time of the archive: a cached result is valid while they stay the same.
-    """
+    names: dict[str, str | None]  # by name or end of a name ("7.png" for "pages/7.png"); None: several end so
+    counts: Counter[str]  # how often an archive has each name; as for tar, the last one counts
+
+
+@lru_cache(maxsize=16)
+def _read_index(archive: str, version: tuple[int, int]) -> _Index:
+    """`version` is the size and modification time of the archive: a result is valid while they stay the same."""
     by_end: dict[str, str | None] = {}
     by_name: dict[str, str | None] = {}
+    counts: Counter[str] = Counter()
+    characters = 0
     _verify_gzip(archive)
     with _open_tar(archive) as tar:
-        for member in tar:
+        for member in _each(tar):
             if not member.isfile():
                 continue
             parts = PurePosixPath(member.name).parts
             by_name["/".join(parts)] = member.name
+            counts[member.name] += 1
+            characters += len(parts) * len(member.name)
+            if characters > MAX_NAMES:
+                raise tarfile.ReadError(f"its names have more than {MAX_NAMES:,} characters, counting folders")
             for start in range(1, len(parts)):
                 end = "/".join(parts[start:])
                 by_end[end] = None if by_end.get(end, member.name) != member.name else member.name
-    return by_end | by_name  # a full name wins over the end of another
+    return _Index(by_end | by_name, counts)  # a full name wins over the end of another
 
 
 def members(archive: str) -> dict[str, str | None]:
     """The file of each name or end of a name in an archive; errors name the archive."""
+    return _index(archive).names
+
+
+def _index(archive: str) -> _Index:
     try:
         status = Path(archive).stat()
-        return _members(archive, (status.st_size, status.st_mtime_ns))
+        return _read_index(archive, (status.st_size, status.st_mtime_ns))
     except _DAMAGE as error:
         raise DataError(f"{archive}: the archive is damaged or cut short ({error})") from error
     except OSError as error:
@@ -90,17 +111,65 @@ def members(archive: str) -> dict[str, str | None]:
 
 def _verify_gzip(archive: str) -> None:
     """Read a gzipped archive to its end, where its checksum is, because tarfile does not check it."""
+    if not _is_gzip(archive):
+        return
+    with gzip.open(archive) as plain:
+        while plain.read(1 << 20):
+            pass
+
+
+def _is_gzip(archive: str) -> bool:
     with Path(archive).open("rb") as file:
-        if file.read(2) != b"\x1f\x8b":
-            return
-        file.seek(0)
-        with gzip.GzipFile(fileobj=file) as plain:
-            while plain.read(1 << 20):
-                pass
+        return file.read(2) == b"\x1f\x8b"
 
 
-def _open_tar(archive: str, stream: bool = True) -> tarfile.TarFile:
-    return tarfile.open(archive, "r|*" if stream else "r:*")
+# Headers that a name or other data about the next member follow, of GNU tar and of POSIX.
+_EXTENDED = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
+
+
+class _Header(tarfile.TarInfo):
+    """A header of an archive; tarfile would read one that claims any number of bytes into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """The header in a block of an archive."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.size > MAX_HEADER_BYTES and header.type in _EXTENDED:
+            raise tarfile.ReadError(f"found a header of {header.size:,} bytes, expected at most {MAX_HEADER_BYTES:,}")
+        return header
+
+
+@contextmanager
+def _open_tar(archive: str) -> Iterator[tarfile.TarFile]:
+    """Open a plain or gzipped archive; others, which can be much smaller than their content, are not read."""
+    if _is_gzip(archive):  # tarfile itself would decompress ten megabytes at a time
+        with gzip.open(archive) as plain, tarfile.open(fileobj=plain, mode="r|", tarinfo=_Header) as tar:
+            yield tar
+    else:
+        with tarfile.open(archive, "r:", tarinfo=_Header) as tar:
+            yield tar
+
+
+def _each(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """The members of an archive, which tarfile would otherwise all keep."""
+    for member in tar:
+        yield member
+        tar.members = []  # type: ignore[attr-defined]
+
+
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes:
+    if member.size > MAX_FILE_BYTES:
+        raise _too_large(path, member.size)
+    file = tar.extractfile(member)
+    assert file is not None, "only files are members"
+    return file.read()
+
+
+def _too_large(path: str, size: int) -> MediaError:
+    return MediaError(path, "over-long", f"found a file of {size:,} bytes, expected at most {MAX_FILE_BYTES:,}")
 
 
 def _member_name(path: MediaPath) -> str:
@@ -120,21 +189,17 @@ def _member_name(path: MediaPath) -> str:
 
 def read_bytes(path: str) -> bytes:
     """The content of one media file."""
-    parts = split_path(path)
-    if not parts.archive:
-        return _read_file(path)
-    member = _member_name(parts)
-    try:
-        with _open_tar(parts.archive, stream=False) as tar:
-            file = tar.extractfile(member)
-            assert file is not None  # only files are members
-            return file.read()
-    except (*_DAMAGE, OSError) as error:
-        raise DataError(f"{parts.archive}: the archive is damaged or cut short ({error})") from error
+    ((_, content),) = read_many([path])
+    if isinstance(content, Fault):
+        raise MediaError(*content)
+    return content
 
 
 def _read_file(path: str) -> bytes:
     try:
+        size = Path(path).stat().st_size
+        if size > MAX_FILE_BYTES:
+            raise _too_large(path, size)
         return Path(path).read_bytes()
     except FileNotFoundError:
         raise MediaError(path, "missing-file", "found no such file") from None
@@ -161,16 +226,25 @@ def read_many(paths: Sequence[str]) -> Iterator[tuple[int, bytes | Fault]]:
             yield index, error.fault
     for archive, indices in wanted.items():
         try:
-            with _open_tar(archive) as tar:
-                for member in tar:
-                    wanting = indices.pop(member.name, None) if member.isfile() else None
-                    if wanting is None:
-                        continue
-                    file = tar.extractfile(member)
-                    assert file is not None
-                    data = file.read()
-                    for index in wanting:
-                        yield index, data
+            for name, content in _read_members(archive, indices):
+                for index in indices[name]:
+                    yield index, content if isinstance(content, bytes) else content._replace(location=paths[index])
         except _DAMAGE as error:
             raise DataError(f"{archive}: the archive is damaged or cut short ({error})") from error
-        assert not indices, "the archive changed while it was read"
+
+
+def _read_members(archive: str, names: Iterable[str]) -> Iterator[tuple[str, bytes | Fault]]:
+    """(name, content or fault) of some members, in the order of the archive."""
+    left = Counter({name: _index(archive).counts[name] for name in names})
+    with _open_tar(archive) as tar:
+        for member in _each(tar):
+            if not member.isfile() or member.name not in left:
+                continue
+            left[member.name] -= 1
+            if left[member.name]:  # a later file of the same name replaces it
+                continue
+            try:
+                yield member.name, _content(tar, member, member.name)
+            except MediaError as error:
+                yield member.name, error.fault
+    assert not any(left.values()), "the archive changed while it was read"

@@ -25,6 +25,9 @@ Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
 # libsndfile reads what is there of a truncated WAV file, and notes the size that the header promises in its log.
 _TRUNCATED = re.compile(r"^data : (\d+) \(should be (\d+)\)", re.MULTILINE)
 _UNKNOWN_SIZE = 0xFFFFFFFF  # written by streams that do not know their length
+MAX_SAMPLE_RATE = 384_000  # of the best converters; a header can claim 4 GHz
+_BLOCK_SAMPLES = 1 << 20  # of all channels, decoded at a time
+_BLOCK_PRODUCTS = 1 << 20  # of a convolution
 
 
 @dataclass(frozen=True)
@@ -159,39 +162,59 @@ def read_sample_rate(data: bytes, path: str) -> int:
 
 
 def read_samples(data: bytes, path: str, rate: int, *, resample: bool = False, max_seconds: float = math.inf) -> Tensor:
-    """The mean of a recording's channels, between −1 and 1: (n,). Length and rate are checked before decoding."""
+    """The mean of a recording's channels, between −1 and 1: (n,).
+
+    Length and rate are checked before decoding, and few samples of all channels are in memory at a time.
+    """
     with open_audio(data, path) as file:
         if not file.frames:
             raise MediaError(path, "empty-file", "found a recording without samples, expected sound")
+        if not 0 < file.samplerate <= MAX_SAMPLE_RATE:
+            found = f"found {file.samplerate:,} samples a second, expected at most {MAX_SAMPLE_RATE:,}"
+            raise MediaError(path, "wrong-rate", found)
         if file.samplerate != rate and not resample:
             advice = "convert it, or train with tokenizer.source.resample = true"
             raise MediaError(path, "wrong-rate", f"found {file.samplerate} samples a second, expected {rate}; {advice}")
         seconds = file.frames / file.samplerate
         if seconds > max_seconds:
             raise MediaError(path, "over-long", f"found {seconds:.1f} s, expected at most {max_seconds:g} s")
-        samples = file.read(dtype="float32", always_2d=True)
+        blocks = file.blocks(max(1, _BLOCK_SAMPLES // file.channels), dtype="float32", always_2d=True)
+        samples = np.concatenate([np.zeros(0, np.float32), *(block.mean(1) for block in blocks)])
         found_rate = file.samplerate
     if not np.isfinite(samples).all():
         raise MediaError(path, "unreadable-file", "found samples that are not numbers, expected finite ones")
-    mono = torch.from_numpy(samples.mean(1))
+    mono = torch.from_numpy(samples)
     return mono if found_rate == rate else resample_audio(mono, found_rate, rate)
 
 
 def resample_audio(samples: Tensor, old_rate: int, new_rate: int, zeros: int = 16) -> Tensor:
-    """Samples (n,) at another rate, by a Hann-windowed sinc; removes frequencies above half the lower rate."""
+    """Samples (n,) at another rate, by a Hann-windowed sinc; removes frequencies above half the lower rate.
+
+    Output sample k·new + j is at input time k·old + j·old/new: one kernel for each phase j, moved by `old` samples. The
+    kernels of neighbouring phases are stacked, as many as reach over few more samples than one. So time grows with the
+    outputs and the length of one kernel, even for rates without a common divisor.
+    """
     shared = math.gcd(old_rate, new_rate)
     old, new = old_rate // shared, new_rate // shared
     cutoff = min(old, new) * 0.97  # a little below the limit, since no filter is infinitely steep
     reach = math.ceil(zeros * old / cutoff)  # samples to either side
-    # Output sample k·new + j is at input time (k·old + j·old/new): one kernel for each j, moved by old samples.
-    inputs = torch.arange(-reach, reach + old, dtype=torch.float64) / old
-    times = (inputs - torch.arange(new, dtype=torch.float64)[:, None] / new) * cutoff  # (new, 2·reach + old)
-    window = torch.cos(times.clamp(-zeros, zeros) * math.pi / zeros / 2) ** 2
-    kernels = torch.sinc(times) * window * cutoff / old
-    padded = F.pad(samples.double(), (reach, reach + old))
-    out = F.conv1d(padded[None, None], kernels[:, None], stride=old)[0]  # (new, steps)
-    length = math.ceil(len(samples) * new / old)
-    return out.t().reshape(-1)[:length].to(samples.dtype)
+    steps = len(samples) // old + 1
+    padded = F.pad(samples, (reach, reach + 2 * old))
+    out = samples.new_empty(steps, new)
+    together = max(1, reach * new // old)  # phases
+    for first in range(0, new, together):
+        phases = torch.arange(first, min(first + together, new), dtype=torch.float64)
+        start, end = first * old // new, int(phases[-1]) * old // new + 1  # the samples at the times of these phases
+        inputs = torch.arange(start - reach, end + reach, dtype=torch.float64) / old
+        times = (inputs - phases[:, None] / new) * cutoff  # (phases, 2·reach + end − start)
+        window = torch.cos(times.clamp(-zeros, zeros) * math.pi / zeros / 2) ** 2
+        kernels = (torch.sinc(times) * window * cutoff / old).t()
+        block = max(1, _BLOCK_PRODUCTS // len(kernels))  # steps
+        for step in range(0, steps, block):
+            last = min(step + block, steps)
+            part = padded[start + step * old : start + (last - 1) * old + len(kernels)].double()
+            out[step:last, first : first + len(phases)] = (part.unfold(0, len(kernels), old) @ kernels).to(out.dtype)
+    return out.flatten()[: math.ceil(len(samples) * new / old)]
 
 
 # Slaney's scale (Auditory Toolbox): 3 mel in 200 Hz up to 1 kHz, from there 27 mel for a factor of 6.4.

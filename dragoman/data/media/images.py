@@ -18,6 +18,7 @@ from dragoman.data.media.archives import MediaError, read_bytes
 from dragoman.errors import MissingExtraError
 
 COLOURS = 3
+MAX_PIXELS = 40_000_000  # a page of A4 at 600 dpi has 35 million
 FORMATS = (
     "PNG",
     "JPEG",
@@ -115,6 +116,10 @@ def open_image(data: bytes, path: str, mode: str) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # pillow refuses images of twice that size
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise ValueError(
+                        f"found {image.width:,} × {image.height:,} pixels, expected {MAX_PIXELS:,} or fewer"
+                    )
                 upright = ImageOps.exif_transpose(image)
             if upright.has_transparency_data:
                 clear = upright.convert("RGBA")
