@@ -35,7 +35,7 @@ def deferred_gradients(steps: int) -> Iterator[None]:
 
     A single step, or a pass without gradients, has nothing to defer. A compiler traces the plain operations.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or getattr(_CURRENT, "disabled", False):
         yield
         return
     outer = getattr(_CURRENT, "shared", None)
@@ -44,6 +44,16 @@ def deferred_gradients(steps: int) -> Iterator[None]:
         yield
     finally:
         _CURRENT.shared = outer
+
+
+@contextmanager
+def immediate_gradients() -> Iterator[None]:
+    """Defer nothing inside the block, for code that back-propagates through one graph several times."""
+    _CURRENT.disabled = True
+    try:
+        yield
+    finally:
+        _CURRENT.disabled = False
 
 
 def deferring() -> bool:

@@ -4,12 +4,14 @@ A state is a tuple of tensors (N, D); the first is the output. A step is `step(p
 the input does not depend on the state, so `sequence` projects all steps in one product and then runs the recurrence: by
 torch's kernel where that is fastest (`kernels.torch_rnn`), by our own (`kernels.fused_rnn`) otherwise. `plain_loop`
 computes the same step by step, and tests compare all of them. A cell has one bias per gate; torch's layers have two
-that are always added.
+that are always added. Inside `observe_cells` every cell runs step by step and shows each step to an observer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -25,6 +27,9 @@ from dragoman.kernels.fused_rnn import FusedRNN, fused_rnn, fused_rnn_step
 from dragoman.kernels.torch_rnn import torch_is_faster, torch_rnn
 
 CellState = tuple[Tensor, ...]  # each (N, D); the first is the output
+# cell, projected input (N, blocks·D), state before, state after
+CellObserver = Callable[["Cell", Tensor, CellState, CellState], None]
+_observer: ContextVar[CellObserver | None] = ContextVar("cell_observer", default=None)
 
 RecurrentInit = Literal["orthogonal", "identity", "uniform"]
 RECURRENT_INIT = "initial W_hh of every gate: orthogonal, identity, or uniform within 1/√width"
@@ -103,10 +108,26 @@ INITIALISERS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@contextmanager
+def observe_cells(observer: CellObserver) -> Iterator[None]:
+    """Call `observer` with every step of every cell inside the block, in the order that each cell reads its input."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def observed() -> bool:
+    """Whether there is an observer: then no fused kernel may hide a step."""
+    return not torch.compiler.is_compiling() and _observer.get() is not None
+
+
 class Cell(nn.Module):
     """What all cells share: one block of weight rows per gate or candidate, and how sequences are computed."""
 
     blocks: int
+    block_names: ClassVar[tuple[str, ...]]  # what each block of weight rows computes
     num_states: int  # tensors in the state
     fused: type[FusedRNN]
     activation_name = "tanh"  # of the candidate
@@ -139,13 +160,24 @@ class Cell(nn.Module):
         """What follows after the product of the whole input: nothing, but for a norm in some cells."""
         return product
 
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """The gates and the candidate of one step by name, each (N, D); projected (N, blocks·D), the state before."""
+        raise NotImplementedError
+
     def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state after one step, by the equations of the cell; projected (N, blocks·D)."""
         raise NotImplementedError
 
+    def shown_step(self, projected: Tensor, state: CellState) -> CellState:
+        """`step`, shown to the observer if there is one."""
+        after = self.step(projected, state)
+        if observed() and (observer := _observer.get()) is not None:
+            observer(self, projected, state, after)
+        return after
+
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """One step: x (N, I) → output (N, D) and the state after it."""
-        state = self.step(self.project(x), state)
+        state = self.shown_step(self.project(x), state)
         return state[0], state
 
     def run(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
@@ -175,21 +207,21 @@ class Cell(nn.Module):
 
     def fused_step(self, projected: Tensor, state: CellState) -> CellState:
         """`step` as one autograd function, inside a loop that defers gradients."""
-        if not deferring() or self.fused is FusedGRUResetBefore:  # which multiplies twice per step
-            return self.step(projected, state)
+        if not deferring() or observed() or self.fused is FusedGRUResetBefore:  # which multiplies twice per step
+            return self.shown_step(projected, state)
         product = linear(state[0], self.hidden_weight)
         return fused_rnn_step(self.fused, projected, product, state, self.extras(), self.activation_name)
 
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """All steps of x (N, T, I) → outputs (N, T, D) and the state after the last."""
-        if torch_is_faster(self.torch_kernel, x):
+        if torch_is_faster(self.torch_kernel, x) and not observed():
             return torch_rnn(self.torch_kernel, x, state, self.torch_weights())
         states = self.all_states(x, state)
         return states[0], tuple(part[:, -1] for part in states)
 
     def all_states(self, x: Tensor, state: CellState) -> CellState:
         """The whole state after every step of x (N, T, I), each tensor (N, T, D)."""
-        if torch.compiler.is_compiling():  # a compiler fuses plain steps itself
+        if torch.compiler.is_compiling() or observed():  # a compiler fuses plain steps itself
             return self.plain_loop(x, state)
         projected = self.project(x.transpose(0, 1))
         states = fused_rnn(self.fused, projected, self.hidden_weight, state, self.extras(), self.activation_name)
@@ -200,7 +232,7 @@ class Cell(nn.Module):
         """`all_states` step by step; time first in the product, so that every step is contiguous."""
         steps = []
         for projected in self.project(x.transpose(0, 1)).unbind(0):  # (N, blocks·D)
-            state = self.step(projected, state)
+            state = self.shown_step(projected, state)
             steps.append(state)
         return tuple(torch.stack(part, 1) for part in zip(*steps, strict=True))
 
@@ -222,7 +254,7 @@ class Cell(nn.Module):
 class RNNCell(Cell):
     """h = tanh(W_hh h' + W_ih x + b)."""
 
-    blocks, num_states = 1, 1
+    blocks, num_states, block_names = 1, 1, ("candidate",)
     fused = FusedRNN
 
     def __init__(self, config: RNNConfig, inputs: int, width: int) -> None:
@@ -230,29 +262,49 @@ class RNNCell(Cell):
         self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
         self.torch_kernel = f"rnn_{config.activation}"
 
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """The new state itself."""
+        return {"candidate": self.activation(self._add_hidden(projected, state[0]))}
+
     def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, D)."""
-        return (self.activation(self._add_hidden(projected, state[0])),)
+        return (self.gates(projected, state)["candidate"],)
+
+
+LSTM_BLOCKS = ("input gate", "forget gate", "candidate", "output gate")
+
+
+def lstm_gates(blocks: Tensor) -> dict[str, Tensor]:
+    """σ of the gates and tanh of the candidate, from the four blocks (N, 4D) before their activations."""
+    ingate, forget, candidate, output = blocks.chunk(4, -1)
+    values = (torch.sigmoid(ingate), torch.sigmoid(forget), torch.tanh(candidate), torch.sigmoid(output))
+    return dict(zip(LSTM_BLOCKS, values, strict=True))
 
 
 class LSTMCell(Cell):
     """c = f⊙c' + i⊙ĉ, h = o⊙tanh(c); state (h, c), blocks i, f, ĉ, o."""
 
-    blocks, num_states = 4, 2
+    blocks, num_states, block_names = 4, 2, LSTM_BLOCKS
     fused, torch_kernel = FusedLSTM, "lstm"
 
     def __init__(self, config: LSTMConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.recurrent_init)
         nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)  # Jozefowicz et al. 2015
 
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """σ of the gates and tanh of the candidate."""
+        return lstm_gates(self._add_hidden(projected, state[0]))
+
     def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 4D)."""
-        ingate, forget, candidate, output = self._add_hidden(projected, state[0]).chunk(4, -1)
-        memory = torch.sigmoid(forget) * state[1] + torch.sigmoid(ingate) * torch.tanh(candidate)
-        return torch.sigmoid(output) * torch.tanh(memory), memory
+        ingate, forget, candidate, output = self.gates(projected, state).values()
+        memory = forget * state[1] + ingate * candidate
+        return output * torch.tanh(memory), memory
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """One step, x (N, I), with torch's fused cell."""
+        if observed():
+            return super().forward(x, state)
         hidden, memory = torch.lstm_cell(x, list(state), *self.torch_weights())
         return hidden, (hidden, memory)
 
@@ -260,7 +312,7 @@ class LSTMCell(Cell):
 class PeepholeLSTMCell(Cell):
     """f and i also read p⊙c', o reads p⊙c; state (h, c), blocks i, f, ĉ, o, peepholes i, f, o."""
 
-    blocks, num_states = 4, 2
+    blocks, num_states, block_names = 4, 2, LSTM_BLOCKS
     fused = FusedPeepholeLSTM
 
     def __init__(self, config: PeepholeLSTMConfig, inputs: int, width: int) -> None:
@@ -272,31 +324,42 @@ class PeepholeLSTMCell(Cell):
         """The peepholes."""
         return (self.peepholes,)
 
-    def step(self, projected: Tensor, state: CellState) -> CellState:
-        """The state one step later; projected (N, 4D)."""
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """The output gate reads the memory cell after this step."""
         hidden, memory = state
         ingate, forget, candidate, output = self._add_hidden(projected, hidden).chunk(4, -1)
         peep_in, peep_forget, peep_out = self.peepholes.unbind()
         ingate, forget = torch.sigmoid(ingate + peep_in * memory), torch.sigmoid(forget + peep_forget * memory)
-        memory = forget * memory + ingate * torch.tanh(candidate)
-        output = torch.sigmoid(output + peep_out * memory)
+        candidate = torch.tanh(candidate)
+        output = torch.sigmoid(output + peep_out * (forget * memory + ingate * candidate))
+        return dict(zip(LSTM_BLOCKS, (ingate, forget, candidate, output), strict=True))
+
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        """The state one step later; projected (N, 4D)."""
+        ingate, forget, candidate, output = self.gates(projected, state).values()
+        memory = forget * state[1] + ingate * candidate
         return output * torch.tanh(memory), memory
 
 
 class CoupledLSTMCell(Cell):
     """c = f⊙c' + (1−f)⊙ĉ, h = o⊙tanh(c); state (h, c), blocks f, o, ĉ."""
 
-    blocks, num_states = 3, 2
+    blocks, num_states, block_names = 3, 2, ("forget gate", "output gate", "candidate")
     fused = FusedCoupledLSTM
 
     def __init__(self, config: CoupledLSTMConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.recurrent_init)
         nn.init.constant_(self.bias.data[:width], config.forget_bias)
 
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """The input gate is 1 − the forget gate."""
+        forget, output, candidate = self._add_hidden(projected, state[0]).chunk(3, -1)
+        values = (torch.sigmoid(forget), torch.sigmoid(output), torch.tanh(candidate))
+        return dict(zip(self.block_names, values, strict=True))
+
     def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 3D)."""
-        forget, output, candidate = self._add_hidden(projected, state[0]).chunk(3, -1)
-        forget, output, candidate = torch.sigmoid(forget), torch.sigmoid(output), torch.tanh(candidate)
+        forget, output, candidate = self.gates(projected, state).values()
         memory = candidate + forget * (state[1] - candidate)
         return output * torch.tanh(memory), memory
 
@@ -307,7 +370,7 @@ class LayerNormLSTMCell(Cell):
     State (h, c), blocks i, f, ĉ, o. The first two norms have no bias of their own, because b is one.
     """
 
-    blocks, num_states = 4, 2
+    blocks, num_states, block_names = 4, 2, LSTM_BLOCKS
     fused = FusedLayerNormLSTM
 
     def __init__(self, config: LayerNormLSTMConfig, inputs: int, width: int) -> None:
@@ -334,12 +397,15 @@ class LayerNormLSTMCell(Cell):
         """The gain of norm(W_hh h'), and gain and bias of norm(c)."""
         return self.hidden_norm.weight, self.memory_norm.weight, self.memory_norm.bias
 
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """σ of the gates and tanh of the candidate."""
+        return lstm_gates(projected + self.hidden_norm(linear(state[0], self.hidden_weight)))
+
     def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 4D)."""
-        blocks = projected + self.hidden_norm(linear(state[0], self.hidden_weight))
-        ingate, forget, candidate, output = blocks.chunk(4, -1)
-        memory = torch.sigmoid(forget) * state[1] + torch.sigmoid(ingate) * torch.tanh(candidate)
-        return torch.sigmoid(output) * torch.tanh(self.memory_norm(memory)), memory
+        ingate, forget, candidate, output = self.gates(projected, state).values()
+        memory = forget * state[1] + ingate * candidate
+        return output * torch.tanh(self.memory_norm(memory)), memory
 
 
 class GRUCell(Cell):
@@ -348,7 +414,7 @@ class GRUCell(Cell):
     ĥ = tanh(W x + r⊙(U h') + b) with the reset gate after the product, tanh(W x + U (r⊙h') + b) with the gate before.
     """
 
-    blocks, num_states = 3, 1
+    blocks, num_states, block_names = 3, 1, ("reset gate", "update gate", "candidate")
 
     def __init__(self, config: GRUConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.recurrent_init)
@@ -357,8 +423,8 @@ class GRUCell(Cell):
         self.torch_kernel = "gru" if not self.before and config.activation == "tanh" else ""
         self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
 
-    def step(self, projected: Tensor, state: CellState) -> CellState:
-        """The state one step later; projected (N, 3D)."""
+    def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
+        """σ of the gates and the activated candidate."""
         (hidden,), sizes = state, [2 * self.width, self.width]
         gates, candidate = torch.split(projected, sizes, -1)
         if self.before:
@@ -369,12 +435,16 @@ class GRUCell(Cell):
             to_gates, to_candidate = torch.split(linear(hidden, self.hidden_weight), sizes, -1)
             reset, update = torch.sigmoid(gates + to_gates).chunk(2, -1)
             candidate = candidate + reset * to_candidate
-        candidate = self.activation(candidate)
-        return (candidate + update * (hidden - candidate),)
+        return dict(zip(self.block_names, (reset, update, self.activation(candidate)), strict=True))
+
+    def step(self, projected: Tensor, state: CellState) -> CellState:
+        """The state one step later; projected (N, 3D)."""
+        _, update, candidate = self.gates(projected, state).values()
+        return (candidate + update * (state[0] - candidate),)
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """One step, x (N, I), with torch's fused cell where there is one."""
-        if not self.torch_kernel:
+        if not self.torch_kernel or observed():
             return super().forward(x, state)
         hidden = torch.gru_cell(x, state[0], *self.torch_weights())
         return hidden, (hidden,)
