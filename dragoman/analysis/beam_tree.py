@@ -1,0 +1,174 @@
+"""A beam search as a tree, with what would have followed every pruned branch; and the distributions of each step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dragoman.analysis.subject import Subject
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import EOS, SOS
+from dragoman.decoding.hypothesis import suppress_tokens
+from dragoman.decoding.scorer import Scorer
+from dragoman.decoding.search import limits_for
+from dragoman.decoding.trace import COMPLETE, KEPT
+from dragoman.inference.predictor import Predictor
+
+MAX_CONTINUED = 400  # pruned nodes with a continuation in a file
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The greedy continuation of a prefix."""
+
+    tokens: tuple[int, ...]  # after the prefix, with <eos>
+    token_scores: tuple[float, ...]
+    total: float  # Σ log p of prefix and continuation
+    score: float  # normalised as the search does
+    text: str
+
+
+@dataclass(frozen=True)
+class BeamTree:
+    """The nodes of a search (see decoding/trace.py) and the continuations of pruned ones by their number."""
+
+    nodes: list[dict[str, Any]]
+    continuations: dict[int, Continuation]
+    beam: int
+
+
+def prefix_of(nodes: Sequence[dict[str, Any]], number: int) -> list[int]:
+    """The tokens from the start to a node."""
+    tokens: list[int] = []
+    while number:
+        node = nodes[number - 1]
+        tokens.append(node["token"])
+        number = node["parent"]
+    return tokens[::-1]
+
+
+def beam_tree(
+    predictor: Predictor, text: str, *, beam: int | None = None, max_continued: int = MAX_CONTINUED
+) -> BeamTree:
+    """Search for a text with a trace, and continue every pruned branch greedily, the most probable branches first."""
+    options: dict[str, Any] = {} if beam is None else {"beam": beam}
+    nodes = list(predictor.trace(text, **options))
+    pruned = [node for node in nodes if node["fate"] not in (KEPT, COMPLETE) and node["token"] != EOS]
+    pruned = sorted(pruned, key=lambda node: -node["score"])[:max_continued]
+    prefixes = [prefix_of(nodes, node["number"]) for node in pruned]
+    found = continue_prefixes(predictor, text, prefixes)
+    width = max((sum(1 for node in nodes if node["step"] == 1 and node["fate"] in (KEPT, COMPLETE)), 1))
+    return BeamTree(
+        nodes,
+        {node["number"]: one for node, one in zip(pruned, found, strict=True)},
+        beam or predictor.config.search.beam or width,
+    )
+
+
+@torch.no_grad()
+def continue_prefixes(predictor: Predictor, text: str, prefixes: Sequence[Sequence[int]]) -> list[Continuation]:
+    """The greedy continuation of each prefix (token ids) of an output for a text."""
+    source = predictor.source_tokenizer.encode(text)
+    batch = predictor.collator.collate([source]).to(predictor.device)
+    config = predictor.config.search
+    limit = int(limits_for(batch, config, predictor.length_ratio)[0])
+    if predictor.model.max_positions is not None:
+        limit = min(limit, predictor.model.max_positions)
+    scorer = Scorer.from_config(config)
+    out: list[Continuation | None] = [None] * len(prefixes)
+    by_length: dict[int, list[int]] = defaultdict(list)
+    for index, prefix in enumerate(prefixes):
+        by_length[len(prefix)].append(index)
+    for length, indices in by_length.items():
+        rows = torch.tensor([[SOS, *prefixes[index]] for index in indices], device=predictor.device)
+        for index, (before, after) in zip(
+            indices, _greedy(predictor, batch, rows, max(limit, length + 1)), strict=True
+        ):
+            tokens, scores = tuple(token for token, _ in after), tuple(score for _, score in after)
+            hypothesis = scorer.hypothesis((*prefixes[index], *tokens), (*before, *scores))
+            text_ = predictor.target_tokenizer.decode([*prefixes[index], *tokens])
+            out[index] = Continuation(tokens, scores, hypothesis.score, hypothesis.normalised, text_)
+    return [one for one in out if one is not None]
+
+
+def _greedy(
+    predictor: Predictor, batch: Batch, rows: Tensor, limit: int
+) -> list[tuple[list[float], list[tuple[int, float]]]]:
+    """(scores of the prefix, continuation) of every row; rows (N, 1 + P) begin with <sos>."""
+    model = predictor.model
+    state = model.start(batch).expand(len(rows))
+    read, state = model.read(rows, state)  # (N, 1 + P, V)
+    before = read[:, :-1].gather(2, rows[:, 1:, None])[:, :, 0].tolist()
+    written: list[list[tuple[int, float]]] = [[] for _ in rows]
+    open_ = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    log_probabilities, length = read[:, -1], rows.shape[1]
+    while True:
+        at_limit = torch.full_like(open_, length >= limit)
+        tokens = suppress_tokens(log_probabilities.clone(), at_limit).argmax(1)
+        chosen = log_probabilities.gather(1, tokens[:, None])[:, 0]
+        for index in open_.nonzero()[:, 0].tolist():
+            written[index].append((int(tokens[index]), float(chosen[index])))
+        open_ = open_ & (tokens != EOS)
+        if not bool(open_.any()):
+            return list(zip(before, written, strict=True))
+        log_probabilities, state = model.step(tokens.masked_fill(~open_, EOS), state)
+        length += 1
+
+
+@dataclass(frozen=True)
+class NextTokens:
+    """The most probable tokens at every step of a target."""
+
+    tokens: Tensor  # (T, K) ids, most probable first
+    logits: Tensor  # (T, K) log-probabilities, which are logits up to a constant
+    temperatures: tuple[float, ...]
+    rest: Tensor  # (T, temperatures) log Σ exp(logit / temperature) of all other tokens
+    chosen: Tensor  # (T,) the target's token ids
+
+
+TEMPERATURES = tuple(round(0.1 + 0.05 * index, 2) for index in range(59))  # 0.1 … 3.0
+
+
+@torch.no_grad()
+def next_tokens(subject: Subject, count: int = 40) -> NextTokens | None:
+    """The distribution of every step, teacher-forced with the target; None: the model writes no token by token.
+
+    `rest` makes every probability after a change of temperature exact although only the top tokens are kept.
+    """
+    model, batch = subject.model, subject.batch
+    if not hasattr(model, "read") or not hasattr(model, "start") or batch.target.dim() != 2:
+        return None
+    inputs = torch.cat([batch.target.new_full((1, 1), SOS), batch.target[:, :-1]], 1)
+    try:
+        log_probabilities = model.read(inputs, model.start(batch))[0][0].float().cpu()  # (T, V)
+    except AssertionError:  # CTC alone has no steps
+        return None
+    top, tokens = log_probabilities.topk(min(count, log_probabilities.shape[1]), 1)
+    others = log_probabilities.scatter(1, tokens, -torch.inf)
+    rest = torch.stack([(others / temperature).logsumexp(1) for temperature in TEMPERATURES], 1)
+    return NextTokens(tokens, top, TEMPERATURES, rest, batch.target[0].cpu())
+
+
+def tempered(next_: NextTokens, step: int, temperature: float, top_k: int = 0, top_p: float = 1.0) -> Tensor:
+    """The probabilities (K,) of one step's top tokens after temperature, top-k and top-p, as the page computes them.
+
+    `temperature` must be one of `next_.temperatures`. Tokens that are cut off have probability 0.
+    """
+    logits = next_.logits[step] / temperature
+    kept = torch.ones_like(logits, dtype=torch.bool)
+    rest = next_.rest[step, next_.temperatures.index(temperature)]
+    if top_k:
+        kept &= torch.arange(len(logits)) < top_k
+        rest = rest.new_tensor(-torch.inf) if top_k <= len(logits) else rest
+    total = torch.cat([logits.masked_fill(~kept, -torch.inf), rest[None]]).logsumexp(0)
+    probabilities = (logits.masked_fill(~kept, -torch.inf) - total).exp()
+    if top_p < 1.0:  # the smallest set of tokens that reaches top_p
+        before = probabilities.cumsum(0) - probabilities
+        probabilities = probabilities.masked_fill(before >= top_p, 0.0)
+        probabilities = probabilities / probabilities.sum()
+    return probabilities

@@ -1,0 +1,212 @@
+"""One example opened for inspection: a run, its model, one batch, and the tokens and words on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dragoman.analysis.alignment import word_spans
+from dragoman.data.batch import Batch, batch_of
+from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.tokenizers.base import EOS, SOS, SPECIALS, Tokenizer
+from dragoman.errors import DataError
+from dragoman.inference.completer import Completer
+from dragoman.inference.labeler import Labeler
+from dragoman.inference.predictor import Predictor
+from dragoman.models.contracts import TrainableModel
+from dragoman.models.tagger import Tagger
+
+Loaded = Predictor | Labeler | Completer
+MAX_TOKENS = 512  # on one side; the pictures of longer texts could not be read
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The tokens of one side and the words that they belong to."""
+
+    text: str
+    tokens: tuple[str, ...]
+    words: tuple[str, ...]
+    word_of: tuple[int, ...]  # the word of each token
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def shifted(self) -> Axis:
+        """The inputs of a decoder that writes these tokens: <sos> first, the last token missing."""
+        sos = SPECIALS[SOS]
+        return Axis(
+            self.text,
+            (sos, *self.tokens[:-1]),
+            (sos, *self.words[: max(self.word_of[:-1], default=-1) + 1]),
+            (0, *(word + 1 for word in self.word_of[:-1])),
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The axis for JSON."""
+        return {"tokens": list(self.tokens), "words": list(self.words), "word_of": list(self.word_of)}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is inspected."""
+
+    loaded: Loaded
+    model: Any
+    batch: Batch  # one row
+    source: Axis | None  # None: a language model has no source
+    target: Axis
+    given: bool  # whether the user gave the target; else it is the prediction
+
+    @property
+    def encoder(self) -> Any:
+        """The encoder; None: the model has none."""
+        return getattr(self.model, "encoder", None)
+
+    def log_probabilities(self) -> Tensor:
+        """The log-probability of every target token, label or tag (T,), with the gradient of the model."""
+        return target_log_probabilities(self.model, self.batch)[0]
+
+    def with_target(self, tokens: Sequence[int]) -> Batch:
+        """The same source with other target tokens; <eos> is appended."""
+        target = torch.tensor([[*tokens, EOS]], device=self.batch.target.device)
+        return self.batch._replace(target=target)
+
+
+def target_log_probabilities(model: TrainableModel, batch: Batch) -> Tensor:
+    """The log-probability of every target (B, T), differentiable; zero on padding."""
+    if isinstance(model, Tagger):  # its score() may be a marginal without a graph
+        scores, mask = model.outputs(batch)
+        chosen = scores.log_softmax(-1).gather(2, batch.target[:, 0].clamp(min=0)[:, :, None])
+        return chosen[:, :, 0] * mask
+    return model.score(batch).log_probabilities
+
+
+def text_axis(tokenizer: Tokenizer, text: str, ids: Sequence[int], *, end: bool = True) -> Axis:
+    """The axis of an encoded text; a space belongs to the word after it, and <eos> is a word of its own."""
+    try:
+        spans, words = tokenizer.spans(text), word_spans(text, tokenizer.tags)
+    except NotImplementedError:
+        spans, words = [], []
+    pieces = tokenizer.pieces(ids)
+    if len(spans) != len(ids) or not words:
+        return plain_axis([*pieces, *([SPECIALS[EOS]] if end else [])], text)
+    word_of, word = [], 0
+    for first, last in spans:
+        while word < len(words) - 1 and words[word][1] <= first and (last > words[word][1] or first == last):
+            word += 1
+        word_of.append(word)
+    names = [text[first:last] for first, last in words]
+    if tokenizer.tags and words and words[0][0] > 0:  # the tag and what stands before the first word
+        tag = text[: words[0][0]].strip()
+        if tag:
+            names, word_of = [tag, *names], [0 if spans[i][1] <= words[0][0] else w + 1 for i, w in enumerate(word_of)]
+    if end:
+        pieces, names, word_of = [*pieces, SPECIALS[EOS]], [*names, SPECIALS[EOS]], [*word_of, len(names)]
+    return Axis(text, tuple(pieces), tuple(names), tuple(word_of))
+
+
+def plain_axis(labels: Sequence[str], text: str = "") -> Axis:
+    """An axis whose tokens are its words."""
+    return Axis(text or " ".join(labels), tuple(labels), tuple(labels), tuple(range(len(labels))))
+
+
+def check_length(axis: Axis, side: str) -> None:
+    """Raise an error for a text too long to draw."""
+    if len(axis) > MAX_TOKENS:
+        raise DataError(
+            f"the {side} has {len(axis):,} tokens, expected at most {MAX_TOKENS} to inspect; choose a part of the text"
+        )
+
+
+def open_subject(loaded: Loaded, text: str, target: str | None = None, tag: str | None = None) -> Subject:
+    """Read a text, and a target or by default the run's own prediction."""
+    if isinstance(loaded, Completer):
+        subject = _language_model_subject(loaded, text, target)
+    elif isinstance(loaded, Labeler):
+        subject = _label_subject(loaded, text, target)
+    else:
+        subject = _search_subject(loaded, text, target, tag)
+    for axis, side in ((subject.source, "source"), (subject.target, "target")):
+        if axis is not None:
+            check_length(axis, side)
+    return subject
+
+
+def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str | None) -> Subject:
+    (text,) = loaded.read_as([text], tag)
+    if not text.strip():
+        raise DataError("found empty text, expected text to inspect")
+    tokenizer = loaded.source_tokenizer
+    source = tokenizer.encode(text)
+    if isinstance(tokenizer, FeatureExtractor):
+        axis = plain_axis([str(number) for number in range(1, len(source) + 1)], text)
+    else:
+        axis = text_axis(tokenizer, text, source)
+        check_length(axis, "source")
+    written = loaded.predict([text])[0].text if target is None else target
+    ids = loaded.target_tokenizer.encode(written)
+    batch = loaded.collator.collate([source], [ids]).to(loaded.device)
+    return Subject(
+        loaded, loaded.model, batch, axis, text_axis(loaded.target_tokenizer, written, ids), target is not None
+    )
+
+
+def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
+    if not text.strip():
+        raise DataError("found empty text, expected text to inspect")
+    tokenizer = loaded.source_tokenizer
+    sources, targets = loaded.example_format.encode_inputs([text], tokenizer, 1)
+    batch = loaded.collator.collate(sources, targets).to(loaded.device)
+    if tokenizer.is_text:
+        axis = text_axis(tokenizer, text, sources[0])
+    else:
+        axis = plain_axis([f"{value:.4g}" for value in sources[0]], text)
+    if axis.tokens and len(axis) != batch.source.shape[-1]:
+        axis = plain_axis([*tokenizer.pieces(batch.source.flatten().tolist())], text)
+    subject = Subject(loaded, loaded.model, batch, axis, plain_axis([]), target is not None)
+    return _with_labels(subject, loaded, text, target)
+
+
+@torch.no_grad()
+def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | None) -> Subject:
+    """The subject with the predicted or given labels as its target."""
+    batch, codec = subject.batch, loaded.target_tokenizer
+    predict = getattr(loaded.model, "predict", None)
+    if predict is None or not loaded.labels:
+        prediction = loaded.predict([text])[0].text
+        return replace(subject, target=plain_axis([target or prediction]))
+    if target is not None:
+        names = target.split(" ") if isinstance(loaded.model, Tagger) else [target]
+        ids = torch.tensor([[list(loaded.labels).index(name) if name in loaded.labels else -1 for name in names]])
+        expected = batch.target[:, 0].shape if isinstance(loaded.model, Tagger) else (1, 1)
+        if bool((ids < 0).any()) or ids.shape != expected:
+            raise DataError(
+                f"target: found {target!r}, expected {expected[1]} of the labels {', '.join(loaded.labels)}"
+            )
+        values = ids.to(batch.source.device)
+    else:
+        values = predict(batch).values
+    if isinstance(loaded.model, Tagger):
+        batch = batch._replace(target=torch.stack([values, batch.target[:, 1]], 1))
+        words = text.split(" ")
+        labels = [f"{word}/{tag}" for word, tag in zip(words, codec.pieces(values[0].tolist()), strict=False)]
+    else:
+        batch = batch._replace(target=values)
+        labels = codec.pieces(values[0].tolist())
+    return replace(subject, batch=batch, target=plain_axis(labels))
+
+
+def _language_model_subject(loaded: Completer, text: str, target: str | None) -> Subject:
+    whole = text if target is None else text + target
+    ids = loaded.encode(whole, "text", allow_unknown=True)
+    batch = batch_of([[]], [ids]).to(loaded.device)
+    if "\n" in whole:
+        axis = plain_axis([*loaded.tokenizer.pieces(ids), SPECIALS[EOS]], whole)
+    else:
+        axis = text_axis(loaded.tokenizer, whole, ids)
+    return Subject(loaded, loaded.model, batch, None, axis, target is not None)

@@ -1,0 +1,88 @@
+"""Dynamic programming tables with back-pointers: Viterbi over a CRF and the CTC lattice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dragoman.data.tokenizers.base import PAD
+from dragoman.layers.crf import LinearChainCRF
+
+
+@dataclass(frozen=True)
+class PathTable:
+    """A table of best scores, where each cell came from, and the cells of the best path."""
+
+    scores: Tensor  # (rows, columns): row = state, column = time
+    back: list[list[int]]  # back[column][row]: the row before, −1 where there is none
+    path: list[tuple[int, int]]  # (row, column) from the first column to the last
+
+
+@torch.no_grad()
+def viterbi_table(chain: LinearChainCRF, emissions: Tensor) -> PathTable:
+    """Viterbi over emissions (W, K): the score of the best path that ends in each tag of each word."""
+    best = chain.first + emissions[0]
+    columns, back = [best], [[-1] * emissions.shape[1]]
+    for scores in emissions[1:]:
+        reached, origin = (best[:, None] + chain.transitions).max(0)
+        best = reached + scores
+        columns.append(best)
+        back.append(origin.tolist())
+    row = int((best + chain.last).argmax())
+    path = [(row, len(columns) - 1)]
+    for column in range(len(columns) - 1, 0, -1):
+        row = back[column][row]
+        path.append((row, column - 1))
+    return PathTable(torch.stack(columns, 1), back, path[::-1])
+
+
+@torch.no_grad()
+def ctc_table(log_probabilities: Tensor, labels: list[int]) -> PathTable:
+    """The best CTC alignment of labels to positions (T, V): states are blank, label 1, blank, …, label n, blank.
+
+    A step stays, moves to the next state, or skips a blank between two different labels (Graves et al. 2006).
+    """
+    states = [PAD]
+    for label in labels:
+        states += [label, PAD]
+    emitted = log_probabilities[:, states]  # (T, states)
+    lowest = float("-inf")
+    best = torch.full((len(states),), lowest, dtype=emitted.dtype)
+    best[0] = emitted[0, 0]
+    if len(states) > 1:
+        best[1] = emitted[0, 1]
+    columns, back = [best], [[-1] * len(states)]
+    for row in emitted[1:]:
+        origins = []
+        values = torch.full_like(best, lowest)
+        for state, label in enumerate(states):
+            before = [state] if state == 0 else [state, state - 1]
+            if state > 1 and label != PAD and label != states[state - 2]:
+                before.append(state - 2)
+            origin = max(before, key=lambda one: float(best[one]))
+            origins.append(origin)
+            values[state] = best[origin] + row[state]
+        best = values
+        columns.append(best)
+        back.append(origins)
+    last = len(states) - 1
+    state = last if last == 0 or best[last] >= best[last - 1] else last - 1
+    path = [(state, len(columns) - 1)]
+    for column in range(len(columns) - 1, 0, -1):
+        state = back[column][state]
+        path.append((state, column - 1))
+    return PathTable(torch.stack(columns, 1), back, path[::-1])
+
+
+def path_score(table: PathTable) -> float:
+    """The score of the path's last cell."""
+    row, column = table.path[-1]
+    return float(table.scores[row, column])
+
+
+def as_dict(table: PathTable, rows: list[str], columns: list[str]) -> dict[str, Any]:
+    """The table for JSON, with names of rows and columns."""
+    return {"scores": table.scores, "back": table.back, "path": table.path, "rows": rows, "columns": columns}

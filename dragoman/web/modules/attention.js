@@ -1,0 +1,161 @@
+// Attention by layer and head over words or tokens, entropy of every head, and attribution beside it.
+
+import { el, figure, number, onState, percent, readState, select, setState, shortened, tensor, toggle, whole } from "./core.js";
+import { colourBar, heatmap } from "./heat.js";
+import { bars } from "./chart.js";
+import { merged, words, wordsHelp } from "./words.js";
+
+export function drawAttention(view, data) {
+  const { layers, attribution, source, target, prefix } = view.data;
+  const out = [];
+  if (layers.length) out.push(maps(layers, data));
+  if (Object.keys(attribution).length) out.push(inputs(attribution, source, target, prefix));
+  return [el("div", { class: out.length > 1 ? "columns" : null }, out)];
+}
+
+function maps(layers, data) {
+  const box = el("section", {});
+  const first = Math.max(0, layers.findLastIndex((layer) => layer.kind === "cross"));
+  const cache = new Map();
+
+  function chosen() {
+    const state = readState();
+    const index = whole(state.layer, first, 0, layers.length - 1);
+    const layer = layers[index];
+    if (!cache.has(index)) cache.set(index, tensor(layer.weights));
+    const weights = cache.get(index);
+    const head = state.head === undefined || state.head === "mean" ? null : whole(state.head, 0, 0, weights.shape[0] - 1);
+    const byWord = state.level === undefined ? wordsHelp(layer.rows, layer.columns) : state.level === "words";
+    const [heads, rows, columns] = weights.shape;
+    const at = head === null ? (row, column) => { let sum = 0; for (let one = 0; one < heads; one += 1) sum += weights.at(one, row, column); return sum / heads; }
+      : (row, column) => weights.at(head, row, column);
+    const matrix = byWord ? merged({ rows, columns, at }, layer.rows, layer.columns) : { rows, columns, at };
+    return { index, layer, weights, head, byWord, matrix, rowLabels: byWord ? words(layer.rows) : layer.rows.tokens, columnLabels: byWord ? words(layer.columns) : layer.columns.tokens };
+  }
+
+  let hovered = null;
+  const readout = el("div", { class: "readout", "aria-live": "polite" });
+  const controls = el("div", { class: "controls" });
+  const entropies = el("div", {});
+  const frame = figure({
+    name: "attention", title: "attention weights",
+    drawing: () => {
+      const one = chosen();
+      const step = whole(readState().step, 0, 0, one.layer.rows.tokens.length - 1);
+      const row = Math.min(one.byWord ? one.layer.rows.word_of[step] ?? 0 : step, one.matrix.rows - 1);
+      const column = readState().column === undefined ? null : whole(readState().column, 0, 0, one.matrix.columns - 1);
+      say(one, row, column);
+      return heatmap({ ...one.matrix, rowLabels: one.rowLabels, columnLabels: one.columnLabels, top: 1, marked: [row, column], label: `attention of ${one.layer.name}`,
+        rowTitle: { cross: "output", decoder: "output so far", encoder: "input", pooling: "" }[one.layer.kind], columnTitle: one.layer.kind === "decoder" ? "earlier output" : "input",
+        hover: (r, c) => { hovered = r === null ? null : [r, c]; say(one, ...(hovered ?? [row, column])); },
+        pick: (r, c) => setState({ step: one.byWord ? one.layer.rows.word_of.indexOf(r) : r, column: c }) });
+    },
+    rows: () => {
+      const one = chosen();
+      return [["", ...one.columnLabels], one.rowLabels.map((label, row) => [label, ...one.columnLabels.map((_, column) => one.matrix.at(row, column))]), { numeric: one.columnLabels.map((_, index) => index + 1) }];
+    },
+    data: () => layers[chosen().index],
+  });
+
+  function say(one, row, column) {
+    if (row === null || row === undefined) return;
+    const cells = one.columnLabels.map((name, index) => [one.matrix.at(row, index), name, index]).sort((a, b) => b[0] - a[0]);
+    const parts = [el("strong", { dir: "auto" }, one.rowLabels[row] ?? ""), " looks at "];
+    cells.slice(0, 4).filter((cell) => cell[0] > 0.005).forEach(([weight, name], index) => parts.push(index ? ", " : "", el("span", { dir: "auto" }, name), ` ${percent(weight)}`));
+    if (column !== null && column !== undefined) parts.push(" · ", el("span", { dir: "auto" }, one.columnLabels[column] ?? ""), `: ${number(one.matrix.at(row, column), 4)}`);
+    const total = cells.reduce((sum, cell) => sum + cell[0], 0);
+    readout.replaceChildren(el("div", {}, parts), sum(one, cells, total));
+  }
+
+  // The sum that the layer computes with these weights.
+  function sum(one, cells, total) {
+    const shown = cells.slice(0, 3);
+    return el("div", { class: "sum" }, "context = ", shown.flatMap(([weight, name], index) => [index ? " + " : "", el("span", { class: "num" }, number(weight, 3)), ` · v(`, el("bdi", {}, shortened(name, 10)), ")"]),
+      cells.length > 3 ? " + …" : "", `     Σ weights = ${number(total, 3)}`);
+  }
+
+  function update() {
+    const one = chosen();
+    const heads = one.weights.shape[0];
+    controls.replaceChildren(
+      select("layer", layers.map((layer, index) => [index, `${layer.name} (${layer.about})`]), one.index, (value) => setState({ layer: value, head: null, column: null })),
+      heads > 1 ? select("head", [["mean", "mean of all"], ...Array.from({ length: heads }, (_, head) => [head, `head ${head + 1}`])], one.head ?? "mean", (value) => setState({ head: value })) : null,
+      wordsHelp(one.layer.rows, one.layer.columns) || one.byWord ? toggle("words", one.byWord, (now) => setState({ level: now ? "words" : "tokens", column: null })) : null);
+    const entropy = tensor(one.layer.entropy);
+    entropies.replaceChildren(el("h3", {}, "Entropy of each head"), el("p", { class: "small soft" }, `0 bits: it looks at one place; ${number(one.layer.max_entropy, 2)} bits: at all alike. Pick a head to see its map.`),
+      bars({ rows: Array.from(entropy.values, (value, head) => ({ label: `head ${head + 1}`, value, text: `${number(value, 2)} bits`, marked: head === one.head })), high: one.layer.max_entropy, low: 0,
+        pick: heads > 1 ? (head) => setState({ head: head === one.head ? "mean" : head }) : null, label: "entropy of each head" }));
+    frame.draw();
+  }
+  onState(update);
+  update();
+  box.append(el("h3", {}, "Attention"), controls, frame, colourBar("0", "1"), readout, entropies);
+  return box;
+}
+
+function inputs(attribution, source, target, prefix) {
+  const names = { "input-x-gradient": "input × gradient", "integrated-gradients": "integrated gradients" };
+  const methods = Object.keys(attribution);
+  const cache = new Map();
+  const controls = el("div", { class: "controls" });
+  const readout = el("div", { class: "readout", "aria-live": "polite" });
+
+  function chosen() {
+    const state = readState();
+    const method = methods.includes(state.method) ? state.method : methods[0];
+    const sides = ["source", "prefix"].filter((side) => attribution[method][side]);
+    const side = sides.includes(state.side) ? state.side : sides[0];
+    const key = `${method} ${side}`;
+    if (side && !cache.has(key)) cache.set(key, tensor(attribution[method][side]));
+    const columnsAxis = side === "source" ? source : prefix;
+    const byWord = state.level === undefined ? wordsHelp(target, columnsAxis) : state.level === "words";
+    const values = cache.get(key);
+    const [rows, columns] = values.shape;
+    const fits = rows === target.tokens.length;
+    const rowAxis = fits ? target : { tokens: Array.from({ length: rows }, (_, i) => `${i + 1}`), words: Array.from({ length: rows }, (_, i) => `${i + 1}`), word_of: Array.from({ length: rows }, (_, i) => i) };
+    const matrix = { rows, columns, at: (row, column) => values.at(row, column) };
+    return { method, sides, side, byWord, rowAxis, columnsAxis, matrix: byWord ? merged(matrix, rowAxis, columnsAxis) : matrix,
+      rowLabels: byWord ? words(rowAxis) : rowAxis.tokens, columnLabels: byWord ? words(columnsAxis) : columnsAxis.tokens };
+  }
+
+  function top(one) {
+    let largest = 1e-9;
+    for (let row = 0; row < one.matrix.rows; row += 1) for (let column = 0; column < one.matrix.columns; column += 1) largest = Math.max(largest, Math.abs(one.matrix.at(row, column)));
+    return largest;
+  }
+
+  const bar = el("div", {});
+  const frame = figure({
+    name: "attribution", title: "attribution",
+    drawing: () => {
+      const one = chosen();
+      const step = whole(readState().step, 0, 0, one.rowAxis.tokens.length - 1);
+      const row = one.byWord ? one.rowAxis.word_of[step] ?? 0 : step;
+      const largest = top(one);
+      bar.replaceChildren(colourBar(number(-largest, 1), number(largest, 1), true));
+      const say = (r) => {
+        const cells = one.columnLabels.map((name, index) => [one.matrix.at(r, index), name]).sort((a, b) => Math.abs(b[0]) - Math.abs(a[0])).slice(0, 4);
+        readout.replaceChildren("log p of ", el("strong", { dir: "auto" }, one.rowLabels[r] ?? ""), " gets ", ...cells.flatMap(([value, name], index) => [index ? ", " : "", `${value >= 0 ? "+" : ""}${number(value, 2)} from `, el("span", { dir: "auto" }, name)]));
+      };
+      say(row);
+      return heatmap({ ...one.matrix, rowLabels: one.rowLabels, columnLabels: one.columnLabels, top: largest, signed: true, marked: [row, null], label: names[one.method],
+        rowTitle: "output", columnTitle: one.side === "source" ? "input" : "earlier output", hover: (r) => say(r ?? row), pick: (r) => setState({ step: one.byWord ? one.rowAxis.word_of.indexOf(r) : r }) });
+    },
+    rows: () => {
+      const one = chosen();
+      return [["", ...one.columnLabels], one.rowLabels.map((label, row) => [label, ...one.columnLabels.map((_, column) => one.matrix.at(row, column))]), { numeric: one.columnLabels.map((_, index) => index + 1) }];
+    },
+    data: () => ({ method: chosen().method, ...attribution[chosen().method] }),
+  });
+
+  function update() {
+    const one = chosen();
+    controls.replaceChildren(
+      methods.length > 1 ? select("method", methods.map((method) => [method, names[method]]), one.method, (value) => setState({ method: value })) : null,
+      one.sides.length > 1 ? select("of", one.sides.map((side) => [side, side === "source" ? "input words" : "earlier output"]), one.side, (value) => setState({ side: value })) : null);
+    frame.draw();
+  }
+  onState(update);
+  update();
+  return el("section", {}, el("h3", {}, "What moved the output"), controls, frame, bar, readout);
+}

@@ -1,0 +1,92 @@
+// The page of one example: views as tabs, one step that all views share, state in the URL hash.
+
+import { arrows, el, forgetListeners, notify, onState, readData, readState, setState, shown, whole } from "./core.js";
+import { drawOverview } from "./overview.js";
+import { drawAttention } from "./attention.js";
+import { drawBeam } from "./beam.js";
+import { drawStates } from "./states.js";
+import { drawGradients } from "./gradients.js";
+import { drawNext } from "./next.js";
+import { drawLabels, drawSurprise } from "./labels.js";
+import { drawMedia } from "./media.js";
+import { drawLayers, drawPositions } from "./model.js";
+import { drawTables } from "./tables.js";
+import { drawWhatIf } from "./whatif.js";
+
+const VIEWS = {
+  overview: drawOverview, attention: drawAttention, beam: drawBeam, states: drawStates, gradients: drawGradients, next: drawNext, labels: drawLabels,
+  surprise: drawSurprise, media: drawMedia, positions: drawPositions, layers: drawLayers, tables: drawTables, whatif: drawWhatIf,
+};
+
+export function themeButton() {
+  const button = el("button", { type: "button", onclick: () => {
+    const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    notify();
+  } }, "Light / dark");
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => notify());
+  return button;
+}
+
+// Draw the page into `root`; a server passes its own data. Returns nothing.
+export function showInspection(data, root) {
+  const views = data.views.filter((view) => VIEWS[view.kind]);
+  const steps = data.target.tokens.length;
+  const panel = el("main", { role: "tabpanel", id: "view", class: "card", tabindex: "-1" });
+  const tabs = el("nav", { role: "tablist", "aria-label": "views" });
+  const current = () => views.find((view) => view.kind === readState().view) ?? views[0];
+  const open = (kind) => { setState({ view: kind }, { replace: false }); panel.focus({ preventScroll: true }); window.scrollTo({ top: 0 }); };
+  for (const view of views) tabs.append(el("button", { type: "button", role: "tab", id: `tab-${view.kind}`, "aria-controls": "view", onclick: () => open(view.kind) }, view.title));
+  arrows(tabs, '[role="tab"]');
+
+  const range = el("input", { type: "range", min: 0, max: Math.max(0, steps - 1), value: 0, "aria-label": "step of the output" });
+  range.addEventListener("input", () => setState({ step: range.value }));
+  const label = el("output", {});
+  const back = el("button", { type: "button", "aria-label": "previous step", onclick: () => move(-1) }, "◀");
+  const ahead = el("button", { type: "button", "aria-label": "next step", onclick: () => move(1) }, "▶");
+  const step = () => whole(readState().step, 0, 0, Math.max(0, steps - 1));
+  const move = (by) => setState({ step: Math.min(Math.max(step() + by, 0), steps - 1) });
+  document.addEventListener("keydown", (event) => {
+    if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.target instanceof Element && event.target.closest("input, select, textarea, [role=tablist], [role=application]")) return;
+    if (event.key === "ArrowRight") move(1);
+    else if (event.key === "ArrowLeft") move(-1);
+    else return;
+    event.preventDefault();
+  });
+
+  let drawn = null;
+  function update() {
+    const view = current();
+    for (const tab of tabs.children) {
+      const chosen = tab.id === `tab-${view.kind}`;
+      tab.setAttribute("aria-selected", String(chosen));
+      tab.setAttribute("tabindex", chosen ? "0" : "-1");
+    }
+    range.value = step();
+    label.replaceChildren(`step ${step() + 1} of ${steps}: `, el("strong", { dir: "auto" }, shown(data.target.tokens[step()] ?? "")));
+    if (drawn === view) return;
+    drawn = view;
+    panel.setAttribute("aria-labelledby", `tab-${view.kind}`);
+    forgetListeners();
+    onState(update);
+    panel.replaceChildren(el("h2", {}, view.title), el("p", { class: "soft" }, view.about), ...VIEWS[view.kind](view, data, open));
+    document.getElementById(`tab-${view.kind}`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+  root.replaceChildren(
+    el("div", { class: "page" },
+      el("header", { class: "masthead" },
+        el("div", {}, el("h1", { dir: "auto" }, data.title), el("p", { class: "small soft" }, `${data.run.task} · ${[data.run.model, ...data.run.parts.map((part) => `${part.part}: ${part.kind}`)].join(" · ")}`),
+          el("dl", { class: "text-pair" }, data.source ? [el("dt", {}, "input"), el("dd", { dir: "auto" }, data.source.text)] : null,
+            el("dt", {}, data.target.given ? "given target" : "output"), el("dd", { dir: "auto" }, data.target.text || "(empty)"))),
+        themeButton()),
+      data.notes.map((note) => el("p", { class: "notice small" }, note)),
+      tabs, panel),
+    steps > 1 ? el("div", { class: "stepper" }, el("div", {}, back, range, ahead, label)) : "");
+  onState(update);
+  update();
+  window.addEventListener("hashchange", () => notify());
+  window.addEventListener("popstate", () => notify());
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => { if (Math.abs(window.innerWidth - width) > 40) { width = window.innerWidth; notify(); } });
+}

@@ -1,0 +1,130 @@
+// The first view: input words above, output words below, lines between them, and the parts of the model.
+
+import { el, number, onState, percent, readState, setState, shortened, svg, tensor, whole } from "./core.js";
+import { merged, words } from "./words.js";
+
+
+export function drawOverview(view, data, open) {
+  const scores = tensor(view.data.log_probabilities);
+  const has = new Set(view.data.views);
+  const place = el("div", {});
+  const readout = el("div", { class: "readout", "aria-live": "polite" });
+  const links = alignment(data);
+
+  function draw() {
+    const step = whole(readState().step, 0, 0, data.target.tokens.length - 1);
+    place.replaceChildren(picture(data, links, step, scores));
+    readout.replaceChildren(describe(data, links, step, scores));
+  }
+  onState(draw);
+  draw();
+  return [
+    place, readout, flow(data, has, open),
+    el("p", { class: "small soft" }, `${data.run.parameters.toLocaleString("en")} parameters. The output's log-probability is ${number(scores.values.reduce((a, b) => a + b, 0), 2)}.`),
+  ];
+}
+
+// Word-to-word weights: cross-attention averaged over heads of the last layer, else the size of input × gradient.
+function alignment(data) {
+  const view = data.views.find((one) => one.kind === "attention");
+  if (!view || !data.source) return null;
+  const crosses = view.data.layers.filter((layer) => layer.kind === "cross" && layer.columns.tokens.length === data.source.tokens.length);
+  if (crosses.length) {
+    const layer = crosses[crosses.length - 1];
+    const weights = tensor(layer.weights);
+    const [heads, rows, columns] = weights.shape;
+    const mean = (row, column) => { let sum = 0; for (let head = 0; head < heads; head += 1) sum += weights.at(head, row, column); return sum / heads; };
+    return { ...merged({ rows, columns, at: mean }, layer.rows, layer.columns), what: `attention of ${layer.name}, mean over heads` };
+  }
+  const shares = view.data.attribution["input-x-gradient"]?.source;
+  if (!shares || shares.shape[0] !== data.target.tokens.length) return null;
+  const values = tensor(shares);
+  const [rows, columns] = values.shape;
+  const sums = Array.from({ length: rows }, (_, row) => values.row(row).reduce((sum, one) => sum + Math.abs(one), 0) || 1);
+  return { ...merged({ rows, columns, at: (row, column) => Math.abs(values.at(row, column)) / sums[row] }, data.target, data.source), what: "size of input × gradient" };
+}
+
+function placed(labels, y, most) {
+  const sizes = labels.map((label) => Math.max(26, shortened(label, 14).length * 8 + 16));
+  const rows = [];
+  let row = { from: 0, width: 0 };
+  const boxes = sizes.map((size, index) => {
+    if (row.width + size > most && row.width) { rows.push(row); row = { from: index, width: 0 }; }
+    const box = { row: rows.length, x: row.width, size };
+    row.width += size + 8;
+    return box;
+  });
+  return { boxes: boxes.map((box) => ({ x: box.x + 4, y: y + box.row * 40, size: box.size })), height: (rows.length + 1) * 40, width: Math.max(row.width, ...rows.map((one) => one.width)) };
+}
+
+function picture(data, links, step, scores) {
+  const width = Math.min(1000, window.innerWidth - 60);
+  const source = data.source ? words(data.source) : [];
+  const target = words(data.target);
+  const top = source.length ? placed(source, 6, width) : { boxes: [], height: 0, width: 0 };
+  const gap = source.length && links ? 120 : 24;
+  const bottom = placed(target, 6 + top.height + gap, width);
+  const height = 6 + top.height + gap + bottom.height + 14;
+  const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "input and output words" });
+  const current = data.target.word_of[step] ?? 0;
+  if (links) {
+    for (let row = 0; row < Math.min(links.rows, bottom.boxes.length); row += 1) {
+      for (let column = 0; column < Math.min(links.columns, top.boxes.length); column += 1) {
+        const weight = links.at(row, column);
+        if (weight < (row === current ? 0.02 : 0.12)) continue;
+        const [from, to] = [top.boxes[column], bottom.boxes[row]];
+        const [x1, y1, x2, y2] = [from.x + from.size / 2, from.y + 32, to.x + to.size / 2, to.y];
+        image.append(svg("path", { d: `M${x1} ${y1} C ${x1} ${(y1 + y2) / 2}, ${x2} ${(y1 + y2) / 2}, ${x2} ${y2}`, fill: "none", stroke: "var(--accent)",
+          "stroke-width": 1 + 7 * weight, "stroke-opacity": row === current ? 0.25 + 0.75 * weight : 0.1 }));
+      }
+    }
+  }
+  source.forEach((text, index) => {
+    const box = top.boxes[index];
+    const weight = links && current < links.rows ? links.at(current, index) : 0;
+    image.append(svg("rect", { x: box.x, y: box.y, width: box.size, height: 32, rx: 8, fill: "var(--accent)", "fill-opacity": 0.06 + 0.6 * weight, stroke: "var(--line)" }),
+      svg("text", { x: box.x + box.size / 2, y: box.y + 17, "text-anchor": "middle", "dominant-baseline": "central" }, shortened(text, 14)));
+  });
+  target.forEach((text, index) => {
+    const box = bottom.boxes[index];
+    const tokens = data.target.word_of.flatMap((word, token) => (word === index ? [token] : []));
+    const score = tokens.reduce((sum, token) => sum + (scores.values[token] ?? 0), 0);
+    const choose = () => setState({ step: tokens[0] });
+    const group = svg("g", { tabindex: "0", role: "button", "aria-pressed": String(index === current), "aria-label": `${text}, probability ${percent(Math.exp(score))}`, onclick: choose,
+      onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(); } } },
+      svg("rect", { x: box.x, y: box.y, width: box.size, height: 32, rx: 8, fill: index === current ? "var(--accent)" : "var(--card)", stroke: index === current ? "var(--accent)" : "var(--line)" }),
+      svg("text", { x: box.x + box.size / 2, y: box.y + 17, "text-anchor": "middle", "dominant-baseline": "central", style: index === current ? { fill: "var(--on-accent)" } : {} }, shortened(text, 14)),
+      svg("rect", { x: box.x + 3, y: box.y + 34, width: Math.max(1, (box.size - 6) * Math.exp(score)), height: 3, rx: 1.5, fill: "var(--good)" }));
+    image.append(group);
+  });
+  return el("div", { class: "drawing" }, image);
+}
+
+function describe(data, links, step, scores) {
+  const word = data.target.word_of[step] ?? 0;
+  const names = words(data.target);
+  const parts = [el("strong", { dir: "auto" }, names[word] ?? ""), ` has probability ${percent(Math.exp(data.target.word_of.reduce((sum, one, token) => sum + (one === word ? scores.values[token] ?? 0 : 0), 0)))}`];
+  if (links && word < links.rows) {
+    const from = Array.from({ length: links.columns }, (_, column) => [links.at(word, column), words(data.source)[column]]).sort((a, b) => b[0] - a[0]).slice(0, 3);
+    parts.push("; it looks most at ", ...from.flatMap(([weight, name], index) => [index ? ", " : "", el("span", { dir: "auto" }, name ?? ""), ` (${percent(weight)})`]), el("span", { class: "soft" }, ` · ${links.what}`));
+  }
+  return el("span", {}, parts);
+}
+
+function flow(data, has, open) {
+  const kinds = Object.fromEntries(data.run.parts.map((part) => [part.part, part.kind]));
+  const boxes = [];
+  const box = (title, text, ...targets) => boxes.push([title, text, targets.find((one) => has.has(one))]);
+  if (data.source) box("Input", `${data.source.tokens.length} tokens`, "media", "layers");
+  box("Vectors", "embeddings and positions", "positions", "layers");
+  if (kinds.encoder) box("Encoder", kinds.encoder, kinds.encoder === "recurrent" || kinds.encoder === "frames" ? "states" : "attention", "attention", "layers");
+  if (has.has("attention")) box("Attention", "who looks where", "attention");
+  if (kinds.decoder || kinds.stack) box(kinds.decoder ? "Decoder" : "Layers", kinds.decoder ?? kinds.stack, has.has("states") ? "states" : "attention", "layers");
+  if (kinds.pooling) box("Pooling", kinds.pooling, "attention", "labels");
+  box("Probabilities", "softmax over the vocabulary", "next", "labels", "surprise", "tables");
+  if (has.has("beam")) box("Search", "beam of hypotheses", "beam");
+  return el("ol", { class: "flow", "aria-label": "parts of the model" }, boxes.map(([title, text, target]) => el("li", {},
+    target ? el("button", { type: "button", onclick: () => open(target) }, el("strong", {}, title), el("span", {}, text))
+      : el("div", { class: "box" }, el("strong", {}, title), el("span", {}, text)))));
+}
+

@@ -1,0 +1,39 @@
+// What changes when a head, a gate or a source word is taken away.
+
+import { el, figure, number, onState, readState, select, setState, shown, whole } from "./core.js";
+import { bars } from "./chart.js";
+
+const NAMES = { word: "leave out a word", head: "mask a head", gate: "hold a gate" };
+
+export function drawWhatIf(view, data) {
+  const { changes, before, target } = view.data;
+  const kinds = [...new Set(changes.map((change) => change.kind))];
+  const kind = () => (kinds.includes(readState().kind) ? readState().kind : kinds.includes("word") ? "word" : kinds[0]);
+  const own = () => { const found = changes.map((change, index) => ({ ...change, index })).filter((change) => change.kind === kind()); return kind() === "word" ? found : found.sort((a, b) => a.difference - b.difference).slice(0, 40); };
+  const selected = () => changes[whole(readState().change, own()[0]?.index ?? 0, 0, changes.length - 1)];
+  const readout = el("div", { class: "readout", "aria-live": "polite" });
+  const controls = el("div", { class: "controls" });
+  const frame = figure({
+    name: "what-if", title: "change of log-probability",
+    drawing: () => bars({ rows: own().map((change) => ({ label: change.name, value: change.difference, text: `${change.difference > 0 ? "+" : ""}${number(change.difference, 2)}`, marked: changes[change.index] === selected() })), pick: (index) => setState({ change: own()[index].index }), label: "change of log-probability" }),
+    rows: () => [["change", "log p after", "difference", "output"], own().map((change) => [change.name, change.score, change.difference, change.output ?? ""]), { numeric: [1, 2] }],
+    data: () => view.data,
+  });
+  const tokens = figure({
+    name: "what-if-tokens", title: "change of each output token",
+    drawing: () => bars({ rows: selected().tokens.slice(0, 40).map((value, index) => ({ label: shown(target.tokens[index] ?? String(index + 1)), value, text: `${value > 0 ? "+" : ""}${number(value, 2)}` })), label: "change of each token" }),
+    rows: () => [["token", "difference"], selected().tokens.map((value, index) => [shown(target.tokens[index] ?? String(index + 1)), value]), { numeric: [1] }],
+    data: () => selected(),
+  });
+  const update = () => {
+    controls.replaceChildren(select("what if we", kinds.map((one) => [one, NAMES[one]]), kind(), (value) => setState({ kind: value, change: null })), el("span", { class: "small soft" }, `log p of the output as it is: ${number(before, 2)}`));
+    const change = selected();
+    frame.draw();
+    tokens.draw();
+    readout.replaceChildren(el("strong", { dir: "auto" }, change.name), `: log p ${number(before, 2)} → ${number(change.score, 2)}`,
+      change.output === null ? "" : el("div", {}, change.output === data.target.text ? "the model's own output stays the same: " : "the model's own output becomes: ", el("strong", { dir: "auto" }, change.output || "(empty)")));
+  };
+  onState(update);
+  update();
+  return [controls, el("div", { class: "columns" }, el("section", {}, frame), el("section", {}, readout, el("h3", {}, "Token by token"), tokens))];
+}
