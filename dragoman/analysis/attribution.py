@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from dragoman.analysis.subject import Subject
+from dragoman.analysis.subject import Subject, target_log_probabilities
+from dragoman.data.batch import Batch
 from dragoman.errors import DataError
 from dragoman.kernels.deferred_gradients import immediate_gradients
 from dragoman.layers.embeddings import OneHot, TokenEmbedding
@@ -18,6 +19,7 @@ from dragoman.models.classifier import SeriesInput
 from dragoman.models.encoders.frames import Standardizer
 
 Method = Literal["input-x-gradient", "integrated-gradients"]
+METHODS: tuple[Method, ...] = get_args(Method)
 INPUTS = (TokenEmbedding, OneHot, SeriesInput, Standardizer)
 
 
@@ -31,8 +33,8 @@ class Attribution:
 
 
 @contextmanager
-def input_vectors(subject: Subject, scale: float = 1.0) -> Iterator[dict[str, list[Tensor]]]:
-    """Make the input vectors of a forward pass leaves of its graph, times `scale`: "source" and "prefix"."""
+def input_vectors(subject: Subject, scales: Tensor) -> Iterator[dict[str, list[Tensor]]]:
+    """Make the input vectors of a forward pass leaves of its graph, each row times its scale: "source" and "prefix"."""
     found: dict[str, list[Tensor]] = {"source": [], "prefix": []}
     depth = 0
 
@@ -45,14 +47,16 @@ def input_vectors(subject: Subject, scale: float = 1.0) -> Iterator[dict[str, li
         depth -= 1
 
     def replace(module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
-        leaf = (output.detach() * scale).requires_grad_()
+        leaf = output.detach()
+        if leaf.shape[0] == len(scales):
+            leaf = leaf * scales.to(leaf).view(-1, *[1] * (leaf.dim() - 1))
+        leaf = leaf.requires_grad_()
         is_source = depth > 0 or isinstance(module, SeriesInput | Standardizer)
         found["source" if is_source else "prefix"].append(leaf)
         return leaf
 
-    handles = [
-        module.register_forward_hook(replace) for module in subject.model.modules() if isinstance(module, INPUTS)
-    ]
+    modules = subject.model.modules()
+    handles = [module.register_forward_hook(replace) for module in modules if isinstance(module, INPUTS)]
     if subject.encoder is not None:
         handles.append(subject.encoder.register_forward_pre_hook(enter))
         handles.append(subject.encoder.register_forward_hook(leave))
@@ -63,57 +67,33 @@ def input_vectors(subject: Subject, scale: float = 1.0) -> Iterator[dict[str, li
             handle.remove()
 
 
-def attribute(subject: Subject, method: Method = "input-x-gradient", steps: int = 20) -> Attribution:
+def attribute(subject: Subject, method: Method = "input-x-gradient", steps: int = 16) -> Attribution:
     """Attribute the log-probability of every target to the inputs.
 
     Input × gradient is Σ_d x_d ∂log p/∂x_d for each token. Integrated gradients (Sundararajan et al. 2017) average the
-    gradient along the straight line from zero vectors to the inputs, by `steps` midpoints: their sum is the difference
+    gradient along the straight line from zero vectors to the inputs, at `steps` midpoints: their sum is the difference
     of log p between the inputs and zeros.
     """
     if method == "input-x-gradient":
-        gradients, inputs = _gradients(subject, 1.0)
+        scales = torch.ones(1)
     else:
-        total: list[Tensor] | None = None
-        for number in range(steps):
-            part, _ = _gradients(subject, (number + 0.5) / steps)
-            total = part if total is None else [one + other for one, other in zip(total, part, strict=True)]
-        assert total is not None
-        gradients, inputs = [one / steps for one in total], _inputs(subject)
-    shares = [  # (T, L) for each input tensor (1, L, …)
-        (gradient * vector.unsqueeze(0)).flatten(3).sum(-1)[:, 0] if gradient.dim() > 3 else gradient[:, 0]
-        for gradient, vector in zip(gradients, inputs, strict=True)
-    ]
-    sides = dict(zip(_sides(subject), shares, strict=True))
-    return Attribution(method, sides.get("source"), sides.get("prefix"))
-
-
-def _sides(subject: Subject) -> list[str]:
-    with torch.no_grad(), input_vectors(subject) as found:
-        subject.log_probabilities()
-    return [side for side, leaves in found.items() if _usable(leaves)]
-
-
-def _usable(leaves: list[Tensor]) -> bool:
-    """One tensor with a single row of vectors: words made of characters, or two texts apart, have others."""
-    return len(leaves) == 1 and leaves[0].shape[0] == 1
-
-
-def _inputs(subject: Subject) -> list[Tensor]:
-    with torch.no_grad(), input_vectors(subject) as found:
-        subject.log_probabilities()
-    return [leaves[0].detach() for leaves in found.values() if _usable(leaves)]
-
-
-def _gradients(subject: Subject, scale: float) -> tuple[list[Tensor], list[Tensor]]:
-    """∂log p_t/∂x for every target t (T, 1, L, D) of each input tensor, and the tensors."""
-    with immediate_gradients(), torch.enable_grad(), input_vectors(subject, scale) as found:
-        scores = subject.log_probabilities()
-        leaves = [one[0] for one in found.values() if _usable(one)]
-        if not leaves or not scores.requires_grad:
+        scales = (torch.arange(steps) + 0.5) / steps
+    source, mask, target = (part.repeat(len(scales), *[1] * (part.dim() - 1)) for part in subject.batch[:3])
+    batch = Batch(source, mask, target)
+    with immediate_gradients(), torch.enable_grad(), input_vectors(subject, scales) as found:
+        scores = target_log_probabilities(subject.model, batch)  # (steps, T)
+        # Words made of characters, and two texts that are read apart, have no single row of vectors.
+        usable = {
+            side: own[0] for side, own in found.items() if len(own) == 1 and own[0].shape[0] == len(scales)
+        }  # fmt: skip
+        if not usable or not scores.requires_grad:
             raise DataError("no attribution to show: this model reads no single row of vectors")
-        rows: list[list[Tensor]] = [[] for _ in leaves]
-        for score in scores:
-            gradients = torch.autograd.grad(score, leaves, retain_graph=True, allow_unused=True)
-            for own, leaf, gradient in zip(rows, leaves, gradients, strict=True):
-                own.append(torch.zeros_like(leaf) if gradient is None else gradient)
-    return [torch.stack(own) for own in rows], [leaf.detach() for leaf in leaves]
+        rows: dict[str, list[Tensor]] = {side: [] for side in usable}
+        for total in scores.sum(0):
+            gradients = torch.autograd.grad(total, list(usable.values()), retain_graph=True, allow_unused=True)
+            for (side, leaf), gradient in zip(usable.items(), gradients, strict=True):
+                vectors = leaf.detach() / scales.to(leaf).view(-1, *[1] * (leaf.dim() - 1))  # the inputs, in every row
+                share = torch.zeros_like(leaf) if gradient is None else vectors * gradient
+                rows[side].append(share.mean(0).flatten(1).sum(-1))
+    sides = {side: torch.stack(own).float().cpu() for side, own in rows.items()}
+    return Attribution(method, sides.get("source"), sides.get("prefix"))

@@ -46,10 +46,9 @@ def _absolute(name: str, kind: str, vectors: Tensor) -> PositionPicture:
 def _relative(name: str, module: RelativePositions, positions: int) -> PositionPicture:
     """The bias of a query of ones for every distance, or the dot product of equal vectors that are rotated apart."""
     kind = type(module).__name__
-    table = getattr(module, "table", None)
-    device = torch.device("cpu") if table is None else table.device
-    heads = table.shape[1] if isinstance(module, RelativeBias) else 1
-    depth = table.shape[1] if isinstance(module, Relative) else 64
+    heads = module.table.shape[1] if isinstance(module, RelativeBias) else 1
+    depth = module.table.shape[1] if isinstance(module, Relative) else 64
+    device = next((one.device for one in module.parameters()), torch.device("cpu"))
     query = torch.ones(1, heads, 1, depth, device=device) * depth**-0.5
     distances = torch.arange(-positions + 1, positions, device=device)
     bias = module.bias(query, distances[None], 1.0)

@@ -12,6 +12,7 @@ from dragoman.commands.complete import complete
 from dragoman.commands.evaluate import evaluate
 from dragoman.commands.export import export
 from dragoman.commands.inspect import attention, calibrate, info, probe
+from dragoman.commands.inspect_example import inspect
 from dragoman.commands.new import demo, new, presets
 from dragoman.commands.outputs import checked_outputs
 from dragoman.commands.predict import predict
@@ -78,6 +79,7 @@ for command in (
     align,
     score_alignment,
     info,
+    inspect,
     attention,
     probe,
     calibrate,

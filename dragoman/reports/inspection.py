@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.attention_layers import ABOUT, attention_layers
-from dragoman.analysis.attribution import attribute
+from dragoman.analysis.attribution import METHODS, attribute
 from dragoman.analysis.beam_tree import beam_tree, next_tokens
 from dragoman.analysis.gradients import flow_axis, gradient_flow
 from dragoman.analysis.layer_table import layer_table, parameter_count
@@ -59,11 +59,13 @@ class Inspection:
 
     def page_data(self) -> dict[str, Any]:
         """The data of a page; tensors are base64 of 32-bit floats."""
-        return packed(self._data())
+        data: dict[str, Any] = packed(self._data())
+        return data
 
     def as_dict(self) -> dict[str, Any]:
         """The same with tensors as nested lists, for JSON files."""
-        return listed(self._data())
+        data: dict[str, Any] = listed(self._data())
+        return data
 
     def view(self, kind: str) -> View:
         """One view by its kind."""
@@ -158,9 +160,9 @@ def _overview(subject: Subject, views: list[View]) -> View:
 def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
     layers = attention_layers(subject)
     attributions: dict[str, Any] = {}
-    for method in ("input-x-gradient", "integrated-gradients"):
+    for method in METHODS:
         try:
-            found = attribute(subject, method)  # type: ignore[arg-type]
+            found = attribute(subject, method)
         except (DataError, NotImplementedError):
             break
         source = found.source
@@ -265,9 +267,9 @@ def _gradients(subject: Subject, beam: int | None) -> Iterator[View]:
     yield View(
         "gradients",
         "Gradient flow",
-        "The curve shows how strongly the last state depends on a state some steps earlier; a steep fall is a vanishing "
-        "gradient. A plain recurrent network stays below its spectral bound (dashed), while the forget gates of an LSTM "
-        "keep a path open.",
+        "The curve shows how strongly the last state depends on a state some steps earlier; a steep fall is a "
+        "vanishing gradient. A plain recurrent network stays below its spectral bound (dashed), while the forget gates "
+        "of an LSTM keep a path open.",
         {
             "flows": [
                 {
@@ -320,8 +322,8 @@ def _what_if(subject: Subject, beam: int | None) -> Iterator[View]:
     yield View(
         "whatif",
         "What if",
-        "Each bar is the change of the output's log-probability when one head is masked, one gate is held open or shut, "
-        "or one input word is left out. A long bar to the left marks a part that this output needs.",
+        "Each bar is the change of the output's log-probability when one head is masked, one gate is held open or "
+        "shut, or one input word is left out. A long bar to the left marks a part that this output needs.",
         {"before": before, "changes": [asdict(change) for change in changes], "target": subject.target.as_dict()},
     )
 
@@ -486,8 +488,8 @@ def _layers(subject: Subject, beam: int | None) -> Iterator[View]:
     yield View(
         "layers",
         "Layers",
-        "Every part of the model with the shape of its output for this example and its number of parameters. Shapes are "
-        "batch × positions × width.",
+        "Every part of the model with the shape of its output for this example and its number of parameters. Shapes "
+        "are batch × positions × width.",
         {"rows": [row._asdict() for row in rows], "total": parameter_count(subject.model)},
     )
 

@@ -1,6 +1,6 @@
 // Attention by layer and head over words or tokens, entropy of every head, and attribution beside it.
 
-import { el, figure, number, onState, percent, readState, select, setState, shortened, tensor, toggle, whole } from "./core.js";
+import { el, figure, number, onState, percent, put, readState, select, setState, shortened, tensor, toggle, whole } from "./core.js";
 import { colourBar, heatmap } from "./heat.js";
 import { bars } from "./chart.js";
 import { merged, words, wordsHelp } from "./words.js";
@@ -77,7 +77,7 @@ function maps(layers, data) {
   function update() {
     const one = chosen();
     const heads = one.weights.shape[0];
-    controls.replaceChildren(
+    put(controls, 
       select("layer", layers.map((layer, index) => [index, `${layer.name} (${layer.about})`]), one.index, (value) => setState({ layer: value, head: null, column: null })),
       heads > 1 ? select("head", [["mean", "mean of all"], ...Array.from({ length: heads }, (_, head) => [head, `head ${head + 1}`])], one.head ?? "mean", (value) => setState({ head: value })) : null,
       wordsHelp(one.layer.rows, one.layer.columns) || one.byWord ? toggle("words", one.byWord, (now) => setState({ level: now ? "words" : "tokens", column: null })) : null);
@@ -150,7 +150,7 @@ function inputs(attribution, source, target, prefix) {
 
   function update() {
     const one = chosen();
-    controls.replaceChildren(
+    put(controls, 
       methods.length > 1 ? select("method", methods.map((method) => [method, names[method]]), one.method, (value) => setState({ method: value })) : null,
       one.sides.length > 1 ? select("of", one.sides.map((side) => [side, side === "source" ? "input words" : "earlier output"]), one.side, (value) => setState({ side: value })) : null);
     frame.draw();

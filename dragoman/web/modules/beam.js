@@ -1,8 +1,8 @@
 // Beam search as a tree: kept, finished and pruned branches, and what would have followed a pruned one.
 
-import { el, figure, number, onState, percent, readState, select, setState, shortened, shown, svg, whole } from "./core.js";
+import { el, figure, number, onState, percent, put, readState, select, setState, shortened, shown, svg, whole } from "./core.js";
 
-const COLUMN = 104;
+const COLUMN = 118;
 const ROW = 30;
 const FATES = { kept: "kept", complete: "finished" };
 
@@ -54,7 +54,7 @@ export function drawBeam(view) {
   }
 
   function update() {
-    controls.replaceChildren(select("show", levels, level(), (value) => setState({ branches: value })),
+    put(controls, select("show", levels, level(), (value) => setState({ branches: value })),
       el("button", { type: "button", "aria-label": "smaller", onclick: () => setState({ zoom: Math.max(40, zoom() - 20) }) }, "−"),
       el("button", { type: "button", "aria-label": "larger", onclick: () => setState({ zoom: Math.min(200, zoom() + 20) }) }, "+"),
       el("span", { class: "small soft" }, `beam ${beam} · ${nodes.length.toLocaleString("en")} candidates · ${finished.length} finished`));
@@ -145,7 +145,7 @@ function tree(nodes, visible, selected, byNumber, best, zoom) {
         if (near) picture.querySelector(`[data-node="${near}"]`)?.focus();
       } },
       svg("rect", { x, y: y - 11, width: COLUMN - 20, height: 22, rx: 6, fill: node.number === selected?.number ? "var(--accent-soft)" : "var(--card)", stroke: done ? "var(--good)" : kept ? "var(--accent)" : "var(--line)", "stroke-width": done ? 2 : 1.2 }),
-      svg("text", { x: x + 6, y: y + 1, "dominant-baseline": "central", class: kept ? "" : "axis" }, shortened(done ? "■ end" : node.piece, 6)),
+      svg("text", { x: x + 6, y: y + 1, "dominant-baseline": "central", class: kept ? "" : "axis" }, shortened(done ? "■ end" : node.piece, 7)),
       svg("text", { x: x + COLUMN - 25, y: y + 1, "text-anchor": "end", "dominant-baseline": "central", class: "axis", style: { "font-size": "10.5px" } }, number(node.normalised, 2)),
       svg("title", {}, `${shown(node.piece)}: log p ${number(node.log_probability)}, Σ ${number(node.score)}, score ${number(node.normalised)} · ${kept ?? `pruned: ${node.fate}`}`)));
     if (more) picture.append(svg("text", { x: x + COLUMN - 18, y: y - 7, class: "axis", style: { "font-size": "10px" } }, `+${more}`));

@@ -22,6 +22,11 @@ export function svg(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
+// Replace the content of a node; null and false stand for nothing.
+export function put(node, ...children) {
+  node.replaceChildren(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
+}
+
 export function readData() {
   return JSON.parse(document.getElementById("data").textContent);
 }

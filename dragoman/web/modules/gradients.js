@@ -1,6 +1,6 @@
 // Gradient flow: dependence on earlier states by distance, with bounds, and the loss of each output by state.
 
-import { el, figure, number, onState, readState, select, setState, shown, tensor, whole } from "./core.js";
+import { el, figure, number, onState, put, readState, select, setState, shown, tensor, whole } from "./core.js";
 import { lineChart } from "./chart.js";
 import { heatmap } from "./heat.js";
 
@@ -36,7 +36,7 @@ export function drawGradients(view) {
     data: () => flows[chosen()],
   });
   const update = () => {
-    controls.replaceChildren(select("layer", flows.map((flow, index) => [index, `${flow.name} (${flow.kind})`]), chosen(), (value) => setState({ flow: value })));
+    put(controls, select("layer", flows.map((flow, index) => [index, `${flow.name} (${flow.kind})`]), chosen(), (value) => setState({ flow: value })));
     curve.draw();
     losses.draw();
   };

@@ -1,6 +1,6 @@
 // Positions as pictures, and the table of layers.
 
-import { el, figure, number, onState, readState, select, setState, table, tensor, whole } from "./core.js";
+import { el, figure, number, onState, put, readState, select, setState, table, tensor, whole } from "./core.js";
 import { colourBar, heatmap } from "./heat.js";
 import { bars, lineChart } from "./chart.js";
 
@@ -35,7 +35,7 @@ export function drawPositions(view) {
     data: () => chosen(),
   });
   const update = () => {
-    controls.replaceChildren(select("part", pictures.map((one, index) => [index, `${one.name} (${one.kind})`]), pictures.indexOf(chosen()), (value) => setState({ part: value })));
+    put(controls, select("part", pictures.map((one, index) => [index, `${one.name} (${one.kind})`]), pictures.indexOf(chosen()), (value) => setState({ part: value })));
     map.draw();
     curve.draw();
     curve.hidden = !chosen().dots;

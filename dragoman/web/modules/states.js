@@ -1,6 +1,6 @@
 // Gates and states of recurrent layers over time, the equation of one unit with its numbers, and implicit attention.
 
-import { el, figure, number, onState, readState, select, setState, tensor, toggle, whole } from "./core.js";
+import { el, figure, number, onState, put, readState, select, setState, tensor, toggle, whole } from "./core.js";
 import { colourBar, heatmap } from "./heat.js";
 import { lineChart } from "./chart.js";
 
@@ -98,7 +98,7 @@ export function drawStates(view) {
 
   function update() {
     const { cell, names, name, time, unit } = chosen();
-    controls.replaceChildren(select("layer", cells.map((one, index) => [index, `${one.name} (${one.kind}${one.backward ? ", backward" : ""})`]), cells.indexOf(cell), (value) => setState({ cell: value, unit: null, time: null })),
+    put(controls, select("layer", cells.map((one, index) => [index, `${one.name} (${one.kind}${one.backward ? ", backward" : ""})`]), cells.indexOf(cell), (value) => setState({ cell: value, unit: null, time: null })),
       select("show", names.map((one) => [one, one]), name, (value) => setState({ value })),
       cell.units.length > 24 ? toggle(`all ${cell.units.length} of ${cell.width} units`, readState().units === "all", (now) => setState({ units: now ? "all" : null })) : el("span", { class: "small soft" }, `${cell.units.length} of ${cell.width} units, those that vary most first`));
     legend.replaceChildren(...names.map((one, index) => el("span", {}, el("i", { style: { background: `var(--s${index})` } }), one)));

@@ -1,6 +1,6 @@
 // Dynamic programming tables with the best path outlined.
 
-import { el, figure, number, onState, readState, select, setState, shown, tensor, whole } from "./core.js";
+import { el, figure, number, onState, put, readState, select, setState, shown, tensor, whole } from "./core.js";
 import { heatmap } from "./heat.js";
 
 export function drawTables(view) {
@@ -40,7 +40,7 @@ export function drawTables(view) {
     readout.replaceChildren(...parts);
   }
   const update = () => {
-    controls.replaceChildren(tables.length > 1 ? select("table", tables.map((one, index) => [index, one.name]), tables.indexOf(chosen()), (value) => setState({ table: value, row: null, column: null })) : el("strong", {}, chosen().name));
+    put(controls, tables.length > 1 ? select("table", tables.map((one, index) => [index, one.name]), tables.indexOf(chosen()), (value) => setState({ table: value, row: null, column: null })) : el("strong", {}, chosen().name));
     about.textContent = chosen().about;
     frame.draw();
   };

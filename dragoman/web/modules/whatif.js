@@ -1,6 +1,6 @@
 // What changes when a head, a gate or a source word is taken away.
 
-import { el, figure, number, onState, readState, select, setState, shown, whole } from "./core.js";
+import { el, figure, number, onState, put, readState, select, setState, shown, whole } from "./core.js";
 import { bars } from "./chart.js";
 
 const NAMES = { word: "leave out a word", head: "mask a head", gate: "hold a gate" };
@@ -26,7 +26,7 @@ export function drawWhatIf(view, data) {
     data: () => selected(),
   });
   const update = () => {
-    controls.replaceChildren(select("what if we", kinds.map((one) => [one, NAMES[one]]), kind(), (value) => setState({ kind: value, change: null })), el("span", { class: "small soft" }, `log p of the output as it is: ${number(before, 2)}`));
+    put(controls, select("what if we", kinds.map((one) => [one, NAMES[one]]), kind(), (value) => setState({ kind: value, change: null })), el("span", { class: "small soft" }, `log p of the output as it is: ${number(before, 2)}`));
     const change = selected();
     frame.draw();
     tokens.draw();

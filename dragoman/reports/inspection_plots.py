@@ -1,0 +1,298 @@
+"""The views of an inspection as figures for papers, by matplotlib (extra 'plots')."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dragoman.analysis.attention_layers import merge_words
+from dragoman.errors import DataError
+from dragoman.reports.inspection import Inspection, View
+from dragoman.reports.plots import INK, MAX_INCHES, new_figure, save_plot
+
+CELL = 0.24  # inches of a cell with a label
+BLUE, RED, GREEN, GREY = "#2f5bd8", "#b42318", "#15803d", "#c3cad5"
+
+
+def draw_view(found: Inspection, path: str | Path, kind: str | None = None, layer: str | None = None) -> Path:
+    """Draw one view; by default the first that has a figure. `layer` chooses among several."""
+    drawable = [view.kind for view in found.views if view.kind in FIGURES]
+    if not drawable:
+        raise DataError("this run has no view with a figure")
+    if kind is not None and kind not in drawable:
+        raise DataError(f"--view: found {kind!r}, expected one of {', '.join(drawable)}")
+    view = found.view(kind or drawable[0])
+    return save_plot(FIGURES[view.kind](view, layer), path)
+
+
+def escaped(labels: Sequence[str]) -> list[str]:
+    """Labels that matplotlib does not read as mathematics."""
+    return [label.replace("$", "\\$").replace("\n", "⏎") for label in labels]
+
+
+def chosen(items: Sequence[dict[str, Any]], layer: str | None) -> dict[str, Any]:
+    """The item of a layer, by name or number from 1; by default the last."""
+    names = [item["name"] for item in items]
+    if layer is None:
+        return items[-1]
+    if layer.isdigit() and 1 <= int(layer) <= len(items):
+        return items[int(layer) - 1]
+    if layer in names:
+        return items[names.index(layer)]
+    raise DataError(f"--layer: found {layer!r}, expected 1 to {len(items)} or one of {', '.join(names)}")
+
+
+def heat(
+    axes: Any, values: Any, rows: Sequence[str], columns: Sequence[str], *, signed: bool = False, top: float = 1.0
+) -> Any:
+    """A heat map with level labels that do not overlap: letters stay upright, words lean."""
+    low = -top if signed else 0.0
+    image = axes.imshow(np.asarray(values), cmap="RdBu" if signed else "Blues", vmin=low, vmax=top, aspect="auto")
+    for axis, labels, most in ((axes.xaxis, columns, 60), (axes.yaxis, rows, 90)):
+        every = max(1, -(-len(labels) // most))
+        axis.set_ticks(range(0, len(labels), every), escaped(labels)[::every])
+    longest = max((len(label) for label in columns), default=0)
+    if longest > 2:
+        axes.tick_params(axis="x", rotation=55)
+        for label in axes.get_xticklabels():
+            label.set(ha="left", rotation_mode="anchor")
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.tick_params(length=0, labelsize=9, colors=INK)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return image
+
+
+def _size(rows: int, columns: int, panels: int = 1) -> tuple[float, float]:
+    return (
+        min(MAX_INCHES, panels * (1.6 + CELL * max(columns, 6))),
+        min(MAX_INCHES, 1.6 + CELL * max(rows, 6)),
+    )
+
+
+def _attention(view: View, layer: str | None) -> Any:
+    crosses = [one for one in view.data["layers"] if one["kind"] == "cross"]
+    if not view.data["layers"]:
+        return _attribution(view, layer)
+    one = chosen(view.data["layers"], layer if layer or not crosses else crosses[-1]["name"])
+    rows, columns, weights = one["rows"], one["columns"], one["weights"]
+    if len(columns["words"]) > 2 and len(rows["words"]) > 2:
+        weights = merge_words(weights, rows["word_of"], columns["word_of"])
+        row_names, column_names = rows["words"], columns["words"]
+    else:
+        row_names, column_names = rows["tokens"], columns["tokens"]
+    heads = weights.shape[0]
+    shown = [("mean of all heads" if heads > 1 else "attention", weights.mean(0))]
+    shown += [
+        (f"head {head + 1} ({float(one['entropy'][head]):.2f} bits)", weights[head])
+        for head in range(heads)
+        if heads > 1
+    ]
+    across = min(3, len(shown))
+    down = -(-len(shown) // across)
+    width, height = _size(len(row_names), len(column_names), across)
+    drawing = new_figure(width, min(MAX_INCHES, height * down))
+    drawing.suptitle(f"{one['name']}: {one['about']}", color=INK, fontsize=11)
+    image = None
+    for number, (name, values) in enumerate(shown, 1):
+        axes = drawing.add_subplot(down, across, number)
+        image = heat(axes, values, row_names, column_names)
+        axes.set_xlabel("earlier output" if one["kind"] == "decoder" else "input", fontsize=9, color=INK)
+        axes.set_ylabel("input" if one["kind"] == "encoder" else "output", fontsize=9, color=INK)
+        axes.set_title(name, fontsize=9, color=INK, pad=4)
+    drawing.colorbar(image, ax=drawing.axes, shrink=0.6, label="attention weight")
+    return drawing
+
+
+def _attribution(view: View, layer: str | None) -> Any:
+    method, found = next(iter(view.data["attribution"].items()))
+    side = "source" if found["source"] is not None else "prefix"
+    axis = view.data["source"] if side == "source" else view.data["prefix"]
+    values = found[side]
+    drawing = new_figure(*_size(*values.shape))
+    top = float(values.abs().max()) or 1.0
+    axes = drawing.subplots()
+    image = heat(axes, values, view.data["target"]["tokens"][: len(values)], axis["tokens"], signed=True, top=top)
+    axes.set(ylabel="output", xlabel="input" if side == "source" else "earlier output")
+    drawing.colorbar(image, ax=axes, shrink=0.6, label=method.replace("-x-", " × ").replace("-", " "))
+    return drawing
+
+
+def _states(view: View, layer: str | None) -> Any:
+    one = chosen(view.data["cells"], layer)
+    names = list(one["values"])
+    units = [f"unit {unit}" for unit in one["units"][:20]]
+    width, height = _size(len(units), len(one["axis"]["tokens"]))
+    drawing = new_figure(width, min(MAX_INCHES, height * len(names)))
+    drawing.suptitle(f"{one['name']} ({one['kind']}): the {len(units)} units that vary most", color=INK, fontsize=11)
+    for axes, name in zip(np.atleast_1d(drawing.subplots(len(names), 1)), names, strict=True):
+        values = one["values"][name][:20]
+        signed = name in ("candidate", "hidden state", "cell state")
+        top = float(values.abs().max()) if name == "cell state" else 1.0
+        image = heat(axes, values, units, one["axis"]["tokens"], signed=signed, top=top)
+        axes.set_ylabel(name, fontsize=10, color=INK)
+        drawing.colorbar(image, ax=axes, shrink=0.8)
+    return drawing
+
+
+def _gradients(view: View, layer: str | None) -> Any:
+    drawing = new_figure(7, 4.4)
+    axes = drawing.subplots()
+    for number, flow in enumerate(view.data["flows"]):
+        colour = f"C{number}"
+        label = f"{flow['name']} ({flow['kind']}), ×{10 ** flow['slope']:.2f} per step"
+        axes.semilogy(flow["state"].numpy(), marker="o", ms=3, color=colour, label=label)
+        for key, style, name in (("bound", "--", "spectral bound"), ("gates", ":", "∏ forget gates")):
+            if flow[key] is not None:
+                axes.semilogy(flow[key].numpy(), style, color=colour, lw=1, label=f"{flow['name']}: {name}")
+    axes.set(xlabel="distance T − t in steps", ylabel="‖∂h(T) / ∂h(t)‖₂")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=7, frameon=False)
+    return drawing
+
+
+def _bars(labels: Sequence[str], values: Sequence[float], title: str, unit: str) -> Any:
+    drawing = new_figure(7, min(MAX_INCHES, 1.2 + 0.26 * len(labels)))
+    axes = drawing.subplots()
+    axes.barh(range(len(labels)), values, color=[RED if value < 0 else BLUE for value in values])
+    axes.set_yticks(range(len(labels)), escaped(labels))
+    axes.invert_yaxis()
+    axes.set_xlabel(unit)
+    axes.set_title(title, fontsize=11, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=9, colors=INK)
+    return drawing
+
+
+def _next(view: View, layer: str | None) -> Any:
+    data = view.data
+    steps = min(len(data["pieces"]), 12)
+    drawing = new_figure(11, 2.3 * -(-steps // 4) + 0.5)
+    for step in range(steps):
+        axes = drawing.add_subplot(-(-steps // 4), 4, step + 1)
+        shares = data["logits"][step][:6].exp().tolist()
+        colours = [GREEN if token == data["chosen"][step] else BLUE for token in data["tokens"][step]]
+        axes.barh(range(len(shares)), shares, color=colours)
+        axes.set_yticks(range(len(shares)), escaped(data["pieces"][step][:6]), fontsize=8)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1)
+        axes.set_title(f"step {step + 1}", fontsize=9, color=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+    drawing.supxlabel("probability of the next token (green: the output's token)", fontsize=10)
+    return drawing
+
+
+def _what_if(view: View, layer: str | None) -> Any:
+    changes = sorted(view.data["changes"], key=lambda change: change["difference"])[:30]
+    names = [f"without {one['name']}" if one["kind"] != "gate" else one["name"] for one in changes]
+    return _bars(names, [one["difference"] for one in changes], view.title, "change of log p of the output")
+
+
+def _surprise(view: View, layer: str | None) -> Any:
+    tokens = view.data["target"]["tokens"]
+    return _bars(tokens[:80], view.data["bits"][:80].tolist(), view.title, "bits")
+
+
+def _labels(view: View, layer: str | None) -> Any:
+    values = view.data["probabilities"]
+    drawing = new_figure(*_size(*values.shape))
+    axes = drawing.subplots()
+    image = heat(axes, values, view.data["rows"], view.data["labels"])
+    axes.set_xlabel("label", color=INK)
+    drawing.colorbar(image, ax=axes, shrink=0.6, label="probability")
+    return drawing
+
+
+def _tables(view: View, layer: str | None) -> Any:
+    one = chosen(view.data["tables"], layer)
+    values = one["scores"].clone()
+    finite = values[values.isfinite()]
+    values = values.masked_fill(~values.isfinite(), float(finite.min()))
+    drawing = new_figure(*_size(*values.shape))
+    axes = drawing.subplots()
+    low, high = float(values.min()), float(values.max())
+    heat(axes, (values - low) / max(high - low, 1e-9) * 0.8, one["rows"], one["columns"])
+    if values.numel() <= 600:
+        for row in range(values.shape[0]):
+            for column in range(values.shape[1]):
+                axes.text(column, row, f"{float(values[row, column]):.3g}", ha="center", va="center", fontsize=6)
+    path = np.asarray(one["path"])
+    axes.plot(path[:, 1], path[:, 0], color=RED, marker="o", ms=3, lw=1.5)
+    axes.set_title(f"{one['name']}: {one['about']}", fontsize=10, color=INK)
+    return drawing
+
+
+def _positions(view: View, layer: str | None) -> Any:
+    one = chosen(view.data["pictures"], layer or "1")
+    drawing = new_figure(11, 4.4)
+    values = one["vectors"] if one["vectors"] is not None else one["bias"]
+    left, right = drawing.subplots(1, 2)
+    image = left.imshow(
+        values.numpy(), cmap="RdBu", aspect="auto", vmin=-float(values.abs().max()), vmax=float(values.abs().max())
+    )
+    left.set(
+        xlabel="dimension" if one["vectors"] is not None else "distance",
+        ylabel="position" if one["vectors"] is not None else "head",
+    )
+    drawing.colorbar(image, ax=left, shrink=0.8)
+    if one["dots"] is not None:
+        right.plot(torch.arange(len(one["dots"])) - len(one["dots"]) // 2, one["dots"], color=BLUE)
+        right.set(xlabel="distance from the middle position", ylabel="dot product, as a share of its own")
+        right.grid(alpha=0.3)
+    drawing.suptitle(f"{one['name']} ({one['kind']})", fontsize=11, color=INK)
+    return drawing
+
+
+def _beam(view: View, layer: str | None) -> Any:
+    """The kept and finished branches as a tree, and pruned ones in grey where there are few."""
+    nodes = {node["number"]: node for node in view.data["nodes"]}
+    shown = [node for node in nodes.values() if len(nodes) <= 120 or node["fate"] in ("kept", "complete")]
+    children: dict[int, list[int]] = {}
+    for node in sorted(shown, key=lambda node: -node["score"]):
+        children.setdefault(node["parent"], []).append(node["number"])
+    lines: dict[int, float] = {}
+    order = [0]
+    for number in order:
+        order += children.get(number, [])
+    free = 0
+    stack: list[tuple[int, bool]] = [(0, False)]
+    while stack:
+        number, ready = stack.pop()
+        own = children.get(number, [])
+        if own and not ready:
+            stack.append((number, True))
+            stack += [(child, False) for child in reversed(own)]
+        elif own:
+            lines[number] = lines[own[0]]
+        else:
+            lines[number], free = float(free), free + 1
+    steps = max((node["step"] for node in shown), default=1)
+    drawing = new_figure(min(MAX_INCHES, 1.5 + 0.95 * steps), min(MAX_INCHES, 0.8 + 0.24 * free))
+    axes = drawing.subplots()
+    for node in shown:
+        kept = node["fate"] in ("kept", "complete")
+        parent = nodes.get(node["parent"])
+        begin = (0, lines[0]) if parent is None else (parent["step"] + 0.42, lines[parent["number"]])
+        colour = GREEN if node["fate"] == "complete" else BLUE if kept else GREY
+        axes.plot((begin[0], node["step"] - 0.42), (begin[1], lines[node["number"]]), color=colour, lw=1)
+        text = f"{escaped([node['piece']])[0][:8]} {node['normalised']:.2f}"
+        box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": colour, "lw": 0.8}
+        ink = INK if kept else "#7b8794"
+        axes.text(node["step"], lines[node["number"]], text, ha="center", va="center", fontsize=7, color=ink, bbox=box)
+    axes.set_xlim(-0.2, steps + 0.7)
+    axes.set_ylim(free, -1)
+    axes.set_yticks([])
+    axes.set_xlabel("step; each box: token and score (green: finished, grey: pruned)", fontsize=9)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    return drawing
+
+
+FIGURES: dict[str, Callable[[View, str | None], Any]] = {
+    "attention": _attention, "labels": _labels, "surprise": _surprise, "next": _next, "beam": _beam, "states": _states,
+    "gradients": _gradients, "whatif": _what_if, "tables": _tables, "positions": _positions,
+}  # fmt: skip
