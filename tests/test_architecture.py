@@ -23,6 +23,7 @@ ORDER = [
     {"data", "kernels", "scoring"},
     {"layers"},
     {"models"},
+    {"classical"},
     {"decoding"},
     {"training"},
     {"tasks"},

@@ -59,3 +59,12 @@ def layer_table(model: Any, batch: Batch, depth: int = 4) -> list[LayerRow]:
 def parameter_count(model: nn.Module) -> int:
     """The number of parameters; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def tensor_table(model: Any) -> tuple[list[LayerRow], int]:
+    """The tensors of a fitted model, which has no layers, and how many numbers they hold."""
+    rows = [
+        LayerRow(name, str(tensor.dtype).removeprefix("torch."), "×".join(map(str, tensor.shape)), tensor.numel())
+        for name, tensor in model.tensors.items()
+    ]
+    return rows, sum(row.parameters for row in rows)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from torch import nn
 
 from dragoman.auto.memory import BatchShape, Say, check_memory
-from dragoman.data.batching import BatchPlan, read_batch
+from dragoman.classical.model import FittedModel
+from dragoman.data.batching import BatchPlan
 from dragoman.data.bptt import BpttPlan, TokenStream
 from dragoman.data.config import Files, file_list, paths_of, tag_of, tags_of
 from dragoman.data.corpus import CHUNK, Corpus, extract_features
@@ -31,11 +32,10 @@ from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.errors import DataError, DragomanError, RunError
 from dragoman.inference.labeler import MaskFiller
 from dragoman.inference.load import load_completer, load_run
-from dragoman.models.contracts import NonAutoregressiveModel
-from dragoman.models.transcriber import Transcriber
 from dragoman.runs import train
 from dragoman.runs.data_report import unknown_token_report, vocabulary_size
 from dragoman.runs.pretrained import check_optional_packages, check_start_run, load_start_run, settings_mismatch
+from dragoman.runs.reach import MANY, MOST, measure_reach
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for, task_of
 from dragoman.training.display import Display
@@ -43,7 +43,6 @@ from dragoman.training.runtime import resolve_device, use_bfloat16
 from dragoman.training.transfer import freeze, rate_factors
 
 TRIAL_EXAMPLES = 48
-EXAMINED_BATCHES = 200  # random batches whose target lengths are checked
 
 
 def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda what, count: None) -> None:
@@ -64,8 +63,12 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
     if unknown := unknown_token_report(corpus.report):
         say(unknown)
-    shapes = (check_text if task_of(config).is_language_model else check_lengths)(config, corpus, say)
     model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
+    if isinstance(model, FittedModel):
+        doing("trial run on a few examples", 0)
+        check_cycle(config, say)
+        return
+    shapes = (check_text if task_of(config).is_language_model else check_lengths)(config, corpus, say)
     freeze(model, config.train.freeze)
     rate_factors(model, config.train.rates)
     if config.train.pretrained is not None:
@@ -74,7 +77,7 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
             say(f"start: {line}")
         if otherwise := settings_mismatch(config, came):
             say(f"warning: {otherwise}")
-    check_reach(config, corpus, say)
+    check_reach(config, corpus, model, say)
     doing("estimating memory", 0)
     check_memory(config, corpus, shapes, device, say)
     doing("trial run on a few examples", 0)
@@ -169,27 +172,18 @@ def check_text(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
     return {(streams, segment, segment)}
 
 
-def check_reach(config: Config, corpus: Corpus, say: Say) -> None:
-    """Report targets that are too long for a non-autoregressive model: they contribute no loss."""
-    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer).eval()
-    if not isinstance(model, NonAutoregressiveModel):
+def check_reach(config: Config, corpus: Corpus, model: nn.Module, say: Say) -> None:
+    """Report targets that are too long for a non-autoregressive model; an error if they are most of all."""
+    reach = measure_reach(config, model.eval(), corpus)
+    if reach is None:
         return
-    plan = BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed, collator=corpus.collator)
-    epoch = plan.epoch(0)
-    batches = [epoch[number] for number in range(min(EXAMINED_BATCHES, len(epoch)))]
-    count = sum(len(rows) for rows in batches)
-    with torch.no_grad():
-        reached = sum(int(model.reachable(read_batch(corpus.train, rows, plan)).sum()) for rows in batches)
-    left_out = count - reached
-    say(f"room: {left_out:,} of {count:,} targets ({left_out / count:.1%}) are too long to be written at all")
-    if not reached:
-        raise DragomanError(
-            "no target can be written: raise model.upsample, lower model.encoder.subsampling, or take larger units for "
-            "the target"
-            if isinstance(model, Transcriber)
-            else "no target can be written: raise model.alignment.upsample (or model.alignment.max_length), or take "
-            "smaller units for the source than for the target"
-        )
+    say(f"room: {reach}")
+    if reach.too_long == reach.examined:
+        raise DragomanError(f"no target can be written: {reach.advice}")
+    if reach.share > MOST:
+        raise DragomanError(f"{reach}, so the model would learn from the others alone: {reach.advice}")
+    if reach.share > MANY:
+        say(f"warning: {reach}; {reach.advice}")
 
 
 def trial_examples(config: Config) -> dict[str, list[Example]]:
@@ -241,7 +235,7 @@ def check_cycle(config: Config, say: Say) -> None:
         decode = 2 if searched else config.train.decode  # meaningless without a search
         training = replace(
             config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1,
-            batch_tokens=max(512, config.model.segment) if task.is_language_model else 512,
+            batch_tokens=max(512, getattr(config.model, "segment", 0)),
             accumulate=1, tensorboard=False, start_from="",
         )  # fmt: skip
         run = Path(folder) / "run"

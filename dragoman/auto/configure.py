@@ -50,7 +50,7 @@ def configure_pairs(entry: Any, files: Files, overrides: Sequence[str]) -> tuple
     read = settings.build(DataConfig, merge(train, data if isinstance(data, Mapping) else {}), "data")
     table, reasons = choose_pairs(profile_pairs(files, read), preset)
     table["data"] |= train
-    if other_kinds(given):  # the learning rate was chosen for the automatic model
+    if "train" in table and other_kinds(given):  # the learning rate was chosen for the automatic model
         table["train"]["optimizer"].pop("learning_rate", None)
     return build(override(table, list(overrides))), reasons
 

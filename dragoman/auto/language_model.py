@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, up_to
+from dragoman.classical.ngram import NGramConfig
 from dragoman.config.settings import merge, override
 from dragoman.data.config import Files, paths_of
 from dragoman.data.examples import Fault
@@ -27,6 +28,8 @@ def configure_language_model(
     table: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
     given: dict[str, Any] = override({}, list(overrides))
     stack = given.get("model", {}).get("stack", {})
+    if given.get("model", {}).get("kind") == NGramConfig.kind:
+        return configure_ngram(task, table, files, overrides)
     recurrent = (stack if isinstance(stack, str) else stack.get("kind")) == "recurrent"
     default: dict[str, Any] = {} if recurrent else {"model": {"stack": {"kind": "transformer", "positions": "rotary"}}}
     characters = count_characters(task, build(override(merge(table, default), list(overrides))), files)
@@ -59,6 +62,20 @@ def configure_language_model(
         "trainer keeps the weights with the lowest loss",
     ]
     return build(override(table, list(overrides))), reasons
+
+
+def configure_ngram(
+    task: Task, table: dict[str, Any], files: Files, overrides: Sequence[str]
+) -> tuple[Config, list[str]]:
+    """The same for an n-gram model, which needs units alone."""
+    table = table | {"model": {"kind": NGramConfig.kind}}
+    characters = count_characters(task, build(override(dict(table), list(overrides))), files)
+    few = characters < FEW_CHARACTERS
+    units = {"kind": "characters"} if few else {"kind": "words", "vocab_size": 1_000_000}
+    table |= {"tokenizer": {"source": units}}
+    return build(override(table, list(overrides))), [
+        f"units: {units['kind']}, because the text has {characters:,} characters"
+    ]
 
 
 def count_characters(task: Task, config: Config, files: Files) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, EPOCHS, up_to
 from dragoman.auto.profile import EXAMINED, FEW, PairProfile
+from dragoman.classical.transducers import KINDS
 from dragoman.tasks.config import preset_table
 
 VOCABULARIES = ((20_000, 4000), (200_000, 8000), (2_000_000, 16_000), (math.inf, 32_000))  # pairs → sub-words
@@ -23,6 +24,8 @@ def choose_pairs(profile: PairProfile, preset: str | None = None) -> tuple[dict[
     of the kind drops them.
     """
     source, target, reasons = choose_tokenizers(profile)
+    if preset is not None and preset_table(preset).get("model", {}).get("kind") in KINDS:
+        return choose_fitted(profile, preset, source, target, reasons)
     joint = source == target and source["kind"] == "subwords"
     tokens = max(
         profile.source_characters / CHARACTERS_PER_TOKEN[source["kind"]],
@@ -46,6 +49,18 @@ def choose_pairs(profile: PairProfile, preset: str | None = None) -> tuple[dict[
     if "dropout" in model.get("encoder", {}) and not small:
         reasons.append("dropout: 0.3, because a model soon memorises a small corpus")
     return table, reasons
+
+
+def choose_fitted(
+    profile: PairProfile, preset: str, source: dict[str, Any], target: dict[str, Any], reasons: list[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """A configuration for a preset without gradients: no budget, and the tokenizers of the preset if it has some."""
+    table: dict[str, Any] = {"preset": preset, "data": {"units": "phonemes" if profile.phonemes else "words"}}
+    if "tokenizer" in preset_table(preset):
+        reasons = []
+    else:
+        table["tokenizer"] = {"source": source, "target": target}
+    return table, [*reasons, f"preset: {preset}, as asked"]
 
 
 def choose_tokenizers(profile: PairProfile) -> tuple[dict[str, Any], dict[str, Any], list[str]]:

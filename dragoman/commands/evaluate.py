@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 @click.option("--output", help="Also write the outputs to this file, one per line.")
 @click.option("--alignment", is_flag=True, help="Show every output aligned with its reference, with S, I and D counts.")
 @click.option("--characters", is_flag=True, help="With --alignment: characters instead of words.")
+@click.option(
+    "--baseline", is_flag=True,
+    help="Beside every score the best of copying, memorising and the nearest training pair (for labels: memorising).",
+)  # fmt: skip
 @click.option("--skip-unknown", is_flag=True, help="Leave out and count examples whose labels training did not have.")
 @decoding_options
 @device_option
@@ -60,6 +64,7 @@ def evaluate(
     dragoman evaluate runs/my --source test.en --target test.de --output out.de
     dragoman evaluate runs/my test.tsv --metric bleu --metric ter --intervals
     dragoman evaluate runs/my other.jsonl --columns text,label
+    dragoman evaluate runs/my test.tsv --baseline                 is the run better than a dictionary?
     dragoman evaluate runs/my test.tsv --beam 1 --terminology terms.tsv
     dragoman evaluate runs/my test.tsv --mbr 32 --seed 2 --intervals --draws 2000 --draws-seed 3
 
@@ -67,6 +72,10 @@ def evaluate(
     exact_match are fractions. If the target is phonemes (data.units), per is the error rate over phonemes and wer the
     share of inputs that match no reference. Loss, perplexity and token accuracy are those of the first references;
     decoding options do not change them. dragoman compare tests whether two --output files differ.
+
+    Where sources and references have words in common, copying the source is scored too; for labels and tags the most
+    frequent one. --baseline also reads the training data again, and scores the most frequent target of the same source
+    and the target of the nearest one. A run that is not better has learned nothing useful.
 
     A run that classifies has accuracy, macro_f1, f1 and matthews; one that regresses mse, pearson and spearman; one
     that tags accuracy, macro_f1, span_f1 and exact_match. Labels and tags are also scored one by one. A masked
@@ -106,7 +115,10 @@ def evaluate_pairs(
     device: str,
 ) -> None:
     """Evaluate a run whose outputs are found by a search, and print its scores."""
+    from dragoman.data.media.feature_extractor import FeatureExtractor
     from dragoman.files import atomic_write
+    from dragoman.inference.baselines import text_baselines
+    from dragoman.inference.evaluation import metric_names
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_predictor
     from dragoman.scoring.registry import select_metrics
@@ -129,6 +141,12 @@ def evaluate_pairs(
         with atomic_write(output) as beside:
             texts = (prediction.text.replace("\n", " ").replace("\r", " ") for prediction in predictions)
             beside.write_bytes("".join(f"{text}\n" for text in texts).encode("utf-8", "replace"))
+    if not isinstance(predictor.source_tokenizer, FeatureExtractor):
+        names = metric_names(evaluation.metrics, run.task, run.config.data.units)
+        if found := text_baselines(run, pairs, names, run.config.data.units, all_=given["baseline"]):
+            scores["baselines"] = found
+    elif given["baseline"]:
+        raise DataError(f"--baseline needs sources of text; {run.folder} reads files")
     if given["alignment"]:
         scores["alignment"] = align_outputs(predictions, pairs, given["characters"], show=not as_json)
     print_scores(scores, as_json)

@@ -28,6 +28,7 @@ def export(run: str, folder: str, name: str) -> None:
 
     \b
     dragoman export runs/my my-ctranslate2 --format ctranslate2
+    dragoman export runs/ngrams my-arpa --format arpa
     """
     from dragoman.exchange.registry import export_run
 

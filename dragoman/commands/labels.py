@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from dragoman.commands.layout import ReadingOptions
-from dragoman.commands.printing import as_utf8, print_warning
+from dragoman.commands.printing import as_utf8, baseline_text, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.commands.sources import Source, read_sources
 from dragoman.errors import ConfigError, DataError, RunError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PREDICT_ARGUMENTS = {"run", "file", "columns", "header", "batch_size", "as_json", "device"}
 EVALUATE_ARGUMENTS = {
-    *PREDICT_ARGUMENTS, "source", "target", "metrics", "skip_unknown", "output",
+    *PREDICT_ARGUMENTS, "source", "target", "metrics", "skip_unknown", "output", "baseline",
 }  # fmt: skip
 
 
@@ -146,6 +146,7 @@ def evaluate_labels(
 ) -> None:
     """Print the scores of a run that needs no search, and those of every label."""
     from dragoman.files import atomic_write
+    from dragoman.inference.baselines import label_baselines
     from dragoman.inference.labeler import labeler_of
 
     reason = 'goes with a search and the texts it finds; {run} has task = "{task}", which needs none'
@@ -157,6 +158,8 @@ def evaluate_labels(
     arguments = {name: given[name] for name in ("batch_size", "metrics", "skip_unknown")}
     with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
         scores, answers = labeler.evaluate(examples, progress=progress, **arguments)
+    if found := label_baselines(labeler, examples, given["metrics"], all_=given["baseline"]):
+        scores["baselines"] = found
     if output is not None:
         with atomic_write(output) as beside:
             beside.write_text("".join(f"{answer.text}\n" for answer in answers), encoding="utf-8", newline="\n")
@@ -173,7 +176,8 @@ def print_label_scores(labeler: Labeler, scores: dict[str, Any]) -> None:
 
     for name, metric in metrics_for(labeler.head_decoder.outputs).items():
         if name in scores:
-            click.echo(f"{metric.label:<15}{metric.format(scores[name]):>10}   {metric.about}")
+            baseline = baseline_text(scores, name)
+            click.echo(f"{metric.label:<15}{metric.format(scores[name]):>10}   {baseline}{metric.about}")
     click.echo(f"{'loss':<15}{scores['loss']:>10.4g}")
     click.echo(f"{'examples':<15}{scores['segments']:>10,}")
     if "unknown" in scores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,15 @@ def print_draft_savings(predictor: Predictor) -> None:
         click.echo(f"draft: {method.stats}", err=True)
 
 
+def baseline_text(scores: dict[str, Any], metric: str) -> str:
+    """The best baseline by a metric, such as "(copy 44.4)  "; empty if there is none."""
+    from dragoman.inference.baselines import best_baseline
+    from dragoman.scoring.registry import metrics_by_name
+
+    best = best_baseline(scores.get("baselines", {}), metric)
+    return "" if best is None else f"({best[0]} {metrics_by_name()[metric].format(best[1]).strip()})  "
+
+
 def print_scores(scores: dict[str, Any], as_json: bool) -> None:
     """Scores for a person, or as one JSON object."""
     if as_json:
@@ -68,11 +78,13 @@ def print_scores(scores: dict[str, Any], as_json: bool) -> None:
     metrics = {name: metric for name, metric in metrics_by_name().items() if name in scores}
     width = max(15, *(len(metric.label) + 1 for metric in metrics.values()))
     for name, metric in metrics.items():
-        shown = f"{metric.format(scores[name]):>10}"
+        value = math.inf if scores[name] is None else scores[name]  # JSON has no infinity
+        shown = f"{metric.format(value):>10}"
         if name in scores.get("intervals", {}):
             low, high = (metric.scale * bound for bound in scores["intervals"][name])
             shown += f"  {low:>6.2f} to {high:>6.2f}"
-        click.echo(f"{metric.label:<{width}}{shown}   {scores['signatures'].get(name, '')}".rstrip())
+        shown += f"   {baseline_text(scores, name)}{scores['signatures'].get(name, '')}"
+        click.echo(f"{metric.label:<{width}}{shown}".rstrip())
     for unit, kinds in scores.get("errors", {}).items():
         shown = ", ".join(f"{kinds[kind]:,} {kind}" for kind in ("substitutions", "insertions", "deletions"))
         click.echo(f"{unit:<15}{kinds['reference']:>10,}   {shown}")

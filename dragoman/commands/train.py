@@ -138,13 +138,16 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
     from dragoman.scoring.registry import higher_is_better
     from dragoman.tasks.table import task_of
 
+    use = "complete" if task_of(config).is_language_model else "predict"
+    where = f"run folder: {folder}\nuse it: dragoman {use} {folder} {'PROMPT' if use == 'complete' else 'FILE'}"
+    if getattr(config.model, "fitted", False):
+        display.info(where)
+        return
     score, step = progress.best[0] if progress.best else (float("nan"), progress.step)
     score = score if higher_is_better(config.train.metric) else -score
-    use = "complete" if task_of(config).is_language_model else "predict"
     early = " (stopped early)" if progress.step < config.train.steps else ""
     display.info(
-        f"done: {progress.step:,} steps{early}, best {config.train.metric} {score:.4g} at step {step:,}\n"
-        f"run folder: {folder}\nuse it: dragoman {use} {folder} {'PROMPT' if use == 'complete' else 'FILE'}"
+        f"done: {progress.step:,} steps{early}, best {config.train.metric} {score:.4g} at step {step:,}\n{where}"
     )
 
 

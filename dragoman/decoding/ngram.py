@@ -1,22 +1,15 @@
-"""Language models for shallow fusion (`ctc.LMFusion`): an n-gram model of tokens, and a neural one.
-
-The n-gram model interpolates after Witten and Bell (1991). With c(h·) tokens seen after a history h, t(h) of them
-different, and h' the history one token shorter:
-
-    p(w | h) = (c(hw) + t(h) · p(w | h')) / (c(h·) + t(h)),
-
-down to equal probabilities for all tokens that can be output.
-"""
+"""Language models for shallow fusion (`ctc.LMFusion`): an n-gram model of tokens, and a neural one."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.classical.rows import Ragged
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
@@ -30,51 +23,29 @@ Text = tuple[int, ...]
 class NGramLM:
     """The distribution of the next token after the last n − 1; a `LanguageModelScorer`."""
 
-    def __init__(self, rows: Iterable[Sequence[int]], vocabulary: int, order: int = 5) -> None:
-        """Count the n-grams of up to `order` tokens in texts (token ids without <eos>)."""
-        assert order >= 1
-        self.order = order
-        counts: dict[Text, Counter[int]] = {}
-        for row in rows:
-            text = [*[SOS] * (order - 1), *row, EOS]
-            for index in range(order - 1, len(text)):
-                for size in range(order):
-                    history = tuple(text[index - size : index])
-                    counts.setdefault(history, Counter())[text[index]] += 1
-        self.counts = {
-            history: (torch.tensor(list(tokens)), torch.tensor(list(tokens.values()), dtype=torch.float64))
-            for history, tokens in counts.items()
-        }
-        uniform = torch.ones(vocabulary, dtype=torch.float64)
-        uniform[[token for token in SUPPRESSED_TOKENS if token != EOS]] = 0.0
-        self.uniform = uniform / uniform.sum()
+    def __init__(self, model: NGramModel) -> None:
+        self.model = model
         self._cache: dict[Text, Tensor] = {}
 
+    @classmethod
+    def of_rows(cls, rows: Iterable[Sequence[int]], vocabulary: int, order: int = 5) -> NGramLM:
+        """Count the n-grams of up to `order` tokens in texts (token ids without <eos>)."""
+        return cls(NGramModel(NGramConfig(order), vocabulary).fit_rows(Ragged.of(list(rows))))
+
     def __call__(self, texts: Sequence[Text]) -> Tensor:
-        """Log-probabilities (N, V) of the next token of each text, <eos> included."""
+        """Log-probabilities (N, V) of the next token of each text, <eos> included; −∞ for tokens never output."""
         return torch.stack([self.next_token(text) for text in texts])
 
     def next_token(self, text: Text) -> Tensor:
         """Those of one text (V,)."""
-        padded = (*[SOS] * (self.order - 1), *text)
-        history = padded[len(padded) - self.order + 1 :]
+        history = (SOS, *text)[-max(1, self.model.order - 1) :]
         if history not in self._cache:
-            if len(self._cache) * len(self.uniform) > MAX_CACHED:
+            if len(self._cache) * self.model.vocabulary > MAX_CACHED:
                 self._cache.clear()
-            self._cache[history] = self._after(history)
+            logs = torch.from_numpy(self.model.distribution(history))
+            logs[[token for token in SUPPRESSED_TOKENS if token != EOS]] = float("-inf")
+            self._cache[history] = logs
         return self._cache[history]
-
-    def _after(self, history: Text) -> Tensor:
-        probabilities = self.uniform
-        for size in range(self.order):
-            known = self.counts.get(history[len(history) - size :])
-            if known is None:
-                break  # a longer history was never seen either
-            tokens, counts = known
-            seen = torch.zeros_like(probabilities)
-            seen[tokens] = counts
-            probabilities = (seen + len(tokens) * probabilities) / (counts.sum() + len(tokens))
-        return probabilities.log()
 
 
 class CachedTexts(NamedTuple):

@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dragoman.classical.model import Output, Transducer, rows_of
 from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import ctc, length_nat
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.config import SearchConfig
@@ -48,7 +50,7 @@ def limits_for(batch: Batch, config: SearchConfig, ratio: float) -> Tensor:
 
 
 def search(
-    model: AutoregressiveModel | NonAutoregressiveModel,
+    model: AutoregressiveModel | NonAutoregressiveModel | Transducer,
     batch: Batch,
     config: SearchConfig,
     ratio: float,
@@ -63,6 +65,9 @@ def search(
     `ratio` is how many target tokens the training data have for one source token; it bounds the length of an output
     unless `config.max_length` does. `constraints` has the constraints of each source.
     """
+    if isinstance(model, Transducer):
+        check_fitted(config, method, constraints, trace)
+        return transduce(model, batch, config, n_best)
     limits = limits_for(batch, config, ratio)
     if constraints and not config.max_length:
         needed = [one.distance(one.start) if one else 0 for one in constraints]
@@ -92,8 +97,34 @@ def search(
     return outputs
 
 
+def transduce(model: Transducer, batch: Batch, config: SearchConfig, n_best: int) -> list[list[Hypothesis]]:
+    """The hypotheses of a fitted model, which searches on its own."""
+
+    def hypothesis(output: Output) -> Hypothesis:
+        score = math.fsum(output.token_scores)
+        return Hypothesis((*output.tokens, EOS), output.token_scores, score, score)
+
+    outputs = model.transduce(rows_of(batch.source), max(config.beam, n_best), n_best)
+    return [[hypothesis(one) for one in several] for several in outputs]
+
+
+def check_fitted(
+    config: SearchConfig,
+    method: Method | None,
+    constraints: Sequence[ConstraintAutomaton | None] | None,
+    trace: Trace | None,
+) -> None:
+    """Raise an error for options that a fitted model does not have."""
+    if method is not None:
+        raise ConfigError(f"found {type(method).__name__}, which needs a neural model; this one searches on its own")
+    check_non_autoregressive(config, constraints, trace, "this model searches on its own, without neural decoding")
+
+
 def check_non_autoregressive(
-    config: SearchConfig, constraints: Sequence[ConstraintAutomaton | None] | None, trace: Trace | None
+    config: SearchConfig,
+    constraints: Sequence[ConstraintAutomaton | None] | None,
+    trace: Trace | None,
+    reason: str = "this model outputs all tokens at once, not one by one",
 ) -> None:
     """Raise an error for options that need a search token by token."""
     given = {
@@ -106,7 +137,7 @@ def check_non_autoregressive(
         "stop": config.stop != "complete",
     }
     if unusable := [name for name, is_given in given.items() if is_given]:
-        raise ConfigError(f"found {', '.join(unusable)}, but this model outputs all tokens at once, not one by one")
+        raise ConfigError(f"found {', '.join(unusable)}, but {reason}")
 
 
 def check_possible(constraints: Sequence[ConstraintAutomaton | None] | None, limits: Tensor) -> None:

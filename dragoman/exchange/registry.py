@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dragoman.errors import ConfigError, RunError, hint
+from dragoman.exchange.arpa import ArpaExporter
 from dragoman.exchange.ctranslate2 import CTranslate2Exporter
 from dragoman.files import remove_folder
 from dragoman.runs import Run
@@ -48,6 +49,7 @@ def register(exporter: Exporter) -> Exporter:
 
 
 register(CTranslate2Exporter())
+register(ArpaExporter())
 
 
 def export_run(run: str | Path, folder: str | Path, name: str) -> Path:

@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from dragoman.classical.arpa import is_arpa, read_arpa
+from dragoman.classical.ngram import NGramModel
 from dragoman.config import settings
 from dragoman.data.readers.lines import read_lines
 from dragoman.decoding.ctc import LMFusion
@@ -81,16 +83,17 @@ def language_scorer(run: LoadedRun, language: LanguageModelFusion) -> NGramLM | 
     """A language model of the run's target tokens: n-grams of a text file, or a trained run."""
     target, path = run.target_tokenizer, language.model
     if not Path(path).is_dir():
-        rows = (target.encode(line) for line in read_lines(path) if line.strip())
-        counted = NGramLM(rows, len(target), language.order or 5)
-        if not counted.counts:
+        if is_arpa(path):
+            return NGramLM(read_arpa(path, target, language.order))
+        rows = [target.encode(line) for line in read_lines(path) if line.strip()]
+        if not rows:
             raise DataError(f"{path}: found no text, expected lines to count n-grams of")
-        return counted
+        return NGramLM.of_rows(rows, len(target), language.order or 5)
     if language.order is not None:
         raise ConfigError("--language-model-order goes with a text file, found a run")
     other = Run(path)
     model = other.model(run.device)
-    if not isinstance(model, LanguageModel):
+    if not isinstance(model, LanguageModel | NGramModel):
         raise RunError(f'{path}: found task = "{other.config.task}", expected a text file or a run of "language-model"')
     theirs = other.tokenizers()[1]
     if theirs.fingerprint() != target.fingerprint():
@@ -98,4 +101,4 @@ def language_scorer(run: LoadedRun, language: LanguageModelFusion) -> NGramLM | 
             f"{path}: found a vocabulary of {len(theirs):,} {theirs.kind}, expected the very same as the targets of "
             f"{run.run.folder} ({len(target):,} {target.kind})"
         )
-    return NeuralLM(model, str(path))
+    return NGramLM(model) if isinstance(model, NGramModel) else NeuralLM(model, str(path))

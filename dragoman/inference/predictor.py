@@ -410,6 +410,19 @@ class Predictor(LoadedRun):
         model = self.backend(options).model
         return reference_loss(model, sources, targets, self.collator, self.device, options.batch_size)
 
+    def _likelihood(self, examples: Sequence[Example], options: DecodingOptions) -> dict[str, Any]:
+        """Loss, perplexity and token accuracy of the first references, as far as the model has them."""
+        known = getattr(self.backend(options).model, "likelihood", "tokens")
+        if known == "none":
+            return {}
+        loss, accuracy, too_long = self.loss(examples, options)
+        finite = math.isfinite(loss)  # it is not where no reference can be output; JSON has no infinity
+        perplexity = math.exp(min(loss, 700)) if finite else None
+        scores: dict[str, Any] = {"loss": loss if finite else None, "perplexity": perplexity}
+        if known == "tokens":
+            scores["token_accuracy"] = accuracy
+        return scores | ({"too_long": too_long} if too_long else {})
+
     def evaluate(
         self,
         pairs: Sequence[Example | tuple[str, str | Sequence[str]]],
@@ -439,11 +452,7 @@ class Predictor(LoadedRun):
         texts, references = [one.text for one in predictions], [example.references for example in examples]
         draws = evaluation.draws if evaluation.intervals else 0
         scores = score_table(texts, references, names, units=units, draws=draws, seed=evaluation.draws_seed)
-        loss, accuracy, too_long = self.loss(examples, options)
-        perplexity = math.exp(min(loss, 700)) if math.isfinite(loss) else loss
-        scores |= {"loss": loss, "perplexity": perplexity, "token_accuracy": accuracy}
-        if too_long:
-            scores["too_long"] = too_long
+        scores |= self._likelihood(examples, options)
         if self.run.task.counts_edit_types:
             scores["errors"] = {unit: count_edit_kinds(texts, references, unit) for unit in ("words", "characters")}
         if faults:  # an empty output for each, so that the lines of the outputs are those of the pairs

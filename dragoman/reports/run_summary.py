@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from dragoman.analysis.layer_table import layer_table, parameter_count
+from dragoman.analysis.layer_table import layer_table, parameter_count, tensor_table
+from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.batch import Batch
 from dragoman.data.media.feature_extractor import FeatureExtractor
@@ -31,7 +32,10 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
     steps = getattr(getattr(run.config.model, "pooling", None), "steps", 0)
     size = min(8, length_limit(encoder_of(run.config))[1] or 8, steps or 8)  # a small window reads no more
     batch = run.task.collator(run.config, source).dummy(2, size, 7)
-    layers = layer_table(model, batch, depth)
+    if isinstance(model, FittedModel):
+        layers, count = tensor_table(run.model(torch.device("cpu")))
+    else:
+        layers, count = layer_table(model, batch, depth), parameter_count(model)
     metrics = run.metrics()
     trained = [row for row in metrics if "loss" in row]
     validated = [row for row in metrics if "valid" in row]
@@ -39,7 +43,8 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "run": folder,
         "task": run.config.task,
         "running": run.task.is_language_model,
-        "parameters": parameter_count(model),
+        "fitted": isinstance(model, FittedModel),
+        "parameters": count,
         "layers": [layer._asdict() for layer in layers],
         "example": f"2 streams of {size} tokens"
         if run.task.is_language_model
@@ -51,7 +56,7 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "tags": list(source.tags),
         "labels": list(target.names) if isinstance(target, LabelVocabulary) else [],
         "steps": [trained[-1]["step"] if trained else 0, run.config.train.steps],
-        "seconds": trained[-1]["seconds"] if trained else 0.0,
+        "seconds": metrics[-1]["seconds"] if metrics else 0.0,
         "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
         "valid": [{"step": row["step"], **row["valid"]} for row in validated],
         "config": settings.as_table(run.config),
@@ -113,7 +118,9 @@ def print_run_information(information: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False, soft_wrap=True)
-    layers = Table("layer", "kind", "output", "parameters", box=None, pad_edge=False)
+    fitted = information["fitted"]
+    heads = ("tensor", "type", "shape", "numbers") if fitted else ("layer", "kind", "output", "parameters")
+    layers = Table(*heads, box=None, pad_edge=False)
     layers.columns[3].justify = "right"
     for layer in information["layers"]:
         indent = "  " * layer["name"].count(".")
@@ -123,9 +130,13 @@ def print_run_information(information: dict[str, Any]) -> None:
             layer["shape"],
             f"{layer['parameters']:,}",
         )
-    console.print(f"[bold]{information['run']}[/bold]  {information['task']}, {information['parameters']:,} parameters")
+    size = f"{information['parameters']:,} {'numbers' if information['fitted'] else 'parameters'}"
+    console.print(f"[bold]{information['run']}[/bold]  {information['task']}, {size}")
     console.print(layers)
-    console.print(f"(output shapes for {information['example']})\n")
+    if information["fitted"]:
+        console.print()
+    else:
+        console.print(f"(output shapes for {information['example']})\n")
     data = information["data"]
     for part in ("train", "valid"):
         counts = data[part]
@@ -147,12 +158,16 @@ def print_run_information(information: dict[str, Any]) -> None:
         counts = data.get("tags", {})
         console.print("tags: " + ", ".join(f"{tag} ({counts.get(tag, 0):,} pairs)" for tag in information["tags"]))
     step, steps = information["steps"]
-    console.print(f"\ntrained {step:,} of {steps:,} steps in {duration(information['seconds'])}")
+    if information["fitted"]:
+        console.print(f"\nfitted in {information['seconds']:.1f} s" + (f", {step:,} iterations" if step else ""))
+    else:
+        console.print(f"\ntrained {step:,} of {steps:,} steps in {duration(information['seconds'])}")
     for name, rows in (("train", information["train"]), ("valid", information["valid"])):
-        if rows:
+        if rows and "loss" in rows[0]:
             losses = [row["loss"] for row in rows]
             console.print(f"{name} loss  {losses[0]:.3f} {sparkline(losses)} {losses[-1]:.3f}")
     if information["valid"]:
-        best = min(information["valid"], key=lambda row: row["loss"])
+        best = min(information["valid"], key=lambda row: row.get("loss", 0.0))
         others = "  ".join(f"{key} {value:.4g}" for key, value in best.items() if key != "step")
-        console.print(f"lowest validation loss at step {best['step']:,}: {others}")
+        when = "validation" if information["fitted"] else f"lowest validation loss at step {best['step']:,}"
+        console.print(f"{when}: {others}")

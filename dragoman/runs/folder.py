@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import Tokenizer
@@ -64,7 +65,11 @@ class Run:
         """The trained model in evaluation mode."""
         source, target = self.tokenizers()
         model = self.task.model(self.config, source, target)
-        load_weights(model, read_tensors(weights or self.weights_path()))
+        tensors = read_tensors(weights or self.weights_path())
+        if isinstance(model, FittedModel):
+            model.load(tensors)
+        else:
+            load_weights(model, tensors)
         return model.to(device).eval()
 
     def weights_path(self) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.corpus import Corpus
 from dragoman.errors import RunError
@@ -23,6 +24,7 @@ from dragoman.runs.pretrained import (
     load_torchvision_weights,
     settings_mismatch,
 )
+from dragoman.runs.reach import MANY, measure_reach
 from dragoman.runs.resume import check_resumable, check_same_data
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, with_absolute_paths
@@ -30,6 +32,7 @@ from dragoman.tasks.table import task_of
 from dragoman.training.checkpoints import Checkpoints, TrainingState
 from dragoman.training.display import Display
 from dragoman.training.distributed import ProcessGroup
+from dragoman.training.fitter import Fitter
 from dragoman.training.metrics_log import tensorboard_writer
 from dragoman.training.recovery import has_trained_weights
 from dragoman.training.runtime import Runtime, resolve_device, use_bfloat16
@@ -68,7 +71,9 @@ def train(config: Config, folder: str | Path, display: Display | None = None, re
             return trainer.train()
 
 
-def prepare_trainer(config: Config, folder: Path, runtime: Runtime, locks: ExitStack, restart: bool = False) -> Trainer:
+def prepare_trainer(
+    config: Config, folder: Path, runtime: Runtime, locks: ExitStack, restart: bool = False
+) -> Trainer | Fitter:
     """Prepare data and model, and create or update the run folder, whose lock `locks` then holds."""
     processes, display = runtime.processes, runtime.display
     exists = processes.is_main and is_run(folder)
@@ -83,8 +88,9 @@ def prepare_trainer(config: Config, folder: Path, runtime: Runtime, locks: ExitS
     corpus = prepare_data(config, task, runtime)
     torch.manual_seed(config.train.seed)
     model = task.model(config, corpus.source_tokenizer, corpus.target_tokenizer).to(runtime.device)
-    freeze(model, config.train.freeze)
-    rate_factors(model, config.train.rates)
+    if not isinstance(model, FittedModel):
+        freeze(model, config.train.freeze)
+        rate_factors(model, config.train.rates)
     validator = task.validator(config, corpus, runtime.device)
     fresh = restart or not (Checkpoints(folder).steps() or has_trained_weights(folder))
     report, warning = initialize(config, model, corpus) if fresh else ([], "")
@@ -104,8 +110,24 @@ def prepare_trainer(config: Config, folder: Path, runtime: Runtime, locks: ExitS
         display.info(line)
     if warning:
         display.warning(warning)
+    if isinstance(model, FittedModel):
+        if processes.is_distributed:
+            raise RunError(f'model.kind = "{config.model.kind}" is fitted by one process; start it without torchrun')
+        return Fitter(model, corpus, validator, folder, runtime)
+    warn_of_reach(config, model, corpus, display)
     loader = task.loader(config, corpus, model, processes)
     return Trainer(config.train, model, corpus, loader, validator, folder, runtime)
+
+
+def warn_of_reach(config: Config, model: nn.Module, corpus: Corpus, display: Display) -> None:
+    """Warn of targets that the model cannot output, and so never learns from; an error if it can output none."""
+    reach = measure_reach(config, model.eval(), corpus)
+    if reach is None:
+        return
+    if reach.too_long == reach.examined:
+        raise RunError(f"no target can be written: {reach.advice}")
+    if reach.share > MANY:
+        display.warning(f"{reach}, so the model never learns from them; {reach.advice}")
 
 
 def prepare_data(config: Config, task: Task, runtime: Runtime) -> Corpus:
@@ -129,6 +151,8 @@ def initialize(config: Config, model: nn.Module, corpus: Corpus) -> tuple[list[s
 
 def print_model_size(model: nn.Module, runtime: Runtime) -> None:
     """Show the number of parameters, the device and the number of processes or threads."""
+    if isinstance(model, FittedModel):
+        return
     parameters = list(model.parameters())
     frozen = sum(parameter.numel() for parameter in parameters if not parameter.requires_grad)
     threads = torch.get_num_threads()

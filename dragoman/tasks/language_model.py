@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.config.settings import setting
 from dragoman.data.bptt import SegmentCollator
 from dragoman.data.collate import Collator
@@ -37,7 +38,7 @@ class LanguageModelTaskConfig(Config):
     """Running text."""
 
     task: Literal["language-model"] = setting("language-model", help="the kind of problem")
-    model: LanguageModelConfig = setting(LanguageModelConfig(), help="the model to train")
+    model: LanguageModelConfig | NGramConfig = setting(LanguageModelConfig(), help="the model to train")
     output = "likelihood"
 
     def problems(self) -> Iterator[str]:
@@ -64,7 +65,7 @@ class LanguageModelTaskConfig(Config):
             for name in ("units", "columns", "header", "max_length")
         }
         yield from self.unused_settings(unused, f"has no meaning for {self.task_setting}, which reads running text")
-        if self.train.batch_tokens < self.model.segment:
+        if isinstance(self.model, LanguageModelConfig) and self.train.batch_tokens < self.model.segment:
             yield (
                 f"train.batch_tokens: found {self.train.batch_tokens}, expected at least model.segment = "
                 f"{self.model.segment}: a batch has streams of that many tokens"
@@ -109,11 +110,15 @@ class LanguageModelTask(Task):
     def prepare(self, config: Config, note: Progress = lambda doing, count: None) -> Corpus:
         """The tokenised text; an error if it is too short for the batch size."""
         corpus = super().prepare(config, note)
+        if isinstance(config.model, NGramConfig):
+            return corpus
         check_streams(corpus, config.train.batch_tokens // config.model.segment * config.train.accumulate, config.train)
         return corpus
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
-        """A recurrent or Transformer language model."""
+        """A recurrent, Transformer or n-gram language model."""
+        if isinstance(config.model, NGramConfig):
+            return NGramModel(config.model, len(target))
         return LanguageModel(config.model, len(target))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import nn
 
+from dragoman.classical.dictionary import CopyConfig
+from dragoman.classical.transducers import TransducerConfig, build_transducer
 from dragoman.config.settings import setting
 from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
@@ -21,7 +23,7 @@ from dragoman.models.encoders.character_words import CharacterWordsEncoder
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from dragoman.scoring.registry import metrics_for
 from dragoman.tasks.base import Config, Starter, Task, too_long
-from dragoman.training.objectives import MinimumRiskConfig
+from dragoman.training.objectives import LikelihoodConfig, MinimumRiskConfig
 from dragoman.training.validation.result import Validator
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
@@ -31,7 +33,9 @@ class TranslateConfig(Config):
     """Pairs of text."""
 
     task: Literal["translate"] = setting("translate", help="the kind of problem")
-    model: EncoderDecoderConfig | NonAutoregressiveConfig = setting(EncoderDecoderConfig(), help="the model to train")
+    model: EncoderDecoderConfig | NonAutoregressiveConfig | TransducerConfig = setting(
+        EncoderDecoderConfig(), help="the model to train"
+    )
     uses_tags = True
 
     def problems(self) -> Iterator[str]:
@@ -41,6 +45,9 @@ class TranslateConfig(Config):
         for side, units in (("source", self.tokenizer.source), ("target", self.tokenizer.target)):
             if isinstance(units, NumbersConfig):
                 yield f'tokenizer.{side}: found "numbers", which only task = "regress" reads'
+        if isinstance(model, TransducerConfig):
+            yield from fitted_problems(self, model)
+            return
         if model.tie not in ("none", "target") and self.tokenizer.target is not None:
             yield (
                 f"model.tie: {model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
@@ -53,9 +60,23 @@ class TranslateConfig(Config):
             yield from minimum_risk_problems(self, objective)
 
 
+def fitted_problems(config: TranslateConfig, model: TransducerConfig) -> Iterator[str]:
+    """Errors of settings that a model without gradients cannot use."""
+    if isinstance(model, CopyConfig) and config.tokenizer.target is not None:
+        yield (
+            'model.kind: "copy" needs one vocabulary for both sides; leave tokenizer.target out, or take '
+            'preset = "copy" for its bytes'
+        )
+    if not isinstance(config.train.objective, LikelihoodConfig):
+        yield f'train.objective: found "{config.train.objective.kind}", which trains gradients; "{model.kind}" has none'
+    yield from config.unused_settings(
+        {"train.start_from": (config.train.start_from, "")}, f'has no meaning for model.kind = "{model.kind}"'
+    )
+
+
 def minimum_risk_problems(config: TranslateConfig, objective: MinimumRiskConfig) -> Iterator[str]:
     """Errors of settings that minimum-risk training cannot use."""
-    if isinstance(config.model, NonAutoregressiveConfig):
+    if not isinstance(config.model, EncoderDecoderConfig):
         yield (
             f'train.objective: "{objective.kind}" samples token by token, which model.kind = "{config.model.kind}" '
             "cannot"
@@ -126,6 +147,8 @@ class Translate(Task):
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """An encoder-decoder or a non-autoregressive model."""
+        if isinstance(config.model, TransducerConfig):
+            return build_transducer(config.model, source, target, shared=config.tokenizer.target is None)
         model = build_model(config, len(source), len(target), tags=len(source.tags), space=source.space)
         if isinstance(model, EncoderDecoder):
             model.copied = copied_ids(source, target)

@@ -122,7 +122,7 @@ def test_options_have_the_names_of_the_fields_they_set() -> None:
     parts = {*METHOD_OPTIONS, "rerank_weight", "rerank_tag"}  # of DecodingOptions.method and .rerank
     command_line = {
         "run", "file", "source", "target", "columns", "header", "media", "as_json", "output", "alignment", "characters",
-        "device",
+        "device", "baseline",
     }  # fmt: skip
     names = {option.name for option in cli.commands["evaluate"].params}
     assert names <= python | parts | command_line

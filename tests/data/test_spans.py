@@ -8,6 +8,7 @@ import random
 import pytest
 
 from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.bytes import BytesConfig
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import TokenizerConfig, train_tokenizer
@@ -31,6 +32,7 @@ CONFIGS: dict[str, TokenizerConfig] = {
     "words": WordsConfig(),
     "spaces": WordsConfig(split="spaces"),
     "characters": CharactersConfig(),
+    "bytes": BytesConfig(),
     "bpe": SubwordsConfig(vocab_size=320),
     "unigram": SubwordsConfig(vocab_size=300, algorithm="unigram"),
 }

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.data.tokenizers import words as word_tokenizer
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer, count_tokens
+from dragoman.data.tokenizers.bytes import BytesConfig
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.load import TokenizerConfig, load_tokenizer, train_tokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig, _sample
@@ -30,6 +31,7 @@ CONFIGS: list[TokenizerConfig] = [
     WordsConfig(),
     WordsConfig(split="spaces"),
     CharactersConfig(),
+    BytesConfig(),
     SubwordsConfig(vocab_size=400),
     SubwordsConfig(vocab_size=400, algorithm="unigram"),
 ]

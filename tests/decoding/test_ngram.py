@@ -1,4 +1,4 @@
-"""The n-gram model of tokens against Witten and Bell's formula by hand, and the neural one against teacher forcing."""
+"""Language models of a search: the cache of the n-gram model, and the neural one against teacher forcing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dragoman.data.batch import batch_of
-from dragoman.data.tokenizers.base import EOS, SOS
+from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import ngram
 from dragoman.decoding.ngram import NeuralLM, NGramLM
 from dragoman.errors import DataError
@@ -22,41 +22,9 @@ VOCABULARY = 9
 TEXTS = [[4, 5, 4], [4, 5], [6]]
 
 
-def by_hand(text: tuple[int, ...], token: int, order: int) -> float:
-    """The recursion of the formula, with counts taken anew every time."""
-
-    def share(history: tuple[int, ...]) -> float:
-        shorter = 1 / (VOCABULARY - 3) if not history else share(history[1:])
-        if not history:
-            shorter = 0.0 if token < EOS else 1 / (VOCABULARY - 3)
-        followers = []
-        for row in TEXTS:
-            whole = (*[SOS] * (order - 1), *row, EOS)
-            for index in range(order - 1, len(whole)):
-                if whole[index - len(history) : index] == history:
-                    followers.append(whole[index])
-        if not followers:
-            return shorter
-        kinds = len(set(followers))
-        return (followers.count(token) + kinds * shorter) / (len(followers) + kinds)
-
-    padded = (*[SOS] * (order - 1), *text)
-    return share(padded[len(padded) - order + 1 :]) if order > 1 else share(())
-
-
-@pytest.mark.parametrize("order", [1, 2, 3])
-def test_probabilities_are_those_of_witten_and_bell(order: int) -> None:
-    model = NGramLM(TEXTS, VOCABULARY, order)
-    for text in ((), (4,), (4, 5), (5, 4), (8, 8), (6,)):
-        found = model([text])[0].exp()
-        assert float(found.sum()) == pytest.approx(1.0)
-        for token in range(VOCABULARY):
-            assert float(found[token]) == pytest.approx(by_hand(text, token, order)), (text, token)
-
-
 def test_the_cache_of_an_ngram_model_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ngram, "MAX_CACHED", 3 * VOCABULARY)
-    model, fresh = NGramLM(TEXTS, VOCABULARY, 3), NGramLM(TEXTS, VOCABULARY, 3)
+    model, fresh = NGramLM.of_rows(TEXTS, VOCABULARY, 3), NGramLM.of_rows(TEXTS, VOCABULARY, 3)
     texts = [(first, second) for first in range(4, 9) for second in range(4, 9)]
     for text in texts:
         assert torch.equal(model([text]), fresh([text]))

@@ -291,6 +291,9 @@ def test_references_without_a_path_are_counted(folder: Path, tmp_path: Path, nam
     nothing = call("evaluate", folder / name, none).out
     assert "of 2 references (100.0%) are too long" in nothing
     assert ["perplexity", "inf"] in [line.split() for line in nothing.splitlines()]
+    told = call("evaluate", folder / name, none, "--json").out
+    assert "Infinity" not in told
+    assert json.loads(told)["loss"] is None
 
 
 def test_every_kind_of_input_gives_the_same_text(folder: Path, tmp_path: Path) -> None:

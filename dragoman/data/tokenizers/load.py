@@ -12,6 +12,7 @@ from dragoman.config import settings
 from dragoman.config.settings import setting
 from dragoman.data.media.feature_extractor import MEDIA_CONFIGS, FeatureExtractor, MediaConfig
 from dragoman.data.tokenizers.base import SPECIALS, Tokenizer, paths, read_bytes
+from dragoman.data.tokenizers.bytes import BytesConfig, ByteTokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.language_tags import TAG_NAME, LanguageTagTokenizer
@@ -39,9 +40,9 @@ class RunTokenizerConfig:
             return ""
 
 
-TokenizerConfig = WordsConfig | CharactersConfig | SubwordsConfig
+TokenizerConfig = WordsConfig | CharactersConfig | SubwordsConfig | BytesConfig
 TEXT_CONFIGS: dict[str, type[TokenizerConfig]] = {
-    config.kind: config for config in (WordsConfig, CharactersConfig, SubwordsConfig)
+    config.kind: config for config in (WordsConfig, CharactersConfig, SubwordsConfig, BytesConfig)
 }
 # Tokenizers that are saved as one JSON file.
 _SINGLE_FILE: dict[str, Any] = {
@@ -60,6 +61,8 @@ def train_tokenizer(
             return SubwordTokenizer.train(config, texts)
         case CharactersConfig():
             return CharacterTokenizer.train(config, texts)
+        case BytesConfig():
+            return ByteTokenizer.train(config, texts)
         case WordsConfig():
             return WordTokenizer.train(config, texts)
         case NumbersConfig():
@@ -129,6 +132,8 @@ def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expecte
         tokens = _read_vocabulary(content)[len(SPECIALS) :]
         if isinstance(config, WordsConfig):
             tokenizer = WordTokenizer(config, tokens)
+        elif isinstance(config, BytesConfig):
+            tokenizer = ByteTokenizer(config, tokens)
         else:
             tokenizer = CharacterTokenizer(config, tokens)
     if tags:

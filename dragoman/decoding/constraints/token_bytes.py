@@ -35,7 +35,7 @@ class TokenBytes:
                 self.next_context.append(START)
             elif kind == "characters":
                 self._add(piece, piece, START)
-            elif kind == "subwords":
+            elif kind in ("subwords", "bytes"):
                 self._add_subword(piece)
             elif glued:
                 text = piece if piece.isspace() else tokenizer.decode([index])

@@ -71,7 +71,19 @@ class Seq2SeqValidator:
     def measure(self, model: Any, interrupted: Callable[[], bool] = lambda: False) -> ValidationResult | None:
         """All scores of a model; None if interrupted."""
         model.eval()
+        results = self.likelihood(model, interrupted)
+        if results is None:
+            return None
+        if not self.sources:
+            return ValidationResult(results)
+        return self.decoded(model, results, interrupted)
+
+    def likelihood(self, model: Any, interrupted: Callable[[], bool]) -> dict[str, float] | None:
+        """Loss, perplexity and token accuracy, as far as the model has them; None if interrupted."""
         total, correct, count = 0.0, 0, 0
+        known = getattr(model, "likelihood", "tokens")
+        if known == "none":
+            return {}
         epoch = self.plan.epoch(0)
         for index in range(len(epoch)):
             if interrupted():
@@ -83,9 +95,13 @@ class Seq2SeqValidator:
             correct += int(scores.correct.sum())
             count += int(scores.mask.sum())
         loss = total / count if count else math.inf  # the model can produce none of the targets
-        results = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "token_accuracy": correct / max(1, count)}
-        if not self.sources:
-            return ValidationResult(results)
+        results = {"loss": loss, "perplexity": math.exp(min(loss, 700))}
+        return results | ({"token_accuracy": correct / max(1, count)} if known == "tokens" else {})
+
+    def decoded(
+        self, model: Any, results: dict[str, float], interrupted: Callable[[], bool]
+    ) -> ValidationResult | None:
+        """The results with the metrics of decoded examples; None if interrupted."""
         outputs: list[str] = [""] * len(self.sources)
         ratio = self.corpus.report["length_ratio"]
         for indices, batch in batches_by_length(self.sources, self.rows, self.corpus.collator):

@@ -1,0 +1,160 @@
+"""ARPA files of n-gram models: the text format that SRILM, KenLM and speech recognisers share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from dragoman.classical.kneser_ney import MAX_ORDER, Level, find
+from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.data.readers.lines import read_lines
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, UNK, Tokenizer
+from dragoman.errors import DataError
+from dragoman.files import atomic_write
+
+NAMES = {UNK: "<unk>", SOS: "<s>", EOS: "</s>"}
+IDS = {"<unk>": UNK, "<UNK>": UNK, "<s>": SOS, "</s>": EOS}
+ZERO = -99.0  # log₁₀ of nothing
+SPACE = "▁"  # stands for spaces inside a token, which separate tokens here
+
+
+def is_arpa(path: str | Path) -> bool:
+    """Whether a file name says ARPA."""
+    return str(path).lower().removesuffix(".gz").removesuffix(".zst").endswith((".arpa", ".lm"))
+
+
+def word_of(piece: str) -> str:
+    """A token as one word of an ARPA file."""
+    return "".join(SPACE if character.isspace() else character for character in piece)
+
+
+def write_arpa(path: str | Path, model: NGramModel, tokenizer: Tokenizer) -> None:
+    """Write a model; tokens are written as the tokenizer's pieces."""
+    pieces = [word_of(piece) for piece in tokenizer.pieces(range(len(tokenizer)))]
+    for token, name in NAMES.items():
+        pieces[token] = name
+    if len(set(pieces)) < len(pieces):
+        twice = next(piece for piece in pieces if pieces.count(piece) > 1)
+        raise DataError(f"{path}: two tokens are written as {twice!r}, which ARPA cannot tell apart")
+    with atomic_write(Path(path)) as beside, beside.open("w", encoding="utf-8") as file:
+        file.write("\\data\\\n")
+        for n, level in enumerate(model.levels, 1):
+            file.write(f"ngram {n}={len(level.keys) - (n == 1)}\n")  # <pad> is no word
+        for n in range(1, model.order + 1):
+            file.write(f"\n\\{n}-grams:\n")
+            file.writelines(arpa_lines(model, n, pieces))
+        file.write("\n\\end\\\n")
+
+
+def arpa_lines(model: NGramModel, n: int, pieces: list[str]) -> Iterator[str]:
+    """The lines of one order."""
+    words = ngram_words(model, n)
+    level, has_backoff = model.levels[n - 1], n < model.order
+    for row, log, backoff in zip(
+        words.tolist(), level.log_probabilities.tolist(), level.backoffs.tolist(), strict=True
+    ):
+        if n == 1 and row[0] == PAD:
+            continue
+        shown = ZERO if math.isinf(log) else log / math.log(10)
+        end = f"\t{backoff / math.log(10):.7g}" if has_backoff else ""
+        yield f"{shown:.7g}\t{' '.join(pieces[token] for token in row)}{end}\n"
+
+
+def ngram_words(model: NGramModel, n: int) -> np.ndarray:
+    """The tokens of all n-grams of an order: (M, n)."""
+    places = np.arange(len(model.levels[n - 1].keys))
+    columns = []
+    for m in range(n, 1, -1):
+        keys = model.levels[m - 1].keys[places]
+        columns.append(keys % model.vocabulary)
+        places = keys // model.vocabulary
+    return np.stack([places, *reversed(columns)], 1)
+
+
+def read_arpa(path: str | Path, tokenizer: Tokenizer, order: int | None = None) -> NGramModel:
+    """Read a model over the tokens of a tokenizer; n-grams with other words are left out.
+
+    Tokens that the file lacks have the probability of <unk>. `order` cuts longer n-grams off.
+    """
+    ids = {word_of(piece): token for token, piece in enumerate(tokenizer.pieces(range(len(tokenizer))))} | IDS
+    vocabulary, levels = len(tokenizer), list[Level]()
+    for n, rows in arpa_orders(path):
+        if n > min(order or MAX_ORDER, MAX_ORDER):
+            break
+        levels.append(arpa_level(path, rows, n, ids, levels, vocabulary))
+    if not levels:
+        raise DataError(f"{path}: found no n-grams, expected an ARPA file")
+    if len(levels) < (order or 0):
+        raise DataError(f"{path}: found n-grams of up to {len(levels)} tokens, expected {order}")
+    model = NGramModel(NGramConfig(len(levels)), vocabulary)
+    model.set_levels(levels)
+    return model
+
+
+Row = tuple[int, float, list[str], float]  # line, log-probability, words, back-off
+
+
+def arpa_orders(path: str | Path) -> Iterator[tuple[int, list[Row]]]:
+    """The n-grams of every order in a file."""
+    rows: list[Row] = []
+    n = 0
+    for number, line in enumerate(read_lines(path), 1):
+        fields = line.split()
+        if not fields or fields[0] in ("\\data\\", "ngram"):
+            continue
+        if line.startswith("\\"):
+            if n:
+                yield n, rows
+            name = line.strip()
+            n, rows = (
+                (int(name[1:].partition("-")[0]), []) if name.endswith("-grams:") and name[1].isdigit() else (0, [])
+            )
+            if name == "\\end\\":
+                return
+            continue
+        if not n:
+            raise DataError(
+                f"{path}:{number}: found {line[:40]!r}, expected \\1-grams: or another part of an ARPA file"
+            )
+        try:
+            if len(fields) not in (n + 1, n + 2):
+                raise ValueError
+            rows.append(
+                (number, float(fields[0]), fields[1 : n + 1], float(fields[n + 1]) if len(fields) > n + 1 else 0.0)
+            )
+        except ValueError:
+            raise DataError(
+                f"{path}:{number}: found {line[:60]!r}, expected a log-probability, {n} words and perhaps a back-off"
+            ) from None
+    raise DataError(f"{path}: found no \\end\\, expected a whole ARPA file")
+
+
+def arpa_level(
+    path: str | Path, rows: list[Row], n: int, ids: dict[str, int], levels: list[Level], vocabulary: int
+) -> Level:
+    """The n-grams of one order whose words are all tokens."""
+    known = [(number, log, [ids[word] for word in words], backoff) for number, log, words, backoff in rows
+             if all(word in ids for word in words)]  # fmt: skip
+    logs = np.array([ZERO if math.isinf(log) else log for _, log, _, _ in known]) * math.log(10)
+    logs[logs <= ZERO * math.log(10)] = -np.inf
+    backoffs = np.array([backoff for *_, backoff in known]) * math.log(10)
+    tokens = np.array([tokens for _, _, tokens, _ in known], np.int64).reshape(-1, n)
+    if n == 1:
+        floor = logs[(tokens[:, 0] == UNK)]
+        full = np.full(vocabulary, floor[0] if len(floor) else -np.inf)
+        full[[PAD, SOS]] = -np.inf
+        weights = np.zeros(vocabulary)
+        full[tokens[:, 0]], weights[tokens[:, 0]] = logs, backoffs
+        return Level(np.arange(vocabulary), full, weights)
+    places = tokens[:, 0]
+    for m in range(2, n):
+        places = np.where(places >= 0, find(levels[m - 1].keys, places * vocabulary + tokens[:, m - 1]), -1)
+    if (places < 0).any():
+        number = known[int(np.flatnonzero(places < 0)[0])][0]
+        raise DataError(f"{path}:{number}: found an n-gram whose first {n - 1} words are no n-gram of the file")
+    keys = places * vocabulary + tokens[:, n - 1]
+    order = np.argsort(keys, kind="stable")
+    return Level(keys[order], logs[order], backoffs[order])

@@ -1,0 +1,236 @@
+"""Beam search over sequences of chunks: many sources at once, one source token after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.classical.kneser_ney import extend, gather
+from dragoman.classical.model import Tokens
+from dragoman.classical.ngram import NGramModel
+from dragoman.classical.rows import Ragged
+from dragoman.data.tokenizers.base import EOS, SOS, UNK
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+BATCH = 128  # sources searched together
+FIRST = EOS + 1
+
+
+class ChunkTable:
+    """The chunks by their source part, and the n-gram model over them.
+
+    A source token that begins no chunk gets one of its own, with the probability of an unknown chunk.
+    """
+
+    def __init__(self, model: NGramModel, left: Ragged, right: Ragged, same: Sequence[int]) -> None:
+        self.model = model
+        self.targets: list[Tokens] = [right[index] for index in range(len(right))]
+        self.grams: list[int] = [FIRST + index for index in range(len(left))]  # what the n-gram model reads
+        self.by_source: dict[Tokens, list[int]] = {}
+        for index in range(len(left)):
+            self.by_source.setdefault(left[index], []).append(index)
+        for token, copy in enumerate(same):
+            if (token,) not in self.by_source:
+                self.by_source[token,] = [len(self.targets)]
+                self.targets.append(() if copy < 0 else (copy,))
+                self.grams.append(UNK)
+        self.sizes = max((len(part) for part in self.by_source), default=1)
+        self.gram_array = np.array(self.grams, np.int64)
+        self.target_sizes = np.array([len(target) for target in self.targets], np.int64)
+
+    def candidates(self, source: Tokens, place: int) -> list[tuple[int, Ints]]:
+        """For every size the chunks that match the source from a place on."""
+        found = []
+        for size in range(1, self.sizes + 1):
+            part = source[place : place + size]
+            if len(part) == size and part in self.by_source:
+                found.append((size, np.array(self.by_source[part], np.int64)))
+        return found
+
+
+class Frontier(NamedTuple):
+    """Hypotheses at one source position of many sources."""
+
+    rows: Ints  # (H,) index of the source
+    scores: Floats  # (H,)
+    contexts: list[Ints]  # by order n − 1: (H,) places of the last n-grams; −1: unknown
+    parents: Ints  # (H,) index among all hypotheses
+    chunks: Ints  # (H,)
+    written: Ints  # (H,) target tokens
+
+
+def search_chunks(
+    table: ChunkTable, sources: Sequence[Tokens], width: int, n_best: int, targets: Sequence[Tokens] | None = None
+) -> list[list[tuple[Tokens, float]]]:
+    """The best outputs of each source with their scores; with `targets` the score of each target alone, or none."""
+    out: list[list[tuple[Tokens, float]]] = [[]] * len(sources)
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    for first in range(0, len(order), BATCH):
+        indices = order[first : first + BATCH]
+        some = None if targets is None else [targets[index] for index in indices]
+        searched = ChunkSearch(table, [sources[index] for index in indices], width, n_best, some)
+        for index, found in zip(indices, searched.run(), strict=True):
+            out[index] = found
+    return out
+
+
+class ChunkSearch:
+    """The search of one batch."""
+
+    def __init__(
+        self, table: ChunkTable, sources: list[Tokens], width: int, n_best: int, targets: list[Tokens] | None
+    ) -> None:
+        self.table, self.sources, self.width, self.n_best, self.targets = table, sources, width, n_best, targets
+        self.model = table.model
+        self.parents: list[Ints] = []  # of all hypotheses so far, in blocks
+        self.chunks: list[Ints] = []
+        self.count = 0
+
+    def run(self) -> list[list[tuple[Tokens, float]]]:
+        """All sources, position by position."""
+        length = max((len(source) for source in self.sources), default=0)
+        start = np.arange(len(self.sources))
+        orders = max(0, self.model.order - 1)
+        contexts = [np.full(len(start), SOS if n == 0 else -1, np.int64) for n in range(orders)]
+        nothing = np.full(len(start), -1, np.int64)
+        waiting: dict[int, list[Frontier]] = {
+            0: [Frontier(start, np.zeros(len(start)), contexts, nothing, nothing, np.zeros(len(start), np.int64))]
+        }
+        ended: list[list[tuple[float, int]]] = [[] for _ in self.sources]
+        for place in range(length + 1):
+            if place not in waiting:
+                continue
+            frontier = self.prune(join(waiting.pop(place)))
+            numbers = self.count + np.arange(len(frontier.rows))
+            self.parents.append(frontier.parents)
+            self.chunks.append(frontier.chunks)
+            self.count += len(numbers)
+            done = np.array([len(self.sources[row]) == place for row in frontier.rows.tolist()], bool)
+            self.finish(frontier, numbers, done, ended)
+            for size, more in self.grow(frontier, numbers, place):
+                waiting.setdefault(place + size, []).append(more)
+        return [self.outputs(found) for found in ended]
+
+    def finish(
+        self, frontier: Frontier, numbers: Ints, done: NDArray[np.bool_], ended: list[list[tuple[float, int]]]
+    ) -> None:
+        """Add the end of the sequence to hypotheses that have read their source."""
+        if self.targets is not None and done.any():
+            lengths = np.array([len(target) for target in self.targets])
+            done = done & (frontier.written == lengths[frontier.rows])
+        if not done.any():
+            return
+        contexts = [one[done] for one in frontier.contexts]
+        logs, _ = self.log_probabilities(contexts, np.full(int(done.sum()), EOS))
+        scores = frontier.scores[done] + logs
+        for row, score, number in zip(
+            frontier.rows[done].tolist(), scores.tolist(), numbers[done].tolist(), strict=True
+        ):
+            ended[row].append((score, number))
+
+    def grow(self, frontier: Frontier, numbers: Ints, place: int) -> list[tuple[int, Frontier]]:
+        """Every hypothesis with every chunk that fits the source."""
+        by_row = {row: self.table.candidates(self.sources[row], place) for row in set(frontier.rows.tolist())}
+        pieces: dict[int, list[tuple[Ints, Ints]]] = {}  # size → (hypotheses, chunks)
+        for index, row in enumerate(frontier.rows.tolist()):
+            for size, chunks in by_row[row]:
+                pieces.setdefault(size, []).append((np.full(len(chunks), index), chunks))
+        out = []
+        for size, parts in pieces.items():
+            hypotheses, chunks = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+            written = frontier.written[hypotheses]
+            if self.targets is not None:
+                keep = self.matching(frontier.rows[hypotheses], written, chunks)
+                hypotheses, chunks, written = hypotheses[keep], chunks[keep], written[keep]
+            if not len(hypotheses):
+                continue
+            contexts = [one[hypotheses] for one in frontier.contexts]
+            logs, after = self.log_probabilities(contexts, self.table.gram_array[chunks])
+            out.append((size, Frontier(
+                frontier.rows[hypotheses], frontier.scores[hypotheses] + logs, after, numbers[hypotheses], chunks,
+                written + self.table.target_sizes[chunks],
+            )))  # fmt: skip
+        return out
+
+    def matching(self, rows: Ints, written: Ints, chunks: Ints) -> NDArray[np.bool_]:
+        """Which chunks write what the target of their source has at this point."""
+        assert self.targets is not None
+        found = [
+            self.targets[row][at : at + len(self.table.targets[chunk])] == self.table.targets[chunk]
+            for row, at, chunk in zip(rows.tolist(), written.tolist(), chunks.tolist(), strict=True)
+        ]
+        return np.array(found, bool)
+
+    def log_probabilities(self, contexts: list[Ints], tokens: Ints) -> tuple[Floats, list[Ints]]:
+        """The log-probability of each chunk after its contexts (`NGramModel.contexts`), and the contexts after it.
+
+        An n-gram is only there if its last n − 1 tokens are: a chunk that a short context lacks is sought no further.
+        """
+        levels, vocabulary = self.model.levels, self.model.vocabulary
+        logs = levels[0].log_probabilities[tokens]
+        after = [tokens]
+        alive = np.arange(len(tokens))
+        for n, places in enumerate(contexts, 2):
+            logs = logs + gather(levels[n - 2].backoffs, places)
+            found = np.full(len(tokens), -1, np.int64)
+            some = extend(levels, n, places[alive], tokens[alive], vocabulary)
+            found[alive] = some
+            alive = alive[some >= 0]
+            logs[alive] = levels[n - 1].log_probabilities[found[alive]]
+            after.append(found)
+        return logs, after[: len(contexts)]
+
+    def prune(self, frontier: Frontier) -> Frontier:
+        """The best hypotheses of every source; for one output, equal states are kept once."""
+        order = np.lexsort((frontier.parents, frontier.chunks, -frontier.scores, frontier.rows))
+        if self.n_best == 1:
+            state = self.states(frontier)[order]
+            key = np.stack(
+                [frontier.rows[order], state, frontier.written[order] if self.targets is not None else 0 * state]
+            )
+            _, firsts = np.unique(key, axis=1, return_index=True)
+            order = order[np.sort(firsts)]
+        rows = frontier.rows[order]
+        rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        kept = order[rank < self.width]
+        return Frontier(
+            frontier.rows[kept], frontier.scores[kept], [one[kept] for one in frontier.contexts],
+            frontier.parents[kept], frontier.chunks[kept], frontier.written[kept],
+        )  # fmt: skip
+
+    def states(self, frontier: Frontier) -> Ints:
+        """A number for the longest known context, on which all later probabilities depend."""
+        state = np.zeros(len(frontier.rows), np.int64)
+        for n, places in enumerate(frontier.contexts, 1):
+            state = np.where(places >= 0, n * (1 << 48) + places, state)
+        return state
+
+    def outputs(self, ended: list[tuple[float, int]]) -> list[tuple[Tokens, float]]:
+        """The best different outputs among finished hypotheses; of several cuts of one output the best."""
+        parents, chunks = np.concatenate(self.parents), np.concatenate(self.chunks)
+        best: dict[Tokens, float] = {}
+        for score, number in sorted(ended, key=lambda one: (-one[0], one[1])):
+            parts: list[Tokens] = []
+            while chunks[number] >= 0:
+                parts.append(self.table.targets[chunks[number]])
+                number = int(parents[number])
+            best.setdefault(tuple(token for part in reversed(parts) for token in part), score)
+            if len(best) == self.n_best:
+                break
+        return list(best.items())
+
+
+def join(frontiers: list[Frontier]) -> Frontier:
+    """Several frontiers as one."""
+    if len(frontiers) == 1:
+        return frontiers[0]
+    contexts = [np.concatenate(parts) for parts in zip(*(one.contexts for one in frontiers), strict=True)]
+    rows, scores, parents, chunks, written = (
+        np.concatenate([getattr(one, name) for one in frontiers])
+        for name in ("rows", "scores", "parents", "chunks", "written")
+    )
+    return Frontier(rows, scores, contexts, parents, chunks, written)

@@ -1,0 +1,235 @@
+"""Baselines that look their output up: copy the source, memorise the training pairs, take the nearest source's target.
+
+A model that does not beat the best of them has learned nothing useful.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.classical.model import Note, Output, Tokens, Transducer
+from dragoman.classical.rows import Ragged
+from dragoman.config.settings import Range, setting
+from dragoman.data.corpus import Corpus
+
+BUCKETS = 64  # into which `nearest` counts tokens
+UNSEEN = -20.0  # the score of an output that the training pairs do not have
+BATCH = 256  # sources compared at a time
+
+
+@dataclass(frozen=True)
+class CopyConfig:
+    """The source is the output."""
+
+    kind: ClassVar[str] = "copy"
+    fitted: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class MemoriseConfig:
+    """The most frequent target of the same source; other sources: by longest matches of words, which copy the rest."""
+
+    kind: ClassVar[str] = "memorise"
+    fitted: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class NearestConfig:
+    """The most frequent target of the training source with the smallest edit distance."""
+
+    kind: ClassVar[str] = "nearest"
+    fitted: ClassVar[bool] = True
+    candidates: Annotated[int, Range(1)] = setting(
+        2000, help="training sources whose exact distance is computed, those with the most similar tokens"
+    )
+
+
+class Copy(Transducer):
+    """y = x; source and target share one vocabulary."""
+
+    likelihood = "none"
+    tensor_names = ("pairs",)
+
+    def fit(self, corpus: Corpus, note: Note) -> list[float]:
+        """Nothing but the number of training pairs."""
+        self.load({"pairs": torch.tensor(len(corpus.train))})
+        return []
+
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+        """The sources."""
+        return [[output(source)] for source in sources]
+
+
+def output(tokens: Iterable[int], score: float = 0.0) -> Output:
+    """An output with the whole score at its <eos>."""
+    row = tuple(tokens)
+    return Output(row, (*(0.0,) * len(row), score))
+
+
+class Dictionary(Transducer):
+    """Distinct training pairs with their counts, sorted by source and then by falling count."""
+
+    likelihood = "none"
+    tensor_names = ("sources", "source_offsets", "targets", "target_offsets", "counts")
+
+    def fit(self, corpus: Corpus, note: Note) -> list[float]:
+        """Count the distinct pairs."""
+        note("counting pairs", 0)
+        sources, targets = Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target)
+        self.count((sources[row], targets[row]) for row in range(len(sources)))
+        return []
+
+    def count(self, pairs: Iterable[tuple[Tokens, Tokens]]) -> None:
+        """Count pairs of token rows."""
+        counts: dict[tuple[Tokens, Tokens], int] = {}
+        for pair in pairs:
+            counts[pair] = counts.get(pair, 0) + 1
+        ranked = sorted(counts.items(), key=lambda item: (item[0][0], -item[1], item[0][1]))
+        sources, targets = (Ragged.of([pair[side] for pair, _ in ranked]) for side in (0, 1))
+        self.load(
+            {
+                "sources": torch.from_numpy(sources.flat),
+                "source_offsets": torch.from_numpy(sources.offsets),
+                "targets": torch.from_numpy(targets.flat),
+                "target_offsets": torch.from_numpy(targets.offsets),
+                "counts": torch.tensor([count for _, count in ranked], dtype=torch.int64),
+            }
+        )
+
+    @cached_property
+    def sources(self) -> Ragged:
+        """The source of every entry; entries of one source are neighbours."""
+        return Ragged(self.tensors["sources"].numpy(), self.tensors["source_offsets"].numpy())
+
+    @cached_property
+    def targets(self) -> Ragged:
+        """The target of every entry."""
+        return Ragged(self.tensors["targets"].numpy(), self.tensors["target_offsets"].numpy())
+
+    @cached_property
+    def entries(self) -> dict[Tokens, tuple[int, int]]:
+        """For every source its first entry and the one behind its last."""
+        found: dict[Tokens, tuple[int, int]] = {}
+        for index in range(len(self.sources)):
+            source = self.sources[index]
+            found[source] = (found[source][0] if source in found else index, index + 1)
+        return found
+
+    def known(self, source: Tokens, n_best: int) -> list[Output]:
+        """The targets of a training source, most frequent first; none if it is not one."""
+        first, end = self.entries.get(source, (0, 0))
+        counts = self.tensors["counts"][first:end].double()
+        logs = (counts / counts.sum()).log().tolist()
+        return [output(self.targets[first + rank], log) for rank, log in enumerate(logs[:n_best])]
+
+
+class Memorise(Dictionary):
+    """The most frequent target of a known source; an unknown one is split into its longest known parts."""
+
+    def __init__(self, space: int | None = None, shared: bool = True) -> None:
+        """`space`: the token between words; `shared`: source and target share a vocabulary, so words can be copied."""
+        super().__init__()
+        self.space, self.shared = space, shared
+
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+        """By dictionary."""
+        rows = [tuple(source) for source in sources]
+        return [self.known(row, n_best) or [output(self.longest_match(row), UNSEEN)] for row in rows]
+
+    def longest_match(self, source: Tokens) -> Tokens:
+        """From left to right the longest known sequence of words; a word that begins none is copied, or left out."""
+        words: list[Tokens] = [()]
+        for token in source:
+            if token == self.space:
+                words.append(())
+            else:
+                words[-1] += (token,)
+        out: list[Tokens] = []
+        place = 0
+        while place < len(words):
+            for end in range(len(words), place, -1):
+                if found := self.known(self.joined(words[place:end]), 1):
+                    out.append(found[0].tokens)
+                    break
+            else:
+                end = place + 1
+                out += [words[place]] if self.shared else []
+            place = end
+        return self.joined(out)
+
+    def joined(self, words: Sequence[Tokens]) -> Tokens:
+        """Words with spaces between them."""
+        glue = () if self.space is None else (self.space,)
+        return tuple(token for number, word in enumerate(words) for token in (*(glue if number else ()), *word))
+
+
+class Nearest(Dictionary):
+    """The target of the nearest source by edit distance; of equally near ones, the first in sorted order."""
+
+    def __init__(self, config: NearestConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @cached_property
+    def distinct(self) -> tuple[NDArray[np.int64], Ragged, NDArray[np.int32], NDArray[np.int64]]:
+        """First entry, tokens and bag of hashed tokens (N, 64) of every distinct source, and its length."""
+        firsts = np.array([first for first, _ in self.entries.values()], np.int64)
+        rows = self.sources.take(firsts)
+        owner = np.repeat(np.arange(len(rows)), rows.lengths)
+        bags = np.bincount(owner * BUCKETS + rows.flat % BUCKETS, minlength=len(rows) * BUCKETS)
+        return firsts, rows, bags.reshape(-1, BUCKETS).astype(np.int16), rows.lengths
+
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+        """By edit distance; the score is minus the distance."""
+        return [self.known_or_nearest(tuple(source), n_best) for source in sources]
+
+    def known_or_nearest(self, source: Tokens, n_best: int) -> list[Output]:
+        """Outputs for one source."""
+        if source in self.entries and n_best == 1:
+            return [output(self.known(source, 1)[0].tokens, 0.0)]
+        near = self.nearest(source, n_best)
+        return [output(self.targets[entry], -float(distance)) for entry, distance in near]
+
+    def nearest(self, source: Tokens, count: int) -> list[tuple[int, int]]:
+        """The entries of the nearest sources and their distances.
+
+        With token counts a and b, max(Σ(a−b)⁺, Σ(b−a)⁺) is a lower bound of the edit distance: most sources need no
+        table.
+        """
+        firsts, rows, bags, lengths = self.distinct
+        query = np.array(source, np.int64)
+        bag = np.bincount(query % BUCKETS, minlength=BUCKETS).astype(np.int16)
+        l1 = np.abs(bags - bag).sum(1, dtype=np.int64)
+        bounds = (l1 + np.abs(lengths - len(query))) // 2
+        order = np.argsort(bounds, kind="stable")[: self.config.candidates]
+        best: list[tuple[int, int]] = []  # (distance, index)
+        for start in range(0, len(order), BATCH):
+            chunk = order[start : start + BATCH]
+            if len(best) >= count and bounds[chunk[0]] > best[count - 1][0]:
+                break
+            distances = edit_distances(query, rows.take(chunk))
+            best = sorted([*best, *zip(distances.tolist(), chunk.tolist(), strict=True)])[:count]
+        return [(int(firsts[index]), distance) for distance, index in best]
+
+
+def edit_distances(query: NDArray[np.int64], rows: Ragged) -> NDArray[np.int64]:
+    """The Levenshtein distance between one row and each of several, all tables filled together row by row."""
+    lengths = rows.lengths
+    padded = np.full((len(rows), int(lengths.max(initial=0))), -1, np.int64)  # (N, L)
+    inside = np.arange(padded.shape[1]) < lengths[:, None]
+    padded[inside] = rows.flat
+    offsets = np.arange(padded.shape[1] + 1)
+    costs = np.broadcast_to(offsets, (len(rows), len(offsets)))  # (N, L+1)
+    for number, token in enumerate(query, 1):
+        best = np.empty_like(costs)
+        best[:, 0] = number
+        np.minimum(costs[:, :-1] + (padded != token), costs[:, 1:] + 1, out=best[:, 1:])
+        costs = np.minimum.accumulate(best - offsets, axis=1) + offsets  # insertions cost 1 per column
+    return costs[np.arange(len(rows)), lengths]

@@ -1,0 +1,86 @@
+"""The contract of a fitted model: computed from the data in one go, stored as named tensors, without gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dragoman.data.batch import Batch
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.errors import RunError
+from dragoman.models.base import BaseModel
+from dragoman.models.contracts import TokenScores
+
+Note = Callable[[str, int], None]  # (what is being done, how many so far)
+Tokens = tuple[int, ...]
+
+
+class FittedModel(BaseModel):
+    """A model that `fit` computes. The same data and settings give the same tensors, to the bit.
+
+    It has no parameters: `tensors` are all it knows, and a run keeps them as weights.safetensors.
+    """
+
+    # What `score` can say of a given target: nothing, the probability of the whole, or one for every token.
+    likelihood: ClassVar[Literal["none", "sequence", "tokens"]] = "tokens"
+    tensor_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors: dict[str, Tensor] = {}
+
+    def fit(self, corpus: Corpus, note: Note) -> list[float]:
+        """Compute the tensors from the training part; returns the loss after each iteration, none if there are none."""
+        raise NotImplementedError
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tensors of a run; RunError if they are not those of this model."""
+        if missing := set(self.tensor_names) ^ set(tensors):
+            raise RunError(f"the weights do not fit the configuration: {', '.join(sorted(missing))} differ")
+        self.tensors = dict(tensors)
+
+    def forward(self, batch: Batch) -> object:
+        """Scores of the targets, for tools that call a model as a function."""
+        return self.score(batch)
+
+    def score(self, batch: Batch) -> TokenScores:
+        """Log-probabilities of the targets."""
+        raise NotImplementedError
+
+
+class Output(NamedTuple):
+    """One output of a fitted model."""
+
+    tokens: Tokens  # without <eos>
+    token_scores: tuple[float, ...]  # of the tokens and of <eos>; they sum to the score
+
+
+class Transducer(FittedModel):
+    """A fitted model from tokens to tokens, which finds its outputs on its own."""
+
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+        """Between one and `n_best` outputs for every source (token ids without <eos>), best first."""
+        raise NotImplementedError
+
+    def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
+        """The log-probability of each whole target; −∞: the model cannot output it."""
+        raise NotImplementedError
+
+    def score(self, batch: Batch) -> TokenScores:
+        """The log-probability of each target at its <eos>; targets that it cannot output have an empty mask."""
+        sources, targets = rows_of(batch.source), rows_of(batch.target)
+        totals = torch.tensor(self.log_probabilities(sources, targets), dtype=torch.float64)  # (B,)
+        target = batch.target.cpu()
+        mask = (target != PAD) & totals.isfinite()[:, None]  # (B, T)
+        logs = torch.where((target == EOS) & mask, totals[:, None], 0.0)
+        device = batch.target.device
+        return TokenScores(logs.to(device), torch.zeros_like(mask).to(device), mask.to(device))
+
+
+def rows_of(tokens: Tensor) -> list[Tokens]:
+    """The rows of padded tokens (B, T), without <eos> and padding."""
+    return [tuple(token for token in row if token not in (PAD, EOS)) for row in tokens.tolist()]

@@ -1,0 +1,242 @@
+"""The n-gram language model: a `FittedModel` with the interface of neural language models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.classical.kneser_ney import (
+    MAX_ORDER,
+    Floats,
+    Ints,
+    Level,
+    count_ngrams,
+    extend,
+    gather,
+    prune,
+    smooth,
+    suffix_links,
+    token_stream,
+)
+from dragoman.classical.model import FittedModel, Note
+from dragoman.classical.rows import Ragged
+from dragoman.config.settings import Range, setting
+from dragoman.data.batch import Batch
+from dragoman.data.bptt import Segment
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.errors import DataError
+from dragoman.models.contracts import State, TokenScores
+
+
+@dataclass(frozen=True)
+class NGramConfig:
+    """An n-gram model with modified Kneser-Ney smoothing (Chen and Goodman 1998)."""
+
+    kind: ClassVar[str] = "ngram"
+    fitted: ClassVar[bool] = True
+    segment: ClassVar[int] = 512  # tokens scored at a time; changes no result
+    order: Annotated[int, Range(1, MAX_ORDER)] = setting(5, help="tokens in the longest n-gram")
+    prune: Annotated[float, Range(0.0, 1.0)] = setting(
+        0.0, help="drop n-grams whose loss raises the perplexity by less than this share, such as 1e-8"
+    )
+
+
+class NGramModel(FittedModel):
+    """p(token | the last n − 1 tokens). Every line begins anew: an n-gram never spans two lines."""
+
+    def __init__(self, config: NGramConfig, vocabulary: int) -> None:
+        super().__init__()
+        self.config, self.vocabulary = config, vocabulary
+        self.levels: list[Level] = []
+        self._best: list[tuple[Ints, Floats]] | None = None
+
+    @property
+    def order(self) -> int:
+        """The tokens of the longest n-grams; less than asked for where all texts are shorter."""
+        return len(self.levels)
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Three tensors for every order."""
+        parts = ("keys", "log_probabilities", "backoffs")
+        return tuple(f"{n}.{part}" for n in range(1, self.config.order + 1) for part in parts)
+
+    def fit(self, corpus: Corpus, note: Note) -> list[float]:
+        """Count the n-grams of the training text, smooth and prune."""
+        note("counting n-grams", 0)
+        self.fit_rows(Ragged.of_column(corpus.train.target))
+        return []
+
+    def fit_rows(self, rows: Ragged) -> NGramModel:
+        """The same for token rows in memory, without <eos>."""
+        if not len(rows.flat):
+            raise DataError("found no text, expected lines to count n-grams of")
+        levels = smooth(count_ngrams(token_stream(rows), self.vocabulary, self.config.order), self.vocabulary)
+        if self.config.prune:
+            levels = prune(levels, self.vocabulary, self.config.prune)
+        self.set_levels(levels)
+        return self
+
+    def set_levels(self, levels: list[Level]) -> None:
+        """Take the n-grams of another source, such as an ARPA file."""
+        self.levels = levels
+        self.tensors = {
+            f"{n}.{name}": torch.from_numpy(np.asarray(part, np.int64 if name == "keys" else np.float32).copy())
+            for n, level in enumerate(levels, 1)
+            for name, part in zip(("keys", "log_probabilities", "backoffs"), level, strict=True)
+        }
+        self.load(self.tensors)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tensors of a run."""
+        super().load(tensors)
+        self.levels = [
+            Level(*(tensors[f"{n}.{part}"].numpy().astype(kind) for part, kind in PARTS))
+            for n in range(1, self.config.order + 1)
+        ]
+        self._best = None
+
+    # --- probabilities of given tokens
+
+    def contexts(self, history: Ints, inputs: Ints) -> list[Ints]:
+        """For every input (B, T), read after a history (B, H): the places of the n-grams that end there, by order."""
+        tokens = np.concatenate([history, inputs], 1)
+        places = [tokens]
+        for n in range(2, self.order):
+            before = np.concatenate([np.full((len(tokens), 1), -1, np.int64), places[-1][:, :-1]], 1)
+            places.append(extend(self.levels, n, before, tokens, self.vocabulary))
+        return [one[:, history.shape[1] :] for one in places] if self.order > 1 else []
+
+    def log_probabilities(self, contexts: list[Ints], targets: Ints) -> Floats:
+        """The log-probability of each target (B, T) after its contexts."""
+        out = self.levels[0].log_probabilities[targets]
+        for n, places in enumerate(contexts, 2):  # of n − 1 tokens
+            found = extend(self.levels, n, places, targets, self.vocabulary)
+            out = out + gather(self.levels[n - 2].backoffs, places)
+            own = found >= 0
+            out[own] = self.levels[n - 1].log_probabilities[found[own]]
+        return out
+
+    def first_choices(self, contexts: list[Ints], shape: tuple[int, ...]) -> Ints:
+        """The most probable token after each context (B, T)."""
+        tokens = np.full(shape, self.best[0][0][0])
+        for places, (best, _) in zip(contexts, self.best[1:], strict=True):
+            own = np.append(best, -1)[places]  # the place −1 is unknown
+            tokens = np.where(own >= 0, own, tokens)
+        return tokens
+
+    @property
+    def best(self) -> list[tuple[Ints, Floats]]:
+        """For contexts of 0, 1, … tokens the most probable next token and its log-probability; −1: as one shorter."""
+        if self._best is None:
+            top = int(self.levels[0].log_probabilities.argmax())
+            found = [(np.array([top]), self.levels[0].log_probabilities[[top]])]
+            links = suffix_links(self.levels, self.vocabulary)
+            for n in range(2, self.order + 1):
+                found.append(self._best_of_order(n, links, found))
+            self._best = found
+        return self._best
+
+    def _best_of_order(self, n: int, links: list[Ints], lower: list[tuple[Ints, Floats]]) -> tuple[Ints, Floats]:
+        level, contexts = self.levels[n - 1], self.levels[n - 2]
+        parents = level.keys // self.vocabulary
+        order = np.lexsort((level.keys, -level.log_probabilities, parents))
+        first, index = np.unique(parents[order], return_index=True)
+        tokens, logs = np.full(len(contexts.keys), -1, np.int64), np.full(len(contexts.keys), -np.inf)
+        tokens[first] = level.keys[order[index]] % self.vocabulary
+        logs[first] = level.log_probabilities[order[index]]
+        # The best token of the shorter context, with its back-off weight; it is known for every context.
+        shorter = np.zeros(len(contexts.keys), np.int64) if n == 2 else links[n - 2]
+        rival_tokens, rival = lower[-1][0][shorter], lower[-1][1][shorter] + contexts.backoffs
+        use = (rival > logs) & (shorter >= 0)
+        return np.where(use, rival_tokens, tokens), np.where(use, rival, logs)
+
+    def score(self, batch: Batch | Segment) -> TokenScores:
+        """Score every target: of a segment of running text after its carry, or of a batch line by line."""
+        target = batch.target.cpu().numpy()
+        if isinstance(batch, Segment):
+            carried = batch.carried
+            history = np.full((len(target), 0), SOS) if carried is None else as_history(carried.cpu().numpy())
+            inputs = as_history(batch.source.cpu().numpy())
+            if carried is not None:
+                both = np.concatenate([history, inputs], 1)
+                carried.copy_(torch.from_numpy(both[:, both.shape[1] - carried.shape[1] :]))
+        else:
+            sources = batch.source.cpu().numpy()
+            history, inputs = (
+                as_history(sources[:, :-1]),
+                as_history(np.concatenate([sources[:, -1:], target[:, :-1]], 1)),
+            )
+        mask = torch.from_numpy(target != PAD)
+        contexts = self.contexts(history, inputs)
+        logs = np.where(target == PAD, 0.0, self.log_probabilities(contexts, target))
+        correct = torch.from_numpy(self.first_choices(contexts, target.shape) == target) & mask
+        device = batch.target.device
+        return TokenScores(torch.from_numpy(logs).to(device), correct.to(device), mask.to(device))
+
+    def empty_carry(self, rows: int) -> Tensor:
+        """The tokens before a text: none, as at the start of a line."""
+        return torch.full((rows, max(0, self.order - 1)), SOS)
+
+    # --- token by token
+
+    def distribution(self, history: tuple[int, ...]) -> NDArray[np.float64]:
+        """Log-probabilities (V,) of the next token after a history, of which the last n − 1 tokens count."""
+        out = self.levels[0].log_probabilities.copy()
+        for n in range(2, self.order + 1):
+            context = history[max(0, len(history) - n + 1) :]
+            if len(context) < n - 1:
+                break
+            place = context[0]
+            for m, token in enumerate(context[1:], 2):
+                place = int(extend(self.levels, m, np.array(place), np.array(token), self.vocabulary))
+                if place < 0:
+                    break
+            if place < 0:
+                continue
+            keys = self.levels[n - 1].keys
+            first, end = np.searchsorted(keys, [place * self.vocabulary, (place + 1) * self.vocabulary])
+            out += self.levels[n - 2].backoffs[place]
+            out[keys[first:end] % self.vocabulary] = self.levels[n - 1].log_probabilities[first:end]
+        return out
+
+    def start(self, batch: Batch, capacity: int | None = None) -> State:
+        """Read the prompts except their last tokens, which replace <sos> later."""
+        source = batch.source
+        width = max(0, self.order - 1)
+        empty = torch.full((len(source), width), SOS, device=source.device)
+        history = torch.cat([empty, source[:, :-1]], 1)
+        return State((source[:, -1],), (history[:, history.shape[1] - width :],), 0)
+
+    def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """Read tokens (N,) or (N, P); log-probabilities (N, V) of the next token."""
+        tokens = tokens if tokens.dim() == 2 else tokens[:, None]
+        (last,), (history,) = state.static, state.cache
+        tokens = torch.where(tokens == SOS, last.repeat_interleave(state.hypotheses)[:, None], tokens)
+        history = torch.cat([history, tokens], 1)[:, tokens.shape[1] :]
+        rows = [line_of(row) for row in history.tolist()]
+        known = {row: torch.from_numpy(self.distribution(row)) for row in set(rows)}
+        out = torch.stack([known[row] for row in rows]).to(tokens.device)
+        return out, state._replace(cache=(history,), length=state.length + tokens.shape[1])
+
+
+PARTS: tuple[tuple[str, Any], ...] = (("keys", np.int64), ("log_probabilities", np.float64), ("backoffs", np.float64))
+
+
+def as_history(tokens: Ints) -> Ints:
+    """Tokens as contexts: a line begins where the last one ended."""
+    return np.where(tokens == EOS, SOS, tokens).astype(np.int64)
+
+
+def line_of(tokens: list[int]) -> tuple[int, ...]:
+    """The tokens from the start of the last line on."""
+    row = [SOS if token == EOS else token for token in tokens]
+    starts = [place for place, token in enumerate(row) if token == SOS]
+    return tuple(row[starts[-1] :]) if starts else tuple(row)

@@ -1,0 +1,135 @@
+"""The joint-sequence n-gram transducer (Bisani and Ney 2008; Novak et al. 2016): preset `ngram-transducer`.
+
+EM cuts every training pair into chunks of source and target tokens. An n-gram model of chunk sequences gives the
+probability of a pair. Decoding searches the chunk sequences whose source side is the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dragoman.classical.chunk_search import ChunkTable, search_chunks
+from dragoman.classical.joint_alignment import align_jointly, shapes_of
+from dragoman.classical.model import Note, Output, Tokens, Transducer
+from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.classical.rows import Ragged
+from dragoman.config.settings import Range, setting
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers.base import EOS, Tokenizer
+from dragoman.errors import DataError
+
+FIRST = EOS + 1  # the token of the first chunk
+REACHED = 0.98  # share of pairs that must be cut
+
+
+@dataclass(frozen=True)
+class NGramTransducerConfig:
+    """n-grams of chunks of source and target tokens."""
+
+    kind: ClassVar[str] = "ngram-transducer"
+    fitted: ClassVar[bool] = True
+    order: Annotated[int, Range(1, 9)] = setting(8, help="chunks in the longest n-gram")
+    max_source: Annotated[int, Range(1, 4)] = setting(2, help="source tokens in a chunk")
+    max_target: Annotated[int, Range(1, 8)] = setting(
+        2, help="target tokens in a chunk; more where too many targets would be too long otherwise"
+    )
+    iterations: Annotated[int, Range(1)] = setting(10, help="EM iterations of the alignment")
+    hypotheses: Annotated[int, Range(1)] = setting(
+        24, help="chunk sequences kept at each source token, or --beam if more"
+    )
+
+
+class NGramTransducer(Transducer):
+    """p(x, y) ≈ max over cuts of Π p(chunk | chunks before it). Scores are log-probabilities of both sides together."""
+
+    likelihood = "sequence"
+
+    def __init__(self, config: NGramTransducerConfig, source: Tokenizer, target: Tokenizer) -> None:
+        super().__init__()
+        self.config = config
+        spelled = {piece: token for token, piece in enumerate(target.pieces(range(len(target)))) if token >= FIRST}
+        # What an unseen source token becomes: the target token of the same spelling, else nothing.
+        self.same = [spelled.get(piece, -1) for piece in source.pieces(range(len(source)))]
+        self.model: NGramModel | None = None
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The chunks, and the n-grams over them."""
+        parts = ("keys", "log_probabilities", "backoffs")
+        grams = tuple(f"{n}.{part}" for n in range(1, self.config.order + 1) for part in parts)
+        return ("source_parts", "source_offsets", "target_parts", "target_offsets", *grams)
+
+    def fit(self, corpus: Corpus, note: Note) -> list[float]:
+        """Align, cut, and count n-grams of chunks."""
+        sources, targets = Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target)
+        return self.fit_rows(sources, targets, note)
+
+    def fit_rows(self, sources: Ragged, targets: Ragged, note: Note = lambda doing, count: None) -> list[float]:
+        """The same for rows in memory."""
+        needed = targets.lengths / np.maximum(sources.lengths, 1)
+        longest = next((size for size in range(self.config.max_target, 9) if (needed <= size).mean() >= REACHED), 8)
+        shapes = shapes_of(self.config.max_source, longest)
+        cut = align_jointly(sources, targets, shapes, self.config.iterations, note)
+        paths = [path for path in cut.paths if path is not None]
+        if not paths:
+            raise DataError(
+                f"found no pair whose target is at most {longest} times as long as its source; an n-gram transducer "
+                "needs some (swap the columns, or take smaller units for the source)"
+            )
+        note("counting n-grams", 0)
+        used, inverse = np.unique(np.concatenate(paths), return_inverse=True)
+        lengths = np.array([len(path) for path in paths])
+        rows = Ragged((inverse + FIRST).astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64))
+        parts = [cut.parts(place) for place in used.tolist()]
+        left, right = Ragged.of([part[0] for part in parts]), Ragged.of([part[1] for part in parts])
+        model = NGramModel(NGramConfig(self.config.order), FIRST + len(parts)).fit_rows(rows)
+        self.load(
+            {
+                "source_parts": torch.from_numpy(left.flat),
+                "source_offsets": torch.from_numpy(left.offsets),
+                "target_parts": torch.from_numpy(right.flat),
+                "target_offsets": torch.from_numpy(right.offsets),
+                **model.tensors,
+            }
+        )
+        return cut.losses
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tensors of a run."""
+        super().load(tensors)
+        count = len(tensors["source_offsets"]) - 1
+        self.model = NGramModel(NGramConfig(self.config.order), FIRST + count)
+        self.model.load({name: tensor for name, tensor in tensors.items() if name[0].isdigit()})
+        self.__dict__.pop("table", None)
+
+    @cached_property
+    def table(self) -> ChunkTable:
+        """The chunks by their source part."""
+        left = Ragged(self.tensors["source_parts"].numpy(), self.tensors["source_offsets"].numpy())
+        right = Ragged(self.tensors["target_parts"].numpy(), self.tensors["target_offsets"].numpy())
+        assert self.model is not None
+        return ChunkTable(self.model, left, right, self.same)
+
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+        """Search chunk sequences of each source."""
+        width = max(beam, self.config.hypotheses, 4 * n_best if n_best > 1 else 0)
+        found = search_chunks(self.table, [tuple(source) for source in sources], width, n_best)
+        return [[Output(tokens, spread(tokens, score)) for tokens, score in several] for several in found]
+
+    def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
+        """The log-probability of the best cut of each pair."""
+        width = 4 * self.config.hypotheses
+        found = search_chunks(self.table, list(sources), width, 1, list(targets))
+        return [several[0][1] if several else -np.inf for several in found]
+
+
+def spread(tokens: Tokens, score: float) -> tuple[float, ...]:
+    """A score as that of <eos>."""
+    return (*(0.0,) * len(tokens), score)

@@ -1,0 +1,56 @@
+"""Rows of different lengths in flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.data.store import Column, StoredRows
+
+IntArray = NDArray[np.int64]
+CHUNK = 1 << 16
+
+
+class Ragged:
+    """Rows of integers: row i is flat[offsets[i]:offsets[i+1]]."""
+
+    def __init__(self, flat: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+        self.flat, self.offsets = flat, offsets
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]], dtype: Any = np.int32) -> Ragged:
+        """The same rows."""
+        offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
+        return cls(np.fromiter((token for row in rows for token in row), dtype, int(offsets[-1])), offsets)
+
+    @classmethod
+    def of_column(cls, column: StoredRows) -> Ragged:
+        """All rows of a store's column, in memory."""
+        assert isinstance(column, Column)
+        offsets = np.concatenate([[0], np.cumsum(column.lengths(), dtype=np.int64)]).astype(np.int64)
+        flat = np.empty(int(offsets[-1]), np.int32)
+        for first in range(0, len(flat), CHUNK):
+            end = min(first + CHUNK, len(flat))
+            flat[first:end] = column.tokens(first, end)
+        return cls(flat, offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> tuple[int, ...]:
+        return tuple(self.flat[self.offsets[index] : self.offsets[index + 1]].tolist())
+
+    @property
+    def lengths(self) -> IntArray:
+        """The length of every row."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: NDArray[np.int64]) -> Ragged:
+        """Some rows."""
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[rows], lengths)
+        return Ragged(self.flat[places], offsets)

@@ -1,0 +1,24 @@
+"""The fitted models of task `translate`."""
+
+from __future__ import annotations
+
+from dragoman.classical.dictionary import Copy, CopyConfig, Memorise, MemoriseConfig, Nearest, NearestConfig
+from dragoman.classical.model import Transducer
+from dragoman.classical.ngram_transducer import NGramTransducer, NGramTransducerConfig
+from dragoman.data.tokenizers.base import Tokenizer
+
+TransducerConfig = CopyConfig | MemoriseConfig | NearestConfig | NGramTransducerConfig
+KINDS = tuple(config.kind for config in TransducerConfig.__args__)
+
+
+def build_transducer(config: TransducerConfig, source: Tokenizer, target: Tokenizer, *, shared: bool) -> Transducer:
+    """The unfitted model; `shared`: source and target have one vocabulary."""
+    match config:
+        case CopyConfig():
+            return Copy()
+        case MemoriseConfig():
+            return Memorise(source.space, shared)
+        case NearestConfig():
+            return Nearest(config)
+        case NGramTransducerConfig():
+            return NGramTransducer(config, source, target)

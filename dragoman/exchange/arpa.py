@@ -1,0 +1,30 @@
+"""The exporter of n-gram language models to ARPA files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from dragoman.classical.arpa import write_arpa
+from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.runs import Run
+
+
+class ArpaExporter:
+    """Writes lm.arpa, which KenLM, SRILM and many speech recognisers read."""
+
+    name = "arpa"
+    about = "an n-gram language model as lm.arpa, for KenLM, SRILM and speech recognisers"
+
+    def blockers(self, run: Run) -> list[str]:
+        """Any model but n-grams."""
+        if isinstance(run.config.model, NGramConfig):
+            return []
+        return [f'model.kind: found "{run.config.model.kind}", expected "{NGramConfig.kind}"']
+
+    def export(self, run: Run, folder: Path) -> None:
+        """Write the file."""
+        model = run.model(torch.device("cpu"))
+        assert isinstance(model, NGramModel)
+        write_arpa(folder / "lm.arpa", model, run.tokenizers()[1])
