@@ -6,6 +6,9 @@ between two tokens the position moves. Everything is a log-probability.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,37 +17,57 @@ IMPOSSIBLE = -1e4  # log-probability of what cannot happen; finite, so that no g
 PADDING = -1e8  # of a position that does not exist: even an impossible token leaves no weight there
 
 
+class Written(NamedTuple):
+    """Log-probabilities (N, S) of writing a token at each position i, and then to be at i or at i + 1."""
+
+    stay: Tensor
+    advance: Tensor | None = None  # None: never; impossible at the last position
+
+
+class ForwardPass(NamedTuple):
+    """What the forward algorithm computes."""
+
+    weights: list[Tensor]  # before each token, (N, S): p(the position is visited | tokens before)
+    evidence: list[Tensor]  # of each token that was written, (N,): log p(token | tokens before)
+
+
 def last_position(mask: Tensor) -> Tensor:
     """True at the last real position of each row; mask (B, S)."""
     positions = torch.arange(mask.shape[1], device=mask.device)
     return positions == (positions * mask).amax(1, keepdim=True)
 
 
-def deletions(delete: Tensor, mask: Tensor) -> Tensor:
-    """Log-probability of moving from i to j by deleting the source tokens i … j − 1.
+def forward_bias(mask: Tensor, *, monotone: bool) -> Tensor:
+    """Added to moves from i to j: 0 if j is real and, if monotone, not left of i; mask (B, S) → (B, S, S)."""
+    size = mask.shape[1]
+    allowed = torch.ones(size, size, dtype=torch.bool, device=mask.device)
+    bias = torch.zeros(size, size, device=mask.device).masked_fill(~(allowed.triu() if monotone else allowed), PADDING)
+    return bias.masked_fill(~mask[:, None], PADDING)
 
-    delete (N, T, S): log-probability of deleting each; mask broadcastable to it, True = real → (N, T, S, S).
+
+def write(weights: Tensor, written: Written) -> tuple[Tensor, Tensor]:
+    """Condition weights (N, S) on the token that is written: normalised weights after it, and the evidence (N,)."""
+    after = weights + written.stay
+    if written.advance is not None:
+        after = torch.logaddexp(after, F.pad((weights + written.advance)[:, :-1], (1, 0), value=PADDING))
+    evidence = after.logsumexp(-1)
+    return after - evidence[:, None], evidence
+
+
+def forward_algorithm(
+    after: Tensor,
+    move: Callable[[Tensor, Sequence[Tensor]], Tensor],
+    steps: Sequence[Sequence[Tensor]],
+    written: Sequence[Written],
+) -> ForwardPass:
+    """Move, write, move, write, … from the normalised weights `after` (N, S) of the last token that was read.
+
+    `move(after, step)` gives the weights before the next token. There are as many tokens as steps, or one less.
     """
-    before = F.pad(delete.cumsum(-1)[..., :-1], (1, 0))  # (N, T, S) of all deletions left of a position
-    between = before[..., None, :] - before[..., :, None]
-    size = delete.shape[-1]
-    forward = torch.ones(size, size, dtype=torch.bool, device=delete.device).triu()
-    return between.masked_fill(~forward, IMPOSSIBLE).masked_fill(~mask[..., None, :], PADDING)
-
-
-def forward_weights(weights: Tensor, moves: Tensor, stay: Tensor, advance: Tensor | None = None) -> Tensor:
-    """Log-weight of each position before every token: p(position | tokens before it), times how often it is visited.
-
-    weights (N, S): before the token that was read first; moves (N, T, S, S): from i to j after each token that was
-    read; stay, advance (N, T, S): log-probability of writing that token at i and then to be at i, or at i + 1. The last
-    position never advances.
-    """
-    steps = []
-    for t in range(moves.shape[1]):
-        entered = weights + stay[:, t]
-        if advance is not None:
-            entered = torch.logaddexp(entered, F.pad((weights + advance[:, t])[:, :-1], (1, 0), value=PADDING))
-        entered = entered.log_softmax(-1)  # condition on the token that was read
-        weights = (entered[:, :, None] + moves[:, t]).logsumexp(1)
-        steps.append(weights)
-    return torch.stack(steps, 1)
+    weights, evidence = [], []
+    for t, step in enumerate(steps):
+        weights.append(move(after, step))
+        if t < len(written):
+            after, total = write(weights[-1], written[t])
+            evidence.append(total)
+    return ForwardPass(weights, evidence)

@@ -17,7 +17,7 @@ from dragoman.layers.linear import FirstRowsLinear
 from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Decoder, Encoder, Loss, Memory, State, TokenScores
 from dragoman.models.decoders.fixed_context import FixedContextDecoder, FixedContextDecoderConfig
-from dragoman.models.decoders.monotone import MonotoneDecoderBase
+from dragoman.models.decoders.monotone import MonotoneDecoder, MonotoneDecoderBase
 from dragoman.models.decoders.recurrent_parts import RecurrentDecoderBase
 from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
@@ -279,6 +279,11 @@ class EncoderDecoder(BaseModel):
         if batch.candidates is not None:
             return self._expected_risk(batch, batch.candidates, state)
         inputs = self._teacher_inputs(target)
+        if self._sums_alignments():
+            assert isinstance(self.decoder, MonotoneDecoder)
+            scores = self.decoder.log_likelihood(inputs, target, state)
+            real = target != PAD
+            return Loss(-(scores * real).sum(), real.sum())
         probability = config.forcing.teacher_probability(self.num_steps) if self.training else 1.0
         if isinstance(config.forcing, TeacherForcingConfig) or probability >= 1.0:
             hidden = self._hidden(inputs, state)
@@ -289,6 +294,13 @@ class EncoderDecoder(BaseModel):
         else:
             total = summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.cross_entropy)
         return Loss(total, (target != PAD).sum())
+
+    def _sums_alignments(self) -> bool:
+        """Whether the decoder computes the loss itself, over the target tokens alone."""
+        config = self.config
+        plain = isinstance(config.forcing, TeacherForcingConfig) and not config.truncate
+        smooths = self.training and config.label_smoothing
+        return isinstance(self.decoder, MonotoneDecoder) and plain and not smooths
 
     def _expected_risk(self, batch: Batch, candidates: RiskCandidates, state: State) -> Loss:
         """Σ_y Q(y) Δ(y) over the candidates of each source, with Q ∝ p(y)^α (Shen et al. 2016, eq. 8)."""

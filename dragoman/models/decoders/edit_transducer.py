@@ -7,16 +7,18 @@ search over tokens has nothing to approximate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.layers.monotone import IMPOSSIBLE, deletions, last_position
-from dragoman.models.contracts import Memory, State
-from dragoman.models.decoders.monotone import Emissions, MonotoneDecoder, MonotoneDecoderBase
+from dragoman.layers.monotone import IMPOSSIBLE, Written, forward_bias, last_position
+from dragoman.models.contracts import Memory
+from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source, move_forward
 from dragoman.models.heads.softmax import log_probabilities
 
 
@@ -28,13 +30,11 @@ class EditTransducerConfig(MonotoneDecoderBase):
 
 
 class EditTransducer(MonotoneDecoder):
-    """One softmax over all actions at every source position.
+    """One softmax over all actions at every source position: V insertions, V substitutions, deletion, copying.
 
-    The output layer scores substitutions, a second layer insertions, deletion and copying. At the last position
-    (<eos>) there are insertions and the end, which is the substitution of <eos> by <eos>.
+    The output layer scores substitutions. At the last position (<eos>) there are only insertions; that of <eos> ends
+    the output.
     """
-
-    num_emissions = 2
 
     def set_output(self, layer: nn.Linear) -> None:
         """Take the output layer, and add those of the other actions."""
@@ -44,31 +44,53 @@ class EditTransducer(MonotoneDecoder):
         nn.init.normal_(self.insert.weight, std=readout**-0.5)
         super().set_output(layer)
 
-    def read(self, memory: Memory) -> tuple[Tensor, ...]:
-        """Which actions cannot happen (B, S, 2V + 2): insertions, substitutions, deletion, copying; tokens to copy."""
-        end = last_position(memory.mask)[:, :, None]  # (B, S, 1)
-        rows, length = memory.mask.shape
-        copied = memory.mask.new_zeros(rows, length, dtype=torch.long) if memory.tokens is None else memory.tokens
-        stops = torch.arange(self.width, device=end.device) == EOS
-        insert = stops.expand(rows, length, -1)
-        substitute = torch.where(end, ~stops, stops)
-        copy = end | (copied == PAD)[:, :, None]
-        return torch.cat([insert, substitute, end, copy], -1), copied
+    @property
+    def num_actions(self) -> int:  # type: ignore[override]
+        """Insertions, substitutions, deletion, copying."""
+        return 2 * self.width + 2
 
-    def emissions(self, states: Tensor, readout: Tensor, state: State) -> tuple[Emissions, Tensor]:
-        """Insertions stay, substitutions and copies move on, deletions move in between; <eos> stays at the end."""
-        mask, _, forbidden, copied = state.static
-        rows, length = readout.shape[:2]
+    def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """The bias of moves; (B, S, 1): whether a position is the last."""
+        return forward_bias(memory.mask, monotone=True), last_position(memory.mask)[:, :, None]
+
+    def actions(self, states: Tensor, readout: Tensor, source: Source) -> Actions:
+        """All actions; between two tokens, source tokens are deleted."""
+        rows, length, size = readout.shape[:3]
         logits = torch.cat([self.insert(readout), self.output(readout), self.other(readout)], -1)
-        by_source = logits.view(mask.shape[0], -1, *logits.shape[2:])  # (B, k·T, S, 2V + 2)
-        actions = log_probabilities(by_source.masked_fill(forbidden[:, None], IMPOSSIBLE))
-        stay, advance, delete, copy = torch.split(actions, [self.width, self.width, 1, 1], -1)
-        same = torch.arange(self.width, device=mask.device) == copied[:, :, None]  # (B, S, V)
-        advance = torch.logaddexp(advance, copy.masked_fill(~same[:, None], IMPOSSIBLE))
-        # The end of the output stays at the end of the source, where nothing is substituted.
-        end = last_position(mask)[:, None, :, None]  # (B, 1, S, 1)
-        stay = torch.where(end, torch.logaddexp(stay, advance), stay)
-        advance = advance.masked_fill(end, IMPOSSIBLE)
-        moves = deletions(delete[..., 0], mask[:, None])
-        stay, advance, moves = (table.reshape(rows, length, *table.shape[2:]) for table in (stay, advance, moves))
-        return (stay, advance), moves
+        by_source = logits.view(source.keys.shape[0], -1, size, self.num_actions)
+        allowed = by_source.masked_fill(self._forbidden(source)[:, None], IMPOSSIBLE)
+        actions = log_probabilities(allowed).view(rows, length, size, -1)
+        deleted = F.pad(actions[..., -2].cumsum(-1)[..., :-1], (1, 0))  # (N, T, S) everything left of a position
+        return Actions(actions, (deleted,))
+
+    def _forbidden(self, source: Source) -> Tensor:
+        """Which actions cannot happen: (B, S, 2V + 2)."""
+        end = source.keys  # (B, S, 1)
+        stops = torch.arange(self.width, device=end.device) == EOS
+        insert = ~end & stops
+        copy = end | (source.copied == PAD)[:, :, None]
+        return torch.cat([insert, end | stops, end, copy], -1)
+
+    def written(self, actions: Tensor, tokens: Tensor, source: Source) -> list[Written]:
+        """An insertion stays; a substitution or a copy moves on."""
+        rows, length, size = actions.shape[:3]
+        columns = torch.stack([tokens, tokens + self.width, torch.full_like(tokens, self.num_actions - 1)], -1)
+        chosen = actions.gather(-1, columns[:, :, None].expand(-1, -1, size, -1))  # (N, T, S, 3)
+        stay, substitute, copy = chosen.unbind(-1)
+        same = source.copied[:, None] == tokens.view(source.copied.shape[0], -1, 1)  # (B, k·T, S)
+        copy = copy.masked_fill(~same.view(rows, length, size), IMPOSSIBLE)
+        advance = torch.logaddexp(substitute, copy)
+        return [Written(*both) for both in zip(stay.unbind(1), advance.unbind(1), strict=True)]
+
+    def mixture(self, actions: Tensor, source: Source) -> Tensor:
+        """Insertion, substitution or copy."""
+        rows, length, size = actions.shape[:3]
+        stay, substitute, _, copy = torch.split(actions, [self.width, self.width, 1, 1], -1)
+        same = torch.arange(self.width, device=copy.device) == source.copied[:, :, None]  # (B, S, V)
+        copies = copy.view(same.shape[0], -1, size, 1).masked_fill(~same[:, None], IMPOSSIBLE)
+        return torch.logaddexp(torch.logaddexp(stay, substitute), copies.view(rows, length, size, -1))
+
+    def move(self, after: Tensor, step: Sequence[Tensor], source: Source) -> Tensor:
+        """Delete any number of source tokens."""
+        (deleted,) = step
+        return move_forward(after, -deleted, deleted, source.bias)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import Size, setting
 from dragoman.layers.embeddings import Embedding
-from dragoman.layers.monotone import IMPOSSIBLE, PADDING
-from dragoman.models.contracts import Memory, State
-from dragoman.models.decoders.monotone import Emissions, MonotoneDecoder, MonotoneDecoderBase
+from dragoman.layers.monotone import PADDING, Written, forward_bias
+from dragoman.models.contracts import Memory
+from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source, move_forward
 from dragoman.models.heads.softmax import full_precision, log_probabilities
 
 
@@ -42,8 +42,6 @@ class HardAttentionDecoder(MonotoneDecoder):
     a_t − a_{t−1} from 0 … jump by a softmax over U [h_t; s_{a_{t−1}}].
     """
 
-    num_emissions = 1
-
     def __init__(self, config: HardAttentionDecoderConfig, embedding: Embedding, memory_width: int) -> None:
         super().__init__(config, embedding, memory_width)
         self.order, self.monotonic, self.jump = config.order, config.monotonic, config.jump
@@ -53,34 +51,52 @@ class HardAttentionDecoder(MonotoneDecoder):
             self.key = nn.Linear(memory_width, config.jump + 1)
             self.query = nn.Linear(config.width, config.jump + 1, bias=False)
 
-    def read(self, memory: Memory) -> tuple[Tensor, ...]:
-        """The source part of the scores of moves."""
-        return (self.key(memory.keys),)
+    @property
+    def num_actions(self) -> int:  # type: ignore[override]
+        """One per target token."""
+        return self.width
 
-    def emissions(self, states: Tensor, readout: Tensor, state: State) -> tuple[Emissions, Tensor]:
-        """A softmax over tokens at every position, and the transition probabilities between positions."""
-        mask, _, keys = state.static
+    def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """The bias of moves, and the source part of their scores."""
+        return forward_bias(memory.mask, monotone=self.monotonic), self.key(memory.keys)
+
+    def actions(self, states: Tensor, readout: Tensor, source: Source) -> Actions:
+        """A softmax over tokens at every position, and the moves between positions."""
         rows, length, width = states.shape
+        keys = source.keys
         by_source = states.view(keys.shape[0], -1, width)  # (B, k·T, D)
         if self.order == 0:
-            scores = full_precision(by_source @ keys.transpose(1, 2))  # (B, k·T, S)
-            moves = scores.masked_fill(~mask[:, None], PADDING)[..., None, :]
-            if self.monotonic:
-                size = mask.shape[1]
-                moves = moves.expand(-1, -1, size, -1)  # from i to j ≥ i
-                moves = moves.masked_fill(~torch.ones(size, size, dtype=torch.bool, device=mask.device).triu(), PADDING)
-            moves = moves.log_softmax(-1)
+            scores = full_precision(by_source @ keys.transpose(1, 2))[:, :, None]  # (B, k·T, 1, S)
+            total = (scores + source.bias[:, None]).logsumexp(-1)  # (B, k·T, S) over the positions in reach of each
+            steps: tuple[Tensor, ...] = (-total, scores[:, :, 0])
         else:
-            moves = self.relative_moves(full_precision(self.query(by_source)[:, :, None] + keys[:, None]), mask)
-        moves = moves.reshape(rows, length, *moves.shape[2:])
-        return (log_probabilities(self.output(readout)),), moves
+            scores = full_precision(self.query(by_source)[:, :, None] + keys[:, None])  # (B, k·T, S, jump + 1)
+            real = source.bias.diagonal(dim1=1, dim2=2) == 0.0  # (B, S)
+            steps = ((scores + reach_bias(real, self.jump)[:, None]).log_softmax(-1),)
+        steps = tuple(step.reshape(rows, length, *step.shape[2:]) for step in steps)
+        return Actions(log_probabilities(self.output(readout)), steps)
 
-    def relative_moves(self, scores: Tensor, mask: Tensor) -> Tensor:
-        """Scores (B, T, S, jump + 1) of moving from i by 0 … jump → log-probabilities (B, T, S, S) from i to j."""
-        size, reach = mask.shape[1], self.jump + 1
-        valid = F.pad(mask, (0, reach)).unfold(1, reach, 1)[:, :size]  # (B, S, jump + 1): the position i + move is real
-        steps = scores.masked_fill(~valid[:, None], PADDING).log_softmax(-1)
-        # Row i of a band matrix: pad each row to S + reach and read the rows with a shift of one.
-        band = F.pad(steps, (0, size), value=IMPOSSIBLE).flatten(-2)[..., : size * (size + reach - 1)]
-        band = band.view(*steps.shape[:-1], size + reach - 1)[..., :size]
-        return band.masked_fill(~mask[:, None, None], PADDING)
+    def written(self, actions: Tensor, tokens: Tensor, source: Source) -> list[Written]:
+        """The position stays where it wrote a token."""
+        index = tokens[:, :, None, None].expand(*actions.shape[:-1], 1)
+        return [Written(stay) for stay in actions.gather(-1, index)[..., 0].unbind(1)]
+
+    def mixture(self, actions: Tensor, source: Source) -> Tensor:
+        """Every action writes its token."""
+        return actions
+
+    def move(self, after: Tensor, step: Sequence[Tensor], source: Source) -> Tensor:
+        """Order 0: from any position to any in reach; order 1: by 0 … jump positions."""
+        if self.order == 0:
+            return move_forward(after, step[0], step[1], source.bias)
+        size, reach = after.shape[1], self.jump + 1
+        moved = after[:, :, None] + step[0]  # (N, S, jump + 1)
+        # Entry (i, move) goes to column i + move: rows of S + reach entries, read as rows of one entry less.
+        band = F.pad(moved, (0, size), value=PADDING).flatten(1)[:, : size * (size + reach - 1)]
+        return band.view(-1, size, size + reach - 1)[..., :size].logsumexp(1)
+
+
+def reach_bias(mask: Tensor, jump: int) -> Tensor:
+    """0 where position i + move is real, for moves 0 … jump; mask (B, S) → (B, S, jump + 1)."""
+    real = F.pad(mask, (0, jump)).unfold(1, jump + 1, 1)
+    return torch.zeros(real.shape, device=mask.device).masked_fill(~real, PADDING)

@@ -7,8 +7,10 @@ each call gives log p(y_t | y_<t, x), the sum over all alignments of y_<t and y_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +19,7 @@ from dragoman.config.settings import SizeOrNone, setting
 from dragoman.layers.attention import observed, show
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import Embedding
-from dragoman.layers.monotone import IMPOSSIBLE, PADDING, forward_weights
+from dragoman.layers.monotone import PADDING, Written, forward_algorithm, write
 from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent_parts import CellStack, InitialState, RecurrentDecoderBase, build_dropout
 
@@ -36,23 +38,33 @@ class MonotoneDecoderBase(RecurrentDecoderBase):
         return self.readout or self.embedding
 
 
-# Log-probabilities of writing each token at each source position, one step (N, S, V) or several (N, T, S, V): the
-# position stays, and, where there is a second tensor, it moves on by one.
-Emissions = tuple[Tensor, ...]
+class Source(NamedTuple):
+    """What a decoder reads of the memory, one row per source; `State.static`."""
+
+    readout: Tensor  # (B, S, R) source part of the readouts
+    bias: Tensor  # (B, S, S) added to moves from i to j
+    keys: Tensor  # what a subclass computed, (B, S, …)
+    copied: Tensor  # (B, S) the target token that copies each position, PAD where there is none
+
+
+class Actions(NamedTuple):
+    """Log-probabilities at every step and source position."""
+
+    tokens: Tensor  # (N, T, S, A) of the actions that write tokens, as the subclass defines them
+    steps: tuple[Tensor, ...]  # (N, T, S, …) of the moves between two tokens
 
 
 class MonotoneDecoder(nn.Module):
-    """Recurrent layers over the target, a distribution over tokens at every source position, and the forward algorithm.
+    """Recurrent layers over the target, a distribution over actions at every source position, the forward algorithm.
 
-    A subclass computes emissions and moves. It gives log-probabilities, not hidden vectors, so the model hands it the
-    output layer.
+    A subclass defines the actions: their log-probabilities, which of them write a token, and how positions move. The
+    decoder gives log-probabilities, not hidden vectors, so the model hands it the output layer.
     """
 
     max_positions = None
     unused_memory: tuple[str, ...] = ()
     is_cross_attention = True  # the weights of the positions align target and source
     gives_log_probabilities = True
-    num_emissions: int  # 1: a position stays after it wrote a token; 2: it may also move on by one
     output: nn.Linear  # set by the model
 
     def __init__(self, config: MonotoneDecoderBase, embedding: Embedding, memory_width: int) -> None:
@@ -70,46 +82,87 @@ class MonotoneDecoder(nn.Module):
         """Take the output layer of the model; from now on `width` is the number of target tokens."""
         self.output, self.width = layer, layer.out_features
 
-    def read(self, memory: Memory) -> tuple[Tensor, ...]:
-        """What a subclass computes from the memory alone, each tensor with one row per source."""
+    # --- What a subclass defines
+
+    num_actions: int  # A
+
+    def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
+        """The bias of moves (B, S, S), and whatever else it needs of the memory (B, S, …)."""
         raise NotImplementedError
 
-    def emissions(self, states: Tensor, readout: Tensor, state: State) -> tuple[Emissions, Tensor]:
-        """States (N, T, D) and readouts (N, T, S, R) → emissions (N, T, S, V) and moves (N, T, S, S)."""
+    def actions(self, states: Tensor, readout: Tensor, source: Source) -> Actions:
+        """States (N, T, D) and readouts (N, T, S, R) → log-probabilities of all actions."""
         raise NotImplementedError
+
+    def written(self, actions: Tensor, tokens: Tensor, source: Source) -> list[Written]:
+        """Actions (N, T, S, A) that write given tokens (N, T), step by step."""
+        raise NotImplementedError
+
+    def mixture(self, actions: Tensor, source: Source) -> Tensor:
+        """Log-probability (N, T, S, V) of every token at every position."""
+        raise NotImplementedError
+
+    def move(self, after: Tensor, step: Sequence[Tensor], source: Source) -> Tensor:
+        """Weights (N, S) after a token → weights before the next; `step` is one step of `Actions.steps`."""
+        raise NotImplementedError
+
+    # --- The decoder
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """static = (mask, source part of the readout, …); cache = (cells, weights, emissions of the last step).
+        """static = Source; cache = (cells, weights before the last token, actions that could write it).
 
-        Before the first token all weight is on the first position, and <sos> is written with probability one.
+        Before the first token all weight is on the first position, and every action is certain.
         """
         rows, length = memory.mask.shape
         precise = torch.promote_types(memory.keys.dtype, torch.float32)
         weights = torch.full((rows, length), PADDING, dtype=precise, device=memory.keys.device)
         weights[:, 0] = 0.0
-        never = weights.new_full((), IMPOSSIBLE).expand(rows, length, self.width)
-        emissions = (torch.zeros_like(never), never)[: self.num_emissions]
-        static = (memory.mask, self.from_source(memory.values), *self.read(memory))
-        return State(static, (self.begin(memory), weights, emissions), length=0)
+        copied = memory.mask.new_zeros((rows, length), dtype=torch.long) if memory.tokens is None else memory.tokens
+        source = Source(self.from_source(memory.values), *self.read(memory), copied)
+        return State(source, (self.begin(memory), weights, weights.new_zeros(rows, length, self.num_actions)), length=0)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → log-probabilities (N, T, V) of the token after each."""
-        cells, weights, last = state.cache
-        states, cells = self.stack(self.dropout(self.embedding(tokens)), cells)  # (N, T, D)
-        emissions, moves = self.emissions(states, self.readout(states, state.static[1]), state)
-        before = [torch.cat([one[:, None], more[:, :-1]], 1) for one, more in zip(last, emissions, strict=True)]
-        index = tokens[:, :, None, None].expand(*before[0].shape[:-1], 1)
-        read = [table.gather(-1, index)[..., 0] for table in before]  # (N, T, S)
-        weights = forward_weights(weights, moves, *read)  # (N, T, S)
-        joint = weights[..., None] + reduce(torch.logaddexp, emissions)  # (N, T, S, V)
+        cells, after, actions = self._read(tokens, state)
+        source = state.static
+        written = self.written(actions.tokens[:, :-1], tokens[:, 1:], source)
+        steps = list(zip(*(table.unbind(1) for table in actions.steps), strict=True))
+        weights = torch.stack(forward_algorithm(after, partial(self.move, source=source), steps, written).weights, 1)
+        joint = weights[..., None] + self.mixture(actions.tokens, source)  # (N, T, S, V)
         if observed():
             show(self, joint.logsumexp(-1).softmax(-1)[:, None])
-        cache = (cells, weights[:, -1], tuple(table[:, -1] for table in emissions))
+        cache = (cells, weights[:, -1], actions.tokens[:, -1])
         return joint.logsumexp(2), state._replace(cache=cache, length=state.length + tokens.shape[1])
 
-    def readout(self, states: Tensor, source: Tensor) -> Tensor:
+    def log_likelihood(self, tokens: Tensor, target: Tensor, state: State) -> Tensor:
+        """Log-probability (N, T) of target (N, T), the tokens that follow `tokens`.
+
+        The same numbers as `forward` gives, but nothing is computed for the other tokens of the vocabulary.
+        """
+        _, after, actions = self._read(tokens, state)
+        written = self.written(actions.tokens, target, state.static)
+        steps = list(zip(*(table.unbind(1) for table in actions.steps), strict=True))
+        move = partial(self.move, source=state.static)
+        return torch.stack(forward_algorithm(after, move, steps, written).evidence, 1)
+
+    def _read(self, tokens: Tensor, state: State) -> tuple[tuple[tuple[Tensor, ...], ...], Tensor, Actions]:
+        """Read tokens (N, T): cells, weights after the first token, and the actions after each."""
+        cells, weights, last = state.cache
+        states, cells = self.stack(self.dropout(self.embedding(tokens)), cells)  # (N, T, D)
+        actions = self.actions(states, self._readout(states, state.static.readout), state.static)
+        after, _ = write(weights, self.written(last[:, None], tokens[:, :1], state.static)[0])
+        return cells, after, actions
+
+    def _readout(self, states: Tensor, source: Tensor) -> Tensor:
         """tanh(W [state; source position]): states (N, T, D), source (B, S, R) → (N, T, S, R)."""
         rows, length = states.shape[:2]
         target = self.from_state(states).view(source.shape[0], -1, 1, source.shape[-1])  # (B, k·T, 1, R)
         out: Tensor = self.readout_dropout(torch.tanh(target + source[:, None]))
         return out.view(rows, length, *source.shape[1:])
+
+
+def move_forward(after: Tensor, leave: Tensor, arrive: Tensor, bias: Tensor) -> Tensor:
+    """log Σ_i exp(after_i + leave_i + bias_ij) + arrive_j; all (N, S) but bias (B, S, S) → (N, S)."""
+    sources, size = bias.shape[:2]
+    moved = (after + leave).view(sources, -1, size, 1) + bias[:, None]  # (B, k, S, S)
+    return moved.logsumexp(2).view_as(arrive) + arrive
