@@ -44,10 +44,13 @@ class EditTransducer(MonotoneDecoder):
         nn.init.normal_(self.insert.weight, std=readout**-0.5)
         super().set_output(layer)
 
-    @property
-    def num_actions(self) -> int:  # type: ignore[override]
-        """Insertions, substitutions, deletion, copying."""
-        return 2 * self.width + 2
+    def first_actions(self, like: Tensor) -> Tensor:
+        """Insertions are certain."""
+        insert, others = (
+            like.new_zeros(*like.shape, self.width),
+            like.new_full((*like.shape, self.width + 2), IMPOSSIBLE),
+        )
+        return torch.cat([insert, others], -1)
 
     def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
         """The bias of moves; (B, S, 1): whether a position is the last."""
@@ -57,7 +60,7 @@ class EditTransducer(MonotoneDecoder):
         """All actions; between two tokens, source tokens are deleted."""
         rows, length, size = readout.shape[:3]
         logits = torch.cat([self.insert(readout), self.output(readout), self.other(readout)], -1)
-        by_source = logits.view(source.keys.shape[0], -1, size, self.num_actions)
+        by_source = logits.view(source.keys.shape[0], -1, *logits.shape[2:])
         allowed = by_source.masked_fill(self._forbidden(source)[:, None], IMPOSSIBLE)
         actions = log_probabilities(allowed).view(rows, length, size, -1)
         deleted = F.pad(actions[..., -2].cumsum(-1)[..., :-1], (1, 0))  # (N, T, S) everything left of a position
@@ -74,7 +77,7 @@ class EditTransducer(MonotoneDecoder):
     def written(self, actions: Tensor, tokens: Tensor, source: Source) -> list[Written]:
         """An insertion stays; a substitution or a copy moves on."""
         rows, length, size = actions.shape[:3]
-        columns = torch.stack([tokens, tokens + self.width, torch.full_like(tokens, self.num_actions - 1)], -1)
+        columns = torch.stack([tokens, tokens + self.width, torch.full_like(tokens, actions.shape[-1] - 1)], -1)
         chosen = actions.gather(-1, columns[:, :, None].expand(-1, -1, size, -1))  # (N, T, S, 3)
         stay, substitute, copy = chosen.unbind(-1)
         same = source.copied[:, None] == tokens.view(source.copied.shape[0], -1, 1)  # (B, k·T, S)

@@ -51,10 +51,9 @@ class HardAttentionDecoder(MonotoneDecoder):
             self.key = nn.Linear(memory_width, config.jump + 1)
             self.query = nn.Linear(config.width, config.jump + 1, bias=False)
 
-    @property
-    def num_actions(self) -> int:  # type: ignore[override]
-        """One per target token."""
-        return self.width
+    def first_actions(self, like: Tensor) -> Tensor:
+        """One per target token, all certain."""
+        return like.new_zeros(*like.shape, self.width)
 
     def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
         """The bias of moves, and the source part of their scores."""

@@ -84,7 +84,9 @@ class MonotoneDecoder(nn.Module):
 
     # --- What a subclass defines
 
-    num_actions: int  # A
+    def first_actions(self, like: Tensor) -> Tensor:
+        """Actions (N, S, A) that write <sos> with certainty and stay; `like` (N, S)."""
+        raise NotImplementedError
 
     def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
         """The bias of moves (B, S, S), and whatever else it needs of the memory (B, S, …)."""
@@ -111,7 +113,7 @@ class MonotoneDecoder(nn.Module):
     def start(self, memory: Memory, capacity: int | None = None) -> State:
         """static = Source; cache = (cells, weights before the last token, actions that could write it).
 
-        Before the first token all weight is on the first position, and every action is certain.
+        Before the first token all weight is on the first position, and <sos> is certain.
         """
         rows, length = memory.mask.shape
         precise = torch.promote_types(memory.keys.dtype, torch.float32)
@@ -119,7 +121,7 @@ class MonotoneDecoder(nn.Module):
         weights[:, 0] = 0.0
         copied = memory.mask.new_zeros((rows, length), dtype=torch.long) if memory.tokens is None else memory.tokens
         source = Source(self.from_source(memory.values), *self.read(memory), copied)
-        return State(source, (self.begin(memory), weights, weights.new_zeros(rows, length, self.num_actions)), length=0)
+        return State(source, (self.begin(memory), weights, self.first_actions(weights)), length=0)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (N, T) → log-probabilities (N, T, V) of the token after each."""

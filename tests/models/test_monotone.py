@@ -1,0 +1,178 @@
+"""Decoders that sum over alignments, against brute-force sums over every alignment in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.layers.rnn_attention import GeneralConfig
+from dragoman.models.decoders.edit_transducer import EditTransducerConfig
+from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.monotone import MonotoneDecoder
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+
+VOCABULARY = 8
+SOURCES = [[4, 5, 6, 5], [7, 4]]
+TARGETS = [[5, 6, 4], [7, 4, 4]]
+DECODERS = {
+    "order 0, anywhere": HardAttentionDecoderConfig(order=0, monotonic=False, embedding=5, width=6, dropout=0.0),
+    "order 0": HardAttentionDecoderConfig(order=0, embedding=5, width=6, dropout=0.0),
+    "order 1": HardAttentionDecoderConfig(order=1, jump=2, embedding=5, width=6, dropout=0.0),
+    "edits": EditTransducerConfig(embedding=5, width=6, dropout=0.0),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_float64() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def build(kind: str, smoothing: float = 0.0) -> EncoderDecoder:
+    torch.manual_seed(3)
+    encoder = RecurrentEncoderConfig(embedding=5, width=6, dropout=0.0)
+    config = EncoderDecoderConfig(encoder=encoder, decoder=DECODERS[kind], label_smoothing=smoothing)
+    model = EncoderDecoder(config, VOCABULARY, VOCABULARY).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.8)
+    model.copied = torch.arange(VOCABULARY).masked_fill(torch.arange(VOCABULARY) < 4, PAD)
+    return model
+
+
+def log_probability(model: EncoderDecoder, source: list[int], target: list[int]) -> float:
+    return float(model.score(batch_of([source], [target])).log_probabilities.sum())
+
+
+def steps_of(model: EncoderDecoder, source: list[int], target: list[int]) -> tuple[MonotoneDecoder, Tensor, Tensor]:
+    """The decoder, its states (T, D) and its actions (T, S, A), from the layers alone."""
+    decoder = model.decoder
+    assert isinstance(decoder, MonotoneDecoder)
+    state = model.start(batch_of([source]))
+    tokens = torch.tensor([[SOS, *target]])
+    states, _ = decoder.stack(decoder.embedding(tokens), state.cache[0])
+    return decoder, states[0], decoder._read(tokens, state)[2].tokens[0]
+
+
+def transition(model: EncoderDecoder, states: Tensor, source: list[int]) -> list[list[list[float]]]:
+    """p(a_t = j | a_{t−1} = i) by the formulas of the papers, one at a time."""
+    decoder, memory = model.decoder, model.encode(*batch_of([source])[:2])
+    config = model.config.decoder
+    assert isinstance(config, HardAttentionDecoderConfig)
+    size = memory.keys.shape[1]
+    tables = []
+    for state in states:
+        table = []
+        for i in range(size):
+            if config.order == 0:
+                scores = [float(state @ decoder.key(memory.keys[0, j])) for j in range(size)]  # type: ignore[operator]
+                reach = range(i if config.monotonic else 0, size)
+            else:
+                moves = decoder.query(state) + decoder.key(memory.keys[0, i])  # type: ignore[operator]
+                scores = [float(moves[j - i]) if 0 <= j - i <= config.jump else -math.inf for j in range(size)]
+                reach = range(i, min(size, i + config.jump + 1))
+            total = sum(math.exp(scores[j]) for j in reach)
+            table.append([math.exp(scores[j]) / total if j in reach else 0.0 for j in range(size)])
+        tables.append(table)
+    return tables
+
+
+def sum_over_positions(model: EncoderDecoder, source: list[int], target: list[int]) -> float:
+    _, states, actions = steps_of(model, source, target)
+    moves, written = transition(model, states, source), [*target, EOS]
+    total = 0.0
+    for path in product(range(len(source) + 1), repeat=len(written)):
+        probability, before = 1.0, 0
+        for t, position in enumerate(path):
+            probability *= moves[t][before][position] * math.exp(actions[t, position, written[t]])
+            before = position
+        total += probability
+    return math.log(total)
+
+
+def sum_over_edits(model: EncoderDecoder, source: list[int], target: list[int]) -> float:
+    _, _, actions = steps_of(model, source, target)
+    table = actions.exp().tolist()
+
+    def rest(i: int, t: int) -> float:
+        """The probability of all action sequences that write target[t:] from source position i."""
+        insert, substitute = table[t][i][:VOCABULARY], table[t][i][VOCABULARY : 2 * VOCABULARY]
+        delete, copy = table[t][i][2 * VOCABULARY :]
+        if i == len(source):  # <eos>: insertions and the end only
+            end = insert[EOS]
+            assert sum(insert) == pytest.approx(1.0)
+            return end if t == len(target) else insert[target[t]] * rest(i, t + 1)
+        assert insert[EOS] == substitute[EOS] == 0.0
+        total = delete * rest(i + 1, t)
+        if t < len(target):
+            move_on = substitute[target[t]] + (copy if source[i] == target[t] else 0.0)
+            total += insert[target[t]] * rest(i, t + 1) + move_on * rest(i + 1, t + 1)
+        return total
+
+    return math.log(rest(0, 0))
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize(("source", "target"), [*zip(SOURCES, TARGETS, strict=True), ([4, 5, 6], []), ([4], [4, 5, 6])])
+def test_the_score_is_the_sum_over_all_alignments(kind: str, source: list[int], target: list[int]) -> None:
+    model = build(kind)
+    oracle = sum_over_edits if kind == "edits" else sum_over_positions
+    with torch.no_grad():
+        assert log_probability(model, source, target) == pytest.approx(oracle(model, source, target), abs=1e-10)
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_the_loss_over_target_tokens_is_that_of_the_whole_distribution(kind: str) -> None:
+    model, batch = build(kind), batch_of(SOURCES, TARGETS)
+    gradients = []
+    for total in (model(batch).total, -model.score(batch).log_probabilities.sum()):
+        model.zero_grad()
+        total.backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0.0, atol=1e-10)
+    assert all(gradient.isfinite().all() for gradient in gradients[0])
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_probabilities_sum_to_one(kind: str) -> None:
+    model, batch = build(kind), batch_of(SOURCES, TARGETS)
+    inputs = torch.cat([torch.full((2, 1), SOS), batch.target[:, :-1]], 1)
+    total = model.decoder(inputs, model.start(batch))[0].exp().sum(-1)
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=0.0, atol=1e-10)
+
+
+def test_a_long_source_deletes_its_way_to_the_end_without_underflow() -> None:
+    model = build("edits").float()
+    batch = batch_of([[4, 5, 6, 7] * 40], [[4]])
+    loss = model(batch)
+    loss.total.backward()
+    assert loss.total.isfinite()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
+
+
+def test_label_smoothing_uses_the_whole_distribution() -> None:
+    plain, smooth, batch = build("edits").train(), build("edits", 0.2).train(), batch_of(SOURCES, TARGETS)
+    logits = plain.logits(batch)
+    count = (batch.target != PAD).sum()
+    expected = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), batch.target.flatten(), ignore_index=PAD, label_smoothing=0.2
+    )
+    torch.testing.assert_close(smooth(batch).total / count, expected, rtol=0.0, atol=1e-10)
+
+
+def test_a_sampled_softmax_is_refused() -> None:
+    from dragoman.models.heads.softmax import SampledSoftmaxConfig
+
+    config = EncoderDecoderConfig(decoder=EditTransducerConfig(embedding=512), softmax=SampledSoftmaxConfig())
+    assert any("softmax: found 'sampled'" in problem for problem in config.problems())
+    other = LuongDecoderConfig(embedding=512, attention=GeneralConfig())
+    assert not any("softmax" in problem for problem in EncoderDecoderConfig(decoder=other).problems())
