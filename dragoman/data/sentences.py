@@ -35,17 +35,17 @@ def split_sentences(text: str) -> list[Sentence]:
         body = line.strip()
         start = line.index(body) if body else len(line)
         if start:  # white space before the sentence belongs to the one before it
-            found = _with_space(found, line[:start])
+            _add_space(found, line[:start])
         if body:
             found += _sentences_of_line(body)
-            found = _with_space(found, line[start + len(body) :])
+            _add_space(found, line[start + len(body) :])
     return found
 
 
-def _with_space(found: list[Sentence], space: str) -> list[Sentence]:
-    """White space after the last sentence."""
-    last = found[-1] if found else Sentence("", "")
-    return [*found[:-1], Sentence(last.text, last.space + space)]
+def _add_space(found: list[Sentence], space: str) -> None:
+    """Append white space to the last sentence."""
+    last = found.pop() if found else Sentence("", "")
+    found.append(Sentence(last.text, last.space + space))
 
 
 def _sentences_of_line(line: str) -> Iterator[Sentence]:

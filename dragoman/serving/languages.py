@@ -60,15 +60,15 @@ def same_language(one: str, other: str) -> bool:
 
 @cache
 def _identifier(languages: tuple[str, ...]) -> Any:
-    """A naive Bayes model over bytes (Lui and Baldwin 2012), restricted to some languages."""
+    """A naive Bayes model over bytes (Lui and Baldwin 2012), restricted to some languages; None: it knows none."""
     try:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
     except ImportError:
         raise MissingExtraError("detecting the language of a text", "py3langid", "serve") from None
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    if known := [code for code in languages if code in identifier.labels]:
-        identifier.set_languages(known)
-    return identifier
+    known = [code for code in languages if code in identifier.labels]
+    identifier.set_languages(known)
+    return identifier if known else None
 
 
 def detect(text: str, languages: Sequence[str]) -> list[tuple[str, float]]:
@@ -77,4 +77,7 @@ def detect(text: str, languages: Sequence[str]) -> list[tuple[str, float]]:
     if len(codes) == 1:
         return [(codes[0], 1.0 if text.strip() else 0.0)]
     with _LOCK:
-        return [(code, float(share)) for code, share in _identifier(codes).rank(text)]
+        identifier = _identifier(codes)
+        if identifier is None or not text.strip():
+            return [(languages[0], 0.0)]
+        return [(code, float(share)) for code, share in identifier.rank(text)]

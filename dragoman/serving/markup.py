@@ -6,6 +6,7 @@ elements with translate="no" are copied.
 
 from __future__ import annotations
 
+import bisect
 import html
 import re
 from collections.abc import Iterable, Sequence
@@ -14,11 +15,9 @@ from typing import NamedTuple
 
 # Bounded repetitions: a hostile text must not make matching quadratic.
 _ATTRIBUTES = r"""(?:[^<>"']|"[^"]{0,8000}"|'[^']{0,8000}'){0,2000}+"""
-_TOKEN = re.compile(
-    rf"(?P<copied><!--.*?-->|<![^>]{{0,8000}}>|<\?[^>]{{0,8000}}>)"
-    rf"|<(?P<close>/?)(?P<name>[A-Za-z][A-Za-z0-9:-]{{0,60}}+)(?P<attributes>{_ATTRIBUTES})>",
-    re.DOTALL,
-)
+_TAG = re.compile(rf"<(?P<close>/?)(?P<name>[A-Za-z][A-Za-z0-9:-]{{0,60}}+)(?P<attributes>{_ATTRIBUTES})>", re.DOTALL)
+_DECLARATION = re.compile(r"<[!?][^<>]{0,8000}>")
+MAX_DEPTH = 50  # of inline elements; deeper ones are kept, but not as elements
 _NO_TRANSLATE = re.compile(r"""translate\s*=\s*["']?no\b|class\s*=\s*["'][^"']*\bnotranslate\b""", re.IGNORECASE)
 INLINE = frozenset(
     re.findall(
@@ -73,39 +72,64 @@ class Aligned(NamedTuple):
 
 def tokens_of(document: str) -> list[Token]:
     """The document cut into tags, copied stretches and texts; their `raw` joined is the document."""
+    raw = _raw_tokens(document)
+    ends = _element_ends(raw)
     found: list[Token] = []
-    place = 0
-    while match := _TOKEN.search(document, place):
-        if match.start() > place:
-            found.append(Token("text", "", document[place : match.start()]))
-        name, raw = (match["name"] or "").lower(), match[0]
-        end = match.end()
-        if match["copied"]:
-            kind = "copied"
-        elif match["close"]:
-            kind = "close"
-        elif name in VOID or raw.endswith("/>"):
-            kind = "void"
-        elif name in COPIED or _NO_TRANSLATE.search(match["attributes"]):
-            kind, end = "copied", _element_end(document, name, end)
-            raw = document[match.start() : end]
+    index = 0
+    while index < len(raw):
+        token = raw[index]
+        if token.kind == "open" and (token.name in COPIED or _NO_TRANSLATE.search(token.raw)) and index in ends:
+            whole = "".join(one.raw for one in raw[index : ends[index] + 1])
+            found.append(Token("copied", token.name, whole))
+            index = ends[index]
         else:
-            kind = "open"
-        found.append(Token(kind, name, raw))
-        place = end
-    if place < len(document):
-        found.append(Token("text", "", document[place:]))
+            found.append(token)
+        index += 1
     return found
 
 
-def _element_end(document: str, name: str, place: int) -> int:
-    """Where an element that begins before `place` ends, nested elements of its name included."""
-    depth = 1
-    for match in re.finditer(rf"<(/?){re.escape(name)}\b[^<>]{{0,8000}}>", document[place:], re.IGNORECASE):
-        depth += -1 if match[1] else 0 if match[0].endswith("/>") else 1
-        if not depth:
-            return place + match.end()
-    return len(document) if name in ("script", "style") else place
+def _raw_tokens(document: str) -> list[Token]:
+    """Tags, comments and texts in the order of the document; texts of scripts are one token."""
+    found: list[Token] = []
+    place = start = 0  # of the search, and of the text that is not yet a token
+    comments = True  # whether a comment may still end
+    while (place := document.find("<", place)) >= 0:
+        if comments and document.startswith("<!--", place):
+            end = document.find("-->", place + 4)
+            comments = end >= 0
+            token = Token("copied", "", document[place : end + 3]) if comments else None
+        elif match := _TAG.match(document, place):
+            name = match["name"].lower()
+            kind = "close" if match["close"] else "void" if name in VOID or match[0].endswith("/>") else "open"
+            token = Token(kind, name, match[0])
+        else:
+            declaration = _DECLARATION.match(document, place)
+            token = Token("copied", "", declaration[0]) if declaration else None
+        if token is None:
+            place += 1
+            continue
+        if place > start:
+            found.append(Token("text", "", document[start:place]))
+        found.append(token)
+        place = start = place + len(token.raw)
+        if token.kind == "open" and token.name in ("script", "style"):
+            end = document.lower().find(f"</{token.name}", place)
+            place = end if end >= 0 else len(document)
+    if start < len(document):
+        found.append(Token("text", "", document[start:]))
+    return found
+
+
+def _element_ends(tokens: Sequence[Token]) -> dict[int, int]:
+    """The index of the closing tag of every opening tag that has one."""
+    waiting: dict[str, list[int]] = {}
+    ends: dict[int, int] = {}
+    for index, token in enumerate(tokens):
+        if token.kind == "open":
+            waiting.setdefault(token.name, []).append(index)
+        elif token.kind == "close" and waiting.get(token.name):
+            ends[waiting[token.name].pop()] = index
+    return ends
 
 
 def parse_blocks(document: str) -> list[Block | str]:
@@ -139,7 +163,7 @@ def _block(tokens: Sequence[Token]) -> Block:
     for token in tokens:
         if token.kind == "text":
             text += html.unescape(token.raw)
-        elif token.kind == "open":
+        elif token.kind == "open" and len(stack) < MAX_DEPTH:
             element = Element(len(text), len(text), token.raw)
             inside.append(element)
             stack.append((token.name, element, inside))
@@ -209,6 +233,13 @@ class _Projection:
     ) -> None:
         self.words, self.spans, self.sources, self.text = words, spans, sources, output.text
         self.targets = output.targets
+        self.outputs: dict[int, list[int]] = {}  # of each source word
+        for word, source in enumerate(sources):
+            self.outputs.setdefault(source, []).append(word)
+        self.following = [len(spans)] * len(words)  # first output word of a source word or a later one
+        for source in reversed(range(len(words))):
+            later = self.following[source + 1] if source + 1 < len(words) else len(spans)
+            self.following[source] = min(self.outputs.get(source, (later,)))
         self.order = 0
 
     def place(self, elements: list[Element], low: int, high: int, inserted: list[tuple[int, int, str]]) -> None:
@@ -245,42 +276,44 @@ class _Projection:
 
     def intervals(self, elements: list[Element], low: int, high: int) -> list[tuple[int, int]]:
         """Disjoint intervals of output words for elements that follow each other, the largest element first."""
-        taken = [False] * (high - low)
+        starts: dict[int, int] = {}  # of the interval that has taken a word
         found: dict[int, tuple[int, int]] = {}
         covered = [self.covered(element) for element in elements]
         for index in sorted(range(len(elements)), key=lambda one: covered[one][0] - covered[one][1]):
-            first, end = covered[index]
-            start, stop = best_interval(self.gains(first, end, low, high, taken)) if end > first else (0, 0)
+            start, stop = self.interval(*covered[index], low, high, starts)
             if start == stop:
-                point = self.point(first, low, high, found.values())
-                found[index] = (point, point)
-                continue
-            taken[start:stop] = [True] * (stop - start)
-            found[index] = (low + start, low + stop)
+                place = self.point(covered[index][0], low, high)
+                start = stop = starts.get(place, place)  # never inside another element
+            starts.update(dict.fromkeys(range(start, stop), start))
+            found[index] = (start, stop)
         return [found[index] for index in range(len(elements))]
 
-    def gains(self, first: int, end: int, low: int, high: int, taken: Sequence[bool]) -> list[int]:
-        """1 for each output word that comes from source words `first` to `end`, −1 for others, −∞ for taken ones.
+    def interval(self, first: int, end: int, low: int, high: int, starts: dict[int, int]) -> tuple[int, int]:
+        """The output words that come from source words `first` to `end`, most of them; (0, 0): there are none.
 
         If no output word comes from them, the output words that they lead to count instead.
         """
-        own = {word for word in range(low, high) if first <= self.sources[word] < end and not taken[word - low]}
-        own = own or {word for word in self.targets[first:end] if low <= word < high}
-        return [-(10**6) if taken[word - low] else 1 if word in own else -1 for word in range(low, high)]
+        own = {word for source in range(first, end) for word in self.outputs.get(source, ())}
+        own = {word for word in own if low <= word < high and word not in starts}
+        if not own:
+            own = {word for word in self.targets[first:end] if low <= word < high and word not in starts}
+        if not own:
+            return 0, 0
+        least = min(own)
+        gains = [1 if word in own else -(10**6) if word in starts else -1 for word in range(least, max(own) + 1)]
+        start, stop = best_interval(gains)
+        return least + start, least + stop
 
     def covered(self, element: Element) -> tuple[int, int]:
         """The source words that an element covers; of a point, the word that follows it, as an empty interval."""
-        first = sum(end <= element.start for _, end in self.words)
-        end = sum(start < element.end for start, _ in self.words)
+        first = bisect.bisect_right(self.words, element.start, key=lambda span: span[1])
+        end = bisect.bisect_left(self.words, element.end, key=lambda span: span[0])
         return (first, max(first, end)) if element.end > element.start else (first, first)
 
-    def point(self, source: int, low: int, high: int, others: Iterable[tuple[int, int]]) -> int:
-        """Before the first output word of a source word or of a later one; never inside another element."""
-        later = [word for word in range(low, high) if self.sources[word] >= source]
-        place = (
-            high if source >= len(self.words) else min(later, key=lambda word: (self.sources[word], word), default=high)
-        )
-        return next((first for first, end in others if first < place < end), place)
+    def point(self, source: int, low: int, high: int) -> int:
+        """Before the first output word of a source word or of a later one."""
+        place = self.following[source] if source < len(self.following) else high
+        return min(max(place, low), high)
 
 
 def best_interval(gains: Sequence[int]) -> tuple[int, int]:

@@ -108,7 +108,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 def run_worker(
-    config: ServeConfig, listening: socket.socket, spool: str, on_ready: Callable[[ServerState], None]
+    config: ServeConfig, listening: socket.socket, spool: str, on_ready: Callable[[ServerState, DrainingServer], None]
 ) -> None:
     """Open the models and answer requests until a signal comes."""
     threads = config.threads or max(1, len(os.sched_getaffinity(0)) // config.workers)
@@ -124,7 +124,7 @@ def run_worker(
         backlog=BACKLOG, limit_concurrency=limits.connections, server_header=False, timeout_keep_alive=30,
         timeout_graceful_shutdown=int(limits.request_time) + 5, loop="asyncio",
     )  # fmt: skip
-    server = DrainingServer(settings, state, lambda: on_ready(state))
+    server = DrainingServer(settings, state, lambda: on_ready(state, server))
     try:
         server.run(sockets=[listening])
     finally:
@@ -138,7 +138,7 @@ def serve(config: ServeConfig, say: Callable[[str], None]) -> None:
     spool = tempfile.mkdtemp(prefix="dragoman-serve-")
     try:
         if config.workers == 1:
-            run_worker(config, listening, spool, lambda state: announce(state.models, address, say))
+            run_worker(config, listening, spool, lambda state, _: announce(state.models, address, say))
         else:
             Supervisor(config, listening, spool, say).run(address)
     finally:
@@ -232,7 +232,7 @@ def worker_main(arguments: list[str]) -> int:
     listening = socket.socket(fileno=int(arguments[0]))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        run_worker(config, listening, arguments[1], lambda state: print("ready", flush=True))
+        run_worker(config, listening, arguments[1], lambda *_: print("ready", flush=True))
     except DragomanError as error:
         print(f"dragoman: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,118 @@
+"""A live server on loopback in a thread of this process, with one tiny run of every task."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from dragoman.config import settings
+from dragoman.runs import train
+from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig
+from dragoman.serving.server import listen, run_worker
+from dragoman.serving.state import ServerState
+from dragoman.tasks.config import build
+from dragoman.training.display import Display
+from tests.conftest import Workshop, quiet_machine
+from tests.tasks import test_labels_end_to_end as labels
+from tests.tasks import test_language_model as language_models
+from tests.tasks import test_masked_language_model as masked
+from tests.tasks import test_media_end_to_end as media
+
+
+@dataclass
+class Live:
+    """A running server."""
+
+    url: str
+    state: ServerState
+    client: httpx.Client
+    listening: socket.socket
+
+    def post(self, path: str, body: Any) -> Any:
+        """The answer to a JSON body, which must be a good one."""
+        response = self.client.post(path, json=body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    def stop(self) -> None:
+        """As a signal would."""
+        self.server.handle_exit(15, None)
+
+    server: Any = None
+
+
+@contextmanager
+def serving(config: ServeConfig, spool: Path) -> Iterator[Live]:
+    """A server in a thread, until the block ends."""
+    spool.mkdir(exist_ok=True)
+    listening = listen("127.0.0.1", 0)
+    ready = threading.Event()
+    found: list[Any] = []
+
+    def on_ready(state: ServerState, server: Any) -> None:
+        found.extend((state, server))
+        ready.set()
+
+    def work() -> None:
+        with quiet_machine(spool.parent / "cache"):
+            run_worker(config, listening, str(spool), on_ready)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert ready.wait(60), "the server did not start"
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    with httpx.Client(base_url=url, timeout=60) as client:
+        live = Live(url, found[0], client, listening, found[1])
+        yield live
+    if not live.state.draining:
+        live.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def quick(table: dict[str, Any], folder: Path) -> Path:
+    """A run after two steps: right or wrong, its answers must be those of `predict`."""
+    few = {"steps": 2, "validate_every": 2, "save_every": 2, "metric": "loss", "device": "cpu"}
+    train(build(settings.merge(table, {"train": few})), folder, Display(quiet=True))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> dict[str, Path]:
+    """A run of every task."""
+    place = tmp_path_factory.mktemp("served")
+    for one in (labels, masked):
+        one.write_data(place)
+    media.write_data(place)
+    (place / "text.txt").write_text(language_models.some_text(200, 1), encoding="utf-8")
+    found = {"ab-cd": workshop.run}
+    with quiet_machine(place / "cache"):
+        for name in ("classify", "regress", "tag"):
+            found[name] = quick(labels.table(name, place), place / "runs" / name)
+        for name in ("speech", "captions"):
+            found[name] = quick(media.table(name, place), place / "runs" / name)
+        mask = next(iter(masked.MODELS))
+        found["mask"] = quick(masked.table(mask, place), place / "runs" / "mask")
+        found["characters"] = quick(language_models.table("lstm", place), place / "runs" / "characters")
+    return found
+
+
+@pytest.fixture(scope="session")
+def config(runs: dict[str, Path]) -> ServeConfig:
+    models = [ModelConfig(str(path), name=name) for name, path in runs.items()]
+    limits = LimitsConfig(characters=20_000, queue=64, read_time=3.0, body=1_000_000)
+    return ServeConfig(models=tuple(models), threads=1, device="cpu", limits=limits)
+
+
+@pytest.fixture(scope="session")
+def live(config: ServeConfig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    with serving(config, tmp_path_factory.mktemp("live") / "spool") as server:
+        yield server

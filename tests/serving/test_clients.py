@@ -1,0 +1,98 @@
+"""The packages that people use, against a live server: libretranslatepy, deep-translator, openai."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from deep_translator import LibreTranslator
+from libretranslatepy import LibreTranslateAPI
+from openai import BadRequestError, OpenAI
+
+import dragoman
+from tests.conftest import words
+from tests.serving.conftest import Live
+
+
+@pytest.fixture(scope="module")
+def expected(runs: dict[str, Path]) -> dict[str, str]:
+    texts = words(5, seed=12)
+    return dict(zip(texts, map(str, dragoman.load(runs["ab-cd"], device="cpu").predict(texts)), strict=True))
+
+
+def test_libretranslatepy(live: Live, expected: dict[str, str]) -> None:
+    api = LibreTranslateAPI(live.url)
+    for text, translation in expected.items():
+        assert api.translate(text, "ab", "cd") == translation
+    assert api.languages() == [{"code": "ab", "name": "ab", "targets": ["cd"]}]
+    assert api.detect("abc")[0].keys() == {"language", "confidence"}
+
+
+def test_deep_translator(live: Live, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Its list of languages is fixed, so ours borrow two of its codes.
+    model = live.state.models["ab-cd"]
+    monkeypatch.setattr(model, "source", "de")
+    monkeypatch.setattr(model, "targets", ("en",))
+    translator = LibreTranslator(source="German", target="English", api_key="any", custom_url=f"{live.url}/")
+    assert translator.translate_batch(list(expected)) == list(expected.values())
+
+
+def test_openai_completions(live: Live, runs: dict[str, Path]) -> None:
+    client = OpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0)
+    assert "characters" in [model.id for model in client.models.list()]
+    answer = client.completions.create(model="characters", prompt="anna", max_tokens=6, temperature=0)
+    ((whole,),) = dragoman.load(runs["characters"], device="cpu").complete(["anna"], max_length=6)
+    assert "anna" + answer.choices[0].text == whole.text
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 6
+    parts = client.completions.create(model="characters", prompt="anna", max_tokens=6, temperature=0, stream=True)
+    assert "".join(part.choices[0].text for part in parts) == answer.choices[0].text
+    several = client.completions.create(model="characters", prompt=["a", "the"], max_tokens=3, n=2, seed=5)
+    assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
+    again = client.completions.create(model="characters", prompt=["a", "the"], max_tokens=3, n=2, seed=5)
+    assert [one.text for one in several.choices] == [one.text for one in again.choices]
+    with pytest.raises(BadRequestError, match="expected a language model"):
+        client.completions.create(model="classify", prompt="a")
+
+
+def test_openai_transcriptions(live: Live, runs: dict[str, Path], tmp_path: Path) -> None:
+    with tarfile.open(runs["speech"].parents[1] / "sounds.tar.gz") as tar:
+        file = tar.extractfile(tar.getmembers()[1])
+        assert file is not None
+        data = file.read()
+    path = tmp_path / "a.wav"
+    path.write_bytes(data)
+    client = OpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0)
+    answer = client.audio.transcriptions.create(model="speech", file=("a.wav", io.BytesIO(data)))
+    assert answer.text == dragoman.load(runs["speech"], device="cpu").predict([str(path)])[0].text
+
+
+def test_libretranslate_form_list_and_auto(live: Live, expected: dict[str, str]) -> None:
+    texts = [*expected, "", "  "]
+    body = {"q": texts, "source": "auto", "target": "cd", "alternatives": 2}
+    answer = live.post("/translate", body)
+    assert answer["translatedText"] == [*expected.values(), "", "  "]
+    assert len(answer["detectedLanguage"]) == len(answer["alternatives"]) == len(texts)
+    form = live.client.post("/translate", data={"q": texts[0], "source": "ab", "target": "cd"})
+    assert form.json() == {"translatedText": expected[texts[0]]}
+    wrong = live.client.post("/translate", json={"q": "a", "source": "ab", "target": "xx"})
+    assert wrong.status_code == 400
+    assert "ab → cd" in wrong.json()["error"]
+    glossary = live.post("/translate", {"q": "abc", "source": "ab", "target": "cd", "glossary": {"abc": "HIJ"}})
+    assert "HIJ" in glossary["translatedText"]
+
+
+def test_files(live: Live, expected: dict[str, str]) -> None:
+    one, two = list(expected)[:2]
+    srt = f"1\n00:00:01,000 --> 00:00:02,000\n{one}\n\n2\n00:00:03,000 --> 00:00:04,000\n{two}\n"
+    files = {"file": ("film.srt", srt.encode())}
+    answer = live.client.post("/translate_file", files=files, data={"source": "ab", "target": "cd"})
+    url = answer.json()["translatedFileUrl"]
+    assert url.endswith("/film_cd.srt")
+    assert live.client.get(url).text == srt.replace(one, expected[one]).replace(two, expected[two])
+    assert live.client.get("/download_file/../../etc/passwd").status_code == 404
+    assert live.client.get("/download_file/0123/x").status_code == 404
+    other = live.client.post("/translate_file", files={"file": ("a.exe", b"MZ")}, data={"target": "cd"})
+    assert other.status_code == 400
