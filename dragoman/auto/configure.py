@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dragoman.auto.derived import finish
 from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
 from dragoman.auto.media import configure_media
@@ -52,7 +53,7 @@ def configure_pairs(entry: Any, files: Files, overrides: Sequence[str]) -> tuple
     table["data"] |= train
     if "train" in table and other_kinds(given):  # the learning rate was chosen for the automatic model
         table["train"]["optimizer"].pop("learning_rate", None)
-    return build(override(table, list(overrides))), reasons
+    return finish(table, overrides, reasons)
 
 
 def other_kinds(given: Mapping[str, Any]) -> bool:

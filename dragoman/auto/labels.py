@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, up_to
+from dragoman.auto.derived import finish
 from dragoman.config.settings import merge, override, read_toml
 from dragoman.data.config import DataConfig, Files, paths_of
 from dragoman.data.examples import Example, Fault, Pairs
@@ -82,7 +83,7 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
         reasons.append(
             f"is {profile.first.location} a header? No other line has its label '{label}'. If so, set data.header=true"
         )
-    return build(override(table, list(overrides))), reasons
+    return finish(table, overrides, reasons)
 
 
 def profile_labels(task: Task, config: Config, files: Files) -> LabelProfile:

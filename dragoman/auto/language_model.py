@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, up_to
+from dragoman.auto.derived import finish
 from dragoman.classical.ngram import NGramConfig
 from dragoman.config.settings import merge, override
 from dragoman.data.config import Files, paths_of
@@ -61,7 +62,7 @@ def configure_language_model(
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps * batch_tokens / tokens:.0f} epochs; the "
         "trainer keeps the weights with the lowest loss",
     ]
-    return build(override(table, list(overrides))), reasons
+    return finish(table, overrides, reasons)
 
 
 def configure_ngram(

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dragoman.auto.budget import cosine_schedule
+from dragoman.auto.derived import follow_steps
 from dragoman.auto.labels import check_profile
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
@@ -44,7 +45,7 @@ def configure_media(task: MediaTask, entry: Any, files: Files, overrides: Sequen
     def built(features: dict[str, Any], training: dict[str, Any]) -> Config:
         target = {"kind": "characters" if transcribe else "words"}
         table = {"tokenizer": {"source": features, "target": target}, "model": MODELS.get(features["kind"], {})}
-        return build(override(merge(merge(base, table), training), list(overrides)))
+        return build(override(follow_steps(merge(merge(base, table), training), overrides), list(overrides)))
 
     usual = "audio" if transcribe else "picture"
     kind = wanted.get("kind", usual)

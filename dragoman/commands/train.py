@@ -145,10 +145,16 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
         return
     score, step = progress.best[0] if progress.best else (float("nan"), progress.step)
     score = score if higher_is_better(config.train.metric) else -score
-    early = " (stopped early)" if progress.step < config.train.steps else ""
-    display.info(
-        f"done: {progress.step:,} steps{early}, best {config.train.metric} {score:.4g} at step {step:,}\n{where}"
-    )
+    early = progress.step < config.train.steps
+    done = f"done: {progress.step:,} steps{' (stopped early)' if early else ''}"
+    display.info(f"{done}, best {config.train.metric} {score:.4g} at step {step:,}")
+    if early:
+        patience = config.train.patience
+        display.info(
+            f"training stopped because {patience} validations in a row had no better {config.train.metric} "
+            f"(train.patience). To train further: dragoman train {folder} train.patience={2 * patience}"
+        )
+    display.info(where)
 
 
 @click.command()

@@ -78,6 +78,7 @@ def prepare_trainer(
     processes, display = runtime.processes, runtime.display
     exists = processes.is_main and is_run(folder)
     resuming = exists and not restart
+    more_steps = resuming and config.train.steps > Run(folder).config.train.steps
     if exists:
         locks.enter_context(locked(folder))
     if resuming:
@@ -115,8 +116,23 @@ def prepare_trainer(
             raise RunError(f'model.kind = "{config.model.kind}" is fitted by one process; start it without torchrun')
         return Fitter(model, corpus, validator, folder, runtime)
     warn_of_reach(config, model, corpus, display)
+    if late := late_warmup(config):
+        display.warning(late)
     loader = task.loader(config, corpus, model, processes)
-    return Trainer(config.train, model, corpus, loader, validator, folder, runtime)
+    trainer = Trainer(config.train, model, corpus, loader, validator, folder, runtime)
+    trainer.more_steps = bool(processes.all_reduce_max(int(more_steps)))  # only the main process knows
+    return trainer
+
+
+def late_warmup(config: Config) -> str:
+    """A warning if training ends before the learning rate reaches its peak; empty otherwise."""
+    warmup, steps = config.train.optimizer.warmup, config.train.steps
+    if warmup < steps:
+        return ""
+    return (
+        f"train.optimizer.warmup = {warmup:,} is no less than train.steps = {steps:,}, so the learning rate never "
+        f"reaches its peak; set train.optimizer.warmup={max(1, steps // 10)} or more steps"
+    )
 
 
 def warn_of_reach(config: Config, model: nn.Module, corpus: Corpus, display: Display) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 
 def stop_signals() -> list[int]:
     """The signals that end a run besides Ctrl-C; under nohup, which ignores SIGHUP, the run goes on."""
-    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
-    ignored = hangup is None or signal.getsignal(hangup) is signal.SIG_IGN
-    return [signal.SIGTERM] if ignored else [signal.SIGTERM, hangup]
+    hangups: list[int] = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # Windows has none
+    return [signal.SIGTERM, *(number for number in hangups if signal.getsignal(number) is not signal.SIG_IGN)]
 
 
 class Stopped(Exception):  # noqa: N818  (no error: the user asked the run to stop)

@@ -79,6 +79,7 @@ class Trainer:
         self.divergence = DivergenceDetector(self.metrics_log.first_loss())
         self.train_step = build_step(config, self.learner, runtime)
         self.train_step.loss += self.state.loss_total if self.processes.is_main else 0.0  # summed over processes
+        self.more_steps = False  # whether train.steps was raised when the run resumed
         self._saved_step = self.state.step
         self._epoch: tuple[int, Any] | None = None  # number and batches of the current epoch
         self._last_log: tuple[float, int] | None = None  # time and token count
@@ -86,6 +87,13 @@ class Trainer:
     def train(self) -> TrainingState:
         """Train until the last step or an early stop. A signal saves a checkpoint and raises Stopped."""
         state, config = self.state, self.config
+        if self.more_steps and self.stopped_early:
+            self.display.info(
+                f"the run had stopped early at step {state.step:,}; train.steps is higher now, so it continues, with "
+                f"train.patience = {config.patience} anew"
+            )
+            state.validations_since_best = 0
+            self._save()  # or a run killed before its next checkpoint would stop early again
         self.display.start(state.step, config.steps)
         with Signals() as signals, side_stream(self.device):
             while True:
@@ -107,9 +115,13 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Whether the last step is done or training stops early."""
+        return self.state.step >= self.config.steps or self.stopped_early
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether train.patience validations in a row brought no better score."""
         patience = self.config.patience
-        stops_early = bool(patience) and self.state.validations_since_best >= patience
-        return self.state.step >= self.config.steps or stops_early
+        return bool(patience) and self.state.validations_since_best >= patience
 
     def _step(self) -> None:
         """One optimiser step: this process computes every world_size-th batch of the step."""

@@ -257,6 +257,18 @@ def test_trained_weights_are_overwritten_only_when_asked(configure: Configure, t
     assert leftovers(tmp_path) == []
 
 
+def test_more_steps_continue_a_run_that_stopped_early(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.Trainer, "_score", lambda self, result: -self.state.step)  # ever worse
+    early = ("train.patience=1", "train.validate_every=4")
+    assert train(configure(*early), tmp_path / "run").step == 8
+    assert train(configure(*early), tmp_path / "run").step == 8
+    said = io.StringIO()
+    assert train(configure(*early, f"train.steps={STEPS + 10}"), tmp_path / "run", Display(said)).step == 12
+    assert "the run had stopped early at step 8; train.steps is higher now, so it continues" in said.getvalue()
+
+
 def test_metrics_have_no_torn_or_doubled_line_after_a_kill(
     configure: Configure, tmp_path: Path, straight: Straight, monkeypatch: pytest.MonkeyPatch
 ) -> None:

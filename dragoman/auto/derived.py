@@ -1,0 +1,60 @@
+"""Settings that were derived from others: they follow an override of those, unless they are set themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dragoman.config.settings import merge, override
+from dragoman.tasks.config import Config, build
+
+# Derived from train.steps: the smallest and the largest value that scaling gives.
+FOLLOW_STEPS = {"validate_every": (20, 1000), "save_every": (20, 1000), "warmup": (5, 4000)}
+
+
+def finish(table: dict[str, Any], overrides: Sequence[str], reasons: list[str]) -> tuple[Config, list[str]]:
+    """The configuration of automatic choices with overrides on top, and the reasons as they hold for it."""
+    config = build(override(follow_steps(table, overrides), list(overrides)))
+    return config, [budget_in_force(reason, table, config) for reason in reasons]
+
+
+def follow_steps(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """The table with the settings that were derived from train.steps scaled to an override of it.
+
+    With the old warm-up, a much shorter run would end before the learning rate reaches its peak.
+    """
+    asked = override({}, list(overrides)).get("train", {})
+    steps, chosen = asked.get("steps") if isinstance(asked, Mapping) else None, table.get("train", {})
+    if not isinstance(steps, int) or isinstance(steps, bool) or not chosen.get("steps"):
+        return table
+    factor = steps / chosen["steps"]
+
+    def scaled(name: str, value: int) -> int:
+        low, high = FOLLOW_STEPS[name]
+        return max(1, min(max(low, round(value * factor)), high, max(value, high) if factor > 1 else value, steps))
+
+    changed: dict[str, Any] = {
+        name: scaled(name, chosen[name]) for name in ("validate_every", "save_every") if name in chosen
+    }
+    if "warmup" in chosen.get("optimizer", {}):
+        changed["optimizer"] = {"warmup": min(scaled("warmup", chosen["optimizer"]["warmup"]), max(1, steps // 5))}
+    return merge(table, {"train": changed})
+
+
+def budget_in_force(reason: str, table: Mapping[str, Any], config: Config) -> str:
+    """The reason of the training budget with the values of the configuration, where overrides changed them."""
+    train, chosen = config.train, table.get("train", {})
+    names = ("steps", "batch_tokens", "validate_every", "patience", "metric")
+    if not reason.startswith("budget:") or all(
+        getattr(train, name) == chosen.get(name, getattr(train, name)) for name in names
+    ):
+        return reason
+    factor = train.steps * train.batch_tokens / max(1, chosen["steps"] * chosen["batch_tokens"])
+    epochs = re.search(r"about ([\d,]+) epochs", reason)
+    about = f", about {float(epochs[1].replace(',', '')) * factor:.1f} epochs" if epochs else ""
+    stop = f"training stops after {train.patience} validations without a better" if train.patience else "the best"
+    return (
+        f"budget: {train.steps:,} steps of {train.batch_tokens:,} tokens{about}, validated every "
+        f"{train.validate_every:,} steps; {stop} {train.metric}{'' if train.patience else ' is kept'}"
+    )

@@ -1,0 +1,42 @@
+"""Settings derived from train.steps follow an override of it, and the stated budget is the one in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.auto.configure import configure
+from tests.conftest import words, write_rows
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("derived") / "pairs.tsv"
+    return str(write_rows(path, [(word, word.upper()) for word in words(300)]))
+
+
+def test_warmup_and_validation_follow_the_steps(pairs: str) -> None:
+    usual, _ = configure(pairs)
+    assert usual.train.optimizer.warmup == 100
+    short, reasons = configure(pairs, ["train.steps=60"])
+    assert (short.train.optimizer.warmup, short.train.validate_every) == (6, 20)
+    budget = next(reason for reason in reasons if reason.startswith("budget:"))
+    assert budget.startswith("budget: 60 steps of 512 tokens, about ")
+    assert "validated every 20 steps" in budget
+    long, _ = configure(pairs, ["train.steps=10000"])
+    assert (long.train.optimizer.warmup, long.train.validate_every) == (1000, 250)
+
+
+def test_a_derived_setting_that_is_set_stays(pairs: str) -> None:
+    config, _ = configure(pairs, ["train.steps=60", "train.optimizer.warmup=30", "train.validate_every=7"])
+    assert (config.train.optimizer.warmup, config.train.validate_every) == (30, 7)
+
+
+@pytest.mark.parametrize("task", ["classify", "language-model"])
+def test_other_tasks_follow_too(tmp_path: Path, task: str) -> None:
+    rows = [(word, "even" if len(word) % 2 == 0 else "odd") for word in words(60)]
+    path = write_rows(tmp_path / "rows.tsv", rows)
+    config, _ = configure(str(path), [f"task={task}", "train.steps=40"])
+    assert config.train.optimizer.warmup <= 8
+    assert config.train.validate_every <= 40
