@@ -28,11 +28,12 @@ def follow_steps(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
     steps, chosen = asked.get("steps") if isinstance(asked, Mapping) else None, table.get("train", {})
     if not isinstance(steps, int) or isinstance(steps, bool) or not chosen.get("steps"):
         return table
-    factor = steps / chosen["steps"]
+    wanted: int = steps
+    factor = wanted / chosen["steps"]
 
     def scaled(name: str, value: int) -> int:
         low, high = FOLLOW_STEPS[name]
-        return max(1, min(max(low, round(value * factor)), high, max(value, high) if factor > 1 else value, steps))
+        return max(1, min(max(low, round(value * factor)), high, max(value, high) if factor > 1 else value, wanted))
 
     changed: dict[str, Any] = {
         name: scaled(name, chosen[name]) for name in ("validate_every", "save_every") if name in chosen
