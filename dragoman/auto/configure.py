@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dragoman.auto.derived import finish
@@ -15,7 +16,7 @@ from dragoman.config import settings
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Pairs
-from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text
+from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text, started_folder
 from dragoman.tasks.media import MediaTask
 from dragoman.tasks.table import TASKS
 
@@ -51,9 +52,38 @@ def configure_pairs(entry: Any, files: Files, overrides: Sequence[str]) -> tuple
     read = settings.build(DataConfig, merge(train, data if isinstance(data, Mapping) else {}), "data")
     table, reasons = choose_pairs(profile_pairs(files, read), preset)
     table["data"] |= train
-    if "train" in table and other_kinds(given):  # the learning rate was chosen for the automatic model
+    if folder := started_folder(given):
+        table, reasons = like_started_run(table, reasons, folder, given)
+    elif "train" in table and other_kinds(given):  # the learning rate was chosen for the automatic model
         table["train"]["optimizer"].pop("learning_rate", None)
     return finish(table, overrides, reasons)
+
+
+def like_started_run(
+    table: dict[str, Any], reasons: list[str], folder: str, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """The choices for pairs where train.start_from names a run: its tokenizers and, unless asked otherwise, its model.
+
+    Weights of another model or with another vocabulary could not be used.
+    """
+    theirs: dict[str, Any] = settings.read_toml(Path(folder) / "config.toml")
+    table = {name: value for name, value in table.items() if name != "tokenizer"}
+    kept = [reason for reason in reasons if not reason.startswith(("source", "target", "preset:", "dropout:"))]
+    if theirs.get("task", DEFAULT_TASK) != DEFAULT_TASK:
+        return table, [f"tokenizers: those of {folder}, from which training starts", *kept]
+    for name in ("units", "max_length"):
+        if name in theirs.get("data", {}):
+            table["data"][name] = theirs["data"][name]
+    if "preset" in given:
+        return table, [
+            f"tokenizers: those of {folder}, from which training starts",
+            f"preset: {given['preset']}",
+            *kept,
+        ]
+    table = {name: value for name, value in table.items() if name != "preset"} | {"model": theirs.get("model", {})}
+    optimizer = {name: value for name, value in theirs["train"].get("optimizer", {}).items() if name != "warmup"}
+    table["train"] = merge({"optimizer": optimizer}, table["train"])
+    return table, [f"model and tokenizers: those of {folder}, from which training starts", *kept]
 
 
 def other_kinds(given: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ def follow_steps(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
     if not isinstance(steps, int) or isinstance(steps, bool) or not chosen.get("steps"):
         return table
     wanted: int = steps
-    factor = wanted / chosen["steps"]
+    factor: float = wanted / chosen["steps"]
 
     def scaled(name: str, value: int) -> int:
         low, high = FOLLOW_STEPS[name]

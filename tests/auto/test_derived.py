@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.auto.configure import configure
-from tests.conftest import words, write_rows
+from dragoman.runs import Run
+from tests.conftest import Workshop, words, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +41,14 @@ def test_other_tasks_follow_too(tmp_path: Path, task: str) -> None:
     config, _ = configure(str(path), [f"task={task}", "train.steps=40"])
     assert config.train.optimizer.warmup <= 8
     assert config.train.validate_every <= 40
+
+
+def test_a_run_to_start_from_gives_its_model_and_tokenizers(inside: Workshop, pairs: str) -> None:
+    theirs = Run(inside.run).config
+    config, reasons = configure(pairs, [f"train.start_from={inside.run}"])
+    assert config.model == theirs.model
+    assert config.tokenizer.source.kind == "run"
+    assert config.train.optimizer.learning_rate == theirs.train.optimizer.learning_rate
+    assert reasons[0] == f"model and tokenizers: those of {inside.run}, from which training starts"
+    wider, _ = configure(pairs, [f"train.start_from={inside.run}", "model.encoder.dropout=0.2"])
+    assert wider.model.encoder.dropout == 0.2
