@@ -29,6 +29,7 @@ from dragoman.runs.resume import check_same_data
 from dragoman.scoring.calibration import PlattScale, Reliability, cross_fitted, fit_platt_scale, reliability
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.05, 20.0
+MIN_PAIRS, MIN_TOKENS = 20, 100  # fewer say too little about a temperature
 MAX_OUTPUTS = 1000  # outputs decoded to see how many equal the reference
 PRECISION = 2e-5  # relative, of the temperature; takes six passes
 
@@ -189,10 +190,19 @@ def calibrate(predictor: Predictor, rows: Rows | None = None, *, bins: int = 15,
     if not hasattr(predictor.model, "logits"):
         raise DataError("no confidences to calibrate: expected an autoregressive model")
     rows = validation_rows(predictor) if rows is None else rows
-    if not rows:
-        raise DataError("nothing to calibrate on: no pair was read")
+    tokens = sum(len(target) + 1 for _, target in rows)
+    if len(rows) < MIN_PAIRS or tokens < MIN_TOKENS:
+        raise DataError(
+            f"too little to calibrate on: found {len(rows):,} pairs with {tokens:,} target tokens, expected at least "
+            f"{MIN_PAIRS} pairs and {MIN_TOKENS} tokens; name a larger file"
+        )
     batches = teacher_forced(predictor, rows, batch_size)
     temperature = fit_temperature(batches)
+    if temperature > MAX_TEMPERATURE / 1.01:
+        raise DataError(
+            f"no temperature up to {MAX_TEMPERATURE:g} fits: the run gives these targets next to no probability; "
+            "calibrate on pairs like those that it was trained on"
+        )
     before, after = measure_temperatures(batches, (1.0, temperature), bins)
     return Calibration(temperature, before, after, calibrate_outputs(predictor, rows, temperature, bins, batch_size))
 
@@ -222,10 +232,24 @@ def calibrate_outputs(
     )
 
 
+def tokens_of_calibration(path: Path, weights: str) -> int:
+    """The tokens that a saved calibration of the same weights was fitted on; 0 if there is none."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+        return int(table["tokens"]) if table["weights"] == weights else 0
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
 def save_calibration(predictor: Predictor, calibration: Calibration) -> Path:
     """Write calibration.json, bound to the weights by their hash, into the run folder, and set it on the predictor."""
     path = predictor.run.folder / CALIBRATION
     table = calibration.as_dict() | {"weights": digest(predictor.run.weights_path())}
+    if (tokens := tokens_of_calibration(path, table["weights"])) > 2 * table["tokens"]:
+        raise DataError(
+            f"{path}: kept, since it was fitted on {tokens:,} tokens and these pairs have {table['tokens']:,}; "
+            "remove it first to replace it"
+        )
     write_text(path, json.dumps(table, indent=2) + "\n")
     predictor.read_calibration()
     return path

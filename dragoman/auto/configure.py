@@ -82,7 +82,7 @@ def like_started_run(
         ]
     table = {name: value for name, value in table.items() if name != "preset"} | {"model": theirs.get("model", {})}
     optimizer = {name: value for name, value in theirs["train"].get("optimizer", {}).items() if name != "warmup"}
-    table["train"] = merge({"optimizer": optimizer}, table["train"])
+    table["train"] = merge(table["train"], {"optimizer": optimizer})
     return table, [f"model and tokenizers: those of {folder}, from which training starts", *kept]
 
 

@@ -195,9 +195,9 @@ def test_the_command_writes_and_draws_and_predict_prints_confidences(run: Path, 
 
 
 def test_calibrating_on_a_file(run: Path, inside: Workshop) -> None:
-    (inside.folder / "some.tsv").write_text("abc\tABC\nfade\tFADE\n")
+    (inside.folder / "some.tsv").write_text("abc\tABC\nfade\tFADE\n" * 15)
     found = json.loads(call("calibrate", run, "some.tsv", "--json").out)
-    assert found["tokens"] == 4 + 5
+    assert found["tokens"] == 15 * (4 + 5)
     for arguments, message in (
         (("some.tsv", "--source", "x", "--target", "y"), "name FILE, or both"),
         (("--plot", "x.txt"), "expected .png"),
@@ -218,5 +218,28 @@ def test_other_weights_are_not_calibrated_and_a_damaged_file_is_an_error(run: Pa
     (run / "calibration.json").write_text('{"temperature": 1.0, "weights": ""}')
     with pytest.raises(RunError, match="damaged"):
         dragoman.load(run)
-    with pytest.raises(DataError, match="no pair"):
+    with pytest.raises(DataError, match="found 0 pairs"):
         calibrate(predictor, [])
+
+
+def test_too_little_data_and_unlike_data_are_refused(run: Path, tmp_path: Path) -> None:
+    one = tmp_path / "one.tsv"
+    one.write_text("ab\tAB\n")
+    said = call("calibrate", run, one)
+    assert said.code == 2
+    assert "too little to calibrate on: found 1 pairs with 3 target tokens, expected at least 20 pairs" in said.err
+    assert not (run / "calibration.json").exists()
+    unlike = tmp_path / "unlike.tsv"
+    unlike.write_text("".join(f"{letter * 5}\t{'J' if letter == 'a' else 'A'}IJIJIJI\n" for letter in "ab" * 15))
+    said = call("calibrate", run, unlike)
+    assert said.code == 2
+    assert "no temperature up to 20 fits" in said.err
+
+
+def test_a_calibration_on_much_more_data_is_kept(run: Path, inside: Workshop) -> None:
+    assert call("calibrate", run, inside.folder / "pairs.tsv").code == 0
+    before = (run / "calibration.json").read_bytes()
+    said = call("calibrate", run, inside.write("few.tsv", "abc\tABC\nfade\tFADE\n" * 12), "--bins", "3")
+    assert said.code == 2
+    assert "kept, since it was fitted on" in said.err
+    assert (run / "calibration.json").read_bytes() == before
