@@ -75,7 +75,7 @@ def draw_ctc_alignment(
     drawing = new_figure(width, height + 2.3)
     upper, lower = drawing.subplots(2, 1, sharex=True, height_ratios=[height, 1.3])
     title = textwrap.fill(f"{name}: {alignment.text}", int(width / LETTER))
-    drawing.suptitle(title, fontsize=11, color=INK, parse_math=False)
+    drawing.suptitle(title, fontsize=11, color=INK)
     if line:
         upper.imshow(-pixels, cmap="gray", aspect="auto", extent=(0, end, high, 0), vmin=-255, vmax=0)
         upper.set_yticks([])
@@ -105,4 +105,4 @@ def draw_ctc_alignment(
 def write_over(axes: Any, text: str, span: AlignedSpan, height: float, size: int) -> None:
     """Write a text over the middle of its span."""
     middle = (span.start + span.end) / 2
-    axes.text(middle, height, text, fontsize=size, color=INK, ha="center", va="bottom", parse_math=False)
+    axes.text(middle, height, text, fontsize=size, color=INK, ha="center", va="bottom")

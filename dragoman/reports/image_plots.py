@@ -48,16 +48,16 @@ def draw_attention_over_image(
     drawing.get_layout_engine().set(h_pad=0.07)  # inches, so that titles do not touch the panels above
     if title:
         wrapped = textwrap.fill(title, 20 * columns)
-        drawing.suptitle(wrapped, fontsize=11, color=INK, parse_math=False)
+        drawing.suptitle(wrapped, fontsize=11, color=INK)
     grid = drawing.subplots(rows, columns, squeeze=False).ravel()
     for axes in grid:
         axes.axis("off")
     grid[0].imshow(pixels)
-    grid[0].set_title(truncate(name), fontsize=9, color=INK, parse_math=False)
+    grid[0].set_title(truncate(name), fontsize=9, color=INK)
     for axes, word, shades, own in zip(grid[1:], words, stretched, weights, strict=False):
         axes.imshow(pixels.mean(-1), cmap="gray")
         shown = axes.imshow(shades.numpy(), cmap="inferno", alpha=0.65, vmin=0.0, vmax=max(float(shades.max()), 1e-9))
-        axes.set_title(f"{truncate(word)}  {float(own.max()):.0%}", fontsize=9, color=INK, parse_math=False)
+        axes.set_title(f"{truncate(word)}  {float(own.max()):.0%}", fontsize=9, color=INK)
     if len(words):
         scale = drawing.colorbar(shown, ax=grid.tolist(), orientation="horizontal", aspect=50, shrink=0.8)
         scale.set_ticks([0.0, shown.norm.vmax], labels=["0", "maximum"])

@@ -49,11 +49,24 @@ def save_plot(drawing: Any, path: str | Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror})") from None
-    with atomic_write(path) as beside, warnings.catch_warnings():
+    from matplotlib import rc_context
+    from matplotlib.text import Text
+
+    # Names and texts are shown as they are: two dollar signs in a name are not a formula. The context is for labels of
+    # ticks that matplotlib makes when it draws.
+    for text in drawing.findobj(Text):
+        text.set_parse_math(False)
+    context = rc_context({"text.parse_math": False})
+    with atomic_write(path) as beside, warnings.catch_warnings(), context:
         # matplotlib draws a box for a character that the font lacks; do not warn for each of them.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         drawing.savefig(beside, dpi=150)
     return path
+
+
+def legend_label(name: str) -> str:
+    """A name for a legend, from which matplotlib would leave out those that begin with an underscore."""
+    return f" {name}" if name.startswith("_") else name
 
 
 def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path: str | Path, title: str = "") -> Path:
@@ -71,6 +84,7 @@ def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path
         axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel=label)
         axes.set_xticks(sorted({cost.length for cost in costs}))
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7, frameon=False)
@@ -95,7 +109,7 @@ def draw_attention(alignments: Sequence[AttentionMap], path: str | Path, title: 
         axes.imshow(alignment.mean().numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
         for axis, tokens in ((axes.xaxis, alignment.source), (axes.yaxis, alignment.target)):
             if len(tokens) <= MAX_LABELS:
-                axis.set_ticks(range(len(tokens)), [token.replace("$", "\\$") for token in tokens])
+                axis.set_ticks(range(len(tokens)), list(tokens))
         axes.tick_params(axis="x", rotation=0 if widest < 16 else 90)
         axes.xaxis.tick_top()
         axes.tick_params(length=0, labelsize=9, colors=INK)
@@ -132,7 +146,7 @@ def draw_by_length(systems: Mapping[str, Sequence[LengthScore]], path: str | Pat
     axes = drawing.subplots()
     for name, groups in systems.items():
         middles = [(group.min_length + group.max_length) / 2 for group in groups]
-        axes.plot(middles, [group.bleu for group in groups], marker="o", label=name)
+        axes.plot(middles, [group.bleu for group in groups], marker="o", label=legend_label(name))
     axes.set_xlabel("words of the source")
     axes.set_ylabel("BLEU")
     axes.set_ylim(bottom=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import DataError
-from dragoman.reports.plots import INK, MAX_INCHES, new_figure, save_plot
+from dragoman.reports.plots import INK, MAX_INCHES, legend_label, new_figure, save_plot
 from dragoman.reports.text_tables import format_p_value
 from dragoman.scoring.buckets import BucketScore
 from dragoman.scoring.edit import EditAlignment, printable
@@ -20,10 +20,6 @@ PATH = {"equal": "#c1eac5", "substitute": "#fce588", "insert": "#b3ecff", "delet
 MAX_SYMBOLS = 80  # per side; more cells could not be read
 
 
-def _shown(label: str) -> str:
-    return label.replace("$", "\\$")
-
-
 def draw_edit_table(alignment: EditAlignment, path: str | Path, title: str = "") -> Path:
     """The dynamic programming table of an edit alignment, with its path coloured by kind of edit."""
     rows, columns = len(alignment.table), len(alignment.table[0])
@@ -32,7 +28,7 @@ def draw_edit_table(alignment: EditAlignment, path: str | Path, title: str = "")
             f"cannot draw a table of {rows - 1} × {columns - 1} symbols: expected at most {MAX_SYMBOLS} per side; "
             "put a shorter pair first"
         )
-    left, right = (["", *(_shown(printable(symbol)) for symbol in side)] for side in (alignment.left, alignment.right))
+    left, right = (["", *(printable(symbol) for symbol in side)] for side in (alignment.left, alignment.right))
     cell = min(1.6, 0.38 + 0.06 * max(map(len, right)))
     margin = 0.6 + 0.08 * max(map(len, left))
     drawing = new_figure(min(MAX_INCHES, max(4.6, margin + cell * columns)), min(MAX_INCHES, 1.5 + 0.38 * rows))
@@ -99,7 +95,7 @@ def draw_comparison(
         axes.axvline(scale * own[0].score, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_ylim(len(own) - 0.4, -0.6)
         axes.margins(x=0.15)
-        names = [_shown(system) for system in systems] if index % columns == 0 else [""] * len(own)
+        names = list(systems) if index % columns == 0 else [""] * len(own)
         axes.set_yticks(range(len(own)), names)
         axes.set_title(
             f"{metric.label}{' %' if metric.percent else ''} {'↑' if metric.higher_is_better else '↓'}", fontsize=11
@@ -143,9 +139,11 @@ def draw_buckets(
         middles = [scale * group.score for group in groups]
         below = [max(0.0, scale * (group.score - group.interval.low)) for group in groups]
         above = [max(0.0, scale * (group.interval.high - group.score)) for group in groups]
-        axes.errorbar(positions, middles, [below, above], fmt="o-" if joined else "o", capsize=3, label=_shown(name))
+        axes.errorbar(
+            positions, middles, [below, above], fmt="o-" if joined else "o", capsize=3, label=legend_label(name)
+        )
     first = {group.label: group.segments for group in next(iter(systems.values()))}
-    axes.set_xticks(range(len(labels)), [f"{_shown(label)}\n({first.get(label, 0):,})" for label in labels])
+    axes.set_xticks(range(len(labels)), [f"{label}\n({first.get(label, 0):,})" for label in labels])
     axes.set_xlabel(f"{along} (segments)", color=INK)
     axes.set_ylabel(f"{metric.label}{' %' if metric.percent else ''}", color=INK)
     axes.set_ylim(bottom=0)

@@ -1,0 +1,50 @@
+"""Plots of texts that matplotlib would read as formulas or leave out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.analysis.attention import AttentionMap
+from dragoman.analysis.cost import GrowthExponents, LayerCost
+from dragoman.reports.plots import draw_attention, draw_by_length, draw_costs, draw_curves, draw_reliability
+from dragoman.scoring.calibration import reliability
+from dragoman.scoring.lengths import LengthScore
+
+matplotlib = pytest.importorskip("matplotlib")
+
+NAMES = ["runs/$\\frac$", "$a_1$ and $b^", "_hidden"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_drawn_as_they_are(name: str, tmp_path: Path) -> None:
+    shown: list[str] = []
+    lengths = [LengthScore(min_length=1, max_length=4, segments=3, bleu=20.0)]
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # text stays text
+        for number, path in enumerate(
+            (
+                draw_curves([{"step": 1, "loss": 2.0}], tmp_path / "0.svg", loss=name, differs=name, title=name),
+                draw_by_length({name: lengths}, tmp_path / "1.svg", name),
+                draw_reliability({name: reliability([0.5, 0.9], [True, False])}, tmp_path / "2.svg", name),
+                draw_attention(
+                    [AttentionMap([name, "b"], ["a", name], {"a": torch.ones(1, 2, 2) / 2})], tmp_path / "3.svg", name
+                ),
+            )
+        ):
+            svg = path.read_text(encoding="utf-8")
+            shown.append(svg)
+            assert svg.count(name) >= 2, number
+    assert all("<svg" in svg for svg in shown)
+
+
+def test_logarithmic_axes_show_plain_numbers(tmp_path: Path) -> None:
+    costs = [LayerCost("self-attention", length, 1e-3 * length, 1000 * length) for length in (64, 128, 256)]
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        svg = draw_costs(
+            costs, [GrowthExponents("self-attention", 1.0, 1.0, 1.0)], tmp_path / "a.svg", "$x$"
+        ).read_text()
+    assert "mathdefault" not in svg
+    assert ">$x$<" in svg
+    assert ">100<" in svg
