@@ -10,6 +10,7 @@ import traceback
 
 import click
 
+from dragoman import terminal
 from dragoman.commands.root import OutputClosed, cli
 from dragoman.errors import DragomanError
 
@@ -24,6 +25,7 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY), number)
             setattr(sys, name, os.fdopen(number, "w", encoding="utf-8"))
         getattr(sys, name).reconfigure(errors="backslashreplace")  # a locale without UTF-8 must not stop a run
+        setattr(sys, name, terminal.guarded(getattr(sys, name)))
     sys.exit(guarded(sys.argv[1:]))
 
 
@@ -80,7 +82,7 @@ def guarded(arguments: list[str]) -> int:
 
 def print_error(message: str, where: str = "dragoman") -> None:
     """Print a message, each line after the name of the command."""
-    for line in message.split("\n"):
+    for line in terminal.visible(message).split("\n"):
         click.echo(f"{where}: {line}", err=True)
 
 

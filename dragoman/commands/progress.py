@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from dragoman.terminal import unguarded
 
 BLOCK = 1 << 20
 
@@ -21,7 +24,8 @@ def progress_bar(unit: str, total: int | None = None) -> Iterator[Callable[[int]
     whole = "" if total is None else f" of {total:,}"
     started, count = time.monotonic(), 0
     # Standard output is data: rich must not redirect it.
-    bar = Progress(*columns, console=Console(stderr=True), redirect_stdout=False, redirect_stderr=False)
+    console = Console(file=unguarded(sys.stderr))
+    bar = Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False)
     with bar:
         task = bar.add_task("", total=total, state=f"0{whole} {unit}")
 

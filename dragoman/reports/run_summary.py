@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.runs import Run
 from dragoman.tasks.base import encoder_of, length_limit
+from dragoman.terminal import unguarded, visible
 from dragoman.training.display import duration
 from dragoman.training.objectives import MinimumRiskConfig
 
@@ -117,7 +119,11 @@ def print_run_information(information: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(file=unguarded(sys.stdout), highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def show(text: str = "", style: str = "", end: str = "\n") -> None:
+        console.print(visible(text), style=style, end=end)
+
     fitted = information["fitted"]
     heads = ("tensor", "type", "shape", "numbers") if fitted else ("layer", "kind", "output", "parameters")
     layers = Table(*heads, box=None, pad_edge=False)
@@ -131,43 +137,44 @@ def print_run_information(information: dict[str, Any]) -> None:
             f"{layer['parameters']:,}",
         )
     size = f"{information['parameters']:,} {'numbers' if information['fitted'] else 'parameters'}"
-    console.print(f"[bold]{information['run']}[/bold]  {information['task']}, {size}")
+    show(information["run"], style="bold", end="")
+    show(f"  {information['task']}, {size}")
     console.print(layers)
     if information["fitted"]:
-        console.print()
+        show()
     else:
-        console.print(f"(output shapes for {information['example']})\n")
+        show(f"(output shapes for {information['example']})\n")
     data = information["data"]
     for part in ("train", "valid"):
         counts = data[part]
         if information["running"]:
-            console.print(f"{part}: {counts['pairs']:,} lines, {counts['target_tokens']:,} tokens with their ends")
+            show(f"{part}: {counts['pairs']:,} lines, {counts['target_tokens']:,} tokens with their ends")
             continue
         unit = f" {information['source_unit']}" if information["source_unit"] else ""
-        console.print(
+        show(
             f"{part}: {counts['pairs']:,} pairs, {counts['source_tokens']:,} source{unit} and "
             f"{counts['target_tokens']:,} target tokens, {counts['too_long']:,} too long"
         )
     for side, text in information["about"].items():
         if information["running"] and side == "source":
             continue  # the target side is the same
-        console.print(text)
+        show(text)
     if information["labels"]:
-        console.print(f"labels: {', '.join(information['labels'])}", markup=False)
+        show(f"labels: {', '.join(information['labels'])}")
     if information["tags"]:
         counts = data.get("tags", {})
-        console.print("tags: " + ", ".join(f"{tag} ({counts.get(tag, 0):,} pairs)" for tag in information["tags"]))
+        show("tags: " + ", ".join(f"{tag} ({counts.get(tag, 0):,} pairs)" for tag in information["tags"]))
     step, steps = information["steps"]
     if information["fitted"]:
-        console.print(f"\nfitted in {information['seconds']:.1f} s" + (f", {step:,} iterations" if step else ""))
+        show(f"\nfitted in {information['seconds']:.1f} s" + (f", {step:,} iterations" if step else ""))
     else:
-        console.print(f"\ntrained {step:,} of {steps:,} steps in {duration(information['seconds'])}")
+        show(f"\ntrained {step:,} of {steps:,} steps in {duration(information['seconds'])}")
     for name, rows in (("train", information["train"]), ("valid", information["valid"])):
         if rows and "loss" in rows[0]:
             losses = [row["loss"] for row in rows]
-            console.print(f"{name} loss  {losses[0]:.3f} {sparkline(losses)} {losses[-1]:.3f}")
+            show(f"{name} loss  {losses[0]:.3f} {sparkline(losses)} {losses[-1]:.3f}")
     if information["valid"]:
         best = min(information["valid"], key=lambda row: row.get("loss", 0.0))
         others = "  ".join(f"{key} {value:.4g}" for key, value in best.items() if key != "step")
         when = "validation" if information["fitted"] else f"lowest validation loss at step {best['step']:,}"
-        console.print(f"{when}: {others}")
+        show(f"{when}: {others}")

@@ -8,6 +8,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, TextIO
 
+from dragoman.terminal import unguarded, visible
+
 
 def duration(seconds: float) -> str:
     """Seconds as h:mm:ss or m:ss."""
@@ -42,7 +44,7 @@ class Display:
     """Writes progress to standard error; `quiet` shows warnings only."""
 
     def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
-        self.stream: Any = LastingStream(stream or sys.stderr)
+        self.stream: Any = LastingStream(unguarded(stream or sys.stderr))
         self.quiet = quiet
         self.interactive = not quiet and self.stream.isatty()
         self._bar: Any = None
@@ -78,6 +80,7 @@ class Display:
         self._print(f"warning: {line}")
 
     def _print(self, line: str) -> None:
+        line = visible(line)
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False)
         else:
@@ -89,7 +92,7 @@ class Display:
         now = time.monotonic()
         if self.quiet or (activity == self._activity and now - self._updated < (0.2 if self.interactive else 10)):
             return
-        line = f"{activity}: {count:,} so far" if count else f"{activity} …"
+        line = visible(f"{activity}: {count:,} so far" if count else f"{activity} …")
         if self.interactive:
             if activity != self._activity:
                 self.close()

@@ -1,0 +1,47 @@
+"""Text on a terminal: control characters in data must not steer it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TextIO
+
+# Escape sequences can move the cursor, hide text, set the title and answer for the user. Tabs and line feeds are text.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def visible(text: str) -> str:
+    r"""The text with control characters as escapes: "\x1b[31m" in place of the sequence itself."""
+    return _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+class GuardedStream:
+    """Standard output or error of a terminal: all that is printed is visible text.
+
+    Progress bars and styles write to `stream` itself.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text with visible control characters."""
+        self.stream.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        """Write several texts."""
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def guarded(stream: Any) -> Any:
+    """The stream, guarded if it is a terminal; a file or pipe gets data as they are."""
+    return GuardedStream(stream) if stream.isatty() and not isinstance(stream, GuardedStream) else stream
+
+
+def unguarded(stream: Any) -> Any:
+    """The stream itself, for progress bars and styles; text from data must be made visible first."""
+    return stream.stream if isinstance(stream, GuardedStream) else stream
