@@ -163,7 +163,7 @@ class EngineChoice:
         folder = self.run.folder
         try:
             return Engine.of(folder, self.run.weights_path(), model, self.tokenizers, self.precision, shortlist)
-        except (OSError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError, IndexError) as error:
             if self.required:
                 raise RunError(f"{folder}: cannot be run by ctranslate2 ({error})") from None
             print(f"{folder}: cannot be run by ctranslate2 ({error}); torch searches", file=sys.stderr)

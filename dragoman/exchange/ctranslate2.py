@@ -37,6 +37,7 @@ from dragoman.models.transformer import TransformerConfig
 from dragoman.runs import Run
 
 FORMAT = 1  # of the folder; one of another format is written again
+MADE_FROM = "made-from.json"
 COPIES = 64  # that share the probability of a token that is never output
 POSITIONS = 2048  # rows of the position table, if positions are not learned
 IMPOSSIBLE = -1e9  # the logit of a token that is never chosen
@@ -293,11 +294,17 @@ def fingerprint(weights: Path) -> dict[str, Any]:
 
 
 def fits(folder: Path, expected: dict[str, Any]) -> bool:
-    """Whether a folder was made from these weights."""
+    """Whether a folder was made from these weights, and its files are as they were written."""
     try:
-        return bool(json.loads((folder / "made-from.json").read_text(encoding="utf-8")) == expected)
+        table = json.loads((folder / MADE_FROM).read_text(encoding="utf-8"))
+        return bool(table == expected | {"files": file_digests(folder)})
     except (OSError, ValueError):
         return False
+
+
+def file_digests(folder: Path) -> dict[str, str]:
+    """A hash of every file of a model folder: CTranslate2 does not check what it reads."""
+    return {path.name: digest(path) for path in sorted(folder.iterdir()) if path.name != MADE_FROM}
 
 
 def exported(
@@ -317,7 +324,8 @@ def exported(
     source, target = (names(tokenizer) for tokenizer in tokenizers)
     try:
         export(model, source, target, beside, precision)
-        (beside / "made-from.json").write_text(json.dumps(expected), encoding="utf-8")
+        table = expected | {"files": file_digests(beside)}
+        (beside / MADE_FROM).write_text(json.dumps(table), encoding="utf-8")
         if beside != folder:
             replace_folder(beside, folder)
     except BaseException:

@@ -337,6 +337,22 @@ def test_the_model_folder_is_made_once_and_anew_for_other_weights(run: Path, tmp
     assert asked() != first  # a damaged one is made anew
 
 
+def test_a_damaged_model_folder_is_made_anew(run: Path, tmp_path: Path) -> None:
+    """CTranslate2 read a file with some bytes changed, and raised IndexError or gave other outputs."""
+    own = tmp_path / "run"
+    shutil.copytree(run, own, ignore=shutil.ignore_patterns("ctranslate2-*"))
+    first = dragoman.load(own, engine="ctranslate2").predict(["abcde"])[0].text
+    for name in ("model.bin", "config.json", "target_vocabulary.json", "shared_vocabulary.json"):
+        path = own / "ctranslate2-float32" / name
+        if not path.exists():
+            continue
+        whole = path.read_bytes()
+        for damaged in (whole[: len(whole) // 2], bytes([whole[0] ^ 255]) + whole[1:], whole[:-9] + b"x" * 9):
+            path.write_bytes(damaged)
+            assert dragoman.load(own, engine="ctranslate2").predict(["abcde"])[0].text == first
+            assert path.read_bytes() == whole
+
+
 def test_a_run_that_cannot_be_written_to_is_still_searched(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,12 +361,11 @@ def test_a_run_that_cannot_be_written_to_is_still_searched(
     (tmp_path / "moment").mkdir()
     real = exchange.tempfile.mkdtemp
 
-    def mkdtemp(prefix: str, dir: Path | None = None) -> str:
-        if dir == own:
-            raise PermissionError(13, "Permission denied")
-        return real(prefix=prefix, dir=tmp_path / "moment")
+    def refused(parent: Path, prefix: str) -> Path:
+        raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(exchange.tempfile, "mkdtemp", mkdtemp)
+    monkeypatch.setattr(exchange, "make_temporary", refused)
+    monkeypatch.setattr(exchange.tempfile, "mkdtemp", lambda prefix: real(prefix=prefix, dir=tmp_path / "moment"))
     expected = dragoman.load(run, engine="torch").predict(["abcde"])[0].text
     assert dragoman.load(own, engine="ctranslate2").predict(["abcde"])[0].text == expected
     assert list((tmp_path / "moment").iterdir()) == []  # it is in memory: nothing is left behind
