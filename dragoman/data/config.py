@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from dragoman.config.settings import Range, setting
 from dragoman.data.examples import Pairs
 from dragoman.data.media.feature_extractor import MediaConfig
+from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig, TokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.subwords import SubwordsConfig
@@ -86,6 +87,11 @@ class TokenizersConfig:
         help="target tokenizer; without it source and target share one vocabulary (or one scale of numbers); "
         "labels and tags need none",
     )
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        if isinstance(self.target, CharactersConfig) and self.target.features:
+            yield f'target.features: found "{self.target.features}", expected none: only sources have features'
 
 
 def file_list(files: Files) -> list[str | Pairs]:

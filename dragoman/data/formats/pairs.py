@@ -9,6 +9,7 @@ from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.formats.base import ExampleFormat, Row, TokenizerPair, TrainingExamples, sources, targets
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.load import train_tokenizer
 
 
@@ -31,16 +32,21 @@ class PairFormat(ExampleFormat):
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
     ) -> TokenizerPair:
         """One joint vocabulary, unless the target has a tokenizer of its own."""
+        source = tokenizers.source
+        if tokenizers.target is None and isinstance(source, CharactersConfig) and source.features:
+            texts = sources(examples, "learning source units"), targets(examples, "learning target units")
+            characters = CharacterTokenizer.train(source, *texts)
+            return characters, characters.without_features()
         if tokenizers.target is None:
-            texts = (
+            both = (
                 text
                 for example in examples.train("learning the vocabulary")
                 for text in (example.source, example.references[0])
             )
-            joint = train_tokenizer(tokenizers.source, texts)
+            joint = train_tokenizer(source, both)
             return joint, joint
         return (
-            train_tokenizer(tokenizers.source, sources(examples, "learning source units")),
+            train_tokenizer(source, sources(examples, "learning source units")),
             train_tokenizer(tokenizers.target, targets(examples, "learning target units")),
         )
 
