@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: setup demo test lint types tests campaign clean
+.PHONY: setup demo test lint types tests gpu-test campaign clean
 
 setup: $(VENV)/.ready
 
@@ -31,6 +31,13 @@ types: setup
 # One process a core, each with one thread: half the time of two threads in one process.
 tests: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
+
+# The tests marked `gpu`, with warnings as errors. Only files that have such tests are collected, and no plugin of pytest is needed, so
+# it also runs with the Python of a machine that has torch and pytest alone.
+GPU_TESTS = $(shell grep -lrE 'mark\.gpu|needs_gpu|on_gpu|DEVICES' tests --include='test_*.py')
+gpu-test:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -o addopts='' -q -m gpu -W error \
+		-W ignore::pytest.PytestConfigWarning -p no:cacheprovider --durations=5 $(GPU_TESTS)
 
 # Long proofs: a hundred kills, ten million pairs, every architecture on a real task. Not part of `make test`.
 campaign: setup

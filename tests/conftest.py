@@ -46,7 +46,11 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, the others as they were."""
+    """The longest files first, the others as they were; tests marked `gpu` are skipped without one."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a GPU"))
     items.sort(key=lambda item: not str(item.path).endswith(LONGEST))
 
 

@@ -28,7 +28,7 @@ from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
 
 SOURCES = [[5, 6, 7, 8, 9, 4], [4], [9, 8, 7], [5, 5, 5, 5], [6, 4, 9]]
 VOCABULARY = 12
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+needs_gpu = pytest.mark.gpu
 
 
 def model_of(decoder: str, device: str = "cpu") -> EncoderDecoder:

@@ -24,7 +24,7 @@ from dragoman.decoding.search import search
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from tests.contract.conftest import DECODER_CASES, ENCODER_CASES
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = pytest.mark.gpu
 VOCABULARY = 3000
 
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dragoman.kernels import short_attention
 from dragoman.kernels.short_attention import attend_short
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+needs_gpu = pytest.mark.gpu
 CASES = [
     # rows, heads, key heads, queries, keys, depth, masked, causal
     (3, 4, 4, 32, 32, 64, True, False),

@@ -200,7 +200,7 @@ def test_accumulating_and_two_processes_read_the_same_text(folder: Path, tmp_pat
             torch.testing.assert_close(theirs[part], mine[part], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU captures steps")
+@pytest.mark.gpu
 def test_captured_steps_carry_the_same_state(folder: Path, name: str, tmp_path: Path) -> None:
     places = []
     for way in ("off", "graphs"):

@@ -119,7 +119,7 @@ def test_a_stopped_run_goes_on_exactly(name: str, stop: int, plan: BpttPlan) -> 
     assert expected[-1] < expected[0]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="half precision is for GPUs")
+@pytest.mark.gpu
 @pytest.mark.parametrize("name", CONFIGS)
 def test_half_precision_carries_its_state(name: str, plan: BpttPlan) -> None:
     model = Training(name, plan).model.cuda().eval()

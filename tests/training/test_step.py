@@ -16,7 +16,7 @@ from dragoman.training.display import Display
 from tests.conftest import SMALL, call, write_rows
 from tests.training.conftest import Configure
 
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+on_gpu = pytest.mark.gpu
 STEPS = ("train.steps=40", "train.validate_every=20", "train.save_every=40", "train.device=cuda")
 
 
