@@ -16,6 +16,7 @@ from dragoman.analysis.alignment import (
     symmetrize,
     views_by_error_rate,
 )
+from dragoman.data.config import DataConfig
 from dragoman.data.examples import Fault, Pairs
 from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.readers.lines import read_lines
@@ -27,10 +28,15 @@ from dragoman.scoring.alignment import GoldAlignment
 AGREEMENT_PAIRS = 1000  # sentence pairs on which the agreement of two directions is measured
 
 
-def read_parallel(predictor: Predictor, files: str | Pairs) -> list[Pair]:
+def read_raw_pairs(files: str | Pairs) -> list[Pair]:
+    """All sentence pairs of a file, with the default settings of data."""
+    return read_parallel(DataConfig(train="", max_characters=100_000), files)
+
+
+def read_parallel(data: DataConfig, files: str | Pairs) -> list[Pair]:
     """All sentence pairs of a file; raises DataError for a faulty line, because links are written line by line."""
     pairs, faults = list[Pair](), list[Fault]()
-    for item in read_examples(predictor.config.data, files):
+    for item in read_examples(data, files):
         if isinstance(item, Fault):
             faults.append(item)
         else:

@@ -179,7 +179,7 @@ def validation_rows(predictor: Predictor) -> Rows:
 
 def read_rows(predictor: Predictor, files: str | Pairs, tag: str | None = None) -> Rows:
     """The sources and first targets of a file as token ids."""
-    pairs = read_parallel(predictor, files)
+    pairs = read_parallel(predictor.config.data, files)
     sources = predictor.source_tokenizer.encode_batch(list(predictor.read_as([source for source, _ in pairs], tag)))
     targets = predictor.target_tokenizer.encode_batch([target for _, target in pairs])
     return list(zip(sources, targets, strict=True))

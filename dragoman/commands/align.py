@@ -6,9 +6,10 @@ import json
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+from click.core import ParameterSource
 
 from dragoman.commands.align_files import align_files
 from dragoman.commands.labels import require_search
@@ -25,8 +26,14 @@ FILES_NEEDED = "name either FILE or both --source and --target, or add --predict
 
 
 @click.command()
-@click.argument("run")
+@click.argument("run", required=False, metavar="[RUN]")
 @pair_files(reason=FILES_NEEDED)
+@click.option(
+    "--model", "kind", type=click.Choice(["ibm1", "ibm2", "hmm"]),
+    help="Learn the alignment from the pairs themselves, without a run.",
+)  # fmt: skip
+@click.option("--learn-from", metavar="FILE", help="With --model: further pairs to learn from.")
+@click.option("--iterations", type=click.IntRange(1), help="With --model: EM iterations of each model. [default: 5]")
 @click.option(
     "--predict", "predicting", is_flag=True,
     help="FILE or standard input has sources alone: print the run's output, a tab and the links.",
@@ -44,7 +51,7 @@ FILES_NEEDED = "name either FILE or both --source and --target, or add --predict
 @click.option("--reverse", metavar="RUN", help="A run trained from target to source: combine the links of both.")
 @click.option(
     "--combine", type=click.Choice(["intersection", "union", "grow-diag", "grow-diag-final-and"]),
-    help="How the links of --reverse are combined. [default: grow-diag]",
+    help="How the links of both directions are combined. [default: grow-diag; with --model grow-diag-final-and]",
 )  # fmt: skip
 @click.option("--gold", metavar="FILE", help="Gold links of these pairs: read the layer with the lowest error rate.")
 @click.option("--gold-from", type=click.Choice(["0", "1"]), help="The number of the first word in the --gold file.")
@@ -58,8 +65,11 @@ FILES_NEEDED = "name either FILE or both --source and --target, or add --predict
 )  # fmt: skip
 @device_option
 def align(
-    run: str,
+    run: str | None,
     files: str | Pairs | None,
+    kind: str | None,
+    learn_from: str | None,
+    iterations: int | None,
     predicting: bool,
     media: str | None,
     skip_unreadable: bool,
@@ -67,17 +77,22 @@ def align(
     device: str,
     **given: Any,
 ) -> None:
-    """Align words by attention: one line of links per pair, "0-0 1-2", source before target, counted from 0.
+    """Align words: one line of links per pair, "0-0 1-2", source before target, counted from 0.
 
     Each line of FILE has a source and a target, tab-separated (or .jsonl, .parquet). Words are separated by
     whitespace, whatever units the run works on. The run must attend to its source. dragoman score-alignment compares
     the links with gold links.
+
+    With --model no run is needed: both directions of IBM model 1 or 2 or of an HMM are learned from the pairs by EM
+    and combined. --json then has the probabilities of all links as weights.
 
     For a run that transcribes, FILE is a manifest, and every word gets a line: file, word, start, end (in seconds, or
     pixels of an image) and probability, tab-separated. The times are those of CTC's frames, which lie inside a word
     rather than at its first and last sound.
 
     \b
+    dragoman align --model hmm pairs.tsv > links.txt
+    dragoman align --model hmm test.tsv --learn-from corpus.tsv.gz --combine intersection
     dragoman align runs/my pairs.tsv > links.txt
     dragoman align runs/my pairs.tsv --reverse runs/back               both directions, combined
     dragoman align runs/my pairs.tsv --gold few.txt --layer 2 --head 1
@@ -88,6 +103,14 @@ def align(
     from dragoman.data.examples import Pairs
     from dragoman.runs import Run
 
+    if kind is not None:
+        align_raw(run if files is None else files, RawOptions(kind, learn_from, iterations or 5), given, as_json)
+        return
+    for name, value in (("--learn-from", learn_from), ("--iterations", iterations)):
+        if value is not None:
+            raise DataError(f"{name} needs --model")
+    if run is None:
+        raise DataError("nothing to align with: name a run, or choose a model of the pairs with --model hmm")
     opened = Run(run)
     check_media_options(opened, skip_unreadable, media)
     if reads_files(opened):
@@ -99,6 +122,42 @@ def align(
     if not predicting and files is None:
         raise DataError(FILES_NEEDED)
     align_texts(run, files, AlignOptions(**given), predicting, as_json, device)
+
+
+class RawOptions(NamedTuple):
+    """The options of a model that learns from the pairs themselves."""
+
+    kind: str
+    learn_from: str | None
+    iterations: int
+
+
+RAW_ARGUMENTS = {
+    "run", "file", "source", "target", "kind", "learn_from", "iterations", "threshold", "combine", "as_json", "device",
+}  # fmt: skip
+
+
+def align_raw(files: str | Pairs | None, options: RawOptions, given: dict[str, Any], as_json: bool) -> None:
+    """Learn an alignment model from pairs, and print the links of every pair."""
+    from dragoman.analysis.align_files import as_json_line, read_raw_pairs
+    from dragoman.analysis.word_alignment import RawAligner
+    from dragoman.training.display import Display
+
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in RAW_ARGUMENTS and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise DataError(f"{parameter.opts[0]} goes with a run, found --model {options.kind}")
+    if files is None:
+        raise DataError("name either FILE or both --source and --target")
+    pairs = read_raw_pairs(files)
+    more = [] if options.learn_from is None else read_raw_pairs(options.learn_from)
+    with Display(quiet=not sys.stderr.isatty()) as display:
+        aligner = RawAligner(options.kind, options.iterations, [*pairs, *more], display.preparing)
+    as_utf8()
+    for links in aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"]):
+        sys.stdout.write((as_json_line(links) if as_json else str(links)) + "\n")
+    sys.stdout.flush()
 
 
 @dataclass(frozen=True)
@@ -150,7 +209,7 @@ def align_texts(
         pairs = predict_pairs(predictor, files, options.tag)
     else:
         assert files is not None
-        pairs = read_parallel(predictor, files)
+        pairs = read_parallel(predictor.config.data, files)
     aligner = choose_view(
         Aligner(
             predictor,

@@ -19,6 +19,7 @@ from dragoman.commands.predict import predict
 from dragoman.commands.score import compare, score
 from dragoman.commands.serve import serve
 from dragoman.commands.shortlist import shortlist
+from dragoman.commands.terms import terms
 from dragoman.commands.train import check, train
 from dragoman.errors import hint
 from dragoman.version import __version__
@@ -78,6 +79,7 @@ for command in (
     compare,
     align,
     score_alignment,
+    terms,
     info,
     inspect,
     attention,

@@ -1,0 +1,253 @@
+"""Word alignment by expectation maximisation: IBM models 1 and 2 (Brown et al. 1993), and HMM (Vogel et al. 1996).
+
+All models have p(target word | source word), where the empty word explains words without a partner. They differ in how
+probable it is that target word j comes from source word i: equally in model 1, by (i, j, lengths) in model 2, and by
+the distance to the source word of target word j − 1 in the HMM. Pairs with sources of one length are handled together,
+and every different link (source word, target word) has a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.classical.model import Note
+from dragoman.classical.rows import Ragged
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Words = Sequence[str]
+NULL = 0  # the number of the empty word
+CELLS = 1_000_000  # links handled at a time
+MAX_LINKS = 150_000_000  # of the pairs that EM reads; more pairs are sampled evenly
+FLOOR = 1e-9  # probability of links that EM has not seen
+EMPTY = 0.2  # probability that an HMM goes to the empty word
+JUMPS = 40  # longer jumps count as this long
+KINDS = ("ibm1", "ibm2", "hmm")
+
+
+class Vocabulary:
+    """Numbers for words, in the order of their first occurrence; words are compared without case."""
+
+    def __init__(self, sentences: Sequence[Words], first: int) -> None:
+        self.numbers: dict[str, int] = {}
+        for words in sentences:
+            for word in words:
+                self.numbers.setdefault(word.casefold(), first + len(self.numbers))
+        self.size = first + len(self.numbers)
+
+    def rows(self, sentences: Sequence[Words]) -> Ragged:
+        """Sentences as numbers; an unknown word has the number `size`."""
+        get = self.numbers.get
+        return Ragged.of([[get(word.casefold(), self.size) for word in words] for words in sentences])
+
+
+class Group(NamedTuple):
+    """Pairs whose sources have one length S."""
+
+    indices: Ints  # (N,)
+    links: NDArray[np.int32]  # (N, T, S+1) numbers of links, the empty word first; the last number is for padding
+    lengths: Ints  # (N,) of the targets
+
+    @property
+    def real(self) -> NDArray[np.bool_]:
+        """(N, T), True = a target word."""
+        return np.arange(self.links.shape[1]) < self.lengths[:, None]
+
+
+def padded_groups(sources: Ragged, targets: Ragged, indices: Ints) -> Iterator[tuple[Ints, Ints, Ints, Ints]]:
+    """Pairs by source length: indices (N,), sources (N, S+1), the empty word first, targets (N, T), lengths (N,)."""
+    order = indices[np.lexsort((indices, targets.lengths[indices], sources.lengths[indices]))]
+    for same in np.split(order, np.flatnonzero(np.diff(sources.lengths[order])) + 1):
+        first = 0
+        while first < len(same):
+            width = int(sources.lengths[same[first]]) + 1
+            count = max(1, CELLS // (width * max(1, int(targets.lengths[same[min(first + 64, len(same) - 1)]]))))
+            some = same[first : first + count]
+            first += count
+            left, right = sources.take(some), targets.take(some)
+            padded = np.full((len(some), max(1, int(right.lengths.max()))), -1, np.int64)
+            padded[np.arange(padded.shape[1]) < right.lengths[:, None]] = right.flat
+            rows = np.concatenate([np.zeros((len(some), 1), np.int64), left.flat.reshape(len(some), -1)], 1)
+            yield some, rows.astype(np.int64), padded, right.lengths
+
+
+class WordAligner:
+    """p(target | source): learned from pairs of sentences, then used to align the same or other pairs."""
+
+    def __init__(self, kind: str = "hmm", iterations: int = 5, prior: float = 0.0) -> None:
+        """`iterations` of each model; `prior` above 0 is that of a Dirichlet distribution, which favours few links."""
+        assert kind in KINDS
+        self.kind, self.iterations, self.prior = kind, iterations, prior
+        self.jumps = np.ones(2 * JUMPS + 1)  # expected number of jumps by −JUMPS … JUMPS
+        self.places: dict[tuple[int, int], Floats] = {}  # (S, T) → (T, S+1), of model 2
+
+    def fit(
+        self, sources: Sequence[Words], targets: Sequence[Words], note: Note = lambda doing, count: None
+    ) -> list[float]:
+        """Learn from pairs; returns the loss per target word before every iteration, which never rises."""
+        self.source_words, self.target_words = Vocabulary(sources, 1), Vocabulary(targets, 0)
+        left, right = self.source_words.rows(sources), self.target_words.rows(targets)
+        usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
+        total = int(((left.lengths + 1) * right.lengths)[usable].sum())
+        count = min(len(usable), int(len(usable) * MAX_LINKS / max(1, total)) + 1)
+        some = usable[np.unique(np.linspace(0, len(usable) - 1, count).astype(np.int64))]
+        self.keys = np.empty(0, np.int64)
+        raw = []
+        for indices, rows, columns, lengths in padded_groups(left, right, some):
+            keys = self._keys(rows, columns)
+            raw.append((indices, keys, lengths))
+            self.keys = np.union1d(self.keys, np.unique(keys[columns >= 0]))
+        groups = [Group(indices, self._numbers(keys), lengths) for indices, keys, lengths in raw]
+        raw.clear()
+        self.owners = self.keys // (self.target_words.size + 1)
+        self.table = np.append(np.ones(len(self.keys)), 0.0)  # p(target | source) of every link; 0 for padding
+        self._normalise(np.append(np.ones(len(self.keys)), 0.0), prior=0.0)
+        losses: list[float] = []
+        for stage in ("ibm1",) if self.kind == "ibm1" else ("ibm1", self.kind):
+            for _ in range(self.iterations):
+                note("aligning words", len(losses) + 1)
+                losses.append(self._iterate(groups, stage))
+        return losses
+
+    def _keys(self, sources: Ints, targets: Ints) -> Ints:
+        return sources[:, None, :] * (self.target_words.size + 1) + targets[:, :, None]
+
+    def _numbers(self, keys: Ints) -> NDArray[np.int32]:
+        """The numbers of links; the last for padding and for links that EM has not seen."""
+        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[places] == keys, places, len(self.keys)).astype(np.int32)
+
+    def _iterate(self, groups: list[Group], stage: str) -> float:
+        counts = np.zeros(len(self.table))
+        jumps = np.zeros_like(self.jumps)
+        places: dict[tuple[int, int], Floats] = {}
+        likelihood, words = 0.0, 0
+        for group in groups:
+            posterior, logs, moved = self._posteriors(group, stage)
+            counts += np.bincount(group.links.ravel(), posterior.ravel(), len(counts))
+            likelihood, words = likelihood + logs, words + int(group.lengths.sum())
+            if moved is not None:
+                jumps += moved
+            if stage == "ibm2":
+                for length in np.unique(group.lengths).tolist():
+                    key = (group.links.shape[2] - 1, length)
+                    found = posterior[group.lengths == length, :length].sum(0)
+                    places[key] = places.get(key, 0.0) + found
+        self._normalise(counts, self.prior)
+        if stage == "hmm":
+            self.jumps = jumps + 1e-6 * jumps.sum() / len(jumps)
+        if stage == "ibm2":
+            self.places = {key: table / table.sum(1, keepdims=True) for key, table in places.items()}
+        return -likelihood / max(1, words)
+
+    def _normalise(self, counts: Floats, prior: float) -> None:
+        """p(target | source) from expected counts; with a prior, the means of a variational posterior."""
+        own = counts[:-1]
+        totals = np.bincount(self.owners, own, minlength=self.source_words.size + 1)
+        if prior:
+            size = np.bincount(self.owners, minlength=self.source_words.size + 1)
+            above = torch.digamma(torch.from_numpy(own + prior)).numpy()
+            below = torch.digamma(torch.from_numpy(totals + prior * np.maximum(size, 1))).numpy()
+            self.table[:-1] = np.exp(above - below[self.owners])
+        else:
+            self.table[:-1] = own / np.maximum(totals[self.owners], 1e-300)
+
+    def _posteriors(self, group: Group, stage: str) -> tuple[Floats, float, Floats | None]:
+        """p(link | pair) (N, T, S+1), the log-likelihood of all pairs, and expected jumps of the HMM."""
+        emitted = np.maximum(self.table[group.links], FLOOR * (group.links == len(self.keys))) * group.real[:, :, None]
+        if stage == "hmm":
+            return self._forward_backward(group, emitted)
+        if stage == "ibm2":
+            emitted = emitted * self._place_weights(group)
+        else:
+            emitted = emitted / group.links.shape[2]
+        totals = emitted.sum(2)
+        real = group.real
+        logs = float(np.log(np.maximum(totals[real], 1e-300)).sum())
+        return emitted / np.where(real, np.maximum(totals, 1e-300), 1.0)[:, :, None], logs, None
+
+    def _place_weights(self, group: Group) -> Floats:
+        """a(i | j, S, T) of model 2: (N, T, S+1); equal where these lengths are new."""
+        width = group.links.shape[2]
+        out = np.full(group.links.shape, 1 / width)
+        for length in np.unique(group.lengths).tolist():
+            table = self.places.get((width - 1, length))
+            if table is not None:
+                out[group.lengths == length, :length] = table
+        return out
+
+    def transitions(self, length: int) -> tuple[Floats, Floats]:
+        """p(next source word | last) (S, S) of the HMM, and p(first source word) (S,)."""
+        places = np.arange(length)
+        weights = self.jumps[np.clip(places[None] - places[:, None], -JUMPS, JUMPS) + JUMPS]
+        first = self.jumps[np.clip(places + 1, -JUMPS, JUMPS) + JUMPS]
+        return weights / weights.sum(1, keepdims=True), first / first.sum()
+
+    def _forward_backward(self, group: Group, emitted: Floats) -> tuple[Floats, float, Floats]:
+        """The HMM of Och and Ney (2003): a state for every source word, and one for the empty word after each."""
+        length, steps = group.links.shape[2] - 1, group.links.shape[1]
+        matrix, first = self.transitions(length)
+        null, own = emitted[:, :, :1], emitted[:, :, 1:]  # (N, T, 1), (N, T, S)
+        real = group.real
+        ahead = np.empty((steps, 2, *own[:, 0].shape))  # real and empty states
+        scales = np.ones((steps, len(own)))
+        for step in range(steps):
+            if step:
+                before = ahead[step - 1].sum(0)  # (N, S): the last source word, whichever state
+                found = np.stack([(1 - EMPTY) * (before @ matrix) * own[:, step], EMPTY * before * null[:, step]])
+            else:
+                found = np.stack([(1 - EMPTY) * first * own[:, 0], EMPTY * first * null[:, 0]])
+            total = np.maximum(found.sum((0, 2)), 1e-300)
+            scales[step] = np.where(real[:, step], total, 1.0)
+            kept = ahead[step - 1] if step else found
+            ahead[step] = np.where(real[:, step, None], found / total[:, None], kept)
+        behind = np.ones_like(own[:, 0])  # (N, S), the same for both states of a source word
+        posterior = np.zeros_like(emitted)
+        moved = np.zeros((length, length))
+        starts = np.zeros(length)
+        for step in range(steps - 1, -1, -1):
+            alive = real[:, step, None]
+            both = ahead[step] * behind * alive  # (2, N, S)
+            posterior[:, step, 1:], posterior[:, step, 0] = both[0], both[1].sum(1)
+            weighted = own[:, step] * behind / scales[step][:, None]
+            if step:
+                before = ahead[step - 1].sum(0)
+                moved += (before * alive).T @ (weighted * alive)
+                back = (1 - EMPTY) * (weighted @ matrix.T) + EMPTY * null[:, step] * behind / scales[step][:, None]
+                behind = np.where(alive, back, behind)
+            else:
+                starts = both[0].sum(0)
+        jumps = np.zeros_like(self.jumps)
+        distance = np.clip(np.arange(length)[None] - np.arange(length)[:, None], -JUMPS, JUMPS) + JUMPS
+        np.add.at(jumps, distance, (1 - EMPTY) * moved * matrix)
+        np.add.at(jumps, np.clip(np.arange(length) + 1, -JUMPS, JUMPS) + JUMPS, starts)
+        return posterior, float(np.log(scales[real.T]).sum()), jumps
+
+    def posteriors(self, sources: Sequence[Words], targets: Sequence[Words]) -> list[Floats]:
+        """p(source word | target word) of every pair: (T, S+1), the empty word first."""
+        left, right = self.source_words.rows(sources), self.target_words.rows(targets)
+        out: list[Floats] = [np.zeros((len(t), len(s) + 1)) for s, t in zip(sources, targets, strict=True)]
+        usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
+        for indices, rows, columns, lengths in padded_groups(left, right, usable):
+            group = Group(indices, self._numbers(self._keys(rows, columns)), lengths)
+            found = self._posteriors(group, self.kind)[0]
+            for row, index in enumerate(indices.tolist()):
+                out[index] = found[row, : lengths[row]]
+        return out
+
+
+def links_of(posterior: Floats, threshold: float | None = None) -> frozenset[tuple[int, int]]:
+    """(source, target) links: of each target word the most probable source word, unless it is the empty one.
+
+    With a threshold all links that are at least so probable.
+    """
+    if threshold is not None:
+        targets, sources = np.nonzero(posterior[:, 1:] >= threshold)
+        return frozenset(zip(sources.tolist(), targets.tolist(), strict=True))
+    best = posterior.argmax(1)
+    return frozenset((int(source) - 1, target) for target, source in enumerate(best) if source)

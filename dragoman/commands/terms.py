@@ -1,0 +1,64 @@
+"""`dragoman terms`: extract terminology from sentence pairs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import click
+
+from dragoman.commands.layout import check_pair_files, pair_files
+from dragoman.commands.printing import as_utf8
+from dragoman.commands.progress import progress_bar
+
+if TYPE_CHECKING:
+    from dragoman.data.examples import Pairs
+
+MODELS = ("ibm1", "ibm2", "hmm")
+
+
+@click.command()
+@pair_files("Target")
+@click.option("--model", type=click.Choice(MODELS), default="hmm", show_default=True, help="The word alignment model.")
+@click.option("--max-words", type=click.IntRange(1, 7), default=3, show_default=True, help="Words of a term.")
+@click.option("--min-count", type=click.IntRange(1), default=3, show_default=True, help="Occurrences of the pair.")
+@click.option(
+    "--min-share", type=click.FloatRange(0.0, 1.0), default=0.5, show_default=True,
+    help="Share of the source term's occurrences that have this translation.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One object per line: source, target, times, share.")
+def terms(
+    files: str | Pairs | None, model: str, max_words: int, min_count: int, min_share: float, as_json: bool
+) -> None:
+    """Extract terms and their translations from sentence pairs, most frequent first.
+
+    terms aligns the words of all pairs, and prints the words and phrases that are mostly translated in one way: source,
+    target, count and share, tab-separated. Its first two columns are a file for predict --terminology.
+
+    \b
+    dragoman terms pairs.tsv > terms.tsv
+    dragoman terms --source a.en --target a.de --max-words 2 --min-count 10
+    dragoman terms pairs.tsv | cut -f 1,2 > list.tsv; dragoman predict runs/my input.txt --terminology list.tsv
+    """
+    from dragoman.analysis.align_files import read_raw_pairs
+    from dragoman.analysis.word_alignment import RawAligner, extract_terms
+    from dragoman.training.display import Display
+
+    pairs = read_raw_pairs(check_pair_files(files))
+    with Display(quiet=not sys.stderr.isatty()) as display:
+        aligner = RawAligner(model, 5, pairs, display.preparing)
+    with progress_bar("pairs", len(pairs)) if sys.stderr.isatty() else nullcontext() as progress:
+        found = extract_terms(
+            aligner(pairs), max_words=max_words, min_count=min_count, min_share=min_share,
+            done=progress or (lambda count: None),
+        )  # fmt: skip
+    as_utf8()
+    for term in found:
+        line = json.dumps(term._asdict(), ensure_ascii=False) if as_json else "\t".join(
+            (term.source, term.target, str(term.times), f"{term.share:.3f}")
+        )  # fmt: skip
+        click.echo(line)
+    if not found:
+        click.echo("found no term; lower --min-count or --min-share", err=True)

@@ -1,0 +1,176 @@
+"""IBM models and the HMM against enumeration of all alignments; phrases; the commands `align --model` and `terms`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.classical.phrases import phrase_spans
+from dragoman.classical.word_alignment import EMPTY, FLOOR, JUMPS, WordAligner, links_of
+from tests.conftest import call
+
+SOURCES = [line.split() for line in ("a b", "b c", "a c d", "d", "c a b", "b d")]
+TARGETS = [line.split() for line in ("A B", "B C X", "A C D", "D", "C A B", "D B")]
+
+
+def p(aligner: WordAligner, source: str | None, target: str) -> float:
+    """p(target word | source word)."""
+    number = 0 if source is None else aligner.source_words.numbers[source.casefold()]
+    key = number * (aligner.target_words.size + 1) + aligner.target_words.numbers[target.casefold()]
+    place = int(np.searchsorted(aligner.keys, key))
+    known = place < len(aligner.keys) and aligner.keys[place] == key
+    return float(aligner.table[place]) if known else FLOOR
+
+
+def enumerated(aligner: WordAligner, source: list[str], target: list[str]) -> tuple[np.ndarray, float]:
+    """Posteriors (T, S+1) and likelihood by summing over all alignments."""
+    out = np.zeros((len(target), len(source) + 1))
+    total = 0.0
+    for path in itertools.product(range(len(source) + 1), repeat=len(target)):
+        chance = math.prod(
+            p(aligner, None if i == 0 else source[i - 1], word) for i, word in zip(path, target, strict=True)
+        )
+        if aligner.kind == "ibm1":
+            chance /= (len(source) + 1) ** len(target)
+        elif aligner.kind == "ibm2":
+            table = aligner.places.get((len(source), len(target)))
+            for j, i in enumerate(path):
+                chance *= 1 / (len(source) + 1) if table is None else table[j, i]
+        else:
+            chance *= hmm_path(aligner, path, len(source))
+        total += chance
+        for j, i in enumerate(path):
+            out[j, i] += chance
+    return out / total, total
+
+
+def hmm_path(aligner: WordAligner, path: tuple[int, ...], length: int) -> float:
+    """p(path): the empty word keeps the last source word; before the first one any may be the last."""
+
+    def jump(last: int, place: int) -> float:
+        weights = [aligner.jumps[np.clip(i - last, -JUMPS, JUMPS) + JUMPS] for i in range(length)]
+        return float(weights[place] / sum(weights))
+
+    def rest(at: int, last: int) -> float:
+        if at == len(path):
+            return 1.0
+        if path[at] == 0:
+            return EMPTY * rest(at + 1, last)
+        return (1 - EMPTY) * jump(last, path[at] - 1) * rest(at + 1, path[at] - 1)
+
+    if path[0]:
+        return (1 - EMPTY) * jump(-1, path[0] - 1) * rest(1, path[0] - 1)
+    return EMPTY * sum(jump(-1, last) * rest(1, last) for last in range(length))
+
+
+@pytest.mark.parametrize("kind", ["ibm1", "ibm2", "hmm"])
+def test_posteriors_are_those_of_all_alignments(kind: str) -> None:
+    aligner = WordAligner(kind, 2)
+    losses = aligner.fit(SOURCES, TARGETS)
+    assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(losses[1:]))
+    found = aligner.posteriors(SOURCES, TARGETS)
+    likelihood = 0.0
+    for source, target, one in zip(SOURCES, TARGETS, found, strict=True):
+        expected, total = enumerated(aligner, source, target)
+        assert one == pytest.approx(expected, abs=1e-9)
+        likelihood += math.log(total)
+    words = sum(map(len, TARGETS))
+    again = WordAligner(kind, 3)
+    assert again.fit(SOURCES, TARGETS)[-1] == pytest.approx(-likelihood / words) or kind != "ibm1"
+
+
+def test_a_batch_changes_no_posterior() -> None:
+    aligner = WordAligner("hmm", 3, prior=0.01)
+    aligner.fit(SOURCES, TARGETS)
+    together = aligner.posteriors(SOURCES, TARGETS)
+    for index, one in enumerate(together):
+        assert aligner.posteriors([SOURCES[index]], [TARGETS[index]])[0] == pytest.approx(one, abs=1e-12)
+    unseen = aligner.posteriors([["q"], []], [["Q", "A"], ["A"]])
+    assert np.isfinite(unseen[0]).all()
+    assert links_of(unseen[1]) == frozenset()
+
+
+def test_phrases_are_all_consistent_spans() -> None:
+    random.seed(4)
+    for _ in range(60):
+        source, target = random.randint(1, 5), random.randint(1, 5)
+        links = {(random.randrange(source), random.randrange(target)) for _ in range(random.randint(0, 6))}
+        expected = set()
+        for a, b in itertools.combinations(range(source + 1), 2):
+            for c, d in itertools.combinations(range(target + 1), 2):
+                inside = [(a <= i < b, c <= j < d) for i, j in links]
+                if b - a <= 3 and d - c <= 3 and any(all(one) for one in inside) and all(x == y for x, y in inside):
+                    expected.add(((a, b), (c, d)))
+        found = list(phrase_spans(source, target, links, 3))
+        assert len(found) == len(set(found))
+        assert set(found) == expected, links
+
+
+@pytest.fixture(scope="module")
+def pairs_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    random.seed(7)
+    words = {
+        "dog": "Hund",
+        "cat": "Katze",
+        "house": "Haus",
+        "sees": "sieht",
+        "big": "große",
+        "the": "das",
+        "old": "alte",
+    }
+    lines = []
+    for _ in range(150):
+        source = ["the", random.choice(["big", "old"]), random.choice(["dog", "cat", "house"]), "sees", "the"]
+        source.append(random.choice(["dog", "cat", "house"]))
+        lines.append(" ".join(source) + "\t" + " ".join(words[word] for word in source) + "\n")
+    path = tmp_path_factory.mktemp("align") / "pairs.tsv"
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def test_the_commands_align_and_list_terms(pairs_file: Path, tmp_path: Path) -> None:
+    told = call("align", "--model", "hmm", pairs_file)
+    assert told.code == 0, told.err
+    assert told.lines[0] == "0-0 1-1 2-2 3-3 4-4 5-5"
+    few = tmp_path / "few.tsv"
+    few.write_text("the big dog\tdas große Hund\n", encoding="utf-8")
+    line = json.loads(call("align", "--model", "hmm", few, "--learn-from", pairs_file, "--json").lines[0])
+    assert line["links"] == [[0, 0], [1, 1], [2, 2]]
+    assert line["weights"][2][2] > 0.9
+    found = [one.split("\t") for one in call("terms", pairs_file, "--max-words", "1", "--min-share", "0.4").lines]
+    assert {"dog\tHund", "cat\tKatze", "house\tHaus"} <= {"\t".join(row[:2]) for row in found}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["align", "PAIRS"], "no such run folder"),
+        (["align"], "--model hmm"),
+        (["align", "RUN", "PAIRS", "--iterations", "3"], "needs --model"),
+        (["align", "--model", "hmm", "PAIRS", "--layer", "2"], "--layer goes with a run"),
+        (["align", "--model", "hmm", "nothing.tsv"], "nothing.tsv"),
+    ],
+)
+def test_mistakes_are_named(pairs_file: Path, arguments: list[str], error: str) -> None:
+    told = call(
+        *(str(pairs_file) + ".not" if one == "PAIRS" and "--model" not in arguments else one for one in arguments)
+    )
+    told = told if "PAIRS" not in arguments or "--model" not in arguments else call(
+        *(str(pairs_file) if one == "PAIRS" else one for one in arguments)
+    )  # fmt: skip
+    assert told.code == 2
+    assert error in told.err
+
+
+def test_one_pair_and_long_sentences_are_aligned(tmp_path: Path) -> None:
+    (tmp_path / "one.tsv").write_text("a b\tA B\n", encoding="utf-8")
+    assert call("align", "--model", "ibm1", tmp_path / "one.tsv").code == 0
+    (tmp_path / "long.tsv").write_text(f"{'a ' * 1000}\t{'b ' * 1000}\na b\tA B\n", encoding="utf-8")
+    told = call("align", "--model", "hmm", tmp_path / "long.tsv")
+    assert (told.code, told.lines[0]) == (0, ""), told.err
