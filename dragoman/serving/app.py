@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from dragoman.errors import DragomanError
 from dragoman.serving.batcher import Busy
 from dragoman.serving.gate import Gate
-from dragoman.serving.routes import libretranslate, openai, operations, predict
+from dragoman.serving.routes import inspection, libretranslate, openai, operations, predict
 from dragoman.serving.routes.libretranslate import WrongKey
 from dragoman.serving.state import ClientLeft, NotFound, ServerState, TooLate
 from dragoman.version import __version__
@@ -39,7 +39,7 @@ def create_app(state: ServerState) -> ASGIApp:
         separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.server = state
-    for routes in (predict, operations, libretranslate, openai):
+    for routes in (predict, inspection, operations, libretranslate, openai):
         app.include_router(routes.router)
     add_error_handlers(app)
     if state.config.page:
@@ -54,7 +54,13 @@ def create_app(state: ServerState) -> ASGIApp:
 def add_page(app: FastAPI) -> None:
     """The page for people at /, with its modules and styles."""
     static = resources.files("dragoman.serving") / "static"
+    web = resources.files("dragoman.web")
     app.mount("/static", StaticFiles(directory=str(static)), name="static")
+    app.mount("/web/modules", StaticFiles(directory=str(web / "modules")), name="modules")
+
+    @app.get("/web/style.css", include_in_schema=False)
+    async def style() -> Response:
+        return FileResponse(str(web / "style.css"), media_type="text/css")
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -29,6 +29,9 @@ from dragoman.inference.predictor import Predictor
 from dragoman.serving.config import ModelConfig, ServeConfig
 from dragoman.serving.languages import UNKNOWN, same_language, short_code
 from dragoman.tasks.base import encoder_of, length_limit
+
+if TYPE_CHECKING:
+    from dragoman.reports.inspection import Inspection
 
 PAIR = re.compile(r"(?:^|[._])([a-z]{2,3})(?:-|_|2|_to_)([a-z]{2,3})(?:$|[._-])")
 
@@ -190,6 +193,26 @@ class ServedModel:
 
     def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment]:
         return list(align_pairs(self.predictor, inputs, view=self._view, batch_size=self.batch_size))
+
+    @cached_property
+    def inspector(self) -> Predictor | Labeler | Completer:
+        """The run once more: an inspection changes weights and hooks while it looks, which requests must not see."""
+        return load_run(self.engine.run.folder, str(self.engine.device))
+
+    def inspect(self, text: str | Upload, target: str | None, tag: str | None, beam: int | None) -> Inspection:
+        """Everything that can be shown about one input."""
+        from dragoman.reports.inspection import inspect
+
+        if isinstance(text, str):
+            return inspect(self.inspector, text, target, tag=tag, beam=beam)
+        assert isinstance(self.inspector, Predictor)
+        extractor = self.inspector.source_tokenizer
+        assert isinstance(extractor, FeatureExtractor)
+        extractor.preload({text.name: extractor.config.decode(text.data, text.name)})
+        try:
+            return inspect(self.inspector, text.name, target, tag=tag, beam=beam)
+        finally:
+            extractor.preload({})
 
     @cached_property
     def _view(self) -> AttentionView:

@@ -97,20 +97,6 @@ class PredictRequest(Options):
     stream: bool = Field(False, description="send tokens as server-sent events: one text, greedy or sampling")
 
 
-class Completion(Strict):
-    """A prompt for a language model in the server's own API."""
-
-
-class Word(BaseModel):
-    """A word of the output, for display."""
-
-    text: str
-    start: int = Field(description="its place in the output, in characters")
-    end: int
-    source: list[int] = Field(description="numbers of the source words that it comes from")
-    confidence: float | None = Field(None, description="probability that it is right; calibrated if the run is")
-
-
 class Output(BaseModel):
     """One output; fields that do not apply are left out."""
 
@@ -124,7 +110,6 @@ class Output(BaseModel):
     alternatives: list[dict[str, Any]] | None = None
     alignment: list[tuple[int, int]] | None = Field(None, description="(source word, output word), from 0")
     source_words: list[str] | None = None
-    words: list[Word] | None = None
 
 
 class PredictResponse(BaseModel):
@@ -172,15 +157,13 @@ class ScoreResponse(BaseModel):
 class InspectRequest(Strict):
     """A text, and what to look at."""
 
-    model_config = ConfigDict(
-        extra="forbid", json_schema_extra={"examples": [{"input": "Guten Morgen!", "views": ["attention", "beam"]}]}
-    )
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"input": "Guten Morgen!"}]})
     model: Annotated[str, Field(max_length=200)] | None = None
     input: Text
     output: Text | None = Field(None, description="look at this output instead of the predicted one")
     beam: Annotated[int, Field(ge=1, le=64)] | None = None
     tag: Annotated[str, Field(max_length=35)] | None = None
-    views: Annotated[list[Literal["attention", "beam"]], Field(max_length=8)] = ["attention", "beam"]
+    numbers: Literal["lists", "packed"] = Field("lists", description="packed: tensors as base64 of 32-bit floats")
 
 
 class Problem(BaseModel):

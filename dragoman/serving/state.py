@@ -17,6 +17,7 @@ from dragoman.serving.models import Models, ServedModel, Work
 from dragoman.serving.spool import Spool
 
 T = TypeVar("T")
+MAX_INSPECTIONS = 4  # at work or waiting
 
 
 class TooLate(Exception):  # noqa: N818  (a state, not a mistake)
@@ -41,6 +42,8 @@ class ServerState:
             models.run, config.batch_size, config.limits.queue, config.limits.wait, self.metrics.batch
         )
         self.streams = ThreadPoolExecutor(config.limits.streams, "dragoman-stream")
+        self.inspections = ThreadPoolExecutor(1, "dragoman-inspect")
+        self.inspecting = 0
         self.streaming = 0
         self.active = 0  # requests without a whole answer
         self.draining = False
@@ -85,10 +88,21 @@ class ServerState:
         if self.streaming >= self.limits.streams:
             raise Busy(1.0)
 
+    async def inspect(self, request: Request, look: Callable[[], T]) -> T:
+        """The result of a look inside a model, one at a time and apart from the other requests."""
+        if self.inspecting >= MAX_INSPECTIONS:
+            raise Busy(5.0)
+        self.inspecting += 1
+        try:
+            return await self.finish(request, asyncio.get_running_loop().run_in_executor(self.inspections, look))
+        finally:
+            self.inspecting -= 1
+
     def close(self) -> None:
         """Finish what is queued and end the threads."""
         self.batcher.stop()
         self.streams.shutdown(wait=False, cancel_futures=True)
+        self.inspections.shutdown(wait=False, cancel_futures=True)
 
 
 async def disconnected(request: Request) -> None:
@@ -103,6 +117,3 @@ def state_of(request: Request) -> ServerState:
     """The state of the server that a request came to."""
     state: ServerState = request.app.state.server
     return state
-
-
-Handler = Callable[..., Awaitable[Any]]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -17,6 +18,14 @@ from dragoman.serving.markup import Aligned, Block, parse_blocks, place_markup
 from dragoman.serving.models import ServedModel, Work, fault_of
 from dragoman.serving.options import InputBuilder
 from dragoman.serving.state import ServerState
+
+T = TypeVar("T")
+LONG = 4_000  # characters
+
+
+async def in_thread(work: Callable[[], T], texts: Sequence[str]) -> T:
+    """The result of work on texts, in a thread if they are long: the server goes on answering meanwhile."""
+    return await asyncio.to_thread(work) if sum(map(len, texts)) > LONG else work()
 
 
 @dataclass
@@ -89,7 +98,7 @@ class Translator:
 
     async def split(self, texts: Sequence[str], align: bool = False) -> list[Translated]:
         """Translations of texts of any length, sentence by sentence."""
-        plans = [self.sentences(text) for text in texts]
+        plans = await in_thread(lambda: [self.sentences(text) for text in texts], texts)
         flat = [sentence.text for plan in plans for sentence in plan if sentence.text]
         outputs = iter(await self.whole(flat, align))
         found = []
@@ -114,17 +123,18 @@ class Translator:
 
     async def html(self, documents: Sequence[str]) -> list[Translated]:
         """Translations of HTML documents with all their tags."""
-        parsed = [parse_blocks(document) for document in documents]
+        parsed = await in_thread(lambda: [parse_blocks(document) for document in documents], documents)
         blocks = [part for parts in parsed for part in parts if isinstance(part, Block)]
-        plans = [self.sentences(block.text) for block in blocks]
+        plans = await in_thread(lambda: [self.sentences(block.text) for block in blocks], documents)
         flat = [sentence.text for plan in plans for sentence in plan if sentence.text]
         predictions = await self.predict(flat)
         aligned = await self._aligned(blocks, plans, predictions)
-        found = []
-        rendered = iter(place_markup(block, one) for block, one in zip(blocks, aligned, strict=True))
-        for parts in parsed:
-            found.append(Translated("".join(next(rendered) if isinstance(part, Block) else part for part in parts)))
-        return found
+        placed = await in_thread(lambda: list(map(place_markup, blocks, aligned)), documents)
+        rendered = iter(placed)
+        return [
+            Translated("".join(next(rendered) if isinstance(part, Block) else part for part in parts))
+            for parts in parsed
+        ]
 
     async def _aligned(
         self, blocks: Sequence[Block], plans: Sequence[list[Sentence]], predictions: Sequence[Prediction]

@@ -1,0 +1,66 @@
+"""What happens inside a model for one input: the numbers behind the pages of `dragoman inspect`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, File, Form, Request, UploadFile
+from fastapi.responses import JSONResponse
+
+from dragoman.errors import ConfigError
+from dragoman.serving.models import Upload
+from dragoman.serving.routes.predict import PROBLEMS, file_model
+from dragoman.serving.schemas import InspectRequest
+from dragoman.serving.state import ServerState, state_of
+from dragoman.web.page import plain
+
+router = APIRouter(prefix="/v1", tags=["dragoman"], responses=PROBLEMS)
+LONGEST = 2_000  # characters: the numbers grow with the square of the length
+
+
+def check_beam(state: ServerState, beam: int | None) -> None:
+    """Raise an error for a beam wider than the server allows."""
+    if beam is not None and beam > state.limits.beam:
+        raise ConfigError(f"beam: found {beam}, expected at most {state.limits.beam} on this server")
+
+
+@router.post("/inspect")
+async def inspect(request: Request, body: InspectRequest) -> Any:
+    """Attention, beam tree, states and all other views of one text, as numbers."""
+    state = state_of(request)
+    model = state.model(body.model)
+    check_beam(state, body.beam)
+    if model.reads_files:
+        raise ConfigError(f'model: "{model.name}" reads files; send one to /v1/inspect/file')
+    for name, text in (("input", body.input), ("output", body.output or "")):
+        if len(text) > LONGEST:
+            raise ConfigError(f"{name}: found {len(text):,} characters, expected at most {LONGEST:,} to look inside")
+    if not body.input.strip():
+        raise ConfigError("input: found empty text, expected text to inspect")
+
+    def look() -> dict[str, Any]:
+        found = model.inspect(body.input, body.output, body.tag, body.beam)
+        table: dict[str, Any] = plain(found.page_data() if body.numbers == "packed" else found.as_dict())
+        return table
+
+    return JSONResponse(await state.inspect(request, look))
+
+
+@router.post("/inspect/file")
+async def inspect_file(
+    request: Request,
+    file: Annotated[UploadFile, File(description="a recording or a picture")],
+    model: Annotated[str | None, Form(max_length=200)] = None,
+    numbers: Annotated[Literal["lists", "packed"], Form()] = "lists",
+) -> Any:
+    """The views of a recording or a picture: where the model looked, when each word was said."""
+    state = state_of(request)
+    served = file_model(state, model)
+    upload = Upload(await file.read())
+
+    def look() -> dict[str, Any]:
+        found = served.inspect(upload, None, None, None)
+        table: dict[str, Any] = plain(found.page_data() if numbers == "packed" else found.as_dict())
+        return table
+
+    return JSONResponse(await state.inspect(request, look))
