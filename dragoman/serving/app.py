@@ -66,6 +66,10 @@ def add_page(app: FastAPI) -> None:
     async def page() -> Response:
         return FileResponse(str(static / "index.html"), headers=PAGE_HEADERS)
 
+    @app.get("/inspect", include_in_schema=False)
+    async def inspect_page() -> Response:
+        return FileResponse(str(static / "inspect.html"), headers=PAGE_HEADERS)
+
 
 # The page loads nothing from elsewhere and cannot be framed.
 PAGE_HEADERS = {

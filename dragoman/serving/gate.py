@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serving.state import ServerState
 
-OPEN_PATHS = ("/health", "/ready", "/", "/favicon.ico", "/frontend/settings", "/openapi.json")
+OPEN_PATHS = ("/health", "/ready", "/", "/inspect", "/favicon.ico", "/frontend/settings", "/openapi.json")
 OPEN_FOLDERS = ("/static/", "/web/")
 RETRY = 2  # seconds, while the server stops
 

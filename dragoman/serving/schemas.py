@@ -110,6 +110,9 @@ class Output(BaseModel):
     alternatives: list[dict[str, Any]] | None = None
     alignment: list[tuple[int, int]] | None = Field(None, description="(source word, output word), from 0")
     source_words: list[str] | None = None
+    target_words: list[str] | None = None
+    word_confidences: list[float] | None = Field(None, description="with alignment: probability of each output word")
+    sentences: list[dict[str, Any]] | None = Field(None, description="with split: each sentence with these fields")
 
 
 class PredictResponse(BaseModel):

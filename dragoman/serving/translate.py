@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from dragoman.analysis.alignment import WordAlignment
+from dragoman.analysis.alignment import WordAlignment, token_word_shares
 from dragoman.data.sentences import Sentence, join_sentences, split_long, split_sentences
 from dragoman.decoding.options import DecodingOptions
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.prediction import Prediction
-from dragoman.serving.markup import Aligned, Block, parse_blocks, place_markup
+from dragoman.serving.markup import Aligned, Block, parse_blocks, place_markup, words_of
 from dragoman.serving.models import ServedModel, Work, fault_of
 from dragoman.serving.options import InputBuilder
 from dragoman.serving.state import ServerState
@@ -36,6 +37,7 @@ class Translated:
     alternatives: list[str] = field(default_factory=list)
     prediction: Prediction | None = None
     alignment: WordAlignment | None = None
+    sentences: list[tuple[Sentence, Translated]] = field(default_factory=list)  # of a text that was split
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class Translator:
                     list(dict.fromkeys(other for other in alternatives if other != text)),
                     single.prediction if single else None,
                     single.alignment if single else None,
+                    [(sentence, one) for sentence, one in zip(plan, paired(plan, own), strict=True)],
                 )
             )
         return found
@@ -172,8 +175,38 @@ def word_links(alignment: WordAlignment | None, sources: int, targets: int) -> t
     return alignment.weights.argmax(1).tolist(), alignment.weights.argmax(0).tolist()
 
 
-def prediction_table(one: Translated, source: str) -> dict[str, Any]:
+def paired(plan: Sequence[Sentence], own: Sequence[Translated]) -> list[Translated]:
+    """An output for every sentence, an empty one for an empty sentence."""
+    outputs = iter(own)
+    return [next(outputs) if sentence.text else Translated("") for sentence in plan]
+
+
+def word_confidences(model: ServedModel, prediction: Prediction) -> list[float] | None:
+    """The probability of every word of an output: the product of its tokens'; None where words cannot be told."""
+    tokenizer, text = model.predictor.target_tokenizer, prediction.text
+    if tuple(tokenizer.pieces(tokenizer.encode(text))) != prediction.tokens:
+        return None
+    tokens = prediction.token_confidences or tuple(map(math.exp, prediction.token_scores))
+    words = words_of(text)
+    found = [1.0] * len(words)
+    shares = token_word_shares(tokenizer.spans(text), words, len(prediction.tokens))
+    for token, word in shares.nonzero().tolist():
+        found[word] *= tokens[token]
+    return found
+
+
+def prediction_table(one: Translated, model: ServedModel) -> dict[str, Any]:
     """The fields of an answer of /v1/predict."""
+    table = _own_table(one, model)
+    if one.sentences:
+        table["sentences"] = [
+            {"source": sentence.text, "space": sentence.space, **_own_table(part, model)}
+            for sentence, part in one.sentences
+        ]
+    return table
+
+
+def _own_table(one: Translated, model: ServedModel) -> dict[str, Any]:
     if one.prediction is None or one.text != one.prediction.text:
         table: dict[str, Any] = {"text": one.text}
         if one.alternatives:
@@ -184,4 +217,6 @@ def prediction_table(one: Translated, source: str) -> dict[str, Any]:
         links = sorted(one.alignment.links)
         table["alignment"] = links
         table["source_words"] = list(one.alignment.source)
+        table["target_words"] = list(one.alignment.target)
+        table["word_confidences"] = word_confidences(model, one.prediction)
     return table

@@ -75,7 +75,7 @@ async def translated_outputs(
         found = await translator.split(texts, body.alignment)
     else:
         found = await translator.whole(texts, body.alignment)
-    return [prediction_table(one, text) for one, text in zip(found, texts, strict=True)]
+    return [prediction_table(one, model) for one in found]
 
 
 async def other_outputs(

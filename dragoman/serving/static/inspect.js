@@ -1,0 +1,19 @@
+// The page of one text: fetch the numbers of an inspection and draw them with the shared views.
+
+import { showInspection } from "/web/modules/inspect.js";
+import { call } from "/static/api.js";
+
+const root = document.getElementById("root");
+const query = new URLSearchParams(location.search);
+const body = { input: query.get("q") ?? "", numbers: "packed" };
+for (const name of ["model", "output", "tag"]) if (query.get(name)) body[name] = query.get(name);
+try {
+  const data = await call("/v1/inspect", body);
+  showInspection(data, root);
+  document.title = `Dragoman: inside ${data.title}`;
+} catch (error) {
+  const line = document.createElement("p");
+  line.className = "waiting bad";
+  line.textContent = error.message;
+  root.replaceChildren(line);
+}

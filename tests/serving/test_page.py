@@ -1,0 +1,112 @@
+"""The page in a real browser. Skipped where no Chromium is found; `.ci/run` installs one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.serving.conftest import Live
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+if CHROMIUM is None:
+    pytest.skip("no Chromium is installed (apt-get install chromium)", allow_module_level=True)
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--no-first-run",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import Error, sync_playwright
+
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield found
+        with suppress(Error):
+            found.close()
+
+
+@pytest.fixture
+def page(browser: Any, live: Live) -> Iterator[Any]:
+    """A new page that notes errors and requests to anywhere else."""
+    context = browser.new_context(viewport={"width": 400, "height": 800})
+    opened = context.new_page()
+    opened.set_default_timeout(30_000)
+    wrong: list[str] = []
+    opened.on("pageerror", lambda error: wrong.append(str(error)))
+    opened.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+    opened.on(
+        "request",
+        lambda request: None if request.url.startswith((live.url, "data:", "blob:")) else wrong.append(request.url),
+    )
+    yield opened
+    assert not wrong
+    assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than a phone"
+    context.close()
+
+
+def test_translate_as_you_type(page: Any, live: Live) -> None:
+    page.goto(f"{live.url}/?model=ab-cd")
+    page.fill("#source", "abc def")
+    page.wait_for_selector(".output .w")
+    expected = live.post("/v1/predict", {"input": "abc def"})["outputs"][0]["text"]
+    page.wait_for_function("text => document.querySelector('.output').innerText.trim() === text", arg=expected)
+    page.focus(".output .w")  # as a keyboard does
+    page.wait_for_selector(".mirror mark")
+    assert page.locator(".others .entry").count() > 0
+    page.click("summary:has-text('Code')")
+    assert "/v1/predict" in page.inner_text(".code")
+    page.click("summary:has-text('History')")
+    assert page.locator(".folds .entry").first.inner_text().startswith("abc def")
+
+
+def test_terminology(page: Any, live: Live) -> None:
+    page.goto(f"{live.url}/?model=ab-cd")
+    page.fill("#source", "abc")
+    page.click("summary:has-text('Terminology')")
+    page.fill("[aria-label='source term'] >> nth=0", "abc")
+    page.fill("[aria-label='translation'] >> nth=0", "HIJ")
+    page.wait_for_function("() => document.querySelector('.output').innerText.includes('HIJ')")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"), [("classify", "the film is good", ".bars"), ("regress", "a", ".big")]
+)
+def test_labels(page: Any, live: Live, name: str, text: str, shown: str) -> None:
+    page.goto(f"{live.url}/?model={name}")
+    page.fill("textarea", text)
+    page.wait_for_selector(f".output {shown}")
+
+
+def test_complete(page: Any, live: Live) -> None:
+    page.goto(f"{live.url}/?model=characters")
+    page.fill("textarea", "anna")
+    page.fill("input[type=number] >> nth=0", "5")
+    page.click("button:has-text('Continue')")
+    page.wait_for_function("() => document.querySelector('.output').innerText.length > 6")
+
+
+def test_upload_and_inspect(page: Any, live: Live, runs: Any) -> None:
+    import tarfile
+
+    with tarfile.open(runs["captions"].parents[1] / "pictures.tar") as tar:
+        file = tar.extractfile(tar.getmembers()[0])
+        assert file is not None
+        data = file.read()
+    page.goto(f"{live.url}/?model=captions")
+    page.set_input_files("input[type=file]", {"name": "a.png", "mimeType": "image/png", "buffer": data})
+    page.wait_for_selector(".output .big")
+    page.click("button:has-text('Where it looked')")
+    page.wait_for_selector("[role=tab]")
+
+
+def test_look_inside(page: Any, live: Live) -> None:
+    page.goto(f"{live.url}/inspect?model=ab-cd&q=abc")
+    page.wait_for_selector("[role=tab]")
+    assert "Beam" in page.inner_text("[role=tablist]")
