@@ -20,6 +20,7 @@ from dragoman.tasks.translate import build_model
 NAMES = config.preset_names()
 PAPERS = [
     "sutskever-2014", "cho-2014", "bahdanau-2015", "luong-2015", "gnmt-2016", "kalchbrenner-2013", "convs2s-2017",
+    "wu-2019", "makarov-2020",
 ]  # fmt: skip
 
 
@@ -137,6 +138,19 @@ def kalchbrenner(source: int, target: int, width: int) -> int:
     return folding + linear(3 * width, width) + recurrence + (source + 2 * target) * width
 
 
+def wu(source: int, target: int, embedding: int, width: int, readout: int, jump: int) -> int:
+    """Section 4: two layers both ways, one of the decoder, tanh(W [h; s]) and a softmax; a softmax over moves."""
+    encoder = 2 * lstm(embedding, width) + 2 * lstm(2 * width, width)
+    deep = linear(3 * width, readout) + linear(readout, target) + linear(3 * width, jump + 1)
+    return encoder + lstm(embedding, width) + deep + (source + target) * embedding
+
+
+def makarov(source: int, target: int, embedding: int, width: int) -> int:
+    """One layer both ways and one of the decoder; a softmax over 2 V + 2 actions. The first state is our own."""
+    first, deep = linear(2 * width, 2 * width), linear(3 * width, width) + linear(width, 2 * target + 2)
+    return 3 * lstm(embedding, width) + first + deep + (source + target) * embedding
+
+
 FORMULAS = {
     "kalchbrenner-2013": kalchbrenner(21_000, 21_000, 256),
     "sutskever-2014": sutskever(160_000, 80_000, 4, 1000, 1000),
@@ -145,6 +159,8 @@ FORMULAS = {
     "luong-2015": luong(50_000, 50_000, 4, 1000),
     "gnmt-2016": gnmt(32_000, 32_000, 8, 1024),
     "convs2s-2017": convs2s(40_000, 40_000),
+    "wu-2019": wu(60, 60, 200, 400, 1200, 4),
+    "makarov-2020": makarov(60, 60, 100, 200),
 }
 
 

@@ -39,9 +39,10 @@ class EditTransducer(MonotoneDecoder):
     def set_output(self, layer: nn.Linear) -> None:
         """Take the output layer, and add those of the other actions."""
         readout = layer.in_features
-        self.insert = nn.Linear(readout, layer.out_features, bias=False)
+        self.insert = nn.Linear(readout, layer.out_features)
         self.other = nn.Linear(readout, 2)  # delete, copy
         nn.init.normal_(self.insert.weight, std=readout**-0.5)
+        nn.init.zeros_(self.insert.bias)
         super().set_output(layer)
 
     def first_actions(self, like: Tensor) -> Tensor:

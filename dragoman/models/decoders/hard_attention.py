@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Size, setting
+from dragoman.config.settings import Range, Size, setting
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.monotone import PADDING, Written, forward_bias
 from dragoman.models.contracts import Memory
@@ -23,7 +23,7 @@ class HardAttentionDecoderConfig(MonotoneDecoderBase):
     """Every token is written at one source position, a latent variable that is summed out exactly."""
 
     kind: ClassVar[str] = "hard-attention"
-    order: Literal[0, 1] = setting(
+    order: Annotated[int, Range(0, 1)] = setting(
         1, help="the next position depends on the target so far alone (0), or also on the position before (1)"
     )
     monotonic: bool = setting(True, help="the position never moves left")
