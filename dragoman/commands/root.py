@@ -8,6 +8,7 @@ import click
 
 from dragoman.commands.align import align, score_alignment
 from dragoman.commands.bench import bench
+from dragoman.commands.compare import compare
 from dragoman.commands.complete import complete
 from dragoman.commands.evaluate import evaluate
 from dragoman.commands.export import export
@@ -16,7 +17,7 @@ from dragoman.commands.inspect_example import inspect
 from dragoman.commands.new import demo, new, presets
 from dragoman.commands.outputs import checked_outputs
 from dragoman.commands.predict import predict
-from dragoman.commands.score import compare, score
+from dragoman.commands.score import score
 from dragoman.commands.serve import serve
 from dragoman.commands.shortlist import shortlist
 from dragoman.commands.terms import terms

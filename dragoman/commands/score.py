@@ -1,8 +1,7 @@
-"""`dragoman score` and `dragoman compare`: score texts without a model."""
+"""`dragoman score`: score texts without a model."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -52,43 +51,3 @@ def score(hypotheses: str, references: tuple[str, ...], **options: Any) -> None:
         for line in lines:
             click.echo(line)
     print_scores(scores, request.as_json)
-
-
-@click.command()
-@click.argument("references")
-@click.argument("systems", nargs=-1, required=True, metavar="BASELINE SYSTEM...")
-@metric_option
-@units_option
-@click.option("--plot", metavar="FILE", help="Also draw scores and intervals to this .png, .svg or .pdf file.")
-@draws_option
-@seed_option
-@json_option
-def compare(
-    references: str,
-    systems: tuple[str, ...],
-    metrics: tuple[str, ...],
-    units: Any,
-    plot: str | None,
-    draws: int,
-    seed: int,
-    as_json: bool,
-) -> None:
-    """Test whether systems differ: the outputs of each SYSTEM against those of the BASELINE, on the same REFERENCES.
-
-    Every score has a 95 % interval; every difference has p-values by paired bootstrap and by approximate
-    randomisation. A line of REFERENCES may hold several references, tab-separated.
-
-    \b
-    dragoman compare ref.txt greedy.txt beam5.txt
-    dragoman compare ref.txt base.txt one.txt two.txt --metric bleu --metric chrf --plot scores.png
-    """
-    from dragoman.reports.score_files import compare_files
-    from dragoman.reports.text_tables import comparison_lines
-
-    table, standings = compare_files(references, systems, metrics, units, draws, seed, plot)
-    as_utf8()
-    if as_json:
-        click.echo(json.dumps([standing.as_dict() for standing in standings], ensure_ascii=False))
-    else:
-        for line in comparison_lines(standings, table):
-            click.echo(line)

@@ -69,7 +69,7 @@ def test_the_policy_allows_exactly_the_inline_script_and_style() -> None:
 def test_every_module_can_be_inlined(name: str) -> None:
     script = pages.bundle(name)
     assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
-    assert script.count(f"const module_{name} =") == 1
+    assert script.count(f"const module_{name.replace('-', '_')} =") == 1
 
 
 @pytest.mark.parametrize("path", [f"modules/{name}.js" for name in MODULES] + ["style.css"])

@@ -28,10 +28,18 @@ export function themeButton() {
   return button;
 }
 
-// Draw the page into `root`; a server passes its own data. Returns nothing.
+// Draw the page of one example into `root`; a server passes its own data.
 export function showInspection(data, root) {
-  const views = data.views.filter((view) => VIEWS[view.kind]);
-  const steps = data.target.tokens.length;
+  const header = [el("h1", { dir: "auto" }, data.title), el("p", { class: "small soft" }, `${data.run.task} · ${[data.run.model, ...data.run.parts.map((part) => `${part.part}: ${part.kind}`)].join(" · ")}`),
+    el("dl", { class: "text-pair" }, data.source ? [el("dt", {}, "input"), el("dd", { dir: "auto" }, data.source.text)] : null,
+      el("dt", {}, data.target.given ? "given target" : "output"), el("dd", { dir: "auto" }, data.target.text || "(empty)"))];
+  showViews(data, root, VIEWS, header, data.target.tokens);
+}
+
+// Any page of views: tabs, one panel, and where there are steps a bar that moves through them.
+export function showViews(data, root, drawers, header, labels = []) {
+  const views = data.views.filter((view) => drawers[view.kind]);
+  const steps = labels.length;
   const panel = el("main", { role: "tabpanel", id: "view", class: "card", tabindex: "-1" });
   const tabs = el("nav", { role: "tablist", "aria-label": "views" });
   const current = () => views.find((view) => view.kind === readState().view) ?? views[0];
@@ -64,21 +72,19 @@ export function showInspection(data, root) {
       tab.setAttribute("tabindex", chosen ? "0" : "-1");
     }
     range.value = step();
-    label.replaceChildren(`step ${step() + 1} of ${steps}: `, el("strong", { dir: "auto" }, shown(data.target.tokens[step()] ?? "")));
+    label.replaceChildren(`step ${step() + 1} of ${steps}: `, el("strong", { dir: "auto" }, shown(labels[step()] ?? "")));
     if (drawn === view) return;
     drawn = view;
     panel.setAttribute("aria-labelledby", `tab-${view.kind}`);
     forgetListeners();
     onState(update);
-    panel.replaceChildren(el("h2", {}, view.title), el("p", { class: "soft" }, view.about), ...VIEWS[view.kind](view, data, open));
+    panel.replaceChildren(el("h2", {}, view.title), el("p", { class: "soft" }, view.about), ...drawers[view.kind](view, data, open));
     document.getElementById(`tab-${view.kind}`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   root.replaceChildren(
     el("div", { class: "page" },
       el("header", { class: "masthead" },
-        el("div", {}, el("h1", { dir: "auto" }, data.title), el("p", { class: "small soft" }, `${data.run.task} · ${[data.run.model, ...data.run.parts.map((part) => `${part.part}: ${part.kind}`)].join(" · ")}`),
-          el("dl", { class: "text-pair" }, data.source ? [el("dt", {}, "input"), el("dd", { dir: "auto" }, data.source.text)] : null,
-            el("dt", {}, data.target.given ? "given target" : "output"), el("dd", { dir: "auto" }, data.target.text || "(empty)"))),
+        el("div", {}, header),
         themeButton()),
       data.notes.map((note) => el("p", { class: "notice small" }, note)),
       tabs, panel),

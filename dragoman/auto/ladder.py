@@ -1,0 +1,141 @@
+"""The ladder of architectures, from a plain recurrent network to the Transformer, sized for the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dragoman.auto.configure import configure
+from dragoman.config import settings
+from dragoman.data.config import DataConfig, Files
+from dragoman.data.examples import Example, Fault
+from dragoman.data.split import read_examples, source_hash
+from dragoman.errors import DataError
+from dragoman.files import write_text
+from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.tasks.config import Config, from_table
+
+TEST_SHARE, MAX_TEST = 0.1, 1000
+SMALL = 20_000  # pairs
+
+
+class Rung(NamedTuple):
+    """One step of the ladder: its model, and what changes from the step before."""
+
+    name: str
+    change: str  # what is new
+    why: str  # what the theory expects
+    model: dict[str, Any]
+    learning_rate: float
+
+
+def rungs(width: int) -> list[Rung]:
+    """The models of the ladder, all about `width` wide."""
+    fixed = {"layers": 1, "embedding": width, "width": width, "dropout": 0.2}
+
+    def encoder_decoder(cell: str) -> dict[str, Any]:
+        return {
+            "tie": "target",
+            "encoder": {"kind": "recurrent", "cell": cell, "direction": "backward", **fixed},
+            "decoder": {"kind": "fixed-context", "cell": cell, "begin": "copy", "readout": "tanh", **fixed},
+        }
+
+    attention = {
+        "tie": "target",
+        "encoder": {"kind": "recurrent", "cell": "lstm", **fixed},
+        "decoder": {
+            "kind": "recurrent", "cell": "lstm", "attention": {"kind": "additive", "width": width}, "readout": "tanh",
+            **fixed,
+        },
+    }  # fmt: skip
+    convolution = {"layers": 4, "embedding": width, "width": width, "dropout": 0.2}
+    transformer = {
+        "kind": "transformer",
+        "layers": 3,
+        "width": width,
+        "heads": 4,
+        "feedforward": 4 * width,
+        "dropout": 0.2,
+    }
+    return [
+        Rung(
+            "plain RNN",
+            "One recurrent layer reads the source backwards, and its last state is all that the decoder gets.",
+            "The state passes through the same matrix at every step, so gradients shrink exponentially with distance.",
+            encoder_decoder("rnn"),
+            1e-3,
+        ),
+        Rung(
+            "LSTM",
+            "The cell gets a memory with input, forget and output gates; nothing else changes.",
+            "The forget gate keeps a path open along which gradients survive, so far words can be learned from.",
+            encoder_decoder("lstm"),
+            3e-3,
+        ),
+        Rung(
+            "LSTM + attention",
+            "The encoder reads in both directions, and the decoder looks at all its states at every step.",
+            "The source no longer has to fit into one vector, so long sentences should lose no more than short ones.",
+            attention,
+            3e-3,
+        ),
+        Rung(
+            "ConvS2S",
+            "Gated convolutions replace recurrence, with attention in every decoder layer.",
+            "All positions of a sentence are computed at once in training, and the path between two words is shorter.",
+            {
+                "tie": "target",
+                "encoder": {"kind": "convs2s", "kernel": 3, **convolution},
+                "decoder": {"kind": "convs2s", "kernel": 3, **convolution},
+            },
+            1e-3,
+        ),
+        Rung(
+            "Transformer",
+            "Self-attention replaces convolution: every position looks at every other in every layer.",
+            "Any two words are one step apart, at a cost that grows with the square of the length.",
+            {"tie": "target", "encoder": transformer, "decoder": transformer},
+            1e-3,
+        ),
+    ]
+
+
+def ladder(files: Files, overrides: Sequence[str] = ()) -> tuple[dict[str, Config], list[Rung]]:
+    """A configuration for every rung on these pairs; the automatic one for the data gives all other settings."""
+    base, _ = configure(files, overrides)
+    table: dict[str, Any] = settings.as_table(base)
+    width = int(table["model"]["encoder"].get("width", 128))
+    width = 256 if width >= 256 else 128 if width >= 128 else 64
+    steps = rungs(width)
+    configs: dict[str, Config] = {}
+    for rung in steps:
+        own = {**table, "model": {"kind": EncoderDecoderConfig.kind, "label_smoothing": 0.1, **rung.model}}
+        config = from_table(own)
+        optimizer = replace(config.train.optimizer, learning_rate=rung.learning_rate, schedule="cosine")
+        configs[rung.name] = replace(config, train=replace(config.train, optimizer=optimizer))
+    return configs, steps
+
+
+def hold_out(files: Files, folder: Path) -> tuple[str, list[Example]]:
+    """Set a tenth of the pairs aside for testing, at most 1,000; returns the file of the others and the test pairs.
+
+    All pairs of one source are on one side. The choice depends on the texts alone.
+    """
+    examples = [
+        one for one in read_examples(DataConfig(train=files, faults="skip"), files) if not isinstance(one, Fault)
+    ]
+    sources = sorted({source_hash(example): None for example in examples})
+    count = min(MAX_TEST, max(1, int(len(sources) * TEST_SHARE)))
+    if len(sources) < 20:
+        raise DataError(f"{files}: found {len(sources)} different sources, expected 20 or more to train and test on")
+    chosen = set(sources[:count])
+    test = [example for example in examples if source_hash(example) in chosen]
+    path = folder / "train.tsv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{one.source}\t{one.references[0]}" for one in examples if source_hash(one) not in chosen]
+    if any(line.count("\t") != 1 or "\n" in line for line in lines):
+        raise DataError(f"{files}: found a tab inside a text; name the test pairs with --test instead")
+    write_text(path, "\n".join(lines) + "\n")
+    return str(path), test

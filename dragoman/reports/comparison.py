@@ -1,0 +1,439 @@
+"""Compare systems: scores, learning curves, lengths, significance, outputs, attention, gradients, cost."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman.analysis.attention_layers import attention_layers, merge_words
+from dragoman.analysis.cost import growth_exponents, measure_layers, saved_bytes
+from dragoman.analysis.gradients import GradientFlow, gradient_flow
+from dragoman.analysis.layer_table import parameter_count
+from dragoman.analysis.subject import open_subject
+from dragoman.data.examples import Example
+from dragoman.errors import DataError, DragomanError
+from dragoman.inference.evaluation import as_examples
+from dragoman.inference.load import load_predictor
+from dragoman.inference.predictor import Predictor
+from dragoman.reports.inspection import View
+from dragoman.runs import Run
+from dragoman.scoring.buckets import by_length, score_buckets
+from dragoman.scoring.edit import align_edits
+from dragoman.scoring.metric import Statistics, TextMetric
+from dragoman.scoring.registry import higher_is_better, select_metrics, text_statistics
+from dragoman.scoring.significance import bootstrap, interval, paired_bootstrap
+
+SHOWN = 40  # outputs side by side
+MAX_GRADIENT_TOKENS = 60
+MEMORY_ROWS = 32
+COST_LENGTHS = (64, 128, 256, 512, 1024)
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class System:
+    """One system: its outputs for the test set, and for trained runs everything measured about them."""
+
+    name: str
+    outputs: list[str]  # of the first seed
+    statistics: dict[str, Statistics]
+    seeds: dict[str, list[float]]  # metric → score of every seed
+    folders: tuple[Path, ...] = ()
+    measured: dict[str, Any] | None = None  # parameters, speed, memory, curves
+
+
+def measure_run(
+    name: str, folders: Sequence[Path], test: Sequence[Example], metrics: Mapping[str, TextMetric], device: str
+) -> System:
+    """Decode the test set with every seed of a system and measure its cost."""
+    sources, references = [one.source for one in test], [one.references for one in test]
+    seeds: dict[str, list[float]] = {metric: [] for metric in metrics}
+    first: tuple[list[str], dict[str, Statistics]] | None = None
+    measured: dict[str, Any] = {}
+    for folder in folders:
+        predictor = load_predictor(folder, device)
+        predictor.predict(sources[:8])  # warm up
+        started = time.perf_counter()
+        outputs = [one.text for one in predictor.predict(sources)]
+        seconds = time.perf_counter() - started
+        found = text_statistics(outputs, references, metrics)
+        for metric, how in metrics.items():
+            seeds[metric].append(how.score(found[metric]))
+        if first is None:
+            first = outputs, found
+            measured = run_cost(predictor, test, len(sources) / seconds)
+    assert first is not None
+    return System(name, first[0], first[1], seeds, tuple(folders), measured)
+
+
+def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second: float) -> dict[str, Any]:
+    """Parameters, speed, memory and learning curves of a run."""
+    rows = predictor.run.metrics()
+    logged = [row for row in rows if "tokens_per_second" in row]
+    valid = [row for row in rows if "valid" in row]
+    model = predictor.model
+    some = list(test[:MEMORY_ROWS])
+    source = predictor.source_tokenizer.encode_batch([one.source for one in some])
+    target = predictor.target_tokenizer.encode_batch([one.references[0] for one in some])
+    batch = predictor.collator.collate(source, target).to(predictor.device)
+    activations = saved_bytes(model, lambda: model(batch).total)
+    return {
+        "parameters": parameter_count(model),
+        "training_tokens_per_second": statistics.median([row["tokens_per_second"] for row in logged])
+        if logged
+        else None,
+        "decoding_sentences_per_second": sentences_per_second,
+        "activation_bytes": activations,
+        "training_seconds": rows[-1]["seconds"] if rows else None,
+        "steps": rows[-1]["step"] if rows else None,
+        "metric": predictor.config.train.metric,
+        "loss": [(row["step"], row["seconds"], row["loss"]) for row in rows if "loss" in row and "valid" not in row],
+        "valid": [(row["step"], row["seconds"], row["valid"]) for row in valid],
+    }
+
+
+def time_to_target(systems: Sequence[System]) -> tuple[str, float] | None:
+    """The validation score that every trained system reaches at least: (metric, score); None: there is none."""
+    trained = [system for system in systems if system.measured and system.measured["valid"]]
+    if not trained:
+        return None
+    metric = trained[0].measured["metric"]  # type: ignore[index]
+    better = max if higher_is_better(metric) else min
+    worse = min if higher_is_better(metric) else max
+    bests = []
+    for system in trained:
+        assert system.measured is not None
+        values = [valid[metric] for _, _, valid in system.measured["valid"] if metric in valid]
+        if not values:
+            return None
+        bests.append(better(values))
+    return metric, worse(bests)
+
+
+def seconds_to(system: System, metric: str, target: float) -> float | None:
+    """Training seconds until the first validation that reaches a score."""
+    assert system.measured is not None
+    for _, seconds, valid in system.measured["valid"]:
+        value = valid.get(metric)
+        if value is not None and (value >= target if higher_is_better(metric) else value <= target):
+            return float(seconds)
+    return None
+
+
+# --- views
+
+
+def table_view(systems: Sequence[System], metrics: Mapping[str, TextMetric], draws: int, seed: int) -> View:
+    """One row per system."""
+    target = time_to_target(systems)
+    rows = []
+    for system in systems:
+        scores = {}
+        for name, metric in metrics.items():
+            low, high = interval(bootstrap(metric, system.statistics[name], draws, seed))
+            values = [metric.scale * value for value in system.seeds[name]]
+            scores[name] = {
+                "score": statistics.mean(values),
+                "seeds": values,
+                "low": metric.scale * low,
+                "high": metric.scale * high,
+            }
+        measured = system.measured or {}
+        costs = {key: value for key, value in measured.items() if key not in ("loss", "valid", "metric")}
+        if target is not None and system.measured:
+            costs["seconds_to_target"] = seconds_to(system, *target)
+        rows.append({"name": system.name, "scores": scores, **costs})
+    return View(
+        "scores",
+        "Scores",
+        "Every score has its 95 % interval, drawn by bootstrap over test sentences. The other columns say what each "
+        "system costs; time to target is the training time until it reaches a validation score that all reach.",
+        {
+            "rows": rows,
+            "metrics": [
+                {"name": name, "label": metric.label, "higher": metric.higher_is_better}
+                for name, metric in metrics.items()
+            ],
+            "target": None if target is None else {"metric": target[0], "score": target[1]},
+        },
+    )
+
+
+def curves_view(systems: Sequence[System]) -> View | None:
+    """Validation by step and by time."""
+    trained = [system for system in systems if system.measured and system.measured["valid"]]
+    if not trained:
+        return None
+    return View(
+        "curves",
+        "Learning curves",
+        "Validation scores during training, by step or by time. Steps show how much a system learns from the same "
+        "batches, time shows what that costs.",
+        {
+            "systems": [
+                {"name": one.name, "valid": one.measured["valid"], "loss": one.measured["loss"]}  # type: ignore[index]
+                for one in trained
+            ],
+            "metrics": sorted({key for one in trained for _, _, valid in one.measured["valid"] for key in valid}),  # type: ignore[index]
+            "metric": trained[0].measured["metric"],  # type: ignore[index]
+        },
+    )
+
+
+def length_view(
+    systems: Sequence[System], sources: Sequence[str], metrics: Mapping[str, TextMetric], draws: int
+) -> View:
+    """The first metric by the number of source words."""
+    name, metric = next(iter(metrics.items()))
+    buckets = by_length(sources)
+    return View(
+        "lengths",
+        "Score by length",
+        "Test sentences in groups of like length, with bootstrap intervals. A model that squeezes the source into one "
+        "vector falls with length; attention does not.",
+        {
+            "metric": metric.label,
+            "buckets": [bucket.label for bucket in buckets],
+            "systems": [
+                {
+                    "name": system.name,
+                    "points": [
+                        [metric.scale * one.score, *(metric.scale * bound for bound in one.interval), one.segments]
+                        for one in score_buckets(metric, system.statistics[name], buckets, draws=draws)
+                    ],
+                }
+                for system in systems
+            ],
+        },
+    )
+
+
+def significance_view(
+    systems: Sequence[System], metrics: Mapping[str, TextMetric], draws: int, seed: int
+) -> View | None:
+    """p-values of all pairs of systems by paired bootstrap."""
+    if len(systems) < 2:
+        return None
+    found = []
+    for name, metric in metrics.items():
+        drawn = [bootstrap(metric, system.statistics[name], draws, seed) for system in systems]
+        scores = [metric.score(system.statistics[name]) for system in systems]
+        size = len(systems)
+        differences = [[metric.scale * (scores[row] - scores[column]) for column in range(size)] for row in range(size)]
+        values: list[list[float | None]] = [[None] * size for _ in range(size)]
+        for row, column in combinations(range(size), 2):
+            p_value = paired_bootstrap(drawn[row], drawn[column], scores[row] - scores[column])
+            values[row][column] = values[column][row] = p_value
+        found.append(
+            {"metric": metric.label, "p": values, "differences": differences, "higher": metric.higher_is_better}
+        )
+    return View(
+        "significance",
+        "Significance",
+        "Each cell is the difference between the system of the row and that of the column, with its p-value by paired "
+        "bootstrap: how often chance alone would give a difference as large. Not corrected for the number of pairs.",
+        {"systems": [system.name for system in systems], "metrics": found},
+    )
+
+
+def outputs_view(systems: Sequence[System], sources: Sequence[str] | None, references: Sequence[Sequence[str]]) -> View:
+    """Outputs side by side; words that differ from the reference are marked."""
+    step = max(1, len(references) // SHOWN)
+    chosen = list(range(0, len(references), step))[:SHOWN]
+    rows = []
+    for index in chosen:
+        reference = references[index][0].split()
+        outputs = []
+        for system in systems:
+            edits = align_edits(reference, system.outputs[index].split())
+            outputs.append([[kind, left, right] for kind, left, right in edits.operations])
+        rows.append(
+            {
+                "source": None if sources is None else sources[index],
+                "reference": references[index][0],
+                "outputs": outputs,
+            }
+        )
+    return View(
+        "outputs",
+        "Outputs",
+        "Test sentences with the output of every system, spread evenly over the test set. Green words are not in the "
+        "reference, struck words of the reference are missing.",
+        {"systems": [system.name for system in systems], "rows": rows},
+    )
+
+
+def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: str | None, device: str) -> list[View]:
+    """Attention of each system for one sentence, and gradient flow of the recurrent ones over a long one."""
+    lengths = sorted(test, key=lambda one: len(one.source.split()))
+    middle = sentence or lengths[len(lengths) // 2].source
+    long = lengths[int(len(lengths) * 0.97)].source
+    maps: list[dict[str, Any]] = []
+    flows: list[tuple[str, GradientFlow]] = []
+    for system in systems:
+        if not system.folders:
+            continue
+        predictor = load_predictor(system.folders[0], device)
+        try:
+            subject = open_subject(predictor, middle)
+            crosses = [layer for layer in attention_layers(subject) if layer.kind == "cross"]
+            if crosses:
+                layer = crosses[-2] if len(crosses) > 2 else crosses[-1]
+                weights = merge_words(layer.weights.mean(0), layer.rows.word_of, layer.columns.word_of)
+                maps.append(
+                    {
+                        "name": system.name, "layer": layer.name, "weights": weights,
+                        "rows": list(layer.rows.words), "columns": list(layer.columns.words),
+                    }
+                )  # fmt: skip
+            else:
+                maps.append({"name": system.name, "layer": None, "weights": None, "output": subject.target.text})
+            far = open_subject(predictor, long)
+            if len(far.source or ()) <= MAX_GRADIENT_TOKENS:
+                flows += [(system.name, flow) for flow in gradient_flow(far)[:1]]
+        except DragomanError:
+            continue
+    views = []
+    if any(one["weights"] is not None for one in maps):
+        views.append(
+            View(
+                "attentions",
+                "Attention",
+                "The attention of every system for the same sentence, averaged over the heads of one layer. Systems "
+                "without attention read the sentence only through one vector.",
+                {"sentence": middle, "maps": maps},
+            )
+        )
+    if flows:
+        views.append(
+            View(
+                "flows",
+                "Gradient flow",
+                "How strongly the encoder's last state depends on the state some steps earlier, in a long test "
+                "sentence. The slope of a plain recurrent network is steeper than that of gated cells.",
+                {
+                    "sentence": long,
+                    "flows": [
+                        {
+                            "name": f"{name}: {flow.name}",
+                            "kind": flow.kind,
+                            "state": flow.state,
+                            "bound": flow.bound,
+                            "gates": flow.gates,
+                            "slope": flow.slope,
+                            "radius": flow.radius,
+                        }
+                        for name, flow in flows
+                    ],
+                },
+            )
+        )
+    return views
+
+
+def cost_view(device: str = "cpu", lengths: Sequence[int] = COST_LENGTHS) -> View:
+    """Measured cost of the layers that systems are made of, against length."""
+    costs = measure_layers(lengths, width=64, min_seconds=0.05, device=device)
+    fits = growth_exponents(costs)
+    return View(
+        "cost",
+        "Cost against length",
+        "Time and memory of one layer, measured on this machine; the exponent is the slope on the longer half. "
+        "Self-attention grows with the square of the length, recurrence and convolution in proportion to it.",
+        {
+            "layers": [
+                {
+                    "name": fit.layer, "seconds_exponent": fit.seconds, "saved_exponent": fit.saved,
+                    "expected": fit.expected,
+                    "points": [(one.length, one.seconds, one.saved) for one in costs if one.layer == fit.layer],
+                }
+                for fit in fits
+            ]
+        },
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The data of a report."""
+
+    title: str
+    about: str
+    views: tuple[View, ...]
+
+    def data(self) -> dict[str, Any]:
+        """The data of a page or a JSON file, with tensors."""
+        return {
+            "format": 1,
+            "title": self.title,
+            "about": self.about,
+            "views": [view.as_dict() for view in self.views],
+            "notes": [],
+        }
+
+
+def compare_runs(
+    runs: Mapping[str, Sequence[Path]],
+    test: Sequence[Example],
+    *,
+    metrics: Sequence[str] = (),
+    draws: int = 1000,
+    seed: int = 1,
+    device: str = "auto",
+    sentence: str | None = None,
+    cost: bool = True,
+    say: Say = lambda line: None,
+) -> tuple[list[System], list[View]]:
+    """Evaluate trained runs on test pairs; every entry of `runs` has the folders of its seeds."""
+    if not test:
+        raise DataError("nothing to compare on: no test pair was read")
+    test = as_examples(list(test))
+    first = Run(next(iter(runs.values()))[0])
+    chosen = select_metrics(tuple(metrics) or first.task.default_metrics, first.config.data.units)
+    systems = []
+    for name, folders in runs.items():
+        say(f"decoding {len(test):,} test sentences with {name}")
+        systems.append(measure_run(name, folders, test, chosen, device))
+    sources, references = [one.source for one in test], [one.references for one in test]
+    views = [
+        table_view(systems, chosen, draws, seed),
+        curves_view(systems),
+        length_view(systems, sources, chosen, draws),
+        significance_view(systems, chosen, draws, seed),
+        outputs_view(systems, sources, references),
+        *inside_views(systems, test, sentence, device),
+    ]
+    if cost:
+        say("measuring the cost of layers against length")
+        views.append(cost_view("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"))
+    return systems, [view for view in views if view is not None]
+
+
+def compare_texts(
+    systems: Mapping[str, list[str]],
+    references: Sequence[Sequence[str]],
+    metrics: Mapping[str, TextMetric],
+    draws: int,
+    seed: int,
+    sources: Sequence[str] | None = None,
+) -> list[View]:
+    """The views of systems of which only the outputs are known."""
+    found = []
+    for name, outputs in systems.items():
+        counted = text_statistics(outputs, references, metrics)
+        scores = {metric: [how.score(counted[metric])] for metric, how in metrics.items()}
+        found.append(System(name, outputs, counted, scores))
+    views = [
+        table_view(found, metrics, draws, seed),
+        length_view(found, sources or [texts[0] for texts in references], metrics, draws),
+        significance_view(found, metrics, draws, seed),
+        outputs_view(found, sources, references),
+    ]
+    return [view for view in views if view is not None]

@@ -1,0 +1,116 @@
+"""Train several configurations under one protocol: same data, tokenizer, batches and budget, several seeds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dragoman.errors import ConfigError
+from dragoman.runs.folder import Run, is_run
+from dragoman.runs.training import train
+from dragoman.tasks.config import Config
+from dragoman.training.checkpoints import Checkpoints
+from dragoman.training.display import Display
+
+PILOT_STEPS = 40  # measure the time of a step
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long every configuration trains: exactly one of these is above 0."""
+
+    steps: int = 0
+    tokens: int = 0  # target tokens, padding left out
+    minutes: float = 0.0
+
+    def __post_init__(self) -> None:
+        if sum(value > 0 for value in (self.steps, self.tokens, self.minutes)) != 1:
+            raise ConfigError("budget: expected exactly one of steps, tokens and minutes")
+
+
+def under_protocol(config: Config, base: Config, steps: int, seed: int) -> Config:
+    """A configuration with its own model and optimizer, and the data, tokenizer, batches and budget of `base`."""
+    if type(config) is not type(base):
+        raise ConfigError(f'task: found "{config.task}" beside "{base.task}", expected one task to compare')
+    every = max(1, min(base.train.validate_every, steps // 10))
+    return replace(
+        config,
+        data=base.data,
+        tokenizer=base.tokenizer,
+        search=base.search,
+        train=replace(
+            config.train,
+            steps=steps,
+            seed=seed,
+            batch_tokens=base.train.batch_tokens,
+            accumulate=base.train.accumulate,
+            metric=base.train.metric,
+            decode=base.train.decode,
+            device=base.train.device,
+            precision=base.train.precision,
+            validate_every=every,
+            save_every=max(every, steps // 2),
+            log_every=max(1, min(50, steps // 20)),
+            patience=0,
+            optimizer=replace(
+                config.train.optimizer, schedule=base.train.optimizer.schedule, warmup=max(1, steps // 10)
+            ),
+        ),
+    )
+
+
+def is_trained(folder: Path, steps: int) -> bool:
+    """Whether a run has reached its steps."""
+    return folder.exists() and is_run(folder) and max(Checkpoints(folder).steps(), default=0) >= steps
+
+
+def train_all(
+    configs: Mapping[str, Config], folder: Path, budget: Budget, seeds: int, say: Callable[[str], None]
+) -> Iterator[tuple[str, list[Path]]]:
+    """Train every configuration with the seeds 1 … `seeds` in folder/NAME-SEED; what is trained already is kept.
+
+    The first configuration gives the data, the tokenizer and the batches of all. Yields each name with its run folders.
+    """
+    base = next(iter(configs.values()))
+    for name, config in configs.items():
+        folders = []
+        for seed in range(1, seeds + 1):
+            own = folder / f"{file_name(name)}-{seed}"
+            steps = _steps(under_protocol(config, base, PILOT_STEPS, seed), own, budget, say)
+            if is_trained(own, steps):
+                say(f"{name}, seed {seed}: trained already ({own})")
+            else:
+                say(f"{name}, seed {seed}: {steps:,} steps ({own})")
+                train(under_protocol(config, base, steps, seed), own, Display(quiet=False))
+            folders.append(own)
+        yield name, folders
+
+
+def file_name(name: str) -> str:
+    """A name for a folder."""
+    return "".join(one if one.isalnum() else "-" for one in name.lower()).strip("-") or "system"
+
+
+def _steps(pilot: Config, folder: Path, budget: Budget, say: Callable[[str], None]) -> int:
+    """The steps of a budget; minutes and tokens are measured by a short pilot run, once for a folder."""
+    if budget.steps:
+        return budget.steps
+    if folder.exists() and is_run(folder):  # resume with the steps that were chosen then
+        return int(Run(folder).config.train.steps)
+    beside = folder.with_name(f".{folder.name}.pilot")
+    try:
+        train(pilot, beside, Display(quiet=True))
+        rows = [row for row in Run(beside).metrics() if "tokens" in row]
+        first, last = rows[len(rows) // 2], rows[-1]
+        steps = max(1, last["step"] - first["step"])
+        if budget.tokens:
+            found = budget.tokens * steps / max(1, last["tokens"] - first["tokens"])
+        else:
+            found = budget.minutes * 60 * steps / max(1e-9, last["seconds"] - first["seconds"])
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    chosen = max(10, int(found))
+    say(f"{folder.name}: the budget is about {chosen:,} steps")
+    return chosen
