@@ -111,7 +111,8 @@ def prepare(data: Path, folder: Path) -> None:
             continue
         (folder / name).mkdir(parents=True, exist_ok=True)
         for part, rows in zip(PARTS, parts, strict=False):
-            usable = [row for row in rows if len(row) > 1 and all(text.strip() for text in row)]
+            clean = [tuple(" ".join(text.split()) for text in row) for row in rows]  # Multi30k has a tab in a sentence
+            usable = [row for row in clean if len(row) > 1 and all(row)]
             usable = usable if part == "train" else spread(usable, KEPT)
             text = "".join("\t".join(row) + "\n" for row in usable)
             (folder / name / f"{part}.tsv").write_text(text, encoding="utf-8", newline="\n")

@@ -14,6 +14,8 @@ import numpy as np
 from torch import nn
 
 from dragoman.auto.memory import BatchShape, Say, check_memory
+from dragoman.auto.portrait import portrait
+from dragoman.auto.profile import profile_pairs
 from dragoman.classical.model import FittedModel
 from dragoman.data.batching import BatchPlan
 from dragoman.data.bptt import BpttPlan, TokenStream
@@ -38,6 +40,7 @@ from dragoman.runs.pretrained import check_optional_packages, check_start_run, l
 from dragoman.runs.reach import MANY, MOST, measure_reach
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for, task_of
+from dragoman.tasks.translate import TranslateConfig
 from dragoman.training.display import Display
 from dragoman.training.runtime import resolve_device, use_bfloat16
 from dragoman.training.transfer import freeze, rate_factors
@@ -57,6 +60,9 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
     faults = sum(check_lines(config, part, part is not config.data.train, say, show, doing) for part in files)
     if faults and config.data.faults == "stop":
         raise DataError(f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"')
+    if isinstance(config, TranslateConfig):
+        for line in portrait(profile_pairs(config.data.train, replace(config.data, faults="skip"), doing)):
+            say(line)
     corpus = task_of(config).prepare(config, doing)
     if corpus.source_tokenizer.tags:
         counts = corpus.report["tags"].items()

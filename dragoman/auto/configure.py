@@ -11,23 +11,27 @@ from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
 from dragoman.auto.media import configure_media
 from dragoman.auto.pairs import choose_pairs
+from dragoman.auto.portrait import warnings
 from dragoman.auto.profile import profile_pairs
 from dragoman.config import settings
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Pairs
+from dragoman.data.split import Progress
 from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text, started_folder
 from dragoman.tasks.media import MediaTask
 from dragoman.tasks.table import TASKS
 
 
-def configure(files: Files, overrides: Sequence[str] = ()) -> tuple[Config, list[str]]:
+def configure(
+    files: Files, overrides: Sequence[str] = (), progress: Progress = lambda doing, count: None
+) -> tuple[Config, list[str]]:
     """A configuration for these files with `place=value` overrides, and the reasons for all choices."""
     given = override({}, list(overrides))
     name = given.get("task", DEFAULT_TASK)
     entry = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
     if name == DEFAULT_TASK:
-        return configure_pairs(entry, files, overrides)
+        return configure_pairs(entry, files, overrides, progress)
     task = TASKS.get(str(name))
     if task is None:
         return build(override({"data": {"train": entry}}, list(overrides))), []  # raises the error
@@ -41,7 +45,7 @@ def configure(files: Files, overrides: Sequence[str] = ()) -> tuple[Config, list
     return build(override(table, list(overrides))), ["settings: those of the starter configuration"]
 
 
-def configure_pairs(entry: Any, files: Files, overrides: Sequence[str]) -> tuple[Config, list[str]]:
+def configure_pairs(entry: Any, files: Files, overrides: Sequence[str], progress: Progress) -> tuple[Config, list[str]]:
     """The same for pairs of text."""
     given = override({}, list(overrides))
     preset = None if given.get("preset") is None else str(given["preset"])
@@ -50,12 +54,15 @@ def configure_pairs(entry: Any, files: Files, overrides: Sequence[str]) -> tuple
     train = {"train": entry}
     data = given.get("data", {})
     read = settings.build(DataConfig, merge(train, data if isinstance(data, Mapping) else {}), "data")
-    table, reasons = choose_pairs(profile_pairs(files, read), preset)
+    profile = profile_pairs(files, read, progress)
+    table, reasons = choose_pairs(profile, preset, transformer=chooses_model(given))
     table["data"] |= train
     if folder := started_folder(given):
         table, reasons = like_started_run(table, reasons, folder, given)
     elif "train" in table and other_kinds(given):  # the learning rate was chosen for the automatic model
         table["train"]["optimizer"].pop("learning_rate", None)
+        table["model"]["tie"] = "target" if table["model"].get("tie") == "all" else table["model"].get("tie", "target")
+    reasons += [f"warning: {line}" for line in warnings(profile)]
     return finish(table, overrides, reasons)
 
 
@@ -84,6 +91,12 @@ def like_started_run(
     optimizer = {name: value for name, value in theirs["train"].get("optimizer", {}).items() if name != "warmup"}
     table["train"] = merge(table["train"], {"optimizer": optimizer})
     return table, [f"model and tokenizers: those of {folder}, from which training starts", *kept]
+
+
+def chooses_model(given: Mapping[str, Any]) -> bool:
+    """Whether overrides set parts of the model: they expect the Transformer that the documentation shows."""
+    model = given.get("model", {})
+    return not isinstance(model, Mapping) or bool({"kind", "encoder", "decoder"} & set(model))
 
 
 def other_kinds(given: Mapping[str, Any]) -> bool:

@@ -6,48 +6,57 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, EPOCHS, up_to
-from dragoman.auto.profile import EXAMINED, FEW, PairProfile
+from dragoman.auto.budget import BATCHES, EPOCHS, up_to
+from dragoman.auto.portfolio import Candidate, candidate_table, usual_candidate
+from dragoman.auto.portrait import percent
+from dragoman.auto.profile import PairProfile, SideProfile
 from dragoman.classical.transducers import KINDS
+from dragoman.data.config import DataConfig
 from dragoman.tasks.config import preset_table
 
-VOCABULARIES = ((20_000, 4000), (200_000, 8000), (2_000_000, 16_000), (math.inf, 32_000))  # pairs → sub-words
 PRESETS = ((20_000, "transformer-tiny"), (300_000, "transformer-small"), (math.inf, "transformer-base"))
 # Reduced from transformer-tiny. On 3,000 words of CMUdict its PER is that of twice the width, in a third of the time.
 SMALLEST = {"kind": "transformer", "layers": 2, "width": 64, "heads": 4, "feedforward": 256, "dropout": 0.1}
+SHORT = 40  # tokens: sequences that count as short
+SPECIALS = 260  # pieces of every sub-word vocabulary: special tokens and bytes
+MERGES_PER_ROOT = 5  # BPE merges for √(words of the corpus): frequent enough to learn (Gowda and May 2020)
+LARGEST_VOCABULARY = 32_000
+LONGEST = 1000  # the most that data.max_length is raised to
 
 
-def choose_pairs(profile: PairProfile, preset: str | None = None) -> tuple[dict[str, Any], list[str]]:
+def choose_pairs(
+    profile: PairProfile, preset: str | None = None, *, transformer: bool = False
+) -> tuple[dict[str, Any], list[str]]:
     """A configuration table for pairs with this profile, and the reason for each choice.
 
-    Without `preset`, the amount of data decides the model. Tables with sizes name their `kind`, so that an override
-    of the kind drops them.
+    Without `preset`, the portfolio's experience decides the model; with `transformer`, a Transformer that fits the
+    amount of data. Tables with sizes name their `kind`, so that an override of the kind drops them.
     """
     source, target, reasons = choose_tokenizers(profile)
     if preset is not None and preset_table(preset).get("model", {}).get("kind") in KINDS:
         return choose_fitted(profile, preset, source, target, reasons)
-    joint = source == target and source["kind"] == "subwords"
-    tokens = max(
-        profile.source_characters / CHARACTERS_PER_TOKEN[source["kind"]],
-        profile.target_symbol_count / min(profile.pairs, EXAMINED)
-        if profile.recurring
-        else profile.target_characters / CHARACTERS_PER_TOKEN[target["kind"]],
-    )
-    small = profile.pairs <= 5000 and tokens <= 32 and "subwords" not in (source["kind"], target["kind"])
-    model, reason = choose_model(profile, preset, joint, small)
-    train, budget = choose_budget(profile, tokens, target["kind"], patience=6 if small else 10)
+    candidate = None if preset is not None or transformer else usual_candidate(profile)
+    if candidate is not None:
+        model: dict[str, Any] = {"tie": preset_tie(candidate.preset, profile.joint)}
+        reasons.append(f"model: {candidate.name} (preset {candidate.preset}), {candidate.reason}")
+    else:
+        model, reason = choose_model(profile, preset)
+        if transformer and profile.source.unit != "subwords":
+            model["tie"] = "target"  # whoever sets a width on one side alone should not have to untie embeddings
+        reasons.append(reason)
+    train, budget = choose_budget(profile, candidate)
     table: dict[str, Any] = {
-        "preset": preset or up_to(PRESETS, profile.pairs),
-        "data": {"units": "phonemes" if profile.phonemes else "words"},
-        "tokenizer": {"source": source} if joint else {"source": source, "target": target},
+        "preset": candidate.preset if candidate is not None else preset or up_to(PRESETS, profile.pairs),
+        "data": {"units": "phonemes" if profile.phonemes else "words"} | long_texts(profile, reasons),
+        "tokenizer": {"source": source} if profile.joint else {"source": source, "target": target},
         "model": model,
         "train": train,
     }
-    if preset is None and small:
+    if candidate is not None:
+        table = candidate_table(candidate, table)
+    elif preset is None and is_small(profile):
         train["optimizer"]["learning_rate"] = 4e-3  # a model this narrow tolerates it, and learns twice as fast
-    reasons += [reason, budget]
-    if "dropout" in model.get("encoder", {}) and not small:
-        reasons.append("dropout: 0.3, because a model soon memorises a small corpus")
+    reasons.append(budget)
     return table, reasons
 
 
@@ -59,44 +68,79 @@ def choose_fitted(
     if "tokenizer" in preset_table(preset):
         reasons = []
     else:
-        table["tokenizer"] = {"source": source, "target": target}
+        table["tokenizer"] = {"source": source} if profile.joint else {"source": source, "target": target}
     return table, [*reasons, f"preset: {preset}, as asked"]
+
+
+def is_small(profile: PairProfile) -> bool:
+    """Whether there are few pairs, and short ones."""
+    units = (profile.source.unit, profile.target.unit)
+    return profile.pairs <= 5000 and max(map(profile.length, ("source", "target"))) <= 32 and "subwords" not in units
 
 
 def choose_tokenizers(profile: PairProfile) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
     """Source and target tokenizer, with the reasons."""
-    subwords = {"kind": "subwords", "vocab_size": up_to(VOCABULARIES, profile.pairs)}
-    source = {"kind": "characters"} if profile.source_short else subwords
-    source_reason = tokenizer_reason(source, profile.source_characters, profile.source_spaces, profile)
-    if profile.recurring:
-        target: dict[str, Any] = {"kind": "words", "split": "spaces"}
-        scored = "; scored as phonemes" if profile.phonemes else ""
-        reason = f"target: space-separated symbols, because only {profile.target_symbols} different ones occur{scored}"
-        return source, target, [f"source: {source_reason}", reason]
-    target = {"kind": "characters"} if profile.target_short else subwords
-    if source == target == subwords:
-        return source, target, [f"source and target: {source_reason.replace('sub-words', 'shared sub-words')}"]
-    target_reason = tokenizer_reason(target, profile.target_characters, profile.target_spaces, profile)
-    return source, target, [f"source: {source_reason}", f"target: {target_reason}"]
+    sides = (profile.source, profile.target)
+    source, target = (tokenizer(side.unit, profile, side) for side in sides)
+    if profile.joint:
+        reason = tokenizer_reason(source, profile.source, profile)
+        return source, target, [f"source and target: one vocabulary of {reason}"]
+    scored = "; scored as phonemes" if profile.phonemes else ""
+    reasons = [tokenizer_reason(units, side, profile) for units, side in zip((source, target), sides, strict=True)]
+    return source, target, [f"source: {reasons[0]}", f"target: {reasons[1]}{scored}"]
 
 
-def tokenizer_reason(tokenizer: Mapping[str, Any], characters: float, spaces: float, profile: PairProfile) -> str:
+def tokenizer(unit: str, profile: PairProfile, side: SideProfile) -> dict[str, Any]:
+    """The settings of a tokenizer of this unit."""
+    if unit == "words":
+        return {"kind": "words", "split": "spaces"}
+    return {"kind": unit} if unit == "characters" else {"kind": unit, "vocab_size": vocabulary(profile, side)}
+
+
+def vocabulary(profile: PairProfile, side: SideProfile) -> int:
+    """How many sub-words fit the corpus: about as many as occur often enough to be learned."""
+    sides = (profile.source, profile.target) if profile.joint else (side,)
+    words = profile.pairs * sum(one.tokens for one in sides)
+    size = SPECIALS + max(one.alphabet for one in sides) + MERGES_PER_ROOT * math.sqrt(words)
+    return min(LARGEST_VOCABULARY, round(int(size), -2))
+
+
+def tokenizer_reason(units: Mapping[str, Any], side: SideProfile, profile: PairProfile) -> str:
     """Why this tokenizer."""
-    if tokenizer["kind"] == "subwords":
-        return f"{tokenizer['vocab_size']:,} BPE sub-words, because these are {profile.pairs:,} sentences"
-    if characters > 32 and profile.pairs < FEW:
-        return f"characters, because {profile.pairs:,} pairs are too few to learn sub-words from"
-    if characters > 32 and spaces < 0.1:
-        return "characters, because no spaces divide the texts into words"
-    return f"characters, because the texts are short ({characters:.0f} characters on average)"
+    if units["kind"] == "words":
+        return (
+            f"{side.noun} between spaces, because only {side.types:,} different ones occur and {percent(side.new)} of "
+            "those in a held-out tenth are new"
+        )
+    if units["kind"] == "subwords":
+        found = (
+            f"{units['vocab_size']:,} BPE sub-words, because these are {profile.pairs:,} sentences and "
+            f"{percent(side.new)} of the words in a held-out tenth are new"
+        )
+    elif side.spaced < 0.1 and side.characters > 32:
+        found = "characters, because no spaces divide the texts into words"
+    else:
+        found = f"characters, because the texts are short ({side.characters:.0f} characters on average)"
+    return f"{found}, and the sides share their spelling" if profile.joint else found
 
 
-def choose_model(profile: PairProfile, preset: str | None, joint: bool, small: bool) -> tuple[dict[str, Any], str]:
-    """The model settings on top of the preset, and the reason."""
+def long_texts(profile: PairProfile, reasons: list[str]) -> dict[str, Any]:
+    """A larger data.max_length where the usual one would leave out more than half a per cent of the pairs."""
+    longest = max(profile.longest(side) for side in ("source", "target"))
+    usual = DataConfig(train="").max_length
+    if longest <= usual:
+        return {}
+    limit = min(LONGEST, 2 ** math.ceil(math.log2(longest)))
+    reasons.append(f"length: up to {limit} tokens, because some texts have about {longest:,.0f}")
+    return {"max_length": limit}
+
+
+def choose_model(profile: PairProfile, preset: str | None) -> tuple[dict[str, Any], str]:
+    """A Transformer that fits the amount of data, or the preset that was asked for, and the reason."""
     if preset is not None:  # its sizes are the user's choice
-        return {"tie": preset_tie(preset, joint)}, f"preset: {preset}, as asked"
-    tie, name = "all" if joint else "target", up_to(PRESETS, profile.pairs)
-    if small:
+        return {"tie": preset_tie(preset, profile.joint)}, f"preset: {preset}, as asked"
+    tie, name = "all" if profile.joint else "target", up_to(PRESETS, profile.pairs)
+    if is_small(profile):
         size = f"{SMALLEST['layers']}+{SMALLEST['layers']} layers of {SMALLEST['width']}"
         reason = f"preset: {name} with {size}, because there are only {profile.pairs:,} short pairs"
         return {"tie": tie, "encoder": dict(SMALLEST), "decoder": dict(SMALLEST)}, reason
@@ -108,7 +152,7 @@ def choose_model(profile: PairProfile, preset: str | None, joint: bool, small: b
 
 
 def preset_tie(preset: str, joint: bool) -> str:
-    """The preset's `model.tie`, reduced to what separate vocabularies allow."""
+    """The preset's `model.tie`, or what one or two vocabularies allow."""
     model = preset_table(preset).get("model", {})
     tie: str = model.get("tie", "target")
     if joint or tie in ("none", "target"):
@@ -116,14 +160,19 @@ def preset_tie(preset: str, joint: bool) -> str:
     return "target" if model.get("kind", "encoder-decoder") == "encoder-decoder" else "none"
 
 
-def choose_budget(profile: PairProfile, tokens: float, target_kind: str, patience: int) -> tuple[dict[str, Any], str]:
-    """The `train` table and its reason; `tokens` is the mean length of the longer side."""
-    batch_tokens = up_to(BATCHES, profile.pairs * tokens)
+def choose_budget(profile: PairProfile, candidate: Candidate | None) -> tuple[dict[str, Any], str]:
+    """The `train` table and its reason."""
+    tokens = max(profile.length("source"), profile.length("target"))
+    batch_tokens = candidate.batch_tokens(profile) if candidate is not None else up_to(BATCHES, profile.pairs * tokens)
     steps_per_epoch = max(1.0, profile.pairs * (tokens + 1) * 1.15 / batch_tokens)  # padding and <eos> included
     steps = max(1000, math.ceil(up_to(EPOCHS, profile.pairs) * steps_per_epoch))
+    if candidate is not None:
+        steps = candidate.steps(profile, steps_per_epoch)
     validate_every = max(20, min(1000, max(math.ceil(steps_per_epoch), steps // 40), steps // 25))
     # Short outputs are right or wrong, and keep improving after the loss has begun to rise.
-    metric = "loss" if target_kind == "subwords" else "per" if profile.phonemes else "cer"
+    unit = profile.target.unit
+    metric = "per" if profile.phonemes else {"subwords": "loss", "words": "wer", "characters": "cer"}[unit]
+    patience = 6 if candidate is None and is_small(profile) else 10
     reason = (
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps / steps_per_epoch:.0f} epochs, validated "
         f"every {validate_every} steps; training stops after {patience} validations without a better {metric}"

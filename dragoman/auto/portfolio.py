@@ -6,12 +6,17 @@ every entry on many data sets; its results change only this file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from dragoman.auto.profile import PairProfile
-from dragoman.tasks.config import preset_names
+from dragoman.config.settings import merge, override
+from dragoman.tasks.config import preset_names, preset_table
 
+BATCH_TOKENS = ((50_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
+EPOCHS = ((2000, 150), (10_000, 80), (50_000, 50), (200_000, 25), (1_000_000, 12), (math.inf, 5))  # pairs → epochs
 SMALL_TRANSFORMER = (
     "model.encoder.layers=2", "model.encoder.width=64", "model.encoder.feedforward=256", "model.encoder.dropout=0.1",
     "model.decoder.layers=2", "model.decoder.width=64", "model.decoder.feedforward=256", "model.decoder.dropout=0.1",
@@ -31,11 +36,22 @@ class Candidate:
     preset: str
     overrides: tuple[str, ...] = ()
     fits: Callable[[PairProfile], bool] = lambda profile: True
+    reason: str = ""  # why it is the usual choice for some data
 
     @property
     def settings(self) -> tuple[str, ...]:
         """All overrides, the preset first."""
         return (f"preset={self.preset}", *self.overrides)
+
+    def batch_tokens(self, profile: PairProfile) -> int:
+        """Tokens of a batch: small data profit from small batches."""
+        tokens = profile.pairs * max(profile.length("source"), profile.length("target"))
+        return next(size for limit, size in BATCH_TOKENS if tokens <= limit)
+
+    def steps(self, profile: PairProfile, steps_per_epoch: float) -> int:
+        """Training steps: many epochs of small data, few of large ones."""
+        epochs = next(count for limit, count in EPOCHS if profile.pairs <= limit)
+        return max(2000, math.ceil(epochs * steps_per_epoch))
 
 
 def dropout(value: float) -> tuple[str, ...]:
@@ -69,3 +85,25 @@ def available() -> list[Candidate]:
     """The entries whose preset exists."""
     names = set(preset_names())
     return [candidate for candidate in PORTFOLIO if candidate.preset in names]
+
+
+def by_name(name: str) -> Candidate:
+    """An entry."""
+    return next(candidate for candidate in PORTFOLIO if candidate.name == name)
+
+
+def usual_candidate(profile: PairProfile) -> Candidate | None:
+    """What experience says for such data; None: a Transformer that fits the amount of data."""
+    longest = max(profile.length("source"), profile.length("target"))
+    if 500 <= profile.pairs <= 15_000 and longest <= 60:
+        reason = f"which was best on {profile.pairs:,} short pairs"
+        return replace(by_name("convs2s"), reason=reason)
+    return None
+
+
+def candidate_table(candidate: Candidate, table: dict[str, Any]) -> dict[str, Any]:
+    """A configuration table with the candidate's settings; encoder and decoder name their kind, so that an override
+    of the kind drops their sizes."""
+    model = preset_table(candidate.preset)["model"]
+    kinds = {side: {"kind": model[side]["kind"]} for side in ("encoder", "decoder") if "kind" in model.get(side, {})}
+    return dict(override(merge(table, {"model": kinds}), candidate.overrides))

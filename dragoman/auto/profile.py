@@ -2,17 +2,69 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
 
+import numpy as np
+
+from dragoman.auto.relation import ALIGNED, clipped_matches, common_subsequence, coverage, monotonicity
 from dragoman.data.config import DataConfig, Files, paths_of
-from dragoman.data.examples import Fault
+from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import MAX_FAULTS, fault_message
-from dragoman.data.split import read_examples
+from dragoman.data.split import PROGRESS_EVERY, Progress, read_examples, source_hash
 from dragoman.errors import DataError
 
-FEW = 2000  # sentences: too few to learn sub-words from
-EXAMINED = 50_000  # pairs whose text is examined; the others are only counted
+EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted
+CHARACTERS_PER_SUBWORD = 3.5  # roughly
+Unit = Literal["words", "characters", "subwords"]
+
+
+@dataclass(frozen=True)
+class SideProfile:
+    """Statistics of the texts of one side."""
+
+    characters: float  # mean length
+    tokens: float  # mean number of space-separated tokens
+    spaced: float  # share of texts with a space inside
+    alphabet: int  # distinct characters
+    types: int  # distinct space-separated tokens
+    count: int  # occurrences of tokens
+    new: float  # share of the tokens of every tenth text that the other texts lack
+    length: float  # mean characters of a token
+    punctuated: float  # share of tokens with punctuation attached, as in "end."
+    longest: tuple[float, float] = (0.0, 0.0)  # characters and tokens that 99.5 % of the texts do not exceed
+
+    @property
+    def closed(self) -> bool:
+        """Whether texts are sequences over a closed set of words or symbols: a held-out text brings no new ones."""
+        often = self.count >= 20 * self.types and self.types <= 300
+        return (
+            self.spaced > 0.7
+            and self.tokens >= 2.5
+            and self.punctuated < 0.05
+            and (self.new <= 0.0015 and self.count >= 5 * self.types if not often else self.new <= 0.003)
+        )
+
+    @property
+    def symbols(self) -> bool:
+        """Whether the closed set consists of short symbols, such as phonemes."""
+        return self.closed and self.types <= 300 and self.length <= 5
+
+    @property
+    def noun(self) -> str:
+        """What people call the members of the closed set."""
+        return "symbols" if self.length <= 3 else "words"
+
+    @property
+    def unit(self) -> Unit:
+        """The unit that fits these texts."""
+        if self.closed:
+            return "words"
+        return "characters" if self.spaced < 0.1 or self.tokens < 3 or self.characters <= 24 else "subwords"
 
 
 @dataclass(frozen=True)
@@ -20,76 +72,203 @@ class PairProfile:
     """Statistics of a set of pairs."""
 
     pairs: int
-    source_characters: float  # mean length
-    target_characters: float
-    source_spaces: float  # share of sources with a space inside
-    target_spaces: float
-    target_symbols: int  # distinct space-separated target symbols
-    target_symbol_count: int  # all occurrences
-    target_symbol_length: float
-
-    @property
-    def recurring(self) -> bool:
-        """Whether targets are sequences over a small set of space-separated symbols."""
-        return (
-            self.target_spaces > 0.7
-            and self.target_symbols <= 300
-            and self.target_symbol_count >= 20 * self.target_symbols
-        )
+    source: SideProfile
+    target: SideProfile
+    identical: float = 0.0  # share of pairs whose source is the target
+    copied: float = 0.0  # share of the target that is copied, in order for characters
+    shared_letters: float = 0.0  # share of one side's letters that the other also uses; the larger of both
+    shared_words: float = 0.0  # share of the target tokens that occur anywhere on the source side
+    monotone: float = 0.0  # Kendall's τ of the alignment: 1 if the order is kept
+    duplicates: float = 0.0  # share of pairs that repeat an earlier pair
+    ambiguous: float = 0.0  # share of sources with several different targets
+    targets: int = 2  # distinct targets
+    leaked: float | None = None  # share of validation sources that are training sources; None without data.valid
+    swapped: bool = False  # whether the columns of data.valid seem to be in the other order
 
     @property
     def phonemes(self) -> bool:
         """Whether sources are single words and targets sequences of short symbols."""
-        return self.recurring and self.source_spaces < 0.1 and self.target_symbol_length <= 5
+        return self.target.symbols and self.source.spaced < 0.1
 
     @property
-    def source_short(self) -> bool:
-        """Whether sources are words or short phrases rather than sentences."""
-        return self.source_spaces < 0.1 or self.source_characters <= 24 or self.pairs < FEW
+    def joint(self) -> bool:
+        """Whether one vocabulary serves both sides: they have the same units and share their spelling."""
+        unit = self.source.unit
+        if unit != self.target.unit:
+            return False
+        if unit == "words":
+            return self.shared_words > 0.5
+        return self.shared_letters > (0.9 if unit == "characters" else 0.7)
 
-    @property
-    def target_short(self) -> bool:
-        """Whether targets are words or short phrases rather than sentences."""
-        return self.target_spaces < 0.1 or self.target_characters <= 32 or self.pairs < FEW
+    def length(self, side: str) -> float:
+        """Mean number of tokens of a side in its unit."""
+        profile: SideProfile = getattr(self, side)
+        return length_in_units(profile.unit, profile.characters, profile.tokens)
+
+    def longest(self, side: str) -> float:
+        """How many tokens 99.5 % of the texts of a side do not exceed."""
+        profile: SideProfile = getattr(self, side)
+        return length_in_units(profile.unit, *profile.longest)
 
 
-def profile_pairs(files: Files, data: DataConfig | None = None) -> PairProfile:
+def length_in_units(unit: Unit, characters: float, tokens: float) -> float:
+    """The length of a text in its unit; the number of sub-words is an estimate."""
+    return {"words": tokens, "characters": characters, "subwords": max(tokens, characters / CHARACTERS_PER_SUBWORD)}[
+        unit
+    ]
+
+
+class Sample:
+    """At most 2 × EXAMINED items, evenly spread over all that were added; which ones depends on their number alone."""
+
+    def __init__(self) -> None:
+        self.items: list[tuple[str, str]] = []
+        self.seen, self.stride = 0, 1
+
+    def add(self, item: tuple[str, str]) -> None:
+        """Take every stride-th item; a full sample drops every other one and doubles the stride."""
+        if self.seen % self.stride == 0:
+            if len(self.items) == 2 * EXAMINED:
+                self.items = self.items[::2]
+                self.stride *= 2
+            if self.seen % self.stride == 0:
+                self.items.append(item)
+        self.seen += 1
+
+
+def profile_pairs(
+    files: Files, data: DataConfig | None = None, progress: Progress = lambda doing, count: None
+) -> PairProfile:
     """Read all pairs once; faulty lines are an error here if training would stop at them."""
     data = data or DataConfig(train=files)
-    pairs = 0
-    totals: Counter[str] = Counter()
-    symbols: Counter[str] = Counter()
-    faults: list[Fault] = []
-    fault_count = 0
-    for item in read_examples(data, files):
+    sample, faults, fault_count = Sample(), list[Fault](), 0
+    hashes = array("Q")
+    for number, item in enumerate(read_examples(data, files)):
+        if number % PROGRESS_EVERY == 0:
+            progress("reading", number)
         if isinstance(item, Fault):
             fault_count += 1
             if len(faults) < MAX_FAULTS:
                 faults.append(item)
             continue
-        pairs += 1
-        if pairs > EXAMINED:
-            continue
-        source, target = item.source.strip(), item.references[0].strip()
-        totals["source"] += len(source)
-        totals["target"] += len(target)
-        totals["source_spaces"] += " " in source
-        totals["target_spaces"] += " " in target
-        if len(symbols) <= 1000:
-            symbols.update(target.split())
+        sample.add((item.source.strip(), item.references[0].strip()))
+        if data.valid is not None:
+            hashes.append(source_hash(item))
     if fault_count and data.faults == "stop":
         raise DataError(fault_message(faults, fault_count))
-    if pairs < 2:
-        raise DataError(f"{', '.join(paths_of(files))}: found {pairs} pairs, expected at least 2")
-    examined = min(pairs, EXAMINED)
-    count = sum(symbols.values())
+    if sample.seen < 2:
+        raise DataError(f"{', '.join(paths_of(files))}: found {sample.seen} pairs, expected at least 2")
+    return profile_sample(sample, data, hashes)
+
+
+def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> PairProfile:
+    """The statistics of the sampled pairs; `hashes` are those of all training sources."""
+    sources, targets = [source for source, _ in sample.items], [target for _, target in sample.items]
+    source, target = profile_side(sources), profile_side(targets)
+    alphabets = [set().union(*texts) for texts in (sources, targets)]
+    words = {word for text in sources for word in text.split()}
+    by_source: dict[str, set[str]] = defaultdict(set)
+    for one, other in sample.items:
+        by_source[one].add(other)
+    kept = spread(sample.items, ALIGNED)
+    as_words = "characters" not in (source.unit, target.unit)
+    rows = [
+        (one.split() if as_words or source.closed else list(one),
+         other.split() if as_words or target.closed else list(other))
+        for one, other in kept
+    ]  # fmt: skip
+    matches = clipped_matches if as_words else common_subsequence
+    found = sum(matches(one[:200], other[:200]) for one, other in rows)
+    copied = found / max(1, sum(len(other[:200]) for _, other in rows))
+    leaked, swapped = look_at_validation(data, hashes, sources, targets)
     return PairProfile(
-        pairs=pairs,
-        source_characters=totals["source"] / examined,
-        target_characters=totals["target"] / examined,
-        source_spaces=totals["source_spaces"] / examined,
-        target_spaces=totals["target_spaces"] / examined,
-        target_symbols=len(symbols),
-        target_symbol_count=count,
-        target_symbol_length=sum(len(symbol) * times for symbol, times in symbols.items()) / max(1, count),
+        pairs=sample.seen,
+        source=source,
+        target=target,
+        identical=sum(one == other for one, other in sample.items) / len(sample.items),
+        copied=copied,
+        shared_letters=max(coverage(sources, alphabets[1]), coverage(targets, alphabets[0])),
+        shared_words=sum(word in words for text in targets for word in text.split()) / max(1, target.count),
+        monotone=monotonicity([one for one, _ in rows], [other for _, other in rows]),
+        duplicates=1 - len(set(sample.items)) / len(sample.items),
+        ambiguous=sum(len(found) > 1 for found in by_source.values()) / len(by_source),
+        targets=len(set(targets)),
+        leaked=leaked,
+        swapped=swapped,
+    )  # fmt: skip
+
+
+def profile_side(texts: Sequence[str]) -> SideProfile:
+    """The statistics of one side."""
+    held_out, known = Counter[str](), Counter[str]()
+    for index, text in enumerate(texts):
+        (held_out if index % 10 == 9 else known).update(text.split())
+    words = held_out + known
+    count = max(1, words.total())
+    new = sum(times for word, times in held_out.items() if word not in known)
+    return SideProfile(
+        characters=sum(map(len, texts)) / len(texts),
+        tokens=words.total() / len(texts),
+        spaced=sum(" " in text for text in texts) / len(texts),
+        alphabet=len(set().union(*texts)),
+        types=len(words),
+        count=words.total(),
+        new=new / max(1, held_out.total()),
+        length=sum(len(word) * times for word, times in words.items()) / count,
+        punctuated=sum(times for word, times in words.items() if is_punctuated(word)) / count,
+        longest=(
+            float(np.quantile([len(text) for text in texts], 0.995)),
+            float(np.quantile([text.count(" ") + 1 for text in texts], 0.995)),
+        ),
     )
+
+
+def is_punctuated(token: str) -> bool:
+    """Whether punctuation is attached to a word: "end." or "(see", but not "." alone or "don't"."""
+    inside = token[1:-1] or token
+    return len(token) > 1 and any(one.isalnum() for one in token) and (
+        any(mark in ",;:!?()[]{}\"" for mark in inside) or token[-1] in ".,;:!?)]}\"" or token[0] in "([{\""
+    )  # fmt: skip
+
+
+def spread(items: Sequence[tuple[str, str]], count: int) -> list[tuple[str, str]]:
+    """At most `count` items, evenly spread."""
+    if len(items) <= count:
+        return list(items)
+    return [items[index * len(items) // count] for index in range(count)]
+
+
+def look_at_validation(
+    data: DataConfig, hashes: array[int], sources: Sequence[str], targets: Sequence[str]
+) -> tuple[float | None, bool]:
+    """The share of validation sources that are training sources, and whether the columns seem to be swapped."""
+    if data.valid is None:
+        return None, False
+    items: Iterator[Example | Fault] = read_examples(data, data.valid, several_references=True)
+    examples = [item for item in islice(items, EXAMINED) if isinstance(item, Example)]
+    if not examples:
+        return None, False
+    found = np.isin(np.array([source_hash(one) for one in examples], np.uint64), np.frombuffer(hashes, np.uint64))
+    straight = similarity(sources, [one.source for one in examples]) + similarity(
+        targets, [one.references[0] for one in examples]
+    )
+    crossed = similarity(sources, [one.references[0] for one in examples]) + similarity(
+        targets, [one.source for one in examples]
+    )
+    return float(found.mean()), crossed > straight + 0.2
+
+
+def similarity(texts: Sequence[str], others: Sequence[str]) -> float:
+    """Overlap of the distributions of character pairs in two samples, between 0 and 1."""
+    first, second = (bigrams(one) for one in (texts, others))
+    return sum(min(share, second.get(pair, 0.0)) for pair, share in first.items())
+
+
+def bigrams(texts: Sequence[str]) -> dict[str, float]:
+    """The share of each pair of adjacent characters in at most 2,000 texts."""
+    counts: Counter[str] = Counter()
+    for text in texts[:: max(1, len(texts) // 2000)]:
+        padded = f" {text} "
+        counts.update(padded[index : index + 2] for index in range(len(padded) - 1))
+    total = max(1, counts.total())
+    return {pair: count / total for pair, count in counts.items()}

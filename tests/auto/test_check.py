@@ -298,7 +298,7 @@ def test_the_cycle_leaves_nothing_but_the_token_store(here: Path) -> None:
     said = check("pairs.tsv")
     assert said.code == 0, said.err
     assert said.lines[-2:] == ["cycle: trained 2 steps, validated, saved, reloaded and decoded", "all is well"]
-    assert said.lines[0].startswith("source: characters, because")
+    assert said.lines[0].startswith("source and target: one vocabulary of characters, because")
     after = [path for path in here.rglob("*") if "cache" not in path.relative_to(here).parts]
     assert sorted(after) == before
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, zip_longest
 from typing import Any
@@ -36,6 +36,26 @@ def rows_to_decode(rows: Iterable[dict[str, Any]], tags: Sequence[str], limit: i
     return list(islice(interleaved, limit))
 
 
+def with_all_references(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """A source with several different targets as one row with all of them as references, at its first place."""
+    kept = list(rows)
+    references: dict[str, list[str]] = {}
+    for row in kept:
+        known = references.setdefault(row["source"], [])
+        known += [text for text in dict.fromkeys(row["references"]) if text not in known]
+    several = {
+        row["source"] for row in kept if {*row["references"]} < {*references[row["source"]]}
+    }  # of different rows; equal rows stay
+    done: set[str] = set()
+    for row in kept:
+        source = row["source"]
+        if source not in several:
+            yield row
+        elif source not in done:
+            done.add(source)
+            yield row | {"references": references[source]}
+
+
 class Seq2SeqValidator:
     """Scores a model on the validation part of a corpus."""
 
@@ -58,7 +78,7 @@ class Seq2SeqValidator:
         self.plan = BatchPlan(corpus.valid, budget=32768 if frames else 4096, seed=0, collator=corpus.collator)
         self.rows = 64 if frames else 256
         with corpus.valid_texts.open(encoding="utf-8") as file:
-            rows = rows_to_decode(map(json.loads, file), corpus.source_tokenizer.tags, decode)
+            rows = rows_to_decode(with_all_references(map(json.loads, file)), corpus.source_tokenizer.tags, decode)
         sources = corpus.source_tokenizer.encode_batch([row["source"] for row in rows])
         # The stores hold no text longer than data.max_length; the model may be unable to read longer ones.
         longest = max(int(store.source.lengths().max(initial=0)) for store in (corpus.train, corpus.valid))

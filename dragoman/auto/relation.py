@@ -1,0 +1,104 @@
+"""How the two sides of pairs relate: what is copied, and whether the order is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.data.ibm1 import Lexicon, learn_lexicon
+
+ALIGNED = 1000  # pairs that are aligned
+LONGEST = 60  # tokens; longer texts are cut before they are aligned
+Tokens = Sequence[str]
+
+
+def clipped_matches(source: Tokens, target: Tokens) -> int:
+    """How many target tokens also occur in the source; a token counts at most as often as it occurs there."""
+    return sum((Counter(target) & Counter(source)).values())
+
+
+def common_subsequence(source: Tokens, target: Tokens) -> int:
+    """Length of the longest common subsequence."""
+    row = [0] * (len(target) + 1)
+    for token in source:
+        diagonal = 0
+        for index, other in enumerate(target, 1):
+            diagonal, row[index] = row[index], (diagonal + 1 if token == other else max(row[index], row[index - 1]))
+    return row[-1]
+
+
+def coverage(texts: Iterable[str], alphabet: set[str]) -> float:
+    """The share of letters that belong to an alphabet; 1 if there are no letters."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    letters = {letter: count for letter, count in counts.items() if letter.isalpha()}
+    total = sum(letters.values())
+    return sum(count for letter, count in letters.items() if letter in alphabet) / total if total else 1.0
+
+
+class _Column(NamedTuple):
+    """Token rows with the interface of a stored column."""
+
+    ids: list[NDArray[np.int64]]
+
+    def rows(self, chosen: Sequence[int]) -> list[NDArray[np.int64]]:
+        """The chosen rows."""
+        return [self.ids[index] for index in chosen]
+
+
+class _Store(NamedTuple):
+    """Pairs of token rows, as much of a `TokenStore` as IBM model 1 reads."""
+
+    source: _Column
+    target: _Column
+
+    def __len__(self) -> int:
+        return len(self.source.ids)
+
+
+def _column(texts: Sequence[Tokens]) -> tuple[_Column, int]:
+    """Token rows and the size of their vocabulary."""
+    numbers: dict[str, int] = {}
+    rows = [np.array([numbers.setdefault(token, len(numbers)) for token in text[:LONGEST]], np.int64) for text in texts]
+    return _Column(rows), len(numbers)
+
+
+def monotonicity(sources: Sequence[Tokens], targets: Sequence[Tokens]) -> float:
+    """Kendall's τ between the positions of target tokens and of the source tokens that they align to.
+
+    1: the order is always kept, 0: no relation, −1: always reversed. IBM model 1 aligns; among equally probable source
+    tokens the one nearest to the diagonal is taken.
+    """
+    source, size = _column(sources)
+    target, _ = _column(targets)
+    store: Any = _Store(source, target)
+    table = _table(learn_lexicon(store, size, len(sources)))
+    concordant = discordant = 0
+    for row, column in zip(source.ids, target.ids, strict=True):
+        places = _aligned(row, column, table)
+        later = places[None, :] - places[:, None]  # (T, T): place of j minus place of i
+        above = np.triu(np.ones_like(later, dtype=bool), 1)
+        concordant += int(((later > 0) & above).sum())
+        discordant += int(((later < 0) & above).sum())
+    return (concordant - discordant) / max(1, concordant + discordant)
+
+
+def _table(lexicon: Lexicon) -> dict[int, float]:
+    keys = (lexicon.sources << 32) + lexicon.targets
+    return dict(zip(keys.tolist(), lexicon.probabilities.tolist(), strict=True))
+
+
+def _aligned(source: NDArray[np.int64], target: NDArray[np.int64], table: dict[int, float]) -> NDArray[np.float64]:
+    """For each target token the place of its source token, as a share of the source length."""
+    found = []
+    for index, token in enumerate(target.tolist()):
+        weights = np.array([table.get((one << 32) + token, 0.0) for one in source.tolist()])
+        diagonal = np.abs((np.arange(len(source)) + 0.5) / len(source) - (index + 0.5) / len(target))
+        best = weights >= 0.9 * weights.max()
+        found.append(int(np.where(best, diagonal, 2.0).argmin()))
+    return np.array(found, np.float64) / max(1, len(source))
