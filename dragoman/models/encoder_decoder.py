@@ -281,9 +281,8 @@ class EncoderDecoder(BaseModel):
         inputs = self._teacher_inputs(target)
         if self._sums_alignments():
             assert isinstance(self.decoder, MonotoneDecoder)
-            scores = self.decoder.log_likelihood(inputs, target, state)
             real = target != PAD
-            return Loss(-(scores * real).sum(), real.sum())
+            return Loss((self.decoder.losses(inputs, target, state) * real).sum(), real.sum())
         probability = config.forcing.teacher_probability(self.num_steps) if self.training else 1.0
         if isinstance(config.forcing, TeacherForcingConfig) or probability >= 1.0:
             hidden = self._hidden(inputs, state)

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.data.batch import batch_of
+from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.layers.edit_expert import COPY, DELETE, INSERT, SUBSTITUTE, optimal_edits
 from dragoman.layers.rnn_attention import GeneralConfig
 from dragoman.models.decoders.edit_transducer import EditTransducerConfig
 from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
@@ -176,3 +177,68 @@ def test_a_sampled_softmax_is_refused() -> None:
     assert any("softmax: found 'sampled'" in problem for problem in config.problems())
     other = LuongDecoderConfig(embedding=512, attention=GeneralConfig())
     assert not any("softmax" in problem for problem in EncoderDecoderConfig(decoder=other).problems())
+
+
+def cheapest(source: list[int], target: list[int]) -> int:
+    """The fewest actions, by recursion."""
+    if not source or not target:
+        return len(source) + len(target)
+    move_on = cheapest(source[1:], target[1:]) + (source[0] != target[0])
+    return min(cheapest(source[1:], target) + 1, cheapest(source, target[1:]) + 1, move_on)
+
+
+def test_the_expert_names_the_actions_of_cheapest_completions() -> None:
+    sources, targets = [[4, 5, 6, 5], [7, 4], [5]], [[5, 6, 4], [7, 4, 4, 6], [4, 5]]
+    batch = batch_of(sources, targets)
+    same = batch.source[:, None] == batch.target[:, :, None].masked_fill(batch.target[:, :, None] < 4, -1)
+    found = optimal_edits(same, (batch.source != PAD).sum(1) - 1, (batch.target != PAD).sum(1) - 1)
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        for i, t in product(range(len(source) + 1), range(len(target) + 1)):
+            rest, goal = source[i:], target[t:]
+            costs = [math.inf] * 4
+            if goal:
+                costs[INSERT] = 1 + cheapest(rest, goal[1:])
+            elif not rest:
+                costs[INSERT] = 0  # the end
+            if rest:
+                costs[DELETE] = 1 + cheapest(rest[1:], goal)
+            if rest and goal:
+                costs[SUBSTITUTE] = 1 + cheapest(rest[1:], goal[1:])
+                costs[COPY] = cheapest(rest[1:], goal[1:]) if rest[0] == goal[0] else math.inf
+            assert found[row, t, i].tolist() == [cost == min(costs) for cost in costs], (source, target, i, t)
+        assert not found[row, len(target) + 1 :].any()
+        assert not found[row, :, len(source) + 1 :].any()
+
+
+def imitator() -> EncoderDecoder:
+    torch.manual_seed(0)
+    encoder = RecurrentEncoderConfig(embedding=8, width=16, dropout=0.0)
+    decoder = EditTransducerConfig(embedding=8, width=16, dropout=0.0, expert=1.0)
+    model = EncoderDecoder(EncoderDecoderConfig(encoder=encoder, decoder=decoder, label_smoothing=0.0), 8, 8)
+    model.copied = torch.arange(8).masked_fill(torch.arange(8) < 4, PAD)
+    return model
+
+
+def test_imitation_alone_teaches_to_copy() -> None:
+    """The expert prefers copying to the substitution of the same letter."""
+    model = imitator()
+    batch = batch_of([[4, 5, 6], [7, 4], [5, 7, 6, 4]], [[4, 5, 6], [7, 4], [5, 7, 6, 4]])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(batch).total.backward()
+        optimizer.step()
+    with torch.no_grad():
+        actions = steps_of(model, [4, 5, 6], [4, 5, 6])[2].exp()
+        assert all(actions[t, t, -1] > 0.9 for t in range(3))  # copy
+        assert model.eval()(batch).total < 0.5  # −log p of all three
+
+
+def test_neither_padding_nor_neighbours_change_imitation() -> None:
+    model, batch = imitator(), batch_of(SOURCES, TARGETS)
+    source, target = torch.nn.functional.pad(batch.source, (0, 2)), torch.nn.functional.pad(batch.target, (0, 3))
+    with torch.no_grad():
+        together = model(batch).total
+        alone = sum(model(batch_of([one], [other])).total for one, other in zip(SOURCES, TARGETS, strict=True))
+        torch.testing.assert_close(alone, together, rtol=0.0, atol=1e-10)
+        torch.testing.assert_close(model(Batch(source, source != PAD, target)).total, together, rtol=0.0, atol=1e-10)

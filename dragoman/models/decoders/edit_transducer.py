@@ -15,8 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dragoman.config.settings import Share, setting
 from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.layers.monotone import IMPOSSIBLE, Written, forward_bias, last_position
+from dragoman.layers.edit_expert import optimal_edits
+from dragoman.layers.embeddings import Embedding
+from dragoman.layers.monotone import IMPOSSIBLE, ForwardPass, Written, forward_bias, last_position
 from dragoman.models.contracts import Memory
 from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source, move_forward
 from dragoman.models.heads.softmax import log_probabilities
@@ -27,6 +30,11 @@ class EditTransducerConfig(MonotoneDecoderBase):
     """At a source position: write a token and stay, write one and move on, copy the source token, or delete it."""
 
     kind: ClassVar[str] = "edit-transducer"
+    expert: Share = setting(
+        0.0,
+        help="share of imitation learning in the loss: an expert names the actions that lead to the target with the "
+        "fewest edits, wherever the model may be in the source; the rest is the likelihood",
+    )
 
 
 class EditTransducer(MonotoneDecoder):
@@ -35,6 +43,10 @@ class EditTransducer(MonotoneDecoder):
     The output layer scores substitutions. At the last position (<eos>) there are only insertions; that of <eos> ends
     the output.
     """
+
+    def __init__(self, config: EditTransducerConfig, embedding: Embedding, memory_width: int) -> None:
+        super().__init__(config, embedding, memory_width)
+        self.expert = config.expert
 
     def set_output(self, layer: nn.Linear) -> None:
         """Take the output layer, and add those of the other actions."""
@@ -75,15 +87,37 @@ class EditTransducer(MonotoneDecoder):
         copy = end | (source.copied == PAD)[:, :, None]
         return torch.cat([insert, end | stops, end, copy], -1)
 
+    def combine(self, losses: Tensor, passed: ForwardPass, actions: Actions, target: Tensor, source: Source) -> Tensor:
+        """Mix in imitation learning (Makarov and Clematide 2018, eq. 5): −log of all optimal actions together.
+
+        The model's own weights say how likely it is at each position, so the expert answers wherever the model goes.
+        """
+        if not (self.training and self.expert):
+            return losses
+        insert, substitute, copy = self._writing(actions.tokens, target).unbind(-1)
+        every = torch.stack([insert, substitute, actions.tokens[..., -2], copy], -1)  # (N, T, S, 4)
+        end = source.keys[..., 0].long().argmax(1)  # (B,)
+        optimal = optimal_edits(self._same(target, source), end, (target != PAD).sum(1) - 1)
+        imitation = -every.masked_fill(~optimal, IMPOSSIBLE).logsumexp(-1)
+        visits = torch.stack(passed.weights, 1).detach().exp() * optimal.any(-1)  # (N, T, S)
+        return (1 - self.expert) * losses + self.expert * (visits * imitation).sum(-1)
+
+    def _same(self, tokens: Tensor, source: Source) -> Tensor:
+        """Whether copying position i writes token t: tokens (N, T) → (N, T, S)."""
+        same = source.copied[:, None] == tokens.reshape(
+            source.copied.shape[0], tokens.numel() // source.copied.shape[0], 1
+        )  # (B, k·T, S)
+        return same.view(*tokens.shape, source.copied.shape[1])
+
+    def _writing(self, actions: Tensor, tokens: Tensor) -> Tensor:
+        """Actions (N, T, S, A) that may write given tokens (N, T): insertion, substitution, copy (N, T, S, 3)."""
+        columns = torch.stack([tokens, tokens + self.width, torch.full_like(tokens, actions.shape[-1] - 1)], -1)
+        return actions.gather(-1, columns[:, :, None].expand(-1, -1, actions.shape[2], -1))
+
     def written(self, actions: Tensor, tokens: Tensor, source: Source) -> list[Written]:
         """An insertion stays; a substitution or a copy moves on."""
-        rows, length, size = actions.shape[:3]
-        columns = torch.stack([tokens, tokens + self.width, torch.full_like(tokens, actions.shape[-1] - 1)], -1)
-        chosen = actions.gather(-1, columns[:, :, None].expand(-1, -1, size, -1))  # (N, T, S, 3)
-        stay, substitute, copy = chosen.unbind(-1)
-        same = source.copied[:, None] == tokens.view(source.copied.shape[0], -1, 1)  # (B, k·T, S)
-        copy = copy.masked_fill(~same.view(rows, length, size), IMPOSSIBLE)
-        advance = torch.logaddexp(substitute, copy)
+        stay, substitute, copy = self._writing(actions, tokens).unbind(-1)
+        advance = torch.logaddexp(substitute, copy.masked_fill(~self._same(tokens, source), IMPOSSIBLE))
         return [Written(*both) for both in zip(stay.unbind(1), advance.unbind(1), strict=True)]
 
     def mixture(self, actions: Tensor, source: Source) -> Tensor:

@@ -19,7 +19,7 @@ from dragoman.config.settings import SizeOrNone, setting
 from dragoman.layers.attention import observed, show
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import Embedding
-from dragoman.layers.monotone import PADDING, Written, forward_algorithm, write
+from dragoman.layers.monotone import PADDING, ForwardPass, Written, forward_algorithm, write
 from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent_parts import CellStack, InitialState, RecurrentDecoderBase, build_dropout
 
@@ -136,16 +136,20 @@ class MonotoneDecoder(nn.Module):
         cache = (cells, weights[:, -1], actions.tokens[:, -1])
         return joint.logsumexp(2), state._replace(cache=cache, length=state.length + tokens.shape[1])
 
-    def log_likelihood(self, tokens: Tensor, target: Tensor, state: State) -> Tensor:
-        """Log-probability (N, T) of target (N, T), the tokens that follow `tokens`.
+    def losses(self, tokens: Tensor, target: Tensor, state: State) -> Tensor:
+        """The loss (N, T) of each target token (N, T); targets are the tokens that follow `tokens`.
 
-        The same numbers as `forward` gives, but nothing is computed for the other tokens of the vocabulary.
+        −log p(y_t | y_<t, x), the same numbers as `forward` gives, without computing the rest of the vocabulary.
         """
         _, after, actions = self._read(tokens, state)
         written = self.written(actions.tokens, target, state.static)
         steps = list(zip(*(table.unbind(1) for table in actions.steps), strict=True))
-        move = partial(self.move, source=state.static)
-        return torch.stack(forward_algorithm(after, move, steps, written).evidence, 1)
+        passed = forward_algorithm(after, partial(self.move, source=state.static), steps, written)
+        return self.combine(-torch.stack(passed.evidence, 1), passed, actions, target, state.static)
+
+    def combine(self, losses: Tensor, passed: ForwardPass, actions: Actions, target: Tensor, source: Source) -> Tensor:
+        """The likelihood's losses (N, T) and whatever else a subclass trains with."""
+        return losses
 
     def _read(self, tokens: Tensor, state: State) -> tuple[tuple[tuple[Tensor, ...], ...], Tensor, Actions]:
         """Read tokens (N, T): cells, weights after the first token, and the actions after each."""
