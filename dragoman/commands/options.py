@@ -93,8 +93,9 @@ SEARCH_OPTIONS = {
         help="Weight of the penalty for source tokens that got no attention. [default: the run's]",
     ),
     "stop": click.option(
-        "--stop", type=click.Choice(["complete", "certain"]),
-        help="Stop when as many hypotheses as the beam are complete, or when no open one can win. [default: the run's]",
+        "--stop", type=click.Choice(["ahead", "complete", "certain"]),
+        help="Stop when as many hypotheses as the beam are complete (complete), and no open one would rank above the "
+        "best if it ended now (ahead); or when no open one can win (certain). [default: the run's]",
     ),
     "min_length": click.option(
         "--min-length", type=click.IntRange(0), help="Minimum number of output tokens. [default: the run's]"

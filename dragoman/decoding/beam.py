@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,12 +14,15 @@ from dragoman.decoding.beam_state import (
     BeamSize,
     BeamState,
     Candidates,
+    Choice,
+    add_greedy,
     complete_hypotheses,
     initial_state,
     top_candidates,
     top_next_tokens,
     update,
 )
+from dragoman.decoding.config import StopRule
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.tracker import ConstraintTracker
 from dragoman.decoding.coverage import CoverageTracker
@@ -37,10 +40,15 @@ class BeamOptions:
     width: int  # open hypotheses per source, or per group of a diverse beam search
     n_best: int = 1  # hypotheses returned per source
     num_complete: int | None = None  # complete hypotheses after which a source is done; None: `width`
-    certain: bool = False  # stop when no open hypothesis can come before the n_best, in place of num_complete
+    stop: StopRule = "ahead"
     min_length: int = 0  # <eos> may not come earlier, unless the limit demands it
     no_repeat_ngram: int = 0  # no n-gram of this size occurs twice; 0: any may
     groups: int = 1  # more than 1: diverse beam search
+
+    @property
+    def stop_rule(self) -> StopRule:
+        """When a source is done; a beam of one is greedy search and always ends with its first <eos>."""
+        return "complete" if self.width == 1 else self.stop
 
 
 @torch.no_grad()
@@ -111,7 +119,7 @@ class _BeamSearch:
             beam = self.initial_state(limits, log_probabilities.dtype) if beam is None else beam
             candidates = self.candidates(beam, log_probabilities, sources)
             coverage = self.coverage.scores(candidates.parents) if self.coverage else None
-            beam, kept = update(beam, candidates, n_best=options.n_best, certain=options.certain, coverage=coverage)
+            beam, kept = update(beam, candidates, n_best=options.n_best, stop=options.stop_rule, coverage=coverage)
             if self.trace is not None:
                 scores = Scorer.score(candidates.totals, beam.divisors.take(beam.length), coverage)
                 self.trace.add(sources, candidates, scores, kept)
@@ -141,7 +149,7 @@ class _BeamSearch:
         max_length = int(limits.max())
         size = BeamSize(options.width, max(options.width, options.n_best), max_length)
         dtype = torch.promote_types(dtype, torch.float32)
-        return initial_state(limits, size, max_complete, self.scorer.divisors(max_length), dtype)
+        return initial_state(limits, size, max_complete, self.scorer.divisors(max_length), options.stop_rule, dtype)
 
     def candidates(self, beam: BeamState, log_probabilities: Tensor, sources: Tensor) -> Candidates:
         """The best continuations of every source."""
@@ -167,17 +175,18 @@ class _BeamSearch:
         if self.tracker and preferred is not token_scores:
             fallback = beam.totals[:, :, None] + token_scores
         remaining = (beam.limits - length - 1).tolist() if self.tracker else []
-        chooser = CandidateChooser(min(2 * width, width * vocabulary), width, self.tracker, remaining)
+        chooser = CandidateChooser(min(2 * width, width * vocabulary), width, self.tracker, remaining, beam.greedy)
         if self.groups:
-            rank_scores, index, may_complete = self.groups.choose(sources, scores, fallback, chooser, width)
+            choice = self.groups.choose(sources, scores, fallback, chooser, width)
         else:
-            rank_scores, index, may_complete = chooser(scores, fallback)
+            choice = chooser(scores, fallback)
+        rank_scores, index, may_complete, is_greedy = choice
         parents, own_scores = index // vocabulary, token_scores.flatten(1).gather(1, index)
         totals = rank_scores
         if self.groups:  # the diversity penalty counts for the choice alone
             totals = beam.totals.gather(1, parents) + own_scores
             totals = totals.masked_fill(rank_scores == NEG_INF, NEG_INF)
-        return Candidates(rank_scores, totals, parents, index % vocabulary, own_scores, may_complete)
+        return Candidates(rank_scores, totals, parents, index % vocabulary, own_scores, may_complete, is_greedy)
 
     def select(self, state: Any, sources: Tensor) -> Any:
         """Keep some sources of the model's state and of the trackers."""
@@ -197,19 +206,38 @@ class CandidateChooser:
     width: int
     tracker: ConstraintTracker
     remaining: list[int]  # tokens that may follow the next one, of every source
+    greedy: Tensor  # (B,) which hypothesis is the greedy one; −1: none
 
-    def __call__(
-        self, scores: Tensor, fallback: Tensor | None, rows: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores and flat indices (B, count) of the best, and which may become complete.
+    def __call__(self, scores: Tensor, fallback: Tensor | None, rows: Tensor | None = None) -> Choice:
+        """The best of the scores, and the greedy candidate: the one that a beam of one would take.
 
         `fallback` holds the scores without `min_length` and `no_repeat_ngram`. `rows` (B,) tells which sources the
         scores belong to; None: all.
         """
-        if self.tracker:
-            tracker, remaining = self.tracker, self.remaining
-            if rows is not None:
-                tracker, remaining = tracker.subset(rows.tolist()), [remaining[row] for row in rows.tolist()]
+        greedy = self.greedy if rows is None else self.greedy[rows]
+        slots, vocabulary = greedy.clamp(min=0), scores.shape[2]
+        each = torch.arange(len(slots), device=slots.device)
+        own_scores = scores[each, slots][:, None]  # (B, 1, V), a copy
+        own_fallback = None if fallback is None else fallback[each, slots][:, None]
+        tracker, remaining = self.tracker, self.remaining
+        if rows is not None:
+            tracker = tracker.subset(rows.tolist())
+            remaining = remaining and [remaining[row] for row in rows.tolist()]
+        best, index, may_complete = self._best(tracker, scores, fallback, remaining)
+        greedy_score, greedy_index = best[:, :1], index[:, :1]  # of no effect without a greedy hypothesis
+        if (greedy >= 0).any():
+            narrow = replace(self, count=min(2, vocabulary), width=1)
+            own, own_index, ends = narrow._best(tracker.of_slots(slots.tolist()), own_scores, own_fallback, remaining)
+            ends = ends & (own_index == EOS) & (own > NEG_INF)  # where it may end, it ends
+            first = ends.int().argmax(1, keepdim=True)
+            greedy_score, greedy_index = own.gather(1, first), own_index.gather(1, first) + slots[:, None] * vocabulary
+        return add_greedy(best, index, may_complete, greedy_score, greedy_index, greedy >= 0)
+
+    def _best(
+        self, tracker: ConstraintTracker, scores: Tensor, fallback: Tensor | None, remaining: list[int]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores and flat indices (B, count) of the best, and which may become complete."""
+        if tracker:
             return tracker.choose(scores, fallback, self.count, remaining)
         best, index = topk(scores.flatten(1), self.count)
         return best, index, (torch.arange(self.count, device=best.device) < self.width).expand_as(best)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.decoding.config import StopRule
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS, Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer, best_possible
 from dragoman.kernels.topk import topk
@@ -28,6 +29,7 @@ class BeamState(NamedTuple):
     last: Tensor  # (B, k) the newest token
     length: Tensor  # () tokens written
     done: Tensor  # (B,)
+    greedy: Tensor  # (B,) which open hypothesis is the greedy one; −1: none
     num_complete: Tensor  # (B,) hypotheses that were completed so far
     complete_scores: Tensor  # (B, W) best first; −∞ where there is none
     complete_tokens: Tensor  # (B, W, L)
@@ -54,9 +56,12 @@ class BeamSize(NamedTuple):
 
 
 def initial_state(
-    limits: Tensor, size: BeamSize, max_complete: Tensor, divisors: Sequence[float], dtype: torch.dtype
+    limits: Tensor, size: BeamSize, max_complete: Tensor, divisors: Sequence[float], stop: StopRule, dtype: torch.dtype
 ) -> BeamState:
-    """The state before the first token: one empty hypothesis per source, the other k − 1 are −∞."""
+    """The state before the first token: one empty hypothesis per source, the other k − 1 are −∞.
+
+    The empty hypothesis is greedy, unless the search ends when enough hypotheses are "complete".
+    """
     device, sources = limits.device, limits.shape[0]
     width, complete, length = size
     totals = torch.full((sources, width), NEG_INF, dtype=dtype, device=device)
@@ -70,6 +75,7 @@ def initial_state(
         last=torch.full((sources, width), SOS, dtype=torch.long, device=device),
         length=torch.zeros((), dtype=torch.long, device=device),
         done=torch.zeros(sources, dtype=torch.bool, device=device),
+        greedy=torch.full((sources,), -1 if stop == "complete" else 0, device=device),
         num_complete=torch.zeros(sources, dtype=torch.long, device=device),
         complete_scores=torch.full((sources, complete), NEG_INF, dtype=dtype, device=device),
         complete_tokens=torch.full((sources, complete, length), PAD, dtype=torch.long, device=device),
@@ -102,7 +108,10 @@ def num_next_tokens(width: int, vocabulary: int) -> int:
 
 
 class Candidates(NamedTuple):
-    """The best continuations of every source, best first: all (B, C), C = 2k where the vocabulary allows it."""
+    """The best continuations of every source, best first, and last the greedy one if it is not among them.
+
+    All are (B, C), C = 2k + 1 where the vocabulary allows it.
+    """
 
     rank_scores: Tensor  # what they were chosen by: totals, less a diversity penalty
     totals: Tensor  # Σ log p
@@ -110,6 +119,7 @@ class Candidates(NamedTuple):
     tokens: Tensor
     token_scores: Tensor  # log-probability of the token
     may_complete: Tensor  # whether an <eos> here completes a hypothesis
+    is_greedy: Tensor  # the greedy continuation of the greedy hypothesis
 
     @property
     def complete(self) -> Tensor:
@@ -127,18 +137,63 @@ def top_candidates(state: BeamState, following: NextTokens) -> Candidates:
     scores = torch.where(at_limit, eos_only, following.scores).view(sources, width * each)
     tokens = following.tokens.masked_fill(at_limit, EOS).view(sources, width * each)
     count = min(2 * width, width * each)
-    totals, index = (state.totals.repeat_interleave(each, 1) + scores).topk(count, 1)
+    every = state.totals.repeat_interleave(each, 1) + scores
+    totals, index = every.topk(count, 1)
+    first = state.greedy.clamp(min=0)[:, None] * each  # the best token of the greedy hypothesis
     may_complete = (torch.arange(count, device=totals.device) < width).expand_as(totals)
-    return Candidates(totals, totals, index // each, tokens.gather(1, index), scores.gather(1, index), may_complete)
+    choice = add_greedy(totals, index, may_complete, every.gather(1, first), first, state.greedy >= 0)
+    totals, index, may_complete, is_greedy = choice
+    parents, tokens, scores = index // each, tokens.gather(1, index), scores.gather(1, index)
+    return Candidates(totals, totals, parents, tokens, scores, may_complete, is_greedy)
+
+
+class Choice(NamedTuple):
+    """The candidates that a search looks at: all (B, C)."""
+
+    rank_scores: Tensor
+    flat_index: Tensor  # of hypothesis and token
+    may_complete: Tensor
+    is_greedy: Tensor
+
+
+def add_greedy(
+    scores: Tensor, index: Tensor, may_complete: Tensor, greedy_score: Tensor, greedy_index: Tensor, has_greedy: Tensor
+) -> Choice:
+    """The best candidates (B, C), and after them the greedy one (B, 1) if it is not among them.
+
+    The greedy one may always complete. Without a greedy hypothesis, `has_greedy` (B,), the last candidate is −∞.
+    """
+    same = (index == greedy_index) & has_greedy[:, None]
+    missing = has_greedy[:, None] & ~same.any(1, keepdim=True)
+    return Choice(
+        torch.cat([scores, greedy_score.masked_fill(~missing, NEG_INF)], 1),
+        torch.cat([index, greedy_index], 1),
+        torch.cat([may_complete | same, missing], 1),
+        torch.cat([same, missing], 1),
+    )
+
+
+def open_candidates(rank_scores: Tensor, is_eos: Tensor, is_greedy: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The index (B, k) of the candidates that stay open, and which of them is greedy (B,), or −1.
+
+    They are the best k that do not end. The greedy one takes the last place if it is not among them.
+    """
+    scores = rank_scores.masked_fill(is_eos, NEG_INF)
+    kept = scores.sort(dim=1, descending=True, stable=True).indices[:, :width]
+    stays = is_greedy & (scores > NEG_INF)  # (B, C), true at most once
+    greedy = stays.int().argmax(1, keepdim=True)
+    missing = stays.any(1, keepdim=True) & ~(kept == greedy).any(1, keepdim=True)
+    kept = torch.cat([kept[:, :-1], torch.where(missing, greedy, kept[:, -1:])], 1)
+    here = stays.gather(1, kept)
+    return kept, torch.where(here.any(1), here.int().argmax(1), -1)
 
 
 def update(
-    state: BeamState, candidates: Candidates, *, n_best: int, certain: bool, coverage: Tensor | None = None
+    state: BeamState, candidates: Candidates, *, n_best: int, stop: StopRule, coverage: Tensor | None = None
 ) -> tuple[BeamState, Tensor]:
     """The state after one step, and the index (B, k) of the candidates that stay open.
 
-    Complete candidates compete with the complete hypotheses so far; the best k of the others stay open. `certain`
-    ends a source when no open hypothesis can come before its `n_best` best, otherwise `max_complete` ends it.
+    Complete candidates compete with the complete hypotheses so far; the best k of the others stay open.
     """
     width, max_length = state.totals.shape[1], state.tokens.shape[2]
     length = state.length + 1
@@ -147,20 +202,25 @@ def update(
     tokens = torch.where(newest, candidates.tokens[:, :, None], state.tokens.gather(1, deep))  # (B, C, L)
     token_scores = torch.where(newest, candidates.token_scores[:, :, None], state.token_scores.gather(1, deep))
     is_eos = candidates.tokens == EOS
-    scores = Scorer.score(candidates.totals, state.divisors.take(length), coverage)
-    scores = torch.where(candidates.complete, scores, NEG_INF)
+    all_scores = Scorer.score(candidates.totals, state.divisors.take(length), coverage)
+    scores = torch.where(candidates.complete, all_scores, NEG_INF)
     # The older hypotheses come first, so that they win ties.
     every = torch.cat([state.complete_scores, scores], 1)
     order = every.sort(dim=1, descending=True, stable=True).indices[:, : state.complete_scores.shape[1]]
     complete_scores = every.gather(1, order)
     num_complete = state.num_complete + (scores > NEG_INF).sum(1)
-    rank_scores = candidates.rank_scores.masked_fill(is_eos, NEG_INF)
-    kept = rank_scores.sort(dim=1, descending=True, stable=True).indices[:, :width]
+    kept, greedy = open_candidates(candidates.rank_scores, is_eos, candidates.is_greedy, width)
     totals = candidates.totals.masked_fill(is_eos, NEG_INF).gather(1, kept)
-    if certain:
+    if stop == "certain":
         done = complete_scores[:, n_best - 1] >= best_possible(totals, state.limits, state.divisors)
     else:
         done = num_complete >= state.max_complete
+    if stop == "ahead":
+        open_scores = all_scores.masked_fill(is_eos, NEG_INF).gather(1, kept)
+        done &= complete_scores[:, min(n_best, width) - 1] >= open_scores.amax(1)
+        greedy_total = totals.gather(1, greedy.clamp(min=0)[:, None])
+        greedy_settled = complete_scores[:, 0] >= best_possible(greedy_total, state.limits, state.divisors)
+        done &= greedy_settled | (greedy < 0)
     # No hypothesis stays open at the limit, except from a broken model: NaN is never −∞ and would search for ever.
     done = state.done | done | (totals[:, 0] == NEG_INF) | (state.limits <= length)
     complete_index = order[:, :, None].expand(-1, -1, max_length)
@@ -172,6 +232,7 @@ def update(
         last=candidates.tokens.gather(1, kept),
         length=length,
         done=done,
+        greedy=greedy,
         num_complete=num_complete,
         complete_scores=complete_scores,
         complete_tokens=torch.cat([state.complete_tokens, tokens], 1).gather(1, complete_index),

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from dragoman.config.settings import Range, setting
 
+StopRule = Literal["ahead", "complete", "certain"]
+
 
 @dataclass(frozen=True)
 class SearchConfig:
@@ -22,8 +24,10 @@ class SearchConfig:
     coverage_penalty: Annotated[float, Range(0.0, None)] = setting(
         0.0, help="β: weight of the penalty for source tokens without attention (Wu et al. 2016, eq. 14)"
     )
-    stop: Literal["complete", "certain"] = setting(
-        "complete", help="when as many hypotheses as the beam is wide are complete, or when no open one can still win"
+    stop: StopRule = setting(
+        "ahead",
+        help="when a search ends: as many hypotheses as the beam is wide are complete (complete), and no open one "
+        "would rank above the best if it ended now (ahead), or no open one can still win (certain)",
     )
     min_length: Annotated[int, Range(0, None)] = setting(
         0, help="minimum number of output tokens, if the length limit allows it"

@@ -27,6 +27,7 @@ from dragoman.decoding.beam_state import (
     top_next_tokens,
     update,
 )
+from dragoman.decoding.config import StopRule
 from dragoman.decoding.cuda_graph_step import (
     GraphDecoder,
     GraphShape,
@@ -52,7 +53,7 @@ class GraphBeamKey:
 
     shape: GraphShape
     n_best: int
-    certain: bool
+    stop: StopRule
 
 
 class GraphBeamStep(GraphStep):
@@ -77,7 +78,7 @@ class GraphBeamStep(GraphStep):
         limits = torch.cat([limits, limits.new_ones(shape.sources - sources)])
         size = BeamSize(shape.width, shape.width, shape.target_length)
         max_complete = torch.full_like(limits, shape.width)
-        beam = initial_state(limits, size, max_complete, scorer.divisors(shape.target_length), dtype)
+        beam = initial_state(limits, size, max_complete, scorer.divisors(shape.target_length), self.key.stop, dtype)
         beam.totals[sources:] = NEG_INF
         beam.done[sources:] = True
         return beam
@@ -91,7 +92,7 @@ class GraphBeamStep(GraphStep):
     def advance_plain(self, log_probabilities: Tensor) -> None:
         """As `beam_search` does it."""
         candidates = top_candidates(self.beam, top_next_tokens(log_probabilities, self.shape.width))
-        beam, kept = update(self.beam, candidates, n_best=self.key.n_best, certain=self.key.certain)
+        beam, kept = update(self.beam, candidates, n_best=self.key.n_best, stop=self.key.stop)
         self.parents.copy_((candidates.parents.gather(1, kept) + self.first_rows).flatten())
         copy_tensors(self.beam, beam)
         self.tokens.copy_(beam.last.flatten())
@@ -102,8 +103,8 @@ class GraphBeamStep(GraphStep):
 
         count = num_next_tokens(self.shape.width, logits.shape[1])
         following = NextTokens(*beam_triton.best_next(logits, count, len(SUPPRESSED_TOKENS), EOS))
-        n_best, certain = self.key.n_best, self.key.certain
-        beam_triton.update(self.beam, following, self.parents, self.tokens, n_best=n_best, certain=certain, end=EOS)
+        n_best, stop = self.key.n_best, self.key.stop
+        beam_triton.update(self.beam, following, self.parents, self.tokens, n_best=n_best, stop=stop, end=EOS)
 
     def shrunk(self, key: GraphBeamKey) -> GraphBeamStep:
         """A step of the same model for fewer sources."""
@@ -143,7 +144,7 @@ def graph_beam_search(
     shape = None if decoder is None else graph_shape(batch, limits, options.width, decoder.max_positions)
     if decoder is None or shape is None:
         return None
-    key = GraphBeamKey(shape, options.n_best, options.certain)
+    key = GraphBeamKey(shape, options.n_best, options.stop_rule)
     if not decoder.is_ready(key):
         return None
     acquired: list[GraphBeamStep] = []

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from dragoman.data.tokenizers.base import EOS
+from dragoman.decoding.beam_state import Choice, open_candidates
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import NEG_INF, Scorer
 from dragoman.errors import ConfigError
 
-# scores (B', k, V), fallback scores, rows (B',) of the batch → scores and flat indices (B', C), which may complete
-Chooser = Callable[[Tensor, Tensor | None, Tensor], tuple[Tensor, Tensor, Tensor]]
+Chooser = Callable[[Tensor, Tensor | None, Tensor], Choice]  # scores (B', k, V), fallback, rows (B',) of the batch
 
 
 def group_width(beam: int, groups: int) -> int:
@@ -41,10 +41,8 @@ class BeamGroups:
         """Which source each row is."""
         return torch.arange(sources, device=device).repeat_interleave(self.count)
 
-    def choose(
-        self, rows: Tensor, scores: Tensor, fallback: Tensor | None, choose: Chooser, width: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """The choice of every row: ranking scores, flat indices, and which may complete: (B, C).
+    def choose(self, rows: Tensor, scores: Tensor, fallback: Tensor | None, choose: Chooser, width: int) -> Choice:
+        """The choice of every row.
 
         `rows` (B,) are those of the batch that are not done. One group chooses after another, for all sources at once;
         a group that is done costs the others nothing.
@@ -53,22 +51,24 @@ class BeamGroups:
         owner = rows.div(self.count, rounding_mode="floor")
         source = (owner != owner.roll(1)).cumsum(0) % len(rows)  # the remaining sources, renumbered
         counts = scores.new_zeros(len(rows), vocabulary)  # how often groups of a source chose each token
-        choices: list[tuple[Tensor, ...]] = []
+        order: list[Tensor] = []
+        choices: list[Choice] = []
         for group in range(self.count):
             own = (rows % self.count == group).nonzero()[:, 0]
             if not len(own):
                 continue
             cost = self.scorer.diversity(counts[source[own], None])
             own_fallback = None if fallback is None else fallback[own] - cost
-            ranked, index, may_complete = choose(scores[own] - cost, own_fallback, own)
-            tokens = index % vocabulary
-            open_scores, order = ranked.masked_fill(tokens == EOS, NEG_INF).sort(dim=1, descending=True, stable=True)
-            chosen = (source[own, None].expand(-1, width), tokens.gather(1, order[:, :width]))
-            counts.index_put_(chosen, (open_scores[:, :width] > NEG_INF).to(counts), accumulate=True)
-            choices.append((own, ranked, index, may_complete))
-        own, ranked, index, may_complete = (torch.cat(column) for column in zip(*choices, strict=True))
-        order = own.argsort()
-        return ranked[order], index[order], may_complete[order]
+            choice = choose(scores[own] - cost, own_fallback, own)
+            tokens = choice.flat_index % vocabulary
+            kept, _ = open_candidates(choice.rank_scores, tokens == EOS, choice.is_greedy, width)
+            tokens, is_open = tokens.gather(1, kept), choice.rank_scores.gather(1, kept) > NEG_INF
+            chosen = (source[own, None].expand(-1, width), tokens)
+            counts.index_put_(chosen, (is_open & (tokens != EOS)).to(counts), accumulate=True)
+            order.append(own)
+            choices.append(choice)
+        back = torch.cat(order).argsort()
+        return Choice(*(torch.cat(column)[back] for column in zip(*choices, strict=True)))
 
     def merge(self, outputs: Sequence[list[Hypothesis]], n_best: int) -> list[list[Hypothesis]]:
         """The n best of every source: the best of each group before any second best, each output once."""

@@ -74,7 +74,7 @@ class AttentionSearch:
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The n best hypotheses of every source."""
         model, config = joint_model(request, "search by attention"), request.config
-        options = BeamOptions(max(config.beam, request.n_best), request.n_best, certain=config.stop == "certain")
+        options = BeamOptions(max(config.beam, request.n_best), request.n_best, stop=config.stop)
         scorer = Scorer(config.length_penalty, config.normalisation)
         return beam_search(model.step, model.start(request.batch), request.limits, options, scorer)
 

@@ -134,7 +134,7 @@ def check_non_autoregressive(
         "min_length": config.min_length > 0,
         "no_repeat_ngram": config.no_repeat_ngram > 0,
         "beam_groups": config.beam_groups > 1,
-        "stop": config.stop != "complete",
+        "stop": config.stop != "ahead",
     }
     if unusable := [name for name, is_given in given.items() if is_given]:
         raise ConfigError(f"found {', '.join(unusable)}, but {reason}")
@@ -175,7 +175,7 @@ def autoregressive_search(
     options = BeamOptions(
         width,
         n_best,
-        certain=config.stop == "certain",
+        stop=config.stop,
         min_length=config.min_length,
         no_repeat_ngram=config.no_repeat_ngram,
         groups=config.beam_groups,

@@ -90,7 +90,7 @@ SUPPORTED: dict[str, Callable[[Call], bool]] = {
     "normalisation": lambda call: (
         call.width == 1 or call.config.normalisation != "gnmt" or not call.config.length_penalty
     ),
-    "stop": lambda call: call.width == 1,
+    "stop": lambda call: call.width == 1 or call.config.stop == "complete",
     "max_length": always,
     "diversity_penalty": always,  # has an effect with beam_groups alone
     "n_best": always,
@@ -123,6 +123,9 @@ def unsupported(call: Call, vocabulary: int, *, constrained: bool = False, trace
         yield "prefixes, phrases and other constraints"
     if traced:
         yield "a trace of the beam"
+    # Where it is required, it stops as by "complete" and adds the greedy output.
+    if call.width > 1 and call.config.stop == "ahead" and not call.engine_required:
+        yield "search.stop = 'ahead'"
     # In a smaller vocabulary continuations that are never output would enter the beam.
     if call.width > 1 and vocabulary < 2 * call.width + 1 + len(SUPPRESSED_TOKENS):
         yield f"a beam of {call.width} over a vocabulary of {vocabulary}"

@@ -1,7 +1,7 @@
 """Decoding by CTranslate2: the same hypotheses as our own search, several times faster on a CPU.
 
 Its beam search is ours: it ranks the best 2·width continuations, those among the first `width` that end are
-complete, and a source is done when `width` are. It differs in four points:
+complete, and a source is done when `width` are (`search.stop = "complete"`). It differs in five points:
 
 - It counts <eos> in the length only if it returns <eos>, and lets <eos> come first only without a minimum length.
   Two of its options set both as we do.
@@ -9,6 +9,8 @@ complete, and a source is done when `width` are. It differs in four points:
 - At the maximum length it cuts hypotheses, where we let them end. Our own search takes a source that gets so far.
 - It would forbid tokens that are never output before the softmax, and rank by other scores. `with_copies` in the
   export prevents that. In a tiny vocabulary the copies could enter a wide beam: `choice.unsupported` checks it.
+- It has no other stop rule. Where a call requires it with `search.stop = "ahead"`, the greedy output is found by a
+  second search and ranked with the others, so that a beam never loses to greedy search.
 """
 
 from __future__ import annotations
@@ -124,8 +126,8 @@ class Engine:
             waiting.append((rows, texts, decode(texts, max(limits[row] for row in rows), how)))
         for rows, texts, results in waiting:
             hypotheses = results([limits[row] for row in rows])
-            if how.scores and decode == self._beam:
-                hypotheses = self._scored(texts, hypotheses, how.config)
+            if decode == self._beam and (how.scores or how.config.stop != "complete"):
+                hypotheses = [row and row[: how.n_best] for row in self._scored(texts, hypotheses, how.config)]
             yield from zip(rows, hypotheses, strict=True)
 
     def _greedy(self, texts: list[list[str]], max_length: int, how: EngineSearch) -> Results:
@@ -167,6 +169,9 @@ class Engine:
 
     def _beam(self, texts: list[list[str]], max_length: int, how: EngineSearch) -> Results:
         config, width = how.config, how.config.beam
+        greedy: Results | None = None
+        if config.stop != "complete":
+            greedy = self._greedy(texts, max_length, how._replace(scores=False))
         normalised = config.normalisation == "power" and config.length_penalty
         futures = self.translator.translate_batch(
             texts,
@@ -189,6 +194,9 @@ class Engine:
                 short = all(len(row) < limit and row[-1] == EOS for row in rows)
                 sound = short and max(map(max, rows)) < len(self.target)
                 out.append([self._hypothesis(row, None, config) for row in rows[: how.n_best]] if sound else None)
+            for row, other in zip(out, greedy(limits) if greedy else [], strict=False):
+                if row is not None and other is not None and other[0] not in row:
+                    row += other
             return out
 
         return results

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 CHUNK = 64
+STOP_RULES = ("complete", "ahead", "certain")  # constants of the kernel
 
 
 @triton.jit
@@ -86,10 +87,10 @@ def best_next(scores: Tensor, count: int, never: int, end: int) -> tuple[Tensor,
 
 @triton.jit
 def _update(
-    values, nexts, ends, limits, enough, totals, tokens, scores, last, lengths, done, ended, ranks, complete, parts,
-    divisors, origins, fed, width, each, looked, kept, longest, most, end,
+    values, nexts, ends, limits, enough, totals, tokens, scores, last, lengths, done, greedy, ended, ranks, complete,
+    parts, divisors, origins, fed, width, each, looked, kept, longest, most, end,
     EVERY: tl.constexpr, LOOKED: tl.constexpr, WIDTH: tl.constexpr, KEPT: tl.constexpr, LONGEST: tl.constexpr,
-    CERTAIN: tl.constexpr,
+    STOP: tl.constexpr,
 ):  # fmt: skip
     """`top_candidates` and `update` of decoding/beam_state.py, one program per source."""
     source = tl.program_id(0).to(tl.int64)
@@ -112,6 +113,9 @@ def _update(
     part = tl.full((LOOKED,), nothing, dtype=tl.float32)
     origin = tl.zeros((LOOKED,), dtype=tl.int32)
     chosen = tl.full((LOOKED,), end, dtype=tl.int32)
+    at_greedy = tl.zeros((LOOKED,), dtype=tl.int32)  # whether it is the best continuation of the greedy hypothesis
+    slot = tl.load(greedy + source).to(tl.int32)
+    first = tl.where(slot >= 0, slot * each, EVERY)
     for place in range(looked):
         highest = tl.max(sums, 0)
         at = tl.min(tl.where(sums == highest, i, EVERY - 1), 0)
@@ -119,10 +123,20 @@ def _update(
         part = tl.where(c == place, tl.max(tl.where(i == at, value, nothing), 0), part)
         origin = tl.where(c == place, at // each, origin)
         chosen = tl.where(c == place, tl.max(tl.where(i == at, token, 0), 0), chosen)
+        at_greedy = tl.where(c == place, tl.where(at == first, 1, 0), at_greedy)
         sums = tl.where(i == at, nothing, sums)
-    # Those that end among the first, and what each would be worth.
+    # The greedy one behind them, unless it is among them.
+    at_greedy = tl.where(best > nothing, at_greedy, 0)
+    extra = c == tl.where(slot >= 0, tl.where(tl.max(at_greedy, 0) > 0, LOOKED, looked), LOOKED)
+    best = tl.where(extra, tl.max(tl.where(i == first, sums, nothing), 0), best)
+    part = tl.where(extra, tl.max(tl.where(i == first, value, nothing), 0), part)
+    origin = tl.where(extra, slot, origin)
+    chosen = tl.where(extra, tl.max(tl.where(i == first, token, 0), 0), chosen)
+    at_greedy = tl.where(extra & (best > nothing), 1, at_greedy)
+    # Those that end among the first, or greedily, and what each would be worth.
     stops = chosen == end
-    worth = tl.where(stops & (c < width), best / tl.load(divisors + length + 1), nothing)
+    now_divisor = tl.load(divisors + length + 1)
+    worth = tl.where(stops & ((c < width) | (at_greedy != 0)), best / now_divisor, nothing)
     count = tl.load(ended + source) + tl.sum((worth > nothing).to(tl.int32), 0)
     tl.store(ended + source, count)
     # Complete ones: the best of the old and the new, the old first on equal terms.
@@ -145,18 +159,30 @@ def _update(
         worth = tl.where(c == tl.where(keeps, LOOKED, from_new), nothing, worth)
     # Those that go on.
     k = tl.arange(0, WIDTH)
-    goes = (stops == 0) & (c < looked)
+    goes = (stops == 0) & (c <= looked)
     order = tl.cumsum(goes.to(tl.int32), 0) - 1
+    stays_greedy = goes & (at_greedy != 0)
+    rank_greedy = tl.max(tl.where(stays_greedy, order, -1), 0)
+    order = tl.where(order == tl.where(rank_greedy >= width, width - 1, LOOKED), LOOKED, order)
+    order = tl.where(stays_greedy, tl.minimum(order, width - 1), order)  # it takes the last place if it is behind
+    slot = tl.minimum(rank_greedy, width - 1)
+    tl.store(greedy + source, slot.to(tl.int64))
     match = goes[None, :] & (order[None, :] == k[:, None])  # (WIDTH, LOOKED)
     total = tl.max(tl.where(match, best[None, :], nothing), 1)
     came = tl.sum(tl.where(match, origin[None, :], 0), 1)
     wrote = tl.sum(tl.where(match, chosen[None, :], 0), 1)
     gave = tl.max(tl.where(match, part[None, :], nothing), 1)
     hopeful = tl.max(tl.where(k < width, total, nothing), 0)
-    if CERTAIN:
+    if STOP == 2:  # certain
         enough_now = tl.max(tl.where(w == most - 1, rank, nothing), 0) >= hopeful / tl.load(divisors + limit)
     else:
         enough_now = count >= tl.load(enough + source)
+    if STOP == 1:  # ahead
+        last_place = tl.minimum(most, width) - 1
+        worst, lead = tl.max(tl.where(w == last_place, rank, nothing), 0), tl.max(tl.where(w == 0, rank, nothing), 0)
+        enough_now = tl.where(worst >= hopeful / now_divisor, enough_now.to(tl.int32), 0)
+        greedy_best = tl.max(tl.where(k == slot, total, nothing), 0) / tl.load(divisors + limit)
+        enough_now = tl.where(lead >= greedy_best, enough_now, 0) != 0  # −∞ without a greedy hypothesis
     finished = tl.where(enough_now, 1, tl.load(done + source).to(tl.int32))
     finished = tl.where(hopeful == nothing, 1, finished)
     finished = tl.where(ending, 1, finished)
@@ -198,7 +224,7 @@ def _update(
     tl.store(done + source, finished.to(tl.int8))
 
 
-def update(state: Any, following: Any, parents: Tensor, fed: Tensor, *, n_best: int, certain: bool, end: int) -> None:
+def update(state: Any, following: Any, parents: Tensor, fed: Tensor, *, n_best: int, stop: str, end: int) -> None:
     """Change a `BeamState` to the one after a step, in place, from the best `NextTokens` of every hypothesis.
 
     Also written: the hypothesis that each one continues, `parents` (N,), and the token that it reads next, `fed` (N,).
@@ -207,13 +233,13 @@ def update(state: Any, following: Any, parents: Tensor, fed: Tensor, *, n_best: 
     kept, each = state.complete_scores.shape[1], following.scores.shape[1]
     looked = min(2 * width, width * each)
     power = triton.next_power_of_2
-    sizes = {"EVERY": power(width * each), "LOOKED": power(looked), "WIDTH": power(width), "KEPT": power(kept)}
+    sizes = {"EVERY": power(width * each), "LOOKED": power(looked + 1), "WIDTH": power(width), "KEPT": power(kept)}
     large = max(sizes["WIDTH"], sizes["KEPT"]) * power(longest) > 1024
     _update[(sources,)](
         following.scores, following.tokens, following.eos_scores, state.limits, state.max_complete, state.totals,
-        state.tokens, state.token_scores, state.last, state.length, state.done.view(torch.int8), state.num_complete,
-        state.complete_scores, state.complete_tokens, state.complete_token_scores, state.divisors, parents, fed,
-        width, each, looked, kept, longest, n_best, end,
-        **sizes, LONGEST=power(longest), CERTAIN=certain, num_warps=4 if large else 1,
+        state.tokens, state.token_scores, state.last, state.length, state.done.view(torch.int8), state.greedy,
+        state.num_complete, state.complete_scores, state.complete_tokens, state.complete_token_scores, state.divisors,
+        parents, fed, width, each, looked, kept, longest, n_best, end,
+        **sizes, LONGEST=power(longest), STOP=STOP_RULES.index(stop), num_warps=4 if large else 1,
     )  # fmt: skip
     state.length.add_(1)

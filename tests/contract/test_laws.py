@@ -10,6 +10,7 @@ from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import PAD, SOS
 from dragoman.decoding.beam import BeamOptions, beam_search
 from dragoman.decoding.greedy import greedy_search
+from dragoman.decoding.scorer import Scorer
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.models.contracts import State
 from dragoman.models.encoder_decoder import EncoderDecoder
@@ -198,6 +199,15 @@ def test_law_9_accumulated_gradients_are_those_of_one_batch(model: EncoderDecode
     assert found.keys() == expected.keys()
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, expected[name], **CLOSE)
+
+
+@pytest.mark.parametrize("scorer", [Scorer(), Scorer(0.6, "gnmt")], ids=["power", "gnmt"])
+def test_law_12_a_default_beam_never_ranks_its_output_below_greedy(model: EncoderDecoder, scorer: Scorer) -> None:
+    batch, limits = batch_of(SOURCES), torch.tensor([6, 9, 5, 12])
+    wide = beam_search(model.step, model.start(batch), limits, BeamOptions(2), scorer)
+    greedy = greedy_search(model.step, model.start(batch), limits, scorer)
+    for mine, other in zip(wide, greedy, strict=True):
+        assert mine[0].normalised >= other.normalised - 1e-10
 
 
 @pytest.mark.parametrize("decoder", DECODER_CASES)

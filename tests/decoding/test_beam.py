@@ -147,7 +147,7 @@ class Case(NamedTuple):
             self.table.step,
             self.table.start(chosen),
             torch.tensor([self.limits[source] for source in chosen]),
-            BeamOptions(self.width, self.n_best, self.complete),
+            BeamOptions(self.width, self.n_best, self.complete, stop="complete"),
             Scorer(self.length_penalty),
         )
 
@@ -397,7 +397,8 @@ def test_beam_search_over_a_real_model_is_the_slow_beam_without_a_cache(encoder:
 
             return guess
 
-        found = beam_search(model.step, model.start(batch_of(sources)), torch.tensor(limits), BeamOptions(3, n_best=3))
+        options = BeamOptions(3, n_best=3, stop="complete")
+        found = beam_search(model.step, model.start(batch_of(sources)), torch.tensor(limits), options)
         for source, limit, row in zip(sources, limits, found, strict=True):
             expected = slow_beam(guess_for(source), limit, width=3, length_penalty=1.0, n_best=3, complete=None)
             assert [one.tokens for one in row] == [one.tokens for one in expected]

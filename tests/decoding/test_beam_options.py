@@ -13,7 +13,7 @@ import torch
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.beam import BeamOptions, beam_search
-from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.config import SearchConfig, StopRule
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.search import search
@@ -29,7 +29,7 @@ class Options(NamedTuple):
     width: int
     penalty: float
     normalisation: str
-    certain: bool
+    stop: StopRule
     min_length: int
     no_repeat_ngram: int
     n_best: int
@@ -49,10 +49,29 @@ def repeats(tokens: Prefix, size: int) -> bool:
 
 
 def slow(guess: Guess, limit: int, options: Options) -> list[Found]:
-    """As `slow_beam`, with every option; a certain search simply runs to the very end."""
+    """As `slow_beam`, with every option; a certain search simply runs to the very end.
+
+    Unless it stops as soon as enough are complete, the greedy output stays in the beam, in its last place if need be.
+    """
     live: list[tuple[float, Prefix, tuple[float, ...]]] = [(0.0, (), ())]
     done: list[Found] = []
-    while live and (options.certain or len(done) < options.width):
+    stop = "complete" if options.width == 1 else options.stop
+    greedy: Prefix | None = None if stop == "complete" else ()
+
+    def settled(length: int) -> bool:
+        """Whether the search ends."""
+        if not live:
+            return True
+        best = sorted((one.normalised for one in done), reverse=True)
+        if stop == "certain" or len(best) < options.width:
+            return False
+        if stop == "complete":
+            return True
+        now = max(total for total, _, _ in live) / divided(length, options)
+        final = next((total / divided(limit, options) for total, tokens, _ in live if tokens == greedy), -math.inf)
+        return len(best) >= options.n_best and best[options.n_best - 1] >= now and best[0] >= final
+
+    while not settled(len(live[0][1]) if live else 0):
         candidates = []
         for total, tokens, parts in live:
             for token, part in writable(guess, tokens, limit):
@@ -64,10 +83,16 @@ def slow(guess: Guess, limit: int, options: Options) -> list[Found]:
                 candidates.append((total + part, new, (*parts, part)))
         candidates.sort(key=lambda one: -one[0])
         best = candidates[: 2 * options.width]
-        for total, tokens, parts in best[: options.width]:
-            if tokens[-1] == EOS:
-                done.append(Found(total / divided(len(tokens), options), tokens, parts))
+        ending = [one for one in best[: options.width] if one[1][-1] == EOS]
         live = [one for one in best if one[1][-1] != EOS][: options.width]
+        if greedy is not None:
+            step = next((one for one in candidates if one[1][:-1] == greedy), None)  # the best of its continuations
+            greedy = None if step is None or step[1][-1] == EOS else step[1]
+            if greedy is None and step is not None and step not in ending:
+                ending.append(step)
+            elif step is not None and greedy is not None and step not in live:
+                live = [*live[: options.width - 1], step]
+        done += [Found(total / divided(len(tokens), options), tokens, parts) for total, tokens, parts in ending]
     return sorted(done, key=lambda one: -one.normalised)[: options.n_best]
 
 
@@ -81,7 +106,7 @@ def fast(
         BeamOptions(
             options.width,
             options.n_best,
-            certain=options.certain,
+            stop=options.stop,
             min_length=options.min_length,
             no_repeat_ngram=options.no_repeat_ngram,
         ),
@@ -97,7 +122,7 @@ def any_options(seed: int) -> Options:
         width,
         rng.choice([0.0, 0.6, 1.0, 2.0]),
         rng.choice(["power", "gnmt", "none"]),
-        rng.random() < 0.5,
+        rng.choice(["ahead", "complete", "certain"]),
         rng.choice([0, 0, 2, 4, 9]),
         rng.choice([0, 1, 2, 3]),
         rng.randint(1, width),
@@ -105,7 +130,7 @@ def any_options(seed: int) -> Options:
 
 
 def test_every_option_is_what_the_slow_search_finds() -> None:
-    reached = {"short": 0, "repeat": 0, "certain": 0}
+    reached = {"short": 0, "repeat": 0, "stop": 0}
     for seed in range(250):
         case, options = any_case(seed), any_options(seed)
         together = fast(case.table, range(len(case.limits)), case.limits, options)
@@ -115,7 +140,7 @@ def test_every_option_is_what_the_slow_search_finds() -> None:
             for name, plain in (
                 ("short", options._replace(min_length=0)),
                 ("repeat", options._replace(no_repeat_ngram=0)),
-                ("certain", options._replace(certain=False)),
+                ("stop", options._replace(stop="complete")),
             ):
                 reached[name] += slow(case.table.of(source), case.limits[source], plain) != slow(
                     case.table.of(source), case.limits[source], options
@@ -128,19 +153,19 @@ def test_a_certain_search_stops_when_no_open_hypothesis_can_win() -> None:
     sooner = 0
     for seed in range(30):
         steps = {}
-        for certain in (False, True):
+        for stop in ("complete", "certain"):
             table = Table(seed, 9, 1.5, 1.0, 0.0)
-            found = fast(table, [0], [12], Options(4, 0.0, "none", certain, 0, 0, 1))
-            steps[certain] = len(table.rows)
-        same(found[0], slow(table.of(0), 12, Options(4, 0.0, "none", True, 0, 0, 1)))
-        sooner += steps[True] < steps[False]
+            found = fast(table, [0], [12], Options(4, 0.0, "none", stop, 0, 0, 1))
+            steps[stop] = len(table.rows)
+        same(found[0], slow(table.of(0), 12, Options(4, 0.0, "none", "certain", 0, 0, 1)))
+        sooner += steps["certain"] < steps["complete"]
     assert sooner > 5
 
 
 def test_minimum_and_limit_meet_at_the_limit() -> None:
     table = Table(2, 8, 1.0, 5.0, 0.0)
     for limit in (1, 3, 6):
-        for one in fast(table, [0], [limit], Options(3, 1.0, "power", False, 9, 0, 3))[0]:
+        for one in fast(table, [0], [limit], Options(3, 1.0, "power", "ahead", 9, 0, 3))[0]:
             assert len(one.tokens) == limit
 
 

@@ -15,7 +15,7 @@ import torch
 from dragoman.data.batch import Batch, batch_of
 from dragoman.decoding import cuda_graph_beam, cuda_graph_step
 from dragoman.decoding.beam import BeamOptions, beam_search
-from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.config import SearchConfig, StopRule
 from dragoman.decoding.cuda_graph_beam import GraphBeamKey, GraphBeamStep, graph_beam_search
 from dragoman.decoding.cuda_graph_step import GraphDecoder, GraphShape, GraphStep, round_up
 from dragoman.decoding.greedy import greedy_search
@@ -96,9 +96,11 @@ def test_shapes_are_rounded_up_to_a_grid() -> None:
 
 
 @pytest.mark.parametrize("decoder", list(DECODER_CASES))
-@pytest.mark.parametrize(("width", "n_best", "certain"), [(1, 1, False), (3, 3, False), (3, 2, True)])
+@pytest.mark.parametrize(
+    ("width", "n_best", "stop"), [(1, 1, "ahead"), (3, 3, "complete"), (3, 2, "certain"), (3, 1, "ahead")]
+)
 def test_graph_beam_search_is_beam_search(
-    decoder: str, width: int, n_best: int, certain: bool, monkeypatch: pytest.MonkeyPatch
+    decoder: str, width: int, n_best: int, stop: StopRule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when few sources are left and move to a smaller graph."""
     monkeypatch.setattr(cuda_graph_beam, "MIN_SOURCES", 2)
@@ -107,7 +109,7 @@ def test_graph_beam_search_is_beam_search(
     limits = torch.tensor([2, 11, 2, 2, 4, 9, 2, 2, 3, 10])
     graphs = GraphDecoder(model)
     monkeypatch.setattr(cuda_graph_beam, "graph_decoder", lambda *given: graphs)
-    options, scorer = BeamOptions(width, n_best, certain=certain), Scorer(length_penalty=0.7)
+    options, scorer = BeamOptions(width, n_best, stop=stop), Scorer(length_penalty=0.7)
     expected = beam_search(model.step, model.start(batch), limits, options, scorer)
     for round_ in range(6):
         found = graph_beam_search(model, batch, limits, options, scorer)
@@ -164,7 +166,7 @@ def used_and_dropped() -> list[ref[Any]]:
     decoder, shape = cuda_graph_step._DECODERS.setdefault(model, GraphDecoder(model)), shape_for(batch, 3, 9)
     decoder.start(batch, shape).step.lock.release()
     static, cache = model.start(batch, shape.target_length)[:2]
-    key = GraphBeamKey(replace(shape, sources=len(SOURCES)), 1, False)
+    key = GraphBeamKey(replace(shape, sources=len(SOURCES)), 1, "ahead")
     decoder.acquire(key, lambda: GraphBeamStep(model, static, cache, key)).lock.release()
     return [ref(model), *map(ref, decoder.steps.values())]
 

@@ -83,7 +83,7 @@ def fast(table: Table, limits: list[int], sources: list[int], groups: Groups, **
     rows = torch.tensor([limits[source] for source in sources])
     scorer = Scorer(options.pop("length_penalty", 1.0), diversity_penalty=groups.diversity)
     search = {name: options.pop(name, None) for name in ("constraints", "trace")}
-    beam_options = BeamOptions(n_best=options.pop("n_best"), groups=groups.count, **options)
+    beam_options = BeamOptions(n_best=options.pop("n_best"), groups=groups.count, stop="complete", **options)
     return beam_search(table.step, table.start(sources), rows, beam_options, scorer, **search)
 
 

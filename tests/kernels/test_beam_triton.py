@@ -18,7 +18,7 @@ from dragoman.decoding.beam_state import (
     top_next_tokens,
     update,
 )
-from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.config import SearchConfig, StopRule
 from dragoman.decoding.scorer import NEG_INF
 from dragoman.decoding.search import search
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -47,9 +47,9 @@ def test_the_best_next_tokens_are_those_of_a_sort(dtype: torch.dtype, size: int)
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5, 8])
-@pytest.mark.parametrize("certain", [False, True])
+@pytest.mark.parametrize("stop", ["complete", "ahead", "certain"])
 @pytest.mark.parametrize("vocabulary", [7, 40])
-def test_a_step_is_settled_as_torch_settles_it(width: int, certain: bool, vocabulary: int) -> None:
+def test_a_step_is_settled_as_torch_settles_it(width: int, stop: StopRule, vocabulary: int) -> None:
     from dragoman.kernels import beam_triton
 
     torch.manual_seed(width)
@@ -59,7 +59,7 @@ def test_a_step_is_settled_as_torch_settles_it(width: int, certain: bool, vocabu
     divisors = [1.0, *(length**0.7 for length in range(1, longest + 1))]
     enough = torch.full_like(limits, width)
     mine, theirs = (
-        initial_state(limits, BeamSize(width, width, longest), enough, divisors, torch.float32) for _ in range(2)
+        initial_state(limits, BeamSize(width, width, longest), enough, divisors, stop, torch.float32) for _ in range(2)
     )
     origins, fed = (torch.zeros(sources * width, dtype=torch.long, device=device) for _ in range(2))
     first = torch.arange(sources, device=device)[:, None] * width
@@ -67,11 +67,11 @@ def test_a_step_is_settled_as_torch_settles_it(width: int, certain: bool, vocabu
         given = (torch.randn(sources * width, vocabulary, device=device) * 2).log_softmax(-1)
         following = top_next_tokens(given, width)
         candidates = top_candidates(theirs, following)
-        theirs, kept = update(theirs, candidates, n_best=most, certain=certain)
+        theirs, kept = update(theirs, candidates, n_best=most, stop=stop)
         whole = NextTokens(following.scores, following.tokens, following.eos_scores.contiguous())
-        beam_triton.update(mine, whole, origins, fed, n_best=most, certain=certain, end=EOS)
+        beam_triton.update(mine, whole, origins, fed, n_best=most, stop=stop, end=EOS)
         live = theirs.totals > NEG_INF
-        for part in ("done", "totals", "num_complete", "complete_scores", "length"):
+        for part in ("done", "totals", "greedy", "num_complete", "complete_scores", "length"):
             torch.testing.assert_close(getattr(mine, part), getattr(theirs, part), rtol=1e-6, atol=1e-6)
         for part in ("tokens", "token_scores", "last"):
             assert torch.equal(getattr(mine, part)[live], getattr(theirs, part)[live]), part

@@ -204,6 +204,13 @@ class ConstraintTracker:
         subset.select(sources)
         return subset
 
+    def of_slots(self, slots: Sequence[int]) -> ConstraintTracker:
+        """A tracker of one hypothesis of each source, to choose by as a beam of one does."""
+        narrow = ConstraintTracker([], 1)
+        narrow.automata = self.automata
+        narrow.states = [[states[slot]] for states, slot in zip(self.states, slots, strict=True)]
+        return narrow
+
     def select(self, sources: Sequence[int]) -> None:
         """Keep some sources."""
         self.automata = [self.automata[source] for source in sources]

@@ -135,7 +135,7 @@ def found_by(
         table.step,
         table.start(sources),
         torch.tensor([limits[source] for source in sources]),
-        BeamOptions(width, **{"n_best": width, **options}),
+        BeamOptions(width, **{"n_best": width, "stop": "complete", **options}),
         constraints=[automata[source] for source in sources],
     )
 
