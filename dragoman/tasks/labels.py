@@ -59,7 +59,9 @@ class NoSearchConfig(Config):
             "search": (self.search, SearchConfig()),
         }
         yield from self.unused_settings(unused, f"configures a search, and {self.task_setting} has none")
-        encoder = self.model.encoder
+        encoder = getattr(self.model, "encoder", None)
+        if encoder is None:  # a fitted model
+            return
         if numbers and (isinstance(encoder, CharacterWordsConfig) or encoder.embedding == 0):
             yield "model.encoder: reads numbers, expected an embedding of at least 1 and no 'character-words'"
         if numbers and getattr(self.model, "word_dropout", False):

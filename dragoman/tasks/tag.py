@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import nn
+
+from dragoman.classical.hmm_tagger import HMMTagger, HMMTaggerConfig
 from dragoman.config.settings import setting
 from dragoman.data.collate import Collator, TagCollator
 from dragoman.data.formats.base import ExampleFormat
@@ -23,7 +26,7 @@ class TagConfig(NoSearchConfig):
     """Tagged sentences."""
 
     task: Literal["tag"] = setting("tag", help="the kind of problem")
-    model: TaggerConfig = setting(TaggerConfig(), help="the model to train")
+    model: TaggerConfig | HMMTaggerConfig = setting(TaggerConfig(), help="the model to train")
     output = "tags"
 
 
@@ -60,6 +63,12 @@ class Tag(LabelTask):
         "model: a bidirectional LSTM of 256 over words built from characters, because endings show the tags of unseen "
         "words",
     )  # fmt: skip
+
+    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        """A neural tagger, or a hidden Markov model."""
+        if isinstance(config.model, HMMTaggerConfig):
+            return HMMTagger(config.model, source, len(target))
+        return super().model(config, source, target)
 
     def example_format(self, config: Config) -> ExampleFormat:
         """Token rows with the first token of every word, and tags."""

@@ -1,0 +1,175 @@
+"""Hidden Markov models: forward, backward, Viterbi, posteriors, and Baum-Welch training (Rabiner 1989).
+
+`second_order_*` work on batches of sentences with states as pairs of tags; `DiscreteHMM` is a first-order model of
+symbols that can also learn without tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+# --- second order: states are the last two tags. Tag K stands before the sentence, and after it.
+
+
+def second_order_viterbi(emissions: Floats, transitions: Floats, mask: Bools) -> Ints:
+    """The most probable tags (B, W) of log-emissions (B, W, K) with log-transitions (K+1, K+1, K+1); mask (B, W)."""
+    rows, words, tags = emissions.shape
+    inner = transitions[:tags, :tags, :tags]
+    scores = np.full((rows, tags + 1, tags), -np.inf)  # of (last but one, last)
+    scores[:, tags] = transitions[tags, tags, :tags] + emissions[:, 0]
+    back = np.zeros((words, rows, tags, tags), np.int64)
+    for word in range(1, words):
+        if word == 1:
+            found = scores[:, tags, :, None] + transitions[tags, :tags, :tags]  # (B, K, K): only the start before it
+            back[word] = tags
+        else:
+            paths = scores[:, :tags, :, None] + inner  # (B, K, K, K)
+            found, back[word] = paths.max(1), paths.argmax(1)
+        found = found + emissions[:, word, None, :]
+        new = np.concatenate([found, np.full((rows, 1, tags), -np.inf)], 1)
+        scores = np.where(mask[:, word, None, None], new, scores)
+    final = scores + transitions[:, :tags, tags]
+    lengths = mask.sum(1)
+    out = np.zeros((rows, words), np.int64)
+    for row in range(rows):
+        before, last = divmod(int(final[row].argmax()), tags)
+        for word in range(int(lengths[row]) - 1, -1, -1):
+            out[row, word] = last
+            if word:
+                before, last = int(back[word, row, before, last]), before
+    return out
+
+
+def second_order_posteriors(emissions: Floats, transitions: Floats, mask: Bools) -> tuple[Floats, Floats]:
+    """p(tag | sentence) (B, W, K) and the log-likelihood of each sentence (B,), by forward and backward passes."""
+    rows, words, tags = emissions.shape
+    chances = np.exp(transitions)
+    top = emissions.max(2, keepdims=True)
+    emitted = np.exp(emissions - top)  # (B, W, K)
+    ahead = np.zeros((words, rows, tags + 1, tags))
+    scales = np.ones((words, rows))
+    for word in range(words):
+        new = np.zeros((rows, tags + 1, tags))
+        if word == 0:
+            new[:, tags] = chances[tags, tags, :tags] * emitted[:, 0]
+        else:
+            new[:, :tags] = (
+                np.einsum("bij,ijk->bjk", ahead[word - 1], chances[:, :tags, :tags]) * emitted[:, word, None]
+            )
+        total = np.maximum(new.sum((1, 2)), 1e-300)
+        scales[word] = np.where(mask[:, word], total, 1.0)
+        kept = ahead[word - 1] if word else new
+        ahead[word] = np.where(mask[:, word, None, None], new / total[:, None, None], kept)
+    ends = np.broadcast_to(chances[:, :tags, tags], (rows, tags + 1, tags))
+    finish = np.maximum((ahead[-1] * ends).sum((1, 2)), 1e-300)  # (B,)
+    behind = ends / finish[:, None, None]
+    out = np.zeros((rows, words, tags))
+    for word in range(words - 1, -1, -1):
+        out[:, word] = (ahead[word] * behind).sum(1)
+        if word:
+            weighted = behind[:, :tags] * (emitted[:, word] / scales[word][:, None])[:, None]
+            back = np.einsum("bjk,ijk->bij", weighted, chances[:, :tags, :tags])
+            behind = np.where(mask[:, word, None, None], back, behind)
+    logs = (np.log(scales.T) + top[:, :, 0]) * mask
+    return out * mask[:, :, None], logs.sum(1) + np.log(finish)
+
+
+def second_order_score(emissions: Floats, transitions: Floats, tags: Ints, mask: Bools) -> Floats:
+    """The log-probability of words with given tags (B, W) together: (B,)."""
+    rows, _, count = emissions.shape
+    first = np.full((rows, 2), count)
+    padded = np.concatenate([first, np.where(mask, tags, count)], 1)
+    steps = (
+        transitions[padded[:, :-2], padded[:, 1:-1], padded[:, 2:]]
+        + np.take_along_axis(emissions, np.where(mask, tags, 0)[:, :, None], 2)[:, :, 0]
+    )
+    lengths = mask.sum(1)
+    last = transitions[padded[np.arange(rows), lengths], padded[np.arange(rows), lengths + 1], count]
+    out: Floats = (np.where(mask, steps, 0.0)).sum(1) + last
+    return out
+
+
+# --- first order, over symbols
+
+
+class DiscreteHMM:
+    """p(first state), p(state | last state) and p(symbol | state); rows of symbols are independent."""
+
+    def __init__(self, start: Floats, transitions: Floats, emissions: Floats) -> None:
+        """Probabilities (K,), (K, K) and (K, V)."""
+        self.start, self.transitions, self.emissions = start, transitions, emissions
+
+    def forward(self, row: Sequence[int]) -> tuple[Floats, Floats]:
+        """Scaled p(symbols up to t, state at t) (T, K), and the scale of every step (T,); their logs sum to log p."""
+        ahead, scales = np.zeros((len(row), len(self.start))), np.zeros(len(row))
+        for step, symbol in enumerate(row):
+            before = self.start if step == 0 else ahead[step - 1] @ self.transitions
+            ahead[step] = before * self.emissions[:, symbol]
+            scales[step] = ahead[step].sum()
+            ahead[step] /= scales[step] or 1.0
+        return ahead, scales
+
+    def backward(self, row: Sequence[int], scales: Floats) -> Floats:
+        """Scaled p(symbols after t | state at t) (T, K)."""
+        behind = np.ones((len(row), len(self.start)))
+        for step in range(len(row) - 2, -1, -1):
+            after = self.emissions[:, row[step + 1]] * behind[step + 1]
+            behind[step] = self.transitions @ after / (scales[step + 1] or 1.0)
+        return behind
+
+    def log_likelihood(self, row: Sequence[int]) -> float:
+        """log p(symbols)."""
+        with np.errstate(divide="ignore"):
+            return float(np.log(self.forward(row)[1]).sum())
+
+    def posteriors(self, row: Sequence[int]) -> Floats:
+        """p(state at t | all symbols) (T, K)."""
+        ahead, scales = self.forward(row)
+        out: Floats = ahead * self.backward(row, scales)
+        return out
+
+    def viterbi(self, row: Sequence[int]) -> tuple[list[int], float]:
+        """The most probable states and the log-probability of them and the symbols together."""
+        with np.errstate(divide="ignore"):
+            start, moves, symbols = np.log(self.start), np.log(self.transitions), np.log(self.emissions)
+        scores = start + symbols[:, row[0]]
+        back = []
+        for symbol in row[1:]:
+            paths = scores[:, None] + moves
+            back.append(paths.argmax(0))
+            scores = paths.max(0) + symbols[:, symbol]
+        state = int(scores.argmax())
+        best = float(scores[state])
+        states = [state]
+        for pointers in reversed(back):
+            states.append(int(pointers[states[-1]]))
+        return states[::-1], best
+
+    def baum_welch(self, rows: Sequence[Sequence[int]]) -> tuple[DiscreteHMM, float]:
+        """One iteration of EM: the new model, and the log-likelihood of the rows under this one, which never falls."""
+        start, moves = np.zeros_like(self.start), np.zeros_like(self.transitions)
+        symbols, total = np.zeros_like(self.emissions), 0.0
+        for row in rows:
+            ahead, scales = self.forward(row)
+            behind = self.backward(row, scales)
+            total += float(np.log(scales).sum())
+            share = ahead * behind
+            start += share[0]
+            np.add.at(symbols.T, np.asarray(row), share)
+            after = (self.emissions[:, row[1:]].T * behind[1:]) / scales[1:, None]  # (T−1, K)
+            moves += ahead[:-1].T @ after * self.transitions
+
+        def normalised(counts: Floats) -> Floats:
+            sums = counts.sum(-1, keepdims=True)
+            equal = np.full_like(counts, 1 / counts.shape[-1])
+            return np.where(sums > 0, counts / np.where(sums > 0, sums, 1.0), equal)
+
+        return DiscreteHMM(normalised(start), normalised(moves), normalised(symbols)), total

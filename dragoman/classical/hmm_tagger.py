@@ -1,0 +1,229 @@
+"""The trigram HMM tagger (Brants 2000, "TnT"): task `tag` with model.kind = "hmm"."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.classical.hmm import second_order_posteriors, second_order_score, second_order_viterbi
+from dragoman.classical.model import FittedModel, Note, Tokens
+from dragoman.classical.rows import Ragged
+from dragoman.config.settings import Range, setting
+from dragoman.data.batch import Batch
+from dragoman.data.collate import NO_TAG
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
+from dragoman.errors import DataError
+from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
+
+Floats = NDArray[np.float64]
+MAX_TAGS = 150  # trigrams of tags are a table of their third power
+CHUNK = 4096
+CASES = (-1, -2)  # marks of suffixes: of other words, and of capitalised ones
+
+
+@dataclass(frozen=True)
+class HMMTaggerConfig:
+    """A trigram hidden Markov model with a suffix model for unknown words (Brants 2000)."""
+
+    kind: ClassVar[str] = "hmm"
+    fitted: ClassVar[bool] = True
+    order: Annotated[int, Range(1, 2)] = setting(2, help="tags before a tag that decide it")
+    suffix: Annotated[int, Range(1)] = setting(10, help="longest suffix of the unknown-word model, in tokens")
+    smoothing: Annotated[float, Range(0.0, None)] = setting(
+        0.5, help="weight of the suffix model for known words, in occurrences of the word"
+    )
+    rare: Annotated[int, Range(1)] = setting(10, help="words seen at most so often teach suffixes")
+
+
+class HMMTagger(FittedModel):
+    """p(words, tags) = Π p(tag | two tags before) · p(word | tag). Words are rows of tokens, best characters."""
+
+    tensor_names = ("transitions", "words", "word_offsets", "emissions", "suffixes", "suffix_offsets", "endings")
+
+    def __init__(self, config: HMMTaggerConfig, source: Tokenizer, tags: int) -> None:
+        super().__init__()
+        self.config, self.tags, self.space = config, tags, source.space
+        if tags > MAX_TAGS:
+            raise DataError(f"found {tags} tags, expected at most {MAX_TAGS} for a trigram HMM")
+        pieces = source.pieces(range(len(source)))
+        self.upper = np.array([piece[:1].isupper() for piece in pieces])
+        ids = {piece: token for token, piece in enumerate(pieces)}
+        self.lower = [ids.get(piece.lower(), token) for token, piece in enumerate(pieces)]
+
+    # --- training
+
+    def fit(self, corpus: Corpus, note: Note) -> list[float]:
+        """Count tags, words and suffixes of the training sentences."""
+        counts: dict[Tokens, NDArray[np.int64]] = {}
+        grams: list[Counter[Tokens]] = [Counter(), Counter(), Counter()]
+        store, size = corpus.train, len(corpus.train)
+        for first in range(0, size, CHUNK):
+            note("counting tags", first)
+            rows = np.arange(first, min(first + CHUNK, size))
+            for source, target in zip(store.source.rows(rows), store.target.rows(rows), strict=True):
+                tags, starts = np.split(target.astype(np.int64), 2)
+                words = self.words_of(source.tolist(), starts.tolist())
+                for word, tag in zip(words, tags.tolist(), strict=True):
+                    counts.setdefault(word, np.zeros(self.tags, np.int64))[tag] += 1
+                padded = (self.tags, self.tags, *tags.tolist(), self.tags)
+                for n in (1, 2, 3):
+                    grams[n - 1].update(padded[place - n : place] for place in range(3, len(padded) + 1))
+        lexicon = Ragged.of(list(counts))
+        table = np.stack(list(counts.values())).astype(np.float64)  # (words, K)
+        prior = (table.sum(0) + 1) / (table.sum() + self.tags)
+        suffixes, endings = self.fit_suffixes(counts, prior)
+        places = {suffixes[index]: index for index in range(len(suffixes))}
+        likely = np.exp(endings)[[self.longest_suffix(word, places) for word in counts]] * prior  # p(tag | suffix)
+        shares = (table + self.config.smoothing * likely) / (table.sum(1, keepdims=True) + self.config.smoothing)
+        with np.errstate(divide="ignore"):
+            tensors = {
+                "transitions": np.log(interpolated(grams, self.tags, self.config.order)),
+                "words": lexicon.flat,
+                "word_offsets": lexicon.offsets,
+                "emissions": np.log(shares / prior),
+                "suffixes": suffixes.flat,
+                "suffix_offsets": suffixes.offsets,
+                "endings": endings,
+            }
+        self.load({name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in tensors.items()})
+        return []
+
+    def fit_suffixes(self, counts: Mapping[Tokens, NDArray[np.int64]], prior: Floats) -> tuple[Ragged, Floats]:
+        """log p(tag | suffix) / p(tag) of all suffixes of rare words: (N, K).
+
+        p(tag | suffix) is smoothed with that of the shorter suffix; θ is the deviation of the tags' probabilities.
+        Capitalised words have suffixes of their own.
+        """
+        found: dict[Tokens, NDArray[np.int64]] = {}
+        for word, row in counts.items():
+            if row.sum() <= self.config.rare:
+                for suffix in self.suffixes_of(word):
+                    found[suffix] = found.get(suffix, 0) + row
+        theta = float(prior.std())
+        smooth: dict[Tokens, Floats] = {}
+        for suffix in sorted(found, key=len):  # the shorter ones first
+            shorter = smooth[suffix[1:]] if len(suffix) > 1 else prior
+            row = found[suffix]
+            smooth[suffix] = (row / row.sum() + theta * shorter) / (1 + theta)
+        for mark in CASES:
+            smooth.setdefault((mark,), prior)  # a word without a known ending
+        return Ragged.of(list(smooth)), np.log(np.stack(list(smooth.values()))) - np.log(prior)
+
+    def suffixes_of(self, word: Tokens) -> Iterable[Tokens]:
+        """Suffixes of the word in lower case, each with a first mark for its case, written last; shortest first."""
+        mark = CASES[bool(word) and bool(self.upper[word[0]])]
+        lower = tuple(self.lower[token] for token in word)
+        return [(*lower[len(lower) - size :], mark) for size in range(min(len(lower), self.config.suffix) + 1)]
+
+    def longest_suffix(self, word: Tokens, places: Mapping[Tokens, int]) -> int:
+        """The row of the longest known suffix of a word."""
+        return next(places[suffix] for suffix in reversed(list(self.suffixes_of(word))) if suffix in places)
+
+    # --- prediction
+
+    def words_of(self, tokens: list[int], starts: list[int]) -> list[Tokens]:
+        """The tokens of every word, without spaces and special tokens."""
+        end = next((place for place, token in enumerate(tokens) if token in (PAD, EOS)), len(tokens))
+        bounds = [*starts, end]
+        return [tuple(token for token in tokens[first:last] if token != self.space) for first, last in pairwise(bounds)]
+
+    @cached_property
+    def known(self) -> dict[Tokens, int]:
+        """The row of every word in the emissions."""
+        words = Ragged(self.tensors["words"].numpy(), self.tensors["word_offsets"].numpy())
+        return {words[index]: index for index in range(len(words))}
+
+    @cached_property
+    def known_suffixes(self) -> dict[Tokens, int]:
+        """The row of every suffix in the endings."""
+        rows = Ragged(self.tensors["suffixes"].numpy(), self.tensors["suffix_offsets"].numpy())
+        return {rows[index]: index for index in range(len(rows))}
+
+    @cached_property
+    def transitions(self) -> Floats:
+        """Log-probabilities (K+1, K+1, K+1)."""
+        table: Floats = self.tensors["transitions"].numpy()
+        return table
+
+    def emission(self, word: Tokens) -> Floats:
+        """log p(word | tag) (K,), up to a term that all tags share: p(word | tag) ∝ p(tag | word) / p(tag)."""
+        row = self.known.get(word)
+        if row is None and (lower := tuple(self.lower[token] for token in word)) in self.known:
+            row = self.known[lower]
+        if row is not None:
+            known: Floats = self.tensors["emissions"].numpy()[row]
+            return known
+        ending: Floats = self.tensors["endings"].numpy()[self.longest_suffix(word, self.known_suffixes)]
+        return ending
+
+    def lattice(self, batch: Batch) -> tuple[Floats, NDArray[np.int64], NDArray[np.bool_]]:
+        """Log-emissions (B, W, K), tags (B, W) and mask (B, W)."""
+        target = batch.target.cpu().numpy()
+        tags, starts = target[:, 0], target[:, 1]
+        mask = tags != NO_TAG
+        out = np.zeros((*mask.shape, self.tags))
+        for row, source in enumerate(batch.source.tolist()):
+            words = self.words_of(source, starts[row][mask[row]].tolist())
+            for place, word in enumerate(words):
+                out[row, place] = self.emission(word)
+        return out, tags, mask
+
+    def predict(self, batch: Batch) -> ClassifierOutput:
+        """The most probable tag sequence (B, W), and p(tag | sentence) (B, W, K)."""
+        emissions, _, mask = self.lattice(batch)
+        values = second_order_viterbi(emissions, self.transitions, mask)
+        shares, _ = second_order_posteriors(emissions, self.transitions, mask)
+        device = batch.source.device
+        return ClassifierOutput(*(torch.from_numpy(array).to(device) for array in (values, shares, mask)))
+
+    def forward(self, batch: Batch) -> Loss:
+        """Minus log p(tags | words), summed, and the number of words."""
+        emissions, tags, mask = self.lattice(batch)
+        joint = second_order_score(emissions, self.transitions, tags, mask)
+        _, total = second_order_posteriors(emissions, self.transitions, mask)
+        return Loss(torch.tensor((total - joint).sum()), torch.tensor(int(mask.sum())))
+
+    def score(self, batch: Batch) -> TokenScores:
+        """The log-probability of every tag given the sentence, and whether it is the prediction."""
+        output, tags = self.predict(batch), batch.target[:, 0]
+        assert output.probabilities is not None
+        chosen = output.probabilities.gather(2, tags.clamp(min=0)[:, :, None])[:, :, 0]
+        logs: Tensor = chosen.clamp(min=1e-30).log() * output.mask
+        return TokenScores(logs, (output.values == tags) & output.mask, output.mask)
+
+
+def interpolated(grams: list[Counter[Tokens]], tags: int, order: int) -> Floats:
+    """p(tag | two before) (K+1, K+1, K+1), interpolated with shorter contexts by deleted interpolation."""
+    size = tags + 1
+    counts = [np.zeros((size,) * n) for n in (1, 2, 3)]
+    for table, counter in zip(counts, grams, strict=True):
+        for gram, count in counter.items():
+            table[gram] = count
+    one, two, three = counts
+    total = one.sum()
+    contexts = [total, two.sum(1), three.sum(2)]  # of nothing, of one tag, of two
+
+    def share(count: float, context: float) -> float:
+        return (count - 1) / (context - 1) if context > 1 else 0.0
+
+    weights = np.full(3, 1e-9)
+    for (a, b, c), count in grams[2].items():
+        cases = [share(one[c], total), share(two[b, c], contexts[1][b]), share(count, contexts[2][a, b])]
+        weights[: order + 1][int(np.argmax(cases[: order + 1]))] += count
+    weights[order + 1 :] = 0.0
+    weights /= weights.sum()
+    smooth = (one + 0.1) / (one + 0.1).sum()
+    bigrams = two / np.maximum(contexts[1], 1)[:, None]
+    trigrams = three / np.maximum(contexts[2], 1)[:, :, None]
+    out: Floats = weights[0] * smooth + weights[1] * bigrams[None] + weights[2] * trigrams
+    return out

@@ -1,0 +1,103 @@
+"""Hidden Markov models against enumeration of all tag sequences and against hmmlearn; the HMM tagger as a run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.classical.hmm import (
+    DiscreteHMM,
+    second_order_posteriors,
+    second_order_score,
+    second_order_viterbi,
+)
+from tests.conftest import call
+
+
+def random_second_order(seed: int, rows: int = 3, words: int = 4, tags: int = 3):  # type: ignore[no-untyped-def]
+    rng = np.random.default_rng(seed)
+    transitions = np.log(rng.dirichlet(np.ones(tags + 1), (tags + 1, tags + 1)))
+    emissions = np.log(rng.random((rows, words, tags)))
+    mask = np.arange(words) < np.array([words, words - 2, 1])[:rows, None]
+    return emissions, transitions, mask
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_second_order_passes_equal_enumeration(seed: int) -> None:
+    emissions, transitions, mask = random_second_order(seed)
+    best = second_order_viterbi(emissions, transitions, mask)
+    shares, totals = second_order_posteriors(emissions, transitions, mask)
+    for row in range(len(mask)):
+        count, tags = int(mask[row].sum()), emissions.shape[2]
+        paths = list(itertools.product(range(tags), repeat=count))
+        padded = np.zeros((len(paths), mask.shape[1]), np.int64)
+        padded[:, :count] = paths
+        same = np.repeat(emissions[row : row + 1], len(paths), 0)
+        scores = second_order_score(same, transitions, padded, np.repeat(mask[row : row + 1], len(paths), 0))
+        by_hand = []
+        for path in paths:
+            whole = (tags, tags, *path, tags)
+            steps = sum(transitions[whole[k : k + 3]] for k in range(len(whole) - 2))
+            by_hand.append(steps + sum(emissions[row, place, tag] for place, tag in enumerate(path)))
+        assert scores == pytest.approx(by_hand)
+        assert tuple(best[row, :count]) == paths[int(np.argmax(scores))]
+        assert totals[row] == pytest.approx(np.log(np.exp(scores).sum()))
+        chances = np.exp(scores - totals[row])
+        for place in range(count):
+            expected = [sum(c for c, path in zip(chances, paths, strict=True) if path[place] == t) for t in range(tags)]
+            assert shares[row, place] == pytest.approx(expected)
+
+
+def test_the_discrete_model_is_that_of_hmmlearn() -> None:
+    hmmlearn = pytest.importorskip("hmmlearn.hmm")
+    rng = np.random.default_rng(5)
+    start, moves = rng.dirichlet(np.ones(3)), rng.dirichlet(np.ones(3), 3)
+    symbols = rng.dirichlet(np.ones(4), 3)
+    rows = [rng.integers(0, 4, size).tolist() for size in (7, 3, 12, 1)]
+    ours = DiscreteHMM(start, moves, symbols)
+    theirs = hmmlearn.CategoricalHMM(3, n_iter=1, init_params="", n_features=4, tol=-1e9)
+    theirs.startprob_, theirs.transmat_, theirs.emissionprob_ = start, moves, symbols
+    flat, lengths = np.concatenate(rows)[:, None], list(map(len, rows))
+    assert sum(map(ours.log_likelihood, rows)) == pytest.approx(theirs.score(flat, lengths))
+    score, states = theirs.decode(flat, lengths)
+    found = [ours.viterbi(row) for row in rows]
+    assert sum(one[1] for one in found) == pytest.approx(score)
+    assert [state for one in found for state in one[0]] == states.tolist()
+    assert np.concatenate([ours.posteriors(row) for row in rows]) == pytest.approx(theirs.predict_proba(flat, lengths))
+    after, likelihood = ours.baum_welch(rows)
+    theirs.fit(flat, lengths)
+    for mine, other in ((after.start, theirs.startprob_), (after.transitions, theirs.transmat_)):
+        assert mine == pytest.approx(other)
+    assert after.emissions == pytest.approx(theirs.emissionprob_)
+    for _ in range(10):
+        after, now = after.baum_welch(rows)
+        assert now >= likelihood - 1e-9
+        likelihood = now
+
+
+def test_an_hmm_is_a_run(tmp_path: Path, cached: Path) -> None:
+    random.seed(2)
+    nouns, verbs = ["dog", "cat", "fox", "walker"], ["sees", "walks", "hears"]
+    lines = []
+    for _ in range(80):
+        lines += ["the\tDET", f"{random.choice(nouns)}\tNOUN", f"{random.choice(verbs)}\tVERB", "the\tDET"]
+        lines += [f"{random.choice(nouns)}\tNOUN", ""]
+    data, run = tmp_path / "words.tsv", tmp_path / "run"
+    data.write_text("\n".join(lines) + "\n")
+    told = call("train", data, "task=tag", "model.kind=hmm", "--run", run)
+    assert told.code == 0, told.err
+    scores = json.loads(call("evaluate", run, data, "--json", "--baseline").out)
+    assert scores["accuracy"] == 1.0
+    assert scores["baselines"]["memorise"]["accuracy"] == 1.0
+    assert abs(scores["loss"]) < 0.2
+    assert call("predict", run, stdin=b"the talker talks the Zebra\n\n").out.startswith("DET NOUN VERB DET NOUN\n\n")
+    one = call("predict", run, "--batch-size", "1", "--json", stdin=b"the fox sees the dog\nthe dog\n").out
+    assert one == call("predict", run, "--json", stdin=b"the fox sees the dog\nthe dog\n").out
+    assert call("check", data, "task=tag", "model.kind=hmm").lines[-1] == "all is well"
+    long = " ".join(["fox"] * 1000)
+    assert len(call("predict", run, stdin=long.encode()).out.split()) == 1000
