@@ -78,7 +78,15 @@ PORTFOLIO = (
     Candidate("luong-512", "luong-2015-small", dropout(0.5)),
     Candidate("rnn-attention", "rnn-attention-small", dropout(0.3)),
     Candidate("nat-ctc", "nat-ctc-small"),
+    Candidate("edit-transducer", "makarov-2020-small", fits=lambda profile: short_and_monotone(profile)),
+    Candidate("hard-attention", "wu-2019-small", fits=lambda profile: short_and_monotone(profile)),
 )
+
+
+def short_and_monotone(profile: PairProfile) -> bool:
+    """Whether a model that aligns from left to right may suit: its cost grows with the product of both lengths."""
+    longest = max(profile.length("source"), profile.length("target"))
+    return longest <= 40 and profile.monotone >= 0.5 and "subwords" not in (profile.source.unit, profile.target.unit)
 
 
 def available() -> list[Candidate]:
