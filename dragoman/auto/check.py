@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from torch import nn
 from dragoman.auto.memory import BatchShape, Say, check_memory
 from dragoman.auto.portrait import portrait
 from dragoman.auto.profile import profile_pairs
+from dragoman.auto.plan import plan_warnings, training_time
 from dragoman.classical.model import FittedModel
+from dragoman.config import settings
 from dragoman.data.batching import BatchPlan
 from dragoman.data.bptt import BpttPlan, TokenStream
 from dragoman.data.config import Files, file_list, paths_of, tag_of, tags_of
@@ -41,6 +44,7 @@ from dragoman.runs.reach import MANY, MOST, measure_reach
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for, task_of
 from dragoman.tasks.translate import TranslateConfig
+from dragoman.training.capacity import check_capacity
 from dragoman.training.display import Display
 from dragoman.training.runtime import resolve_device, use_bfloat16
 from dragoman.training.transfer import freeze, rate_factors
@@ -48,8 +52,11 @@ from dragoman.training.transfer import freeze, rate_factors
 TRIAL_EXAMPLES = 48
 
 
-def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda what, count: None) -> None:
-    """Report findings by `say` and progress by `doing`; raise a DragomanError if the run cannot start."""
+def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda what, count: None) -> int:
+    """Report findings by `say` and progress by `doing`; returns the number of warnings about the plan.
+
+    Raises a DragomanError if the run cannot start.
+    """
     say("configuration: every setting is known and in range")
     device = resolve_device(config.train.device)
     use_bfloat16(config.train.precision, device)
@@ -69,11 +76,13 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
         say("tags: " + ", ".join(f"{tag} before {count:,} sources" for tag, count in counts))
     if unknown := unknown_token_report(corpus.report):
         say(unknown)
-    model = model_for(config, corpus.source_tokenizer, corpus.target_tokenizer)
+    build = partial(model_for, config, corpus.source_tokenizer, corpus.target_tokenizer)
+    check_capacity(build, settings.as_table(config.model), device)
+    model = build()
     if isinstance(model, FittedModel):
         doing("trial run on a few examples", 0)
         check_cycle(config, say)
-        return
+        return 0
     shapes = (check_text if task_of(config).is_language_model else check_lengths)(config, corpus, say)
     freeze(model, config.train.freeze)
     rate_factors(model, config.train.rates)
@@ -86,8 +95,14 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
     check_reach(config, corpus, model, say)
     doing("estimating memory", 0)
     check_memory(config, corpus, shapes, device, say)
+    doing("estimating time", 0)
+    say(training_time(model, config, corpus.collator, shapes, device))
+    warnings = list(plan_warnings(config, corpus, model))
+    for warning in warnings:
+        say(f"warning: {warning}")
     doing("trial run on a few examples", 0)
     check_cycle(config, say)
+    return len(warnings)
 
 
 def check_lines(
@@ -152,10 +167,10 @@ def check_lengths(config: Config, corpus: Corpus, say: Say) -> set[BatchShape]:
     else:  # masked tokens are in the sources
         cells = sum(rows * source for rows, source, _ in shapes)
         full, side = corpus.collator.source.padded_lengths(corpus.train.source.lengths()).sum(), "source"
+    epochs = config.train.steps * config.train.accumulate / len(epoch)
     say(
         f"batches: {len(epoch):,} an epoch, {1 - full / cells:.1%} of the {side} cells are "
-        f"padding; train.steps = {config.train.steps:,} is "
-        f"{config.train.steps * config.train.accumulate / len(epoch):.1f} epochs"
+        f"padding; train.steps = {config.train.steps:,} is {epochs:.1f} epochs"
     )
     return set(shapes)
 
@@ -242,7 +257,7 @@ def check_cycle(config: Config, say: Say) -> None:
         training = replace(
             config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1,
             batch_tokens=max(512, getattr(config.model, "segment", 0)),
-            accumulate=1, tensorboard=False, start_from="",
+            accumulate=1, tensorboard=False, start_from="", optimizer=replace(config.train.optimizer, warmup=1),
         )  # fmt: skip
         run = Path(folder) / "run"
         # Hardly a word is frequent in so few examples.

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -18,6 +14,7 @@ from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.models.heads.softmax import SampledSoftmaxConfig
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for
+from dragoman.training.capacity import available_memory
 from dragoman.training.objectives import MinimumRiskConfig
 from dragoman.training.optimizer import MovingAverageConfig
 
@@ -91,22 +88,3 @@ def saved_memory(model: nn.Module, shape: BatchShape, collator: Collator = PAIR_
     own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
     del loss
     return sum(size for pointer, size in saved.items() if pointer not in own)
-
-
-def available_memory(device: torch.device) -> int:
-    """Free bytes on a device that this process may use; 0 if the system does not say."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    limits = []
-    with suppress(OSError, StopIteration, ValueError):  # memory that the system would release counts as free
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-        limits.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
-    with suppress(OSError, ValueError):  # the limit of a container; "max" without one
-        control = Path("/sys/fs/cgroup")
-        limit, used = (int((control / f"memory.{name}").read_text(encoding="utf-8")) for name in ("max", "current"))
-        cached = re.search(r"^inactive_file (\d+)", (control / "memory.stat").read_text(encoding="utf-8"), re.MULTILINE)
-        limits.append(limit - used + (int(cached[1]) if cached else 0))
-    with suppress(ValueError, OSError, AttributeError):
-        if not limits:
-            limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES"))
-    return max(0, min(limits, default=0))

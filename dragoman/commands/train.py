@@ -182,5 +182,5 @@ def check(what: str | None, overrides: tuple[str, ...], source: str | None, targ
             display.close()  # end the progress line first
             click.echo(line)
 
-        prove(config, say, show, display.preparing)
-    click.echo("all is well")
+        warnings = prove(config, say, show, display.preparing)
+    click.echo(f"the run can start, but see the warnings ({warnings})" if warnings else "all is well")

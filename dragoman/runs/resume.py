@@ -54,6 +54,12 @@ def check_resumable(run: Run, config: Config, processes: int) -> None:
             f"{run.folder}: started with other settings ({'; '.join(changed)}). "
             "Resume with the old ones, or name a new folder with --run"
         )
+    if config.train.metric != "loss" and config.train.decode != run.config.train.decode:
+        raise RunError(
+            f"{run.folder}: train.decode was {run.config.train.decode}, is {config.train.decode}; the best weights are "
+            f"selected by {config.train.metric}, which on other inputs cannot be compared with earlier validations. "
+            "Resume with the old value, or name a new folder with --run"
+        )
     check_steps(run.folder, config.train.steps)
     check_batches_per_step(run.folder, config.train.accumulate, processes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -29,6 +30,7 @@ from dragoman.runs.resume import check_resumable, check_same_data
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, with_absolute_paths
 from dragoman.tasks.table import task_of
+from dragoman.training.capacity import check_capacity
 from dragoman.training.checkpoints import Checkpoints, TrainingState
 from dragoman.training.display import Display
 from dragoman.training.distributed import ProcessGroup
@@ -87,8 +89,10 @@ def prepare_trainer(
         check_start_run(config.train.pretrained.run)
     task = task_of(config)
     corpus = prepare_data(config, task, runtime)
+    build = partial(task.model, config, corpus.source_tokenizer, corpus.target_tokenizer)
+    check_capacity(build, settings.as_table(config.model), runtime.device)
     torch.manual_seed(config.train.seed)
-    model = task.model(config, corpus.source_tokenizer, corpus.target_tokenizer).to(runtime.device)
+    model = build().to(runtime.device)
     if not isinstance(model, FittedModel):
         freeze(model, config.train.freeze)
         rate_factors(model, config.train.rates)

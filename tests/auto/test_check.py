@@ -91,7 +91,7 @@ def test_every_fault_is_named_by_file_and_line(here: Path) -> None:
     assert f"… and {len(FAULTS) - 2} more faulty lines" in few.lines
     skipping = check("my.toml", "data.faults=skip")
     assert skipping.code == 0, skipping.err
-    assert skipping.lines[-1] == "all is well"
+    assert skipping.lines[-1].startswith("the run can start")  # 10,000 steps are many for so few pairs
     assert expected[0] in skipping.lines
 
 

@@ -377,6 +377,12 @@ def test_settings_that_change_no_step_may_change(change: str, configure: Configu
     assert train(configure("train.steps=3", change), tmp_path / "run").step == 3
 
 
+def test_validation_on_other_inputs_is_refused_where_it_selects_weights(configure: Configure, tmp_path: Path) -> None:
+    train(configure("train.steps=2", "train.metric=cer"), tmp_path / "run")
+    with pytest.raises(RunError, match=r"train.decode was 8, is 9; the best weights are selected by cer"):
+        train(configure("train.steps=3", "train.metric=cer", "train.decode=9"), tmp_path / "run")
+
+
 def test_other_data_are_refused_and_moved_files_are_not(configure: Configure, tmp_path: Path, pairs: Path) -> None:
     run = tmp_path / "run"
     train(configure("train.steps=2"), run)

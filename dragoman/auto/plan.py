@@ -1,0 +1,88 @@
+"""Warnings about a training plan that would run but make no sense, and an estimate of its time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import nn
+
+from dragoman.auto.memory import BatchShape
+from dragoman.data.batching import BatchPlan
+from dragoman.data.collate import Collator
+from dragoman.data.corpus import Corpus
+from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.tokenizers.numbers import NumberScaler
+from dragoman.runs.training import late_warmup
+from dragoman.tasks.config import Config
+from dragoman.tasks.table import task_of
+from dragoman.training.display import duration
+
+MANY_EPOCHS = 1000
+TINY_CORPUS = 2000  # tokens: smaller data count as so many
+PARAMETERS_PER_TOKEN = 1000  # more than this is far too many for the data
+MEASURED_ROWS = 16
+
+
+def plan_warnings(config: Config, corpus: Corpus, model: nn.Module) -> Iterator[str]:
+    """What a person should know before training as planned."""
+    if late := late_warmup(config):
+        yield late
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    tokens = int(corpus.report["train"]["target_tokens"])
+    pairs = int(corpus.report["train"]["pairs"])
+    if parameters > PARAMETERS_PER_TOKEN * max(tokens, TINY_CORPUS):
+        yield (
+            f"{parameters:,} parameters for {pairs:,} training examples with {tokens:,} target tokens: the model will "
+            "learn them by heart; take a smaller preset (dragoman presets) or more data"
+        )
+    epochs = number_of_epochs(config, corpus)
+    if epochs > MANY_EPOCHS:
+        yield (
+            f"train.steps = {config.train.steps:,} reads the training data {epochs:,.0f} times; "
+            f"{max(1, round(config.train.steps * MANY_EPOCHS / epochs)):,} steps would be {MANY_EPOCHS} times"
+        )
+    if task_of(config).is_language_model:
+        return
+    source = corpus.source_tokenizer
+    if not isinstance(source, FeatureExtractor | NumberScaler):
+        lengths = corpus.train.source.lengths()
+        if len(lengths) and np.median(lengths) <= 1:
+            yield (
+                f"most sources are a single token ({source.kind}): the model cannot see what is inside them; for "
+                'words or names set tokenizer.source.kind = "characters"'
+            )
+
+
+def number_of_epochs(config: Config, corpus: Corpus) -> float:
+    """How often training reads the data."""
+    train = config.train
+    if task_of(config).is_language_model:
+        tokens = int(corpus.report["train"]["target_tokens"])
+        return train.steps * train.accumulate * train.batch_tokens / max(1, tokens)
+    plan = BatchPlan(corpus.train, train.batch_tokens, train.seed, collator=corpus.collator)
+    return train.steps * train.accumulate / len(plan.epoch(0))
+
+
+def training_time(
+    model: nn.Module, config: Config, collator: Collator, shapes: set[BatchShape], device: torch.device
+) -> str:
+    """About how long training takes, from one forward and backward pass of a part of a typical batch."""
+    rows, source, target = sorted(shapes, key=lambda shape: shape[0] * (shape[1] + shape[2]))[len(shapes) // 2]
+    measured = min(rows, MEASURED_ROWS)
+    model = model.to(device).train()
+    seconds = []
+    for _ in range(2):  # the first pass allocates
+        started = time.perf_counter()
+        model(collator.dummy(measured, source, target).to(device)).total.backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - started)
+        model.zero_grad(set_to_none=True)
+    total = min(seconds) * rows / measured * config.train.accumulate * config.train.steps
+    return (
+        f"time: about {duration(total)} for {config.train.steps:,} steps on {device}, validations not counted "
+        "(measured on one batch; it may stop earlier by train.patience)"
+    )

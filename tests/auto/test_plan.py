@@ -1,0 +1,35 @@
+"""`dragoman check` warns of plans that would run but make no sense, and refuses a model that cannot fit."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from dragoman.training.capacity import count_parameters
+from tests.conftest import SMALL, Workshop, call
+
+
+def test_check_warns_of_a_senseless_plan(inside: Workshop) -> None:
+    said = call(
+        "check", "pairs.tsv", *SMALL, "model.encoder.width=512", "model.decoder.width=512", "train.steps=50000",
+        "train.optimizer.warmup=60000", "tokenizer.source.kind=words",
+    )  # fmt: skip
+    assert said.code == 0, said.err
+    assert "train.optimizer.warmup = 60,000 is no less than train.steps = 50,000" in said.out
+    assert "parameters for 269 training examples" in said.out
+    assert "reads the training data" in said.out
+    assert "most sources are a single token (words)" in said.out
+    assert "time: about " in said.out
+    assert said.lines[-1] == "the run can start, but see the warnings (4)"
+
+
+def test_a_model_beyond_the_memory_is_refused_before_it_is_built(inside: Workshop) -> None:
+    huge = ("pairs.tsv", "model.encoder.width=1000000000", "model.encoder.heads=1")
+    for said in (call("check", *huge), call("train", *huge, "--run", "huge")):
+        assert said.code == 2
+        assert "lower model sizes such as model.encoder.width" in said.err
+    assert not (inside.folder / "huge").exists()
+
+
+def test_parameters_are_counted_without_memory() -> None:
+    assert count_parameters(lambda: nn.Linear(30, 40)) == 30 * 40 + 40
+    assert count_parameters(lambda: nn.Linear(1 << 40, 1 << 40)) >= 1 << 60
