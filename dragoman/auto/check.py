@@ -15,9 +15,9 @@ import numpy as np
 from torch import nn
 
 from dragoman.auto.memory import BatchShape, Say, check_memory
+from dragoman.auto.plan import plan_warnings, training_time
 from dragoman.auto.portrait import portrait
 from dragoman.auto.profile import profile_pairs
-from dragoman.auto.plan import plan_warnings, training_time
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
 from dragoman.data.batching import BatchPlan
