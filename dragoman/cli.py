@@ -68,7 +68,18 @@ def guarded(arguments: list[str]) -> int:
             error = OSError("standard output is closed, so the output is lost; send it to a file or pipe")
         print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
         return 2
+    except RecursionError:
+        print_error(
+            "found input that is nested too deeply (JSON, TOML or a pattern), expected at most some hundred levels"
+        )
+        return 2
     except Exception as error:
+        if is_out_of_memory(error):
+            print_error(
+                f"not enough memory ({str(error).splitlines()[0][:120] or type(error).__name__}); lower --batch-size, "
+                "--beam, lengths or model sizes"
+            )
+            return 2
         from dragoman.training.signals import Stopped
 
         if isinstance(error, Stopped):
@@ -78,6 +89,13 @@ def guarded(arguments: list[str]) -> int:
         print_error(f"internal error: {type(error).__name__}: {error}. Add --trace to see where, and please report it")
         return 1
     return 0
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that memory could not be allocated, by Python, numpy or torch."""
+    text = str(error).lower()
+    known = ("out of memory", "can't allocate memory", "not enough memory", "unable to allocate", "invalid size")
+    return isinstance(error, MemoryError) or any(words in text for words in known)
 
 
 def print_error(message: str, where: str = "dragoman") -> None:

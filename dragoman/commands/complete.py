@@ -32,7 +32,11 @@ WINDOW = 1024  # prompts read ahead
 @click.argument("prompts", nargs=-1, metavar="[PROMPT]...")
 @click.option("--file", metavar="FILE", help="Prompts, one per line, in place of PROMPT; - is standard input.")
 @click.option(
-    "--max-length", type=click.IntRange(1), default=100, show_default=True, help="Maximum number of new tokens."
+    "--max-length",
+    type=click.IntRange(1, 100_000),
+    default=100,
+    show_default=True,
+    help="Maximum number of new tokens.",
 )
 @click.option("--one-line", is_flag=True, help="Stop at the end of the line. Without it the text continues.")
 @click.option("--sample", is_flag=True, help="Draw every token at random from the model's distribution.")
@@ -46,7 +50,7 @@ WINDOW = 1024  # prompts read ahead
     help="With --sample: sample among the fewest tokens whose probabilities sum to P.",
 )  # fmt: skip
 @click.option("--seed", type=int, help="With --sample: random seed. [default: 0]")
-@click.option("--samples", type=click.IntRange(1), help="With --sample: texts for every prompt. [default: 1]")
+@click.option("--samples", type=click.IntRange(1, 10_000), help="With --sample: texts for every prompt. [default: 1]")
 @click.option("--allow-unknown", is_flag=True, help="Read words outside the vocabulary as <unk>.")
 @batch_size_option
 @click.option("--json", "as_json", is_flag=True, help="One object per line: text, score, tokens, token_scores, ended.")

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dragoman.decoding.options import CTCDecoding, DecodingOptions, Draft, RerankModel, ShortlistFile
     from dragoman.inference.evaluation import EvaluationOptions
 
+# The limits of SearchConfig and of the decoding methods, whose modules --help must not import; a test compares them.
+MAX_BEAM, MAX_TOKENS, MAX_SAMPLES = 1000, 100_000, 10_000
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -63,10 +65,10 @@ tag_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 device_option = click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 beam_option = click.option(
-    "--beam", type=click.IntRange(1), help="Beam width; 1 is greedy search. [default: the run's]"
+    "--beam", type=click.IntRange(1, MAX_BEAM), help="Beam width; 1 is greedy search. [default: the run's]"
 )
 batch_size_option = click.option(
-    "--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Inputs in a batch."
+    "--batch-size", type=click.IntRange(1, 100_000), default=64, show_default=True, help="Inputs in a batch."
 )
 skip_unreadable_option = click.option(
     "--skip-unreadable", is_flag=True, help="Leave out and count recordings or pictures that cannot be read."
@@ -81,7 +83,7 @@ media_option = click.option(
 SEARCH_OPTIONS = {
     "beam": beam_option,
     "length_penalty": click.option(
-        "--length-penalty", type=click.FloatRange(0.0),
+        "--length-penalty", type=click.FloatRange(0.0, 10.0),
         help="Rank hypotheses by Σ log p / length^penalty. [default: the run's]",
     ),
     "normalisation": click.option(
@@ -89,7 +91,7 @@ SEARCH_OPTIONS = {
         help="Divide Σ log p by length^penalty, by ((5 + length) / 6)^penalty, or by nothing. [default: the run's]",
     ),
     "coverage_penalty": click.option(
-        "--coverage-penalty", type=click.FloatRange(0.0),
+        "--coverage-penalty", type=click.FloatRange(0.0, 1000.0),
         help="Weight of the penalty for source tokens that got no attention. [default: the run's]",
     ),
     "stop": click.option(
@@ -98,22 +100,23 @@ SEARCH_OPTIONS = {
         "best if it ended now (ahead); or when no open one can win (certain). [default: the run's]",
     ),
     "min_length": click.option(
-        "--min-length", type=click.IntRange(0), help="Minimum number of output tokens. [default: the run's]"
+        "--min-length", type=click.IntRange(0, MAX_TOKENS), help="Minimum number of output tokens. [default: the run's]"
     ),
     "max_length": click.option(
-        "--max-length", type=click.IntRange(0),
+        "--max-length", type=click.IntRange(0, MAX_TOKENS),
         help="Maximum number of output tokens; 0 derives it from the length of the input. [default: the run's]",
     ),
     "no_repeat_ngram": click.option(
-        "--no-repeat-ngram", type=click.IntRange(0), help="Output no n-gram of N tokens twice. [default: the run's]"
+        "--no-repeat-ngram", type=click.IntRange(0, MAX_TOKENS),
+        help="Output no n-gram of N tokens twice. [default: the run's]",
     ),
     "beam_groups": click.option(
-        "--beam-groups", type=click.IntRange(1),
+        "--beam-groups", type=click.IntRange(1, MAX_BEAM),
         help="Diverse beam search: divide the beam into so many groups that avoid each other's tokens. Must divide "
         "--beam. [default: the run's]",
     ),
     "diversity_penalty": click.option(
-        "--diversity-penalty", type=click.FloatRange(0.0),
+        "--diversity-penalty", type=click.FloatRange(0.0, 1000.0),
         help="With --beam-groups: what each use of a token by an earlier group costs. [default: the run's]",
     ),
 }  # fmt: skip
@@ -154,7 +157,7 @@ METHOD_OPTIONS = {
         "--seed", type=int, help="With --sample and --mbr: random seed; equal inputs get equal outputs. [default: 0]"
     ),
     "mbr": click.option(
-        "--mbr", type=click.IntRange(2), metavar="SAMPLES",
+        "--mbr", type=click.IntRange(2, MAX_SAMPLES), metavar="SAMPLES",
         help="Minimum Bayes risk decoding: draw so many samples and output the one most like the others.",
     ),
     "mbr_metric": click.option(
@@ -165,10 +168,10 @@ METHOD_OPTIONS = {
         help="Speculative greedy decoding: this small run with the same vocabularies proposes tokens, RUN checks them.",
     ),
     "draft_tokens": click.option(
-        "--draft-tokens", type=click.IntRange(1), help="With --draft: tokens proposed at a time. [default: 4]"
+        "--draft-tokens", type=click.IntRange(1, 1000), help="With --draft: tokens proposed at a time. [default: 4]"
     ),
     "exhaustive": click.option(
-        "--exhaustive", type=click.IntRange(0), metavar="LENGTH",
+        "--exhaustive", type=click.IntRange(0, 1000), metavar="LENGTH",
         help="Score every output of up to LENGTH tokens: exact, for small vocabularies. --json adds probability.",
     ),
     "shortlist": click.option(
@@ -196,7 +199,7 @@ METHOD_OPTIONS = {
         "--language-model-bonus", type=float, help="With --language-model: bonus for every output token. [default: 0]"
     ),
     "language_model_order": click.option(
-        "--language-model-order", type=click.IntRange(1),
+        "--language-model-order", type=click.IntRange(1, 100),
         help="With --language-model FILE: n of the n-grams. [default: 5]",
     ),
 }  # fmt: skip
@@ -389,7 +392,11 @@ units_option = click.option(
     help="What the space-separated symbols are; phonemes print PER, and WER by whole lines.",
 )  # fmt: skip
 draws_option = click.option(
-    "--draws", type=click.IntRange(10), default=1000, show_default=True, help="Draws of the bootstrap and of p-values."
+    "--draws",
+    type=click.IntRange(10, 100_000),
+    default=1000,
+    show_default=True,
+    help="Draws of the bootstrap and of p-values.",
 )
 seed_option = click.option(
     "--seed", "--draws-seed", "seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the draws."
@@ -404,7 +411,7 @@ EVALUATION_OPTIONS = {
     "intervals": click.option(
         "--intervals", is_flag=True, help="Add 95 % confidence intervals, by bootstrap over segments."
     ),
-    "draws": click.option("--draws", type=click.IntRange(10), help="With --intervals: draws. [default: 1000]"),
+    "draws": click.option("--draws", type=click.IntRange(10, 100_000), help="With --intervals: draws. [default: 1000]"),
     "draws_seed": click.option(
         "--draws-seed", type=click.IntRange(0), help="With --intervals: seed of the draws. [default: 1]"
     ),

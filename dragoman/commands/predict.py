@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     "--json", "as_json", is_flag=True,
     help="One object per line: text, score, tokens, token_scores; also source where it is a file.",
 )  # fmt: skip
-@click.option("--n-best", type=click.IntRange(1), default=1, show_default=True, help="Outputs per input; needs --json.")
+@click.option(
+    "--n-best", type=click.IntRange(1, 1000), default=1, show_default=True, help="Outputs per input; needs --json."
+)
 @decoding_options
 @click.option("--beam-trace", metavar="FILE", help="Write all that the search ranked: one JSON object per input.")
 @skip_unreadable_option

@@ -13,7 +13,9 @@ from dragoman.commands.options import json_option
 
 @click.command()
 @click.argument("run")
-@click.option("--likely", type=click.IntRange(1), default=50, show_default=True, help="Translations per source token.")
+@click.option(
+    "--likely", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Translations per source token."
+)
 @click.option(
     "--frequent",
     type=click.IntRange(0),

@@ -9,19 +9,22 @@ from dragoman.config.settings import Range, setting
 
 StopRule = Literal["ahead", "complete", "certain"]
 
+# Far more than anyone uses; beyond them a search would take all memory.
+MAX_BEAM, MAX_TOKENS, MAX_SAMPLES = 1000, 100_000, 10_000
+
 
 @dataclass(frozen=True)
 class SearchConfig:
     """How beam search finds and ranks outputs."""
 
-    beam: Annotated[int, Range(1, None)] = setting(5, help="beam width; 1 is greedy search")
+    beam: Annotated[int, Range(1, MAX_BEAM)] = setting(5, help="beam width; 1 is greedy search")
     length_penalty: Annotated[float, Range(0.0, 10.0)] = setting(
         1.0, help="a hypothesis of t tokens scores Σ log p / t^penalty; 0 does not normalise"
     )
     normalisation: Literal["power", "gnmt", "none"] = setting(
         "power", help="what Σ log p is divided by: t^penalty, ((5 + t) / 6)^penalty (Wu et al. 2016), or nothing"
     )
-    coverage_penalty: Annotated[float, Range(0.0, None)] = setting(
+    coverage_penalty: Annotated[float, Range(0.0, 1000.0)] = setting(
         0.0, help="β: weight of the penalty for source tokens without attention (Wu et al. 2016, eq. 14)"
     )
     stop: StopRule = setting(
@@ -29,18 +32,18 @@ class SearchConfig:
         help="when a search ends: as many hypotheses as the beam is wide are complete (complete), and no open one "
         "would rank above the best if it ended now (ahead), or no open one can still win (certain)",
     )
-    min_length: Annotated[int, Range(0, None)] = setting(
+    min_length: Annotated[int, Range(0, MAX_TOKENS)] = setting(
         0, help="minimum number of output tokens, if the length limit allows it"
     )
-    no_repeat_ngram: Annotated[int, Range(0, None)] = setting(
+    no_repeat_ngram: Annotated[int, Range(0, MAX_TOKENS)] = setting(
         0, help="no n-gram of so many tokens occurs twice in an output; 0: any may"
     )
-    beam_groups: Annotated[int, Range(1, None)] = setting(
+    beam_groups: Annotated[int, Range(1, MAX_BEAM)] = setting(
         1, help="groups of diverse beam search, which avoid each other's tokens; must divide the beam"
     )
-    diversity_penalty: Annotated[float, Range(0.0, None)] = setting(
+    diversity_penalty: Annotated[float, Range(0.0, 1000.0)] = setting(
         0.5, help="with beam_groups: what each use of a token by an earlier group costs (Vijayakumar et al. 2016)"
     )
-    max_length: Annotated[int, Range(0, None)] = setting(
+    max_length: Annotated[int, Range(0, MAX_TOKENS)] = setting(
         0, help="maximum number of output tokens; 0 derives it from the source length and the ratio in training"
     )

@@ -27,7 +27,7 @@ class Exhaustive:
     """All outputs of at most `length` tokens, <eos> not counted."""
 
     kind: ClassVar[str] = "exhaustive"
-    length: Annotated[int, Range(0, None)] = setting(
+    length: Annotated[int, Range(0, 1000)] = setting(
         4, help="maximum length of an output; there are vocabulary^length outputs of this length"
     )
 

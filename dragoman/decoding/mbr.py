@@ -14,6 +14,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from dragoman.config.settings import Range, setting
+from dragoman.decoding.config import MAX_SAMPLES
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request
 from dragoman.decoding.sampling import Sampling, draw_samples
@@ -26,7 +27,7 @@ class MinimumBayesRisk:
     """The output with the lowest expected cost under a metric."""
 
     kind: ClassVar[str] = "mbr"
-    samples: Annotated[int, Range(2, None)] = setting(
+    samples: Annotated[int, Range(2, MAX_SAMPLES)] = setting(
         32, help="outputs drawn per source; they are the candidates and the pseudo-references"
     )
     metric: str = setting("chrf", help=f"the cost of a difference: {', '.join(segment_cost_metrics())}")

@@ -77,6 +77,7 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
     request.check()
     metrics = select_metrics(request.metrics, request.units)
     hypotheses = list(read_lines(request.hypotheses))
+    check_line_lengths(hypotheses, request.hypotheses)
     references = read_references(request.references, request.hypotheses, len(hypotheses))
     counts = text_statistics(hypotheses, references, metrics)
     scores: dict[str, Any] = {"segments": len(hypotheses)}
@@ -129,6 +130,18 @@ def _groups(
     return bucketings
 
 
+MAX_WORDS = 10_000  # of a line: edit distances take time and memory that grow with the square of its length
+
+
+def check_line_lengths(lines: Sequence[str], path: str) -> None:
+    """Raise DataError for a line that is a whole document."""
+    for number, line in enumerate(lines, 1):
+        if len(line) > 2 * MAX_WORDS and (count := len(line.split())) > MAX_WORDS:
+            raise DataError(
+                f"{path}:{number}: found {count:,} words, expected at most {MAX_WORDS:,}; put one sentence on a line"
+            )
+
+
 def compare_files(
     references: str,
     systems: Sequence[str],
@@ -147,6 +160,7 @@ def compare_files(
     if plot is not None:
         check_plot_path(plot)
     first = list(read_lines(systems[0]))
+    check_line_lengths(first, systems[0])
     outputs = {
         path: first if path == systems[0] else read_parallel_lines(path, systems[0], len(first)) for path in systems
     }

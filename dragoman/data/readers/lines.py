@@ -31,7 +31,8 @@ def read_lines(source: str | Path | BinaryIO | None) -> Iterator[str]:
     Each line is yielded as soon as it arrives, so that a pipe gets its predictions line by line.
     """
     if isinstance(source, str | Path) and str(source) != "-":
-        check_file(Path(source))
+        if not Path(source).is_fifo():  # lines are read once, so a pipe will do
+            check_file(Path(source))
         if file_format(Path(source))[0] == "parquet":
             raise DataError(f"{source}: found Parquet, expected lines of text")
     return _read_lines(source)
@@ -91,8 +92,14 @@ def check_file(path: Path) -> None:
     try:
         if path.is_dir():
             raise DataError(f"{path}: found a folder, expected a file")
+        if path.is_fifo():
+            raise DataError(
+                f"{path}: found a pipe, which can be read only once, expected a file; write it to a file first"
+            )
         if path.exists():
             return
+        if path.is_symlink():
+            raise DataError(f"{path}: the symbolic link leads to no file")
         if not path.parent.is_dir():
             raise DataError(f"{path}: no such file; the folder '{path.parent}' does not exist")
         match = nearest(path.name, (other.name for other in path.parent.iterdir()))

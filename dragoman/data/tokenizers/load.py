@@ -95,7 +95,7 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     try:
         table = json.loads(read_bytes(path))
         kind, expected = table["kind"], table.pop("fingerprint")
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: damaged tokenizer file ({error})") from error
     if kind in TEXT_CONFIGS:
         return _load_text_tokenizer(folder, name, table, expected)

@@ -50,6 +50,8 @@ class PatternParser:
         """The whole pattern."""
         try:
             re.compile(self.pattern)
+        except RecursionError:
+            raise ConfigError(f"pattern: found {len(self.pattern):,} characters nested too deeply") from None
         except re.error as error:
             raise ConfigError(f"pattern: found {self.pattern!r}, expected a regular expression ({error})") from error
         if match := self._accept(FLAGS):

@@ -1,0 +1,95 @@
+"""What users can cause is one line and exit code 2, never an internal error."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import click
+import pytest
+
+from dragoman.cli import cli, is_out_of_memory
+from dragoman.config.settings import Range
+from dragoman.decoding.config import SearchConfig
+from tests.conftest import Workshop, call
+
+COMMANDS = [
+    ("predict RUN test.tsv --max-length 1000000000", "1000000000 is not in the range"),
+    ("predict RUN test.tsv --coverage-penalty 1e308", "is not in the range"),
+    ("predict RUN test.tsv --beam 100000000", "is not in the range"),
+    ("predict RUN test.tsv --mbr 1000000000", "is not in the range"),
+    ("evaluate RUN test.tsv --intervals --draws 1000000000", "is not in the range"),
+    ("shortlist RUN --likely 1000000000", "is not in the range"),
+    ("train pairs.tsv search.beam=100000000 --run never", "search.beam: found 100000000"),
+    ("score long.txt long.txt", "long.txt:1: found 40,000 words, expected at most 10,000"),
+    ("check loop", "loop: the symbolic link leads to no file"),
+    ("check dangling", "dangling: the symbolic link leads to no file"),
+    ("check pipe", "pipe: found a pipe, which can be read only once"),
+    ("train pipe --run never", "pipe: found a pipe, which can be read only once"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), COMMANDS)
+def test_too_much_is_one_line(inside: Workshop, command: str, message: str) -> None:
+    if not Path("pipe").exists():
+        os.mkfifo("pipe")
+        Path("loop").symlink_to("loop")
+        Path("dangling").symlink_to("nowhere")
+        Path("long.txt").write_text("word " * 40_000 + "\n")
+    said = call(*(word.replace("RUN", str(inside.run)) for word in command.split()))
+    assert said.code == 2
+    assert message in said.err
+    assert "internal error" not in said.err
+    assert said.err.count("\n") == 1
+    assert not Path("never").exists()
+
+
+@pytest.mark.parametrize("pattern", ["(" * 2000 + "a" + ")" * 2000, "(" * 60 + "a" + ")" * 60])
+def test_deep_patterns_are_answered(inside: Workshop, pattern: str) -> None:
+    said = call("predict", inside.run, "--pattern", pattern, stdin=b"ab\n")
+    assert said.code in (0, 2)
+    assert "internal error" not in said.err
+
+
+def test_damaged_files_of_a_run_are_named(inside: Workshop, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(inside.run, tmp_path / "run"))
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write('5\n{"step": "x"}\n{"step": 3, "valid": 7}\n{"step": 1e9}\n[]\n' + "[" * 100_000 + "\n")
+    assert call("info", run).code == 0
+    (run / "tokenizer" / "source.json").write_text("[" * 100_000)
+    said = call("predict", run, stdin=b"ab\n")
+    assert said.code == 2
+    assert "source.json: damaged tokenizer file" in said.err
+
+
+def test_a_pipe_is_read_once(inside: Workshop) -> None:
+    fifo = inside.folder / "lines"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=lambda: fifo.write_bytes(b"ab\ncd\n"))
+    writer.start()
+    said = call("predict", inside.run, fifo)
+    writer.join()
+    fifo.unlink()
+    assert said.code == 0, said.err
+    assert len(said.lines) == 2
+
+
+def test_options_have_the_bounds_of_the_settings() -> None:
+    hints = get_type_hints(SearchConfig, include_extras=True)
+    options = {option.name: option for option in cli.commands["predict"].params}
+    for field in fields(SearchConfig):
+        bounds = next((one for one in get_args(hints[field.name]) if isinstance(one, Range)), None)
+        kind = options[field.name].type
+        if bounds is not None:
+            assert isinstance(kind, click.IntRange | click.FloatRange)
+            assert (kind.min, kind.max) == (bounds.minimum, bounds.maximum), field.name
+
+
+def test_errors_of_allocation_are_told_from_others() -> None:
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"))
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
