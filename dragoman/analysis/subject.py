@@ -61,6 +61,7 @@ class Subject:
     source: Axis | None  # None: a language model has no source
     target: Axis
     given: bool  # whether the user gave the target; else it is the prediction
+    text: str = ""  # all of the user's text; the source may be its beginning
 
     @property
     def encoder(self) -> Any:
@@ -115,39 +116,39 @@ def plain_axis(labels: Sequence[str], text: str = "") -> Axis:
     return Axis(text or " ".join(labels), tuple(labels), tuple(labels), tuple(range(len(labels))))
 
 
-def check_length(axis: Axis, side: str) -> None:
-    """Raise an error for a text too long to draw."""
-    if len(axis) > MAX_TOKENS:
-        raise DataError(
-            f"the {side} has {len(axis):,} tokens, expected at most {MAX_TOKENS} to inspect; choose a part of the text"
-        )
+def beginning(tokenizer: Tokenizer, text: str, limit: int) -> str:
+    """The text, or of a longer one the beginning that has at most `limit` tokens."""
+    if not tokenizer.is_text or len(text) <= limit:
+        return text
+    spans = tokenizer.spans(text)
+    return text if len(spans) <= limit else text[: spans[limit][0]].rstrip()
 
 
 def open_subject(loaded: Loaded, text: str, target: str | None = None, tag: str | None = None) -> Subject:
-    """Read a text, and a target or by default the run's own prediction."""
+    """Read a text, and a target or by default the run's own prediction; of long texts their beginning."""
+    limit = min(MAX_TOKENS, getattr(loaded.config.data, "max_length", 0) or MAX_TOKENS) - 1  # <eos>
     if isinstance(loaded, Completer):
-        subject = _language_model_subject(loaded, text, target)
-    elif isinstance(loaded, Labeler):
-        subject = _label_subject(loaded, text, target)
-    else:
-        subject = _search_subject(loaded, text, target, tag)
-    for axis, side in ((subject.source, "source"), (subject.target, "target")):
-        if axis is not None:
-            check_length(axis, side)
-    return subject
-
-
-def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str | None) -> Subject:
-    (text,) = loaded.read_as([text], tag)
-    if not text.strip():
+        subject = _language_model_subject(loaded, beginning(loaded.tokenizer, text, limit), target)
+    elif not text.strip():
         raise DataError("found empty text, expected text to inspect")
+    elif isinstance(loaded, Labeler):
+        subject = _label_subject(loaded, beginning(loaded.source_tokenizer, text, limit), target)
+    else:
+        if target is not None:
+            target = beginning(loaded.target_tokenizer, target, limit)
+        subject = _search_subject(loaded, text, target, tag, limit)
+    return replace(subject, text=text)
+
+
+def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str | None, limit: int) -> Subject:
     tokenizer = loaded.source_tokenizer
+    (text,) = loaded.read_as([text], tag)
+    text = text if isinstance(tokenizer, FeatureExtractor) else beginning(tokenizer, text, limit)
     source = tokenizer.encode(text)
     if isinstance(tokenizer, FeatureExtractor):
         axis = plain_axis([str(number) for number in range(1, len(source) + 1)], text)
     else:
         axis = text_axis(tokenizer, text, source)
-        check_length(axis, "source")
     written = loaded.predict([text])[0].text if target is None else target
     ids = loaded.target_tokenizer.encode(written)
     batch = loaded.collator.collate([source], [ids]).to(loaded.device)
@@ -157,8 +158,6 @@ def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str |
 
 
 def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
-    if not text.strip():
-        raise DataError("found empty text, expected text to inspect")
     tokenizer = loaded.source_tokenizer
     sources, targets = loaded.example_format.encode_inputs([text], tokenizer, 1)
     batch = loaded.collator.collate(sources, targets).to(loaded.device)

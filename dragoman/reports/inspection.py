@@ -80,7 +80,7 @@ class Inspection:
             "format": 1,
             "title": self.title,
             "run": self.run,
-            "source": None if source is None else {"text": source.text, **source.as_dict()},
+            "source": None if source is None else {"text": self.subject.text or source.text, **source.as_dict()},
             "target": {"text": target.text, "given": self.subject.given, **target.as_dict()},
             "views": [view.as_dict() for view in self.views],
             "notes": list(self.notes),
@@ -120,6 +120,9 @@ def inspect(
     subject = open_subject(loaded, text, target, tag)
     views: list[View] = []
     notes: list[str] = []
+    shown = subject.source or subject.target
+    if subject.text not in (shown.text, shown.text.partition("> ")[2]) and len(subject.text) > len(shown.text):
+        notes.append(f"the text is long: the views show its first {len(shown):,} tokens")
     for make in VIEWS:
         try:
             views += make(subject, beam)
@@ -173,7 +176,7 @@ def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
         return
     yield View(
         "attention",
-        "Attention",
+        "Attention" if layers else "Attribution",
         "Each row shows how one position divides its attention over the columns; a row sums to 1. Attention says where "
         "a layer looks, not why the output came out so: input × gradient beside it estimates how much each input word "
         "moved the probability of each output word.",

@@ -103,11 +103,11 @@ export function heatmap({ rows, columns, at, rowLabels, columnLabels, top, signe
 export function colourBar(low, high, signed = false) {
   const scale = shades(1, signed);
   const width = 150;
-  const picture = svg("svg", { viewBox: `0 0 ${width + 90} 18`, width: width + 90, height: 18, "aria-hidden": "true" });
+  const picture = svg("svg", { viewBox: `0 0 ${width + 140} 18`, width: width + 140, height: 18, "aria-hidden": "true" });
   for (let index = 0; index < 50; index += 1) {
     const value = signed ? -1 + (2 * index) / 49 : index / 49;
-    picture.append(svg("rect", { x: 40 + (index * width) / 50, y: 2, width: width / 50 + 0.5, height: 13, fill: css(scale(value)) }));
+    picture.append(svg("rect", { x: 66 + (index * width) / 50, y: 2, width: width / 50 + 0.5, height: 13, fill: css(scale(value)) }));
   }
-  picture.append(svg("text", { x: 34, y: 13, "text-anchor": "end", class: "axis" }, low), svg("text", { x: 46 + width, y: 13, class: "axis" }, high));
+  picture.append(svg("text", { x: 60, y: 13, "text-anchor": "end", class: "axis" }, low), svg("text", { x: 72 + width, y: 13, class: "axis" }, high));
   return picture;
 }

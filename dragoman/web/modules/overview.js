@@ -41,7 +41,7 @@ function alignment(data) {
   const values = tensor(shares);
   const [rows, columns] = values.shape;
   const sums = Array.from({ length: rows }, (_, row) => values.row(row).reduce((sum, one) => sum + Math.abs(one), 0) || 1);
-  return { ...merged({ rows, columns, at: (row, column) => Math.abs(values.at(row, column)) / sums[row] }, data.target, data.source), what: "size of input × gradient" };
+  return { ...merged({ rows, columns, at: (row, column) => Math.abs(values.at(row, column)) / sums[row] }, data.target, data.source), what: "size of input × gradient", verb: "depends most on" };
 }
 
 function placed(labels, y, most) {
@@ -106,7 +106,7 @@ function describe(data, links, step, scores) {
   const parts = [el("strong", { dir: "auto" }, names[word] ?? ""), ` has probability ${percent(Math.exp(data.target.word_of.reduce((sum, one, token) => sum + (one === word ? scores.values[token] ?? 0 : 0), 0)))}`];
   if (links && word < links.rows) {
     const from = Array.from({ length: links.columns }, (_, column) => [links.at(word, column), words(data.source)[column]]).sort((a, b) => b[0] - a[0]).slice(0, 3);
-    parts.push("; it looks most at ", ...from.flatMap(([weight, name], index) => [index ? ", " : "", el("span", { dir: "auto" }, name ?? ""), ` (${percent(weight)})`]), el("span", { class: "soft" }, ` · ${links.what}`));
+    parts.push(`; it ${links.verb ?? "looks most at"} `, ...from.flatMap(([weight, name], index) => [index ? ", " : "", el("span", { dir: "auto" }, name ?? ""), ` (${percent(weight)})`]), el("span", { class: "soft" }, ` · ${links.what}`));
   }
   return el("span", {}, parts);
 }

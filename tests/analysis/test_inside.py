@@ -1,0 +1,368 @@
+"""What is shown of a model is what the model computes: plain recomputation, finite differences, every architecture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.analysis.attention_layers import attention_layers, merge_words
+from dragoman.analysis.attribution import attribute
+from dragoman.analysis.beam_tree import next_tokens, tempered
+from dragoman.analysis.gradients import gradient_flow, state_gradients, step_jacobians
+from dragoman.analysis.position_pictures import position_pictures
+from dragoman.analysis.states import cell_traces, implicit_attention, record_cells
+from dragoman.analysis.subject import Axis, Subject, plain_axis, target_log_probabilities, text_axis
+from dragoman.analysis.tables import ctc_table, path_score, viterbi_table
+from dragoman.analysis.what_if import frozen_gate, masked_head, what_if
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import PAD
+from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
+from dragoman.errors import DataError
+from dragoman.layers.cells import (
+    CellConfig,
+    CoupledLSTMConfig,
+    GRUConfig,
+    LayerNormLSTMConfig,
+    LSTMConfig,
+    PeepholeLSTMConfig,
+    RNNConfig,
+    build_cell,
+)
+from dragoman.layers.crf import LinearChainCRF
+from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.registry import DECODERS, ENCODERS, has_attention
+from dragoman.models.transformer import TransformerConfig
+
+WORDS, SPACE = 13, 7
+SOURCE, TARGET = [5, 6, 8, 9, 10], [4, 5, 6, 11]
+CELLS = [
+    RNNConfig(), LSTMConfig(), PeepholeLSTMConfig(), CoupledLSTMConfig(), LayerNormLSTMConfig(), GRUConfig(),
+    GRUConfig(reset="before"),
+]  # fmt: skip
+
+
+def model_of(encoder: Any, decoder: Any) -> EncoderDecoder:
+    torch.manual_seed(3)
+    config = EncoderDecoderConfig(tie="none", encoder=encoder, decoder=decoder)
+    model = EncoderDecoder(config, WORDS, WORDS, space=SPACE).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def subject_of(model: Any, source: list[int] = SOURCE, target: list[int] = TARGET) -> Subject:
+    loaded: Any = None
+    axes = [plain_axis([str(token) for token in (*tokens, 3)]) for tokens in (source, target)]
+    return Subject(loaded, model, batch_of([source], [target]), *axes, given=True)
+
+
+def recurrent(cell: CellConfig) -> Subject:
+    encoder = RecurrentEncoderConfig(cell=cell, embedding=6, width=8, dropout=0.0)
+    decoder = next(one.example for one in DECODERS.values() if one.example.kind == "recurrent")
+    return subject_of(model_of(encoder, replace(decoder, cell=cell, layers=1)))
+
+
+PAIRS = [(one.example, next(iter(DECODERS.values())).example) for one in ENCODERS.values()] + [
+    (next(iter(ENCODERS.values())).example, one.example) for one in DECODERS.values()
+]
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), PAIRS, ids=lambda config: config.kind)
+def test_every_architecture_shows_what_it_has(encoder: Any, decoder: Any) -> None:
+    subject = subject_of(model_of(encoder, decoder))
+    before = subject.log_probabilities().detach()
+    layers = attention_layers(subject)
+    assert any(layer.kind == "cross" for layer in layers) == has_attention(decoder)
+    for layer in layers:
+        assert layer.weights.shape == (layer.weights.shape[0], len(layer.rows), len(layer.columns))
+        assert bool((layer.entropy() <= layer.max_entropy() + 1e-5).all())
+    for trace in cell_traces(subject):
+        assert all(len(value) == len(trace.axis) for value in trace.values.values())
+    assert all(bool(flow.loss.isfinite().all()) for flow in gradient_flow(subject))
+    try:
+        found = attribute(subject)
+        assert found.prefix is not None
+    except DataError:
+        assert encoder.kind == "character-words"
+    if hasattr(subject.model, "read"):
+        assert next_tokens(subject, 5) is not None
+    assert what_if(subject) or not (layers or cell_traces(subject))
+    position_pictures(subject.model)
+    torch.testing.assert_close(subject.log_probabilities().detach(), before)  # looking changes nothing
+
+
+@pytest.mark.parametrize("config", CELLS, ids=lambda config: f"{config.kind} {getattr(config, 'reset', '')}")
+def test_gates_and_states_equal_a_plain_recomputation(config: CellConfig) -> None:
+    """By torch's own layers where they exist, else by the equations of the papers written out here."""
+    torch.manual_seed(1)
+    cell = build_cell(config, 3, 4)
+    with torch.no_grad():
+        for parameter in cell.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.7)
+    inputs, start = torch.randn(1, 6, 3), cell.start(1)
+    with torch.no_grad(), record_cells(cell) as recorded:
+        outputs, _ = cell.sequence(inputs, start)
+    steps = recorded[""]
+    torch.testing.assert_close(torch.stack([after[0] for after in steps.after], 1), cell.sequence(inputs, start)[0])
+    torch.testing.assert_close(outputs, cell.sequence(inputs, start)[0])
+    for number in range(6):
+        gates = cell.gates(steps.projected[number], steps.before[number])
+        after = by_hand(cell, inputs[:, number], steps.before[number])
+        for name, value in gates.items():
+            torch.testing.assert_close(value, after[name], atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(steps.after[number][0], after["hidden"], atol=1e-6, rtol=1e-6)
+
+
+def by_hand(cell: Any, x: Tensor, state: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """One step of a cell, gate by gate."""
+    name, width = type(cell).__name__, cell.width
+    h = state[0]
+
+    def block(number: int, hidden: Tensor = h) -> Tensor:
+        rows = slice(number * width, (number + 1) * width)
+        return x @ cell.input_weight[rows].T + cell.bias[rows] + hidden @ cell.hidden_weight[rows].T
+
+    if name == "RNNCell":
+        return {"candidate": torch.tanh(block(0)), "hidden": torch.tanh(block(0))}
+    if name == "GRUCell":
+        reset, update = torch.sigmoid(block(0)), torch.sigmoid(block(1))
+        rows = slice(2 * width, 3 * width)
+        given = x @ cell.input_weight[rows].T + cell.bias[rows]
+        inner = (reset * h) @ cell.hidden_weight[rows].T if cell.before else reset * (h @ cell.hidden_weight[rows].T)
+        candidate = torch.tanh(given + inner)
+        return {
+            "reset gate": reset, "update gate": update, "candidate": candidate,
+            "hidden": update * h + (1 - update) * candidate,
+        }  # fmt: skip
+    c = state[1]
+    if name == "CoupledLSTMCell":
+        forget, output, candidate = torch.sigmoid(block(0)), torch.sigmoid(block(1)), torch.tanh(block(2))
+        memory = forget * c + (1 - forget) * candidate
+        return {
+            "forget gate": forget, "output gate": output, "candidate": candidate, "hidden": output * torch.tanh(memory),
+        }  # fmt: skip
+    if name == "LayerNormLSTMCell":
+        from torch.nn.functional import layer_norm
+
+        whole = layer_norm(x @ cell.input_weight.T, (4 * width,)) * cell.input_norm.weight + cell.bias
+        whole = whole + layer_norm(h @ cell.hidden_weight.T, (4 * width,)) * cell.hidden_norm.weight
+        i, f, g, o = whole.chunk(4, -1)
+    else:
+        i, f, g, o = (block(number) for number in range(4))
+    if name == "PeepholeLSTMCell":
+        i, f = i + cell.peepholes[0] * c, f + cell.peepholes[1] * c
+    memory = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    if name == "PeepholeLSTMCell":
+        o = o + cell.peepholes[2] * memory
+    shown = cell.memory_norm(memory) if name == "LayerNormLSTMCell" else memory
+    return {
+        "input gate": torch.sigmoid(i), "forget gate": torch.sigmoid(f), "candidate": torch.tanh(g),
+        "output gate": torch.sigmoid(o), "hidden": torch.sigmoid(o) * torch.tanh(shown),
+    }  # fmt: skip
+
+
+def test_implicit_attention_unrolls_the_state_of_a_gru() -> None:
+    subject = recurrent(GRUConfig())
+    traces = cell_traces(subject)
+    for trace in traces:
+        assert trace.implicit is not None
+        torch.testing.assert_close(trace.implicit.sum(1), torch.ones(len(trace.implicit)))
+    trace = traces[0]
+    update, candidate = trace.values["update gate"], trace.values["candidate"]
+    steps = len(update)
+    for unit in range(3):  # h_T is the weighted mean of all candidates and the start state
+        weights = implicit_attention(update[:, unit : unit + 1])[-1]
+        mixed = weights[0] * trace.start[unit] + sum(weights[i + 1] * candidate[i, unit] for i in range(steps))
+        torch.testing.assert_close(mixed, trace.values["hidden state"][-1, unit], atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("config", CELLS[:6], ids=lambda config: config.kind)
+def test_state_gradients_agree_with_finite_differences(config: CellConfig) -> None:
+    torch.manual_seed(2)
+    cell = build_cell(config, 3, 4).double()
+    given = torch.randn(5, 1, 3, dtype=torch.float64)
+    states = [tuple(part.double() for part in cell.start(1))]
+    with torch.no_grad():
+        for x in given:
+            states.append(cell.step(cell.project(x), states[-1]))
+        projected = [cell.project(x) for x in given]
+        norms = state_gradients(step_jacobians(cell, projected, states[:-1]), cell.width)
+        jacobian = torch.zeros(4, 4, dtype=torch.float64)  # ∂h_5/∂h_2, by central differences
+        for unit in range(4):
+            ends = []
+            for sign in (1, -1):
+                state = (states[2][0].clone(), *states[2][1:])
+                state[0][0, unit] += sign * 1e-6
+                for x in projected[2:]:
+                    state = cell.step(x, state)
+                ends.append(state[0][0])
+            jacobian[:, unit] = (ends[0] - ends[1]) / 2e-6
+    assert float(norms[3]) == pytest.approx(float(torch.linalg.matrix_norm(jacobian, 2)), rel=1e-5)
+
+
+def test_a_plain_network_stays_below_its_spectral_bound_and_an_lstm_keeps_gradients() -> None:
+    plain = gradient_flow(recurrent(RNNConfig()))[0]
+    assert plain.bound is not None
+    assert bool((plain.state <= plain.bound * (1 + 1e-4)).all())
+    lstm = gradient_flow(recurrent(LSTMConfig()))[0]
+    assert lstm.gates is not None
+    assert lstm.bound is None
+    assert bool((lstm.gates.diff() <= 0).all())
+
+
+def test_loss_gradients_agree_with_finite_differences() -> None:
+    """The norm of ∂loss/∂h of an encoder state equals the loss's response to a change of that state."""
+    subject = recurrent(RNNConfig())
+    subject = replace(subject, model=subject.model.double())
+    flow = gradient_flow(subject)[0]
+    cell = subject.model.get_submodule(flow.name)
+    place, size = 2, cell.width
+    step, calls = cell.step, 0
+
+    def loss_with(change: Tensor) -> Tensor:
+        nonlocal calls
+        calls = 0
+
+        def changed(projected: Tensor, state: Any) -> Any:
+            nonlocal calls
+            after = step(projected, state)
+            calls += 1
+            return (after[0] + change,) if calls == place + 1 else after
+
+        cell.step = changed
+        with torch.no_grad(), record_cells(subject.model):
+            return -subject.log_probabilities()
+
+    gradient = torch.stack(
+        [(loss_with(1e-5 * unit) - loss_with(-1e-5 * unit)) / 2e-5 for unit in torch.eye(size, dtype=torch.float64)], 1
+    )
+    torch.testing.assert_close(gradient.norm(dim=1).float(), flow.loss[:, place].float(), rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("config", [LSTMConfig(), None], ids=["lstm", "transformer"])
+def test_attribution(config: CellConfig | None) -> None:
+    small = TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0)
+    subject = recurrent(config) if config else subject_of(model_of(small, small))
+    subject = replace(subject, model=subject.model.double())
+    found = attribute(subject, "integrated-gradients", steps=200)
+    assert found.source is not None
+    assert found.prefix is not None
+    zero = zero_inputs(subject)
+    expected = subject.log_probabilities().detach() - zero
+    torch.testing.assert_close((found.source.sum(1) + found.prefix.sum(1)).double(), expected, atol=2e-2, rtol=2e-2)
+    times = attribute(subject)
+    assert times.source is not None
+    assert times.source.shape == (len(TARGET) + 1, len(SOURCE) + 1)
+    shown = scaled_log_probability(subject, 1 + 1e-5) - scaled_log_probability(subject, 1 - 1e-5)
+    torch.testing.assert_close(times.source.sum(1).double(), shown / 2e-5, atol=1e-4, rtol=1e-4)
+
+
+def scaled_log_probability(subject: Subject, scale: float) -> Tensor:
+    """log p with all source embeddings times a factor: its derivative at 1 is the sum of input × gradient."""
+    table = next(one for one in subject.model.encoder.modules() if isinstance(one, TokenEmbedding))
+    handle = table.register_forward_hook(lambda module, given, out: out * scale)
+    with torch.no_grad():
+        out = subject.log_probabilities()
+    handle.remove()
+    return out
+
+
+def zero_inputs(subject: Subject) -> Tensor:
+    tables = [one for one in subject.model.modules() if isinstance(one, TokenEmbedding)]
+    handles = [one.register_forward_hook(lambda module, given, out: out * 0) for one in tables]
+    with torch.no_grad():
+        out = subject.log_probabilities()
+    for handle in handles:
+        handle.remove()
+    return out
+
+
+def test_words_are_merged_by_sums_and_means() -> None:
+    weights = torch.rand(2, 3, 4).softmax(-1)
+    merged = merge_words(weights, [0, 0, 1], [0, 1, 1, 2])
+    torch.testing.assert_close(merged.sum(-1), torch.ones(2, 2))
+    torch.testing.assert_close(merged[:, 0, 1], weights[:, :2, 1:3].sum(-1).mean(1))
+    tokenizer = CharacterTokenizer(CharactersConfig(), list(" abc"))
+    axis = text_axis(tokenizer, "ab  c", tokenizer.encode("ab  c"))
+    assert axis.words == ("ab", "c", "<eos>")
+    assert axis.word_of == (0, 0, 1, 1, 1, 2)
+    assert axis.shifted() == Axis("ab  c", ("<sos>", *axis.tokens[:-1]), ("<sos>", "ab", "c"), (0, 1, 1, 2, 2, 2))
+
+
+def test_next_tokens_are_exact_at_every_temperature() -> None:
+    subject = recurrent(LSTMConfig())
+    found = next_tokens(subject, count=4)
+    assert found is not None
+    whole = next_tokens(subject, count=WORDS)
+    assert whole is not None
+    for temperature in (0.1, 0.5, 1.0, 2.5):
+        for step in range(len(TARGET) + 1):
+            exact = (whole.logits[step] / temperature).softmax(0)[:4]
+            torch.testing.assert_close(tempered(found, step, temperature), exact, atol=1e-6, rtol=1e-5)
+    cut = tempered(found, 0, 1.0, top_k=2)
+    torch.testing.assert_close(cut[:2], whole.logits[0][:2].softmax(0), atol=1e-6, rtol=1e-5)
+    assert tempered(found, 0, 1.0, top_p=1e-6).tolist() == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_masking_and_freezing_do_what_they_say() -> None:
+    small = TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0)
+    subject = subject_of(model_of(small, small))
+    cross = next(layer for layer in attention_layers(subject) if layer.kind == "cross")
+    module = dict(subject.model.named_modules())[cross.name]
+    with torch.no_grad():
+        with masked_head(module, 1):
+            masked = subject.log_probabilities()
+        kept = module.output.weight.clone()
+        module.output.weight[:, 4:] = 0.0  # the columns that read head 2
+        torch.testing.assert_close(subject.log_probabilities(), masked)
+        module.output.weight.copy_(kept)
+    gated = recurrent(LSTMConfig())
+    cell = dict(gated.model.named_modules())[cell_traces(gated)[0].name]
+    with torch.no_grad(), frozen_gate(cell, "forget gate", 0):
+        shut = cell_traces(gated)[0]
+    assert float(shut.values["forget gate"].max()) == 0.0
+    changes = what_if(gated)
+    assert {change.kind for change in changes} == {"head", "gate"}
+    torch.testing.assert_close(
+        changes[0].score - changes[0].difference, float(gated.log_probabilities().sum().detach())
+    )
+
+
+def test_viterbi_and_ctc_tables_agree_with_brute_force() -> None:
+    torch.manual_seed(5)
+    chain = LinearChainCRF(3)
+    with torch.no_grad():
+        for parameter in chain.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    emissions = torch.randn(5, 3)
+    table = viterbi_table(chain, emissions)
+    expected = chain.viterbi(emissions[None], torch.ones(1, 5, dtype=torch.bool))[0].tolist()
+    assert [row for row, _ in table.path] == expected
+    logs = torch.randn(6, 5).log_softmax(-1)
+    labels = [2, 2, 4]
+    found = ctc_table(logs, labels)
+    best = max(
+        sum(float(logs[t, token]) for t, token in enumerate(path))
+        for path in torch.cartesian_prod(*[torch.arange(5)] * 6).tolist()
+        if collapsed(path) == labels
+    )
+    assert path_score(found) == pytest.approx(best, abs=1e-5)
+
+
+def collapsed(path: list[int]) -> list[int]:
+    return [token for index, token in enumerate(path) if token != PAD and (index == 0 or path[index - 1] != token)]
+
+
+def test_log_probabilities_are_those_of_the_model() -> None:
+    subject = recurrent(LSTMConfig())
+    expected = subject.model.logits(subject.batch).log_softmax(-1).gather(2, subject.batch.target[:, :, None])[0, :, 0]
+    torch.testing.assert_close(
+        target_log_probabilities(subject.model, subject.batch)[0], expected, atol=1e-5, rtol=1e-5
+    )

@@ -1,0 +1,91 @@
+"""`dragoman inspect` and `dragoman compare` from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import QUICK, SMALL, Workshop, call, write_rows
+
+
+def test_inspect_writes_pages_numbers_and_figures(inside: Workshop) -> None:
+    assert call("inspect", inside.run, "abc", "-o", "page.html").code == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "Content-Security-Policy" in page
+    assert call("inspect", inside.run, "abc", "--target", "ABD", "-o", "numbers.json").code == 0
+    numbers = json.loads(Path("numbers.json").read_text(encoding="utf-8"))
+    assert numbers["target"]["tokens"] == ["A", "B", "D", "<eos>"]
+    kinds = [view["kind"] for view in numbers["views"]]
+    assert {"overview", "attention", "beam", "next", "whatif", "tables", "layers"} <= set(kinds)
+    weights = numbers["views"][kinds.index("attention")]["data"]["layers"][-1]["weights"]
+    assert sum(weights[0][0]) == pytest.approx(1, abs=1e-5)
+    for kind in ("attention", "beam", "next", "whatif"):
+        assert call("inspect", inside.run, "abc", "--view", kind, "-o", f"{kind}.svg").code == 0
+        assert Path(f"{kind}.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("abc", "-o", "page.txt"), "expected a file that ends in .html, .json, .svg, .png or .pdf"),
+        ((" ", "-o", "page.html"), "found empty text"),
+        (("abc", "-o", "page.html", "--view", "beam"), "--view goes with .svg, .png or .pdf"),
+        (("abc", "-o", "x.svg", "--view", "gates"), "found 'gates', expected one of"),
+        (("abc", "-o", "x.svg", "--layer", "99"), "--layer: found '99', expected 1 to"),
+    ],
+)
+def test_inspect_names_mistakes(inside: Workshop, arguments: tuple[str, ...], complaint: str) -> None:
+    said = call("inspect", inside.run, *arguments)
+    assert said.code == 2
+    assert complaint in said.err
+
+
+def test_compare_trains_configurations_and_resumes(inside: Workshop) -> None:
+    for name, seed in (("one", 1), ("two", 2)):
+        table = f'preset = "demo-rnn"\n[data]\ntrain = "pairs.tsv"\n[train]\nseed = {seed}\n'
+        inside.write(f"{name}.toml", table)
+    settings = [part for override in (*SMALL, *QUICK) if override.startswith("train.") for part in ("--set", override)]
+    command = ("compare", "one.toml", "two.toml", inside.run, "--test", "test.tsv", "--steps", "2", "--draws", "20")
+    said = call(*command, *settings, "--metric", "cer", "--output", "report.json")
+    assert said.code == 0, said.err
+    report = json.loads(Path("report.json").read_text(encoding="utf-8"))
+    kinds = {view["kind"] for view in report["views"]}
+    assert {"scores", "curves", "lengths", "significance", "outputs", "attentions", "cost"} <= kinds
+    rows = next(view for view in report["views"] if view["kind"] == "scores")["data"]["rows"]
+    assert [row["name"] for row in rows] == ["pairs", "one", "two"]
+    assert all(row["parameters"] > 0 and row["activation_bytes"] > 0 for row in rows)
+    again = call(*command, *settings, "--metric", "cer", "--json")
+    assert "one, seed 1: trained already" in again.err
+    assert [row["name"] for row in json.loads(again.out)["rows"]] == ["pairs", "one", "two"]
+
+
+def test_compare_texts_writes_a_report(inside: Workshop) -> None:
+    for name, lines in (("ref.txt", "a b\nc d\n"), ("one.txt", "a b\nc e\n"), ("two.txt", "a\nx\n")):
+        inside.write(name, lines)
+    said = call(
+        "compare", "ref.txt", "one.txt", "two.txt", "--metric", "chrf", "--output", "texts.html", "--draws", "20"
+    )
+    assert said.code == 0, said.err
+    assert "one.txt" in said.out
+    assert "Content-Security-Policy" in Path("texts.html").read_text(encoding="utf-8")
+    assert "--steps goes with runs" in call("compare", "ref.txt", "one.txt", "two.txt", "--steps", "3").err
+
+
+def test_the_ladder_holds_out_pairs_and_builds_five_configurations(tmp_path: Path) -> None:
+    from dragoman.auto.ladder import hold_out, ladder
+
+    write_rows(tmp_path / "pairs.tsv", [(f"word {number}", f"wort {number}") for number in range(60)])
+    path, test = hold_out(str(tmp_path / "pairs.tsv"), tmp_path / "ladder")
+    kept = Path(path).read_text(encoding="utf-8").splitlines()
+    assert len(test) == 6
+    assert len(kept) == 54
+    assert not {one.source for one in test} & {line.split("\t")[0] for line in kept}
+    configs, rungs = ladder(path)
+    assert (
+        [rung.name for rung in rungs]
+        == list(configs)
+        == ["plain RNN", "LSTM", "LSTM + attention", "ConvS2S", "Transformer"]
+    )
+    assert len({config.model.encoder.kind for config in configs.values()}) == 3

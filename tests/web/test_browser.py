@@ -1,0 +1,210 @@
+"""Pages in a browser: no error, no request, whole keyboard path, hostile text inert, large pictures fast."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.analysis.attention_layers import attention_layers, merge_words
+from dragoman.analysis.beam_tree import next_tokens, tempered
+from dragoman.inference.load import load_run
+from dragoman.reports.comparison import Comparison, compare_texts
+from dragoman.reports.inspection import Inspection, inspect, packed
+from dragoman.scoring.registry import select_metrics
+from dragoman.web.page import build_page
+from tests.conftest import Workshop, quiet_machine
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+HOSTILE = (
+    "<script>window.bad=1</script><img src=x onerror='window.bad=1'> \u202e שלום 👩‍👩‍👧 &amp; \" ' `${window.bad=1}`"
+)
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra 'dev')")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium found: tests of pages need one")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield found
+        found.close()
+
+
+@pytest.fixture(scope="module")
+def inspection(workshop: Workshop) -> Inspection:
+    with quiet_machine(workshop.folder / "cache"):
+        return inspect(load_run(workshop.run, "cpu"), "abcd", "ABCE")
+
+
+class Opened:
+    """A page with all that it logged and asked for."""
+
+    def __init__(self, browser: Any, path: Path, fragment: str = "", width: int = 1200, scheme: str = "light") -> None:
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        self.page = context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda line: self.complaints.append(line.text) if line.type != "log" else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda asked: self.requests.append(asked.url))
+        self.page.goto(f"{path.as_uri()}{fragment}")
+
+    def check(self) -> None:
+        assert not self.complaints
+        outside = [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
+        assert not outside
+        assert len([url for url in self.requests if url.startswith("file:")]) == 1
+
+
+def written(path: Path, entry: str, data: dict[str, Any]) -> Path:
+    path.write_text(build_page("page", entry, packed(data)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (400, "dark")])
+def test_every_view_draws_without_a_complaint(
+    browser: Any, inspection: Inspection, tmp_path: Path, width: int, scheme: str
+) -> None:
+    opened = Opened(browser, written(tmp_path / "p.html", "inspect-page", inspection._data()), "", width, scheme)
+    page = opened.page
+    tabs = page.locator("[role=tab]")
+    assert tabs.count() == len(inspection.views) > 6
+    for number in range(tabs.count()):
+        tabs.nth(number).click()
+        assert page.locator("main h2").inner_text() == inspection.views[number].title
+        assert page.locator("main svg").count() + page.locator("main table").count() > 0
+        for button in page.locator("button:text-is('Data table')").all():
+            button.click()
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), inspection.views[number].kind
+        for place in page.locator("figure table").all():
+            assert place.locator("tbody tr").count() > 0
+    opened.check()
+
+
+def test_keyboard_and_hash(browser: Any, inspection: Inspection, tmp_path: Path) -> None:
+    path = written(tmp_path / "p.html", "inspect-page", inspection._data())
+    opened = Opened(browser, path, "#view=attention&step=2")
+    page = opened.page
+    assert page.locator("[role=tab][aria-selected=true]").inner_text() == inspection.view("attention").title
+    assert "step 3 of" in page.locator(".stepper output").inner_text()
+    page.keyboard.press("ArrowRight")
+    assert "step=3" in page.url
+    page.locator("[role=tab][aria-selected=true]").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.locator("[role=tab][aria-selected=true]").inner_text() == inspection.views[2].title
+    page.go_back()
+    assert page.locator("[role=tab][aria-selected=true]").inner_text() == inspection.view("attention").title
+    page.locator("main svg[tabindex='0']").first.focus()
+    page.keyboard.press("ArrowDown")
+    assert "column=0" in page.url
+    with page.expect_download() as saved:
+        page.locator("button:text-is('SVG')").first.click()
+    assert Path(saved.value.path()).read_text(encoding="utf-8").startswith("<?xml")
+    with page.expect_download() as saved:
+        page.locator("button:text-is('JSON')").first.click()
+    weights = json.loads(Path(saved.value.path()).read_text(encoding="utf-8"))["weights"]
+    expected = [layer for layer in inspection.view("attention").data["layers"] if layer["kind"] == "cross"][-1][
+        "weights"
+    ]
+    torch.testing.assert_close(torch.tensor(weights), expected, atol=1e-6, rtol=1e-6)
+    opened.check()
+
+
+def test_numbers_of_the_page_are_those_of_python(browser: Any, inspection: Inspection, tmp_path: Path) -> None:
+    opened = Opened(
+        browser, written(tmp_path / "p.html", "inspect-page", inspection._data()), "#view=next&temperature=0.5&step=1"
+    )
+    page = opened.page
+    page.locator("button:text-is('Data table')").click()
+    shown = [
+        float(cell.replace("−", "-")) for cell in page.locator("figure table tbody td:nth-child(3)").all_inner_texts()
+    ]
+    found = next_tokens(inspection.subject)
+    assert found is not None
+    torch.testing.assert_close(torch.tensor(shown[:5]), tempered(found, 1, 0.5)[:5], atol=6e-5, rtol=1e-2)
+    page.goto(page.url.partition("#")[0] + "#view=attention&level=words")
+    page.locator("button:text-is('Data table')").first.click()
+    cells = page.locator("figure").first.locator("tbody tr").first.locator("td").all_inner_texts()[1:]
+    layer = [one for one in attention_layers(inspection.subject) if one.kind == "cross"][-1]
+    merged = merge_words(layer.weights.mean(0), layer.rows.word_of, layer.columns.word_of)
+    torch.testing.assert_close(torch.tensor([float(cell) for cell in cells]), merged[0], atol=6e-5, rtol=1e-2)
+
+
+def test_hostile_text_is_inert_and_whole(browser: Any, workshop: Workshop, tmp_path: Path) -> None:
+    text = HOSTILE + "abcdefghij " * 900  # ten thousand characters
+    with quiet_machine(workshop.folder / "cache"):
+        found = inspect(load_run(workshop.run, "cpu"), text, HOSTILE)
+    opened = Opened(browser, written(tmp_path / "p.html", "inspect-page", found._data()))
+    page = opened.page
+    for tab in page.locator("[role=tab]").all():
+        tab.click()
+    assert page.evaluate("window.bad") is None
+    assert page.locator("dd").all_text_contents() == [text, HOSTILE]
+    assert "the views show its first" in page.locator(".notice").inner_text()
+    opened.check()
+    outputs = {"one": [HOSTILE, "", "x" * 10_000], "two": ["a", "b", "c"]}
+    metrics = select_metrics(("chrf",), "words")
+    views = compare_texts(outputs, [[HOSTILE], ["b"], ["c"]], metrics, 20, 1, [HOSTILE, "", "c"])
+    opened = Opened(browser, written(tmp_path / "c.html", "compare-page", Comparison(HOSTILE, "", tuple(views)).data()))
+    for tab in opened.page.locator("[role=tab]").all():
+        tab.click()
+    assert opened.page.evaluate("window.bad") is None
+    opened.check()
+
+
+def test_large_pictures_are_fast(browser: Any, tmp_path: Path) -> None:
+    size = 512
+    axis = {
+        "tokens": [f"t{i}" for i in range(size)],
+        "words": [f"t{i}" for i in range(size)],
+        "word_of": list(range(size)),
+    }
+    layer = {
+        "name": "layer", "kind": "cross", "about": "", "weights": torch.rand(1, size, size).softmax(-1), "rows": axis,
+        "entropy": torch.ones(1), "max_entropy": 9.0, "columns": axis,
+    }  # fmt: skip
+    nodes = []
+    for step in range(1, 65):  # beam 16 × length 64, twice as many candidates
+        for place in range(32):
+            parent = 0 if step == 1 else 32 * (step - 2) + 1 + place % 16
+            fate = "kept" if place < 16 else "worse than the beam"
+            fate = "complete" if step == 64 and place < 4 else fate
+            nodes.append(
+                {
+                    "number": len(nodes) + 1, "parent": parent, "step": step, "token": 5, "piece": f"w{place}",
+                    "group": 1, "log_probability": -1.0, "score": -1.0 * step - place, "normalised": -1.0, "fate": fate,
+                }
+            )  # fmt: skip
+    attention = {"layers": [layer], "attribution": {}, "source": axis, "target": axis, "prefix": axis}
+    data = {
+        "title": "large", "run": {"task": "t", "model": "m", "parts": [], "parameters": 1}, "notes": [],
+        "source": {"text": "", **axis}, "target": {"text": "", "given": False, **axis},
+        "views": [
+            {"kind": "attention", "title": "Attention", "about": "", "data": attention},
+            {"kind": "beam", "title": "Beam", "about": "", "data": {"nodes": nodes, "continuations": {}, "beam": 16}},
+        ],
+    }  # fmt: skip
+    opened = Opened(browser, written(tmp_path / "p.html", "inspect-page", data))
+    page = opened.page
+    drawing = """() => {
+        const started = performance.now();
+        history.replaceState(null, "", "#view=attention&step=%d");
+        dispatchEvent(new Event("hashchange"));
+        return performance.now() - started;
+    }"""
+    assert min(page.evaluate(drawing % step) for step in (3, 4, 5)) < 1000  # milliseconds, 512 × 512
+    page.locator("[role=tab]").nth(1).click()
+    assert 0 < page.locator("svg [data-node]").count() < 400  # folded
+    page.locator("select").first.select_option("all")
+    assert page.locator("svg [data-node]").count() == len(nodes)
+    opened.check()
