@@ -41,7 +41,8 @@ def forward_bias(mask: Tensor, *, monotone: bool) -> Tensor:
     """Added to moves from i to j: 0 if j is real and, if monotone, not left of i; mask (B, S) → (B, S, S)."""
     size = mask.shape[1]
     allowed = torch.ones(size, size, dtype=torch.bool, device=mask.device)
-    bias = torch.zeros(size, size, device=mask.device).masked_fill(~(allowed.triu() if monotone else allowed), PADDING)
+    bias = torch.zeros(size, size, device=mask.device, dtype=torch.float32)
+    bias = bias.masked_fill(~(allowed.triu() if monotone else allowed), PADDING)
     return bias.masked_fill(~mask[:, None], PADDING)
 
 

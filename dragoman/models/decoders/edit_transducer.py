@@ -7,6 +7,7 @@ search over tokens has nothing to approximate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -55,6 +56,8 @@ class EditTransducer(MonotoneDecoder):
         self.other = nn.Linear(readout, 2)  # delete, copy
         nn.init.normal_(self.insert.weight, std=readout**-0.5)
         nn.init.zeros_(self.insert.bias)
+        with torch.no_grad():  # at first copying is as likely as all substitutions together, so that it is tried
+            self.other.bias.copy_(torch.tensor([0.0, math.log(layer.out_features)]))
         super().set_output(layer)
 
     def first_actions(self, like: Tensor) -> Tensor:

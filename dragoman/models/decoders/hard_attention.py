@@ -98,4 +98,4 @@ class HardAttentionDecoder(MonotoneDecoder):
 def reach_bias(mask: Tensor, jump: int) -> Tensor:
     """0 where position i + move is real, for moves 0 … jump; mask (B, S) → (B, S, jump + 1)."""
     real = F.pad(mask, (0, jump)).unfold(1, jump + 1, 1)
-    return torch.zeros(real.shape, device=mask.device).masked_fill(~real, PADDING)
+    return torch.zeros(real.shape, device=mask.device, dtype=torch.float32).masked_fill(~real, PADDING)
