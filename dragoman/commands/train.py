@@ -135,7 +135,7 @@ def train(
 
 def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:
     """Print the best score, the run folder and the next command."""
-    from dragoman.scoring.registry import higher_is_better
+    from dragoman.scoring.registry import higher_is_better, metrics_by_name
     from dragoman.tasks.table import task_of
 
     use = "complete" if task_of(config).is_language_model else "predict"
@@ -145,9 +145,10 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
         return
     score, step = progress.best[0] if progress.best else (float("nan"), progress.step)
     score = score if higher_is_better(config.train.metric) else -score
+    shown = metrics_by_name()[config.train.metric].format(score)
     early = progress.step < config.train.steps
     done = f"done: {progress.step:,} steps{' (stopped early)' if early else ''}"
-    display.info(f"{done}, best {config.train.metric} {score:.4g} at step {step:,}")
+    display.info(f"{done}, best {config.train.metric} {shown} at step {step:,}")
     if early:
         patience = config.train.patience
         display.info(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +17,14 @@ from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.numbers import NumberScaler
+from dragoman.errors import RunError
 from dragoman.runs import Run
+from dragoman.scoring.registry import higher_is_better, metrics_by_name
 from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.terminal import unguarded, visible
 from dragoman.training.display import duration
 from dragoman.training.objectives import MinimumRiskConfig
+from dragoman.training.optimizer import BestAverageConfig, MovingAverageConfig
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -57,10 +60,11 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "source_unit": source.config.unit if isinstance(source, FeatureExtractor) else "",
         "tags": list(source.tags),
         "labels": list(target.names) if isinstance(target, LabelVocabulary) else [],
-        "steps": [trained[-1]["step"] if trained else 0, run.config.train.steps],
+        "steps": [max((row["step"] for row in metrics), default=0), run.config.train.steps],
         "seconds": metrics[-1]["seconds"] if metrics else 0.0,
         "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
         "valid": [{"step": row["step"], **row["valid"]} for row in validated],
+        "weights": "" if getattr(run.config.model, "fitted", False) else describe_weights(run, validated),
         "config": settings.as_table(run.config),
         "torch": str(torch.__version__),
     }
@@ -174,7 +178,45 @@ def print_run_information(information: dict[str, Any]) -> None:
             losses = [row["loss"] for row in rows]
             show(f"{name} loss  {losses[0]:.3f} {sparkline(losses)} {losses[-1]:.3f}")
     if information["valid"]:
-        best = min(information["valid"], key=lambda row: row.get("loss", 0.0))
-        others = "  ".join(f"{key} {value:.4g}" for key, value in best.items() if key != "step")
-        when = "validation" if information["fitted"] else f"lowest validation loss at step {best['step']:,}"
-        show(f"{when}: {others}")
+        best = (
+            information["valid"][-1]
+            if information["fitted"]
+            else best_validation(information["valid"], information["config"]["train"]["metric"])
+        )
+        when = "validation" if information["fitted"] else f"validation at step {best['step']:,}"
+        show(f"{when}: {format_scores(best)}")
+    if information["weights"]:
+        show(information["weights"])
+
+
+def best_validation(rows: Sequence[Mapping[str, Any]], metric: str) -> Mapping[str, Any]:
+    """The validation with the best value of the metric that selects the weights."""
+    sign = 1 if higher_is_better(metric) else -1
+    return max(rows, key=lambda row: sign * row.get(metric, -sign * math.inf))
+
+
+def format_scores(row: Mapping[str, Any]) -> str:
+    """The scores of a validation as reports show them."""
+    metrics = metrics_by_name()
+    return "  ".join(f"{name} {metrics[name].format(value)}" for name, value in row.items() if name in metrics)
+
+
+def describe_weights(run: Run, validated: list[dict[str, Any]]) -> str:
+    """Which weights prediction uses, and why."""
+    train = run.config.train
+    try:
+        path = run.weights_path()
+    except RunError as error:
+        return f"predict has no weights: {error}"
+    if path.parent != run.folder:
+        return f"predict uses the weights of the newest checkpoint, {path.parent.name}: no validation is done yet"
+    steps = sorted(int(one.stem) for one in (run.folder / "best").glob("*.safetensors") if one.stem.isdigit())
+    if not steps or not validated:
+        return "predict uses weights.safetensors"
+    average = train.average
+    if isinstance(average, BestAverageConfig) and len(steps) > 1:
+        shown = ", ".join(f"{step:,}" for step in steps)
+        return f"predict uses the mean of the weights of steps {shown}: the {len(steps)} best by {train.metric}"
+    moving = ", a moving average" if isinstance(average, MovingAverageConfig) else ""
+    best = best_validation([{"step": row["step"], **row["valid"]} for row in validated], train.metric)["step"]
+    return f"predict uses the weights of step {best:,}{moving}: the best {train.metric} of {len(validated)} validations"

@@ -49,8 +49,8 @@ class Fitter:
         result = self.validator.measure(self.model)
         assert result is not None
         self.display.info(f"validation: {result.line()}")
-        if result.sample:
-            self.display.info("  e.g. " + "  →  ".join(result.sample))
+        if sample := result.sample_line():
+            self.display.info(sample)
         log.append({"step": self.state.step, "valid": result.scores, "seconds": round(seconds, 2)})
         write_tensors(self.folder / WEIGHTS, self.model.tensors)  # last: with it the run is finished
         return self.state

@@ -242,9 +242,9 @@ class Trainer:
 
     def _report(self, result: ValidationResult, is_best: bool) -> None:
         state = self.state
-        self.display.info(f"valid {state.step}  {result.line()}{'  best so far' if is_best else ''}")
-        if result.sample:
-            self.display.info("  e.g. " + "  →  ".join(result.sample))
+        self.display.info(f"valid {state.step}  {result.line(self.config.metric)}{'  best so far' if is_best else ''}")
+        if sample := result.sample_line():
+            self.display.info(sample)
         self.metrics_log.append({"step": state.step, "valid": result.scores, "seconds": round(state.seconds, 2)})
         if warning := self.divergence.warning(self.config.optimizer.learning_rate):
             self.display.warning(warning)

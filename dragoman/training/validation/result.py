@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from dragoman.scoring.registry import metrics_by_name
 
+SENTENCES = frozenset({"bleu", "chrf"})
+SHOWN = (frozenset({"per", "wer"}), frozenset({"cer", "exact_match"}), frozenset({"wer", "cer"}), SENTENCES)
+
 
 @dataclass(frozen=True)
 class ValidationResult:
@@ -15,11 +18,30 @@ class ValidationResult:
 
     scores: dict[str, float]
     sample: tuple[str, str] | None = None  # an input and the model's output
+    references: tuple[str, ...] = ()  # of the sample
 
-    def line(self) -> str:
-        """The scores as one line of text."""
+    def line(self, metric: str = "loss") -> str:
+        """The scores that matter for the task as one line; metrics.jsonl has all of them.
+
+        `metric` selects the best weights. The error rates of characters and whole outputs go with short outputs, BLEU
+        and chrF with sentences.
+        """
         metrics = metrics_by_name()
-        return "  ".join(f"{name} {metrics[name].format(value)}" for name, value in self.scores.items())
+        beside = next((names for names in SHOWN if metric in names and names <= self.scores.keys()), SENTENCES)
+        if not beside & self.scores.keys():  # labels, numbers, language models: the first are the usual ones
+            beside = frozenset(list(self.scores)[:3])
+        shown = [name for name in self.scores if name in {"loss", metric, *beside}]
+        return "  ".join(f"{name} {metrics[name].format(self.scores[name])}" for name in shown)
+
+    def sample_line(self) -> str:
+        """The sample with its reference, where the output differs from it; empty without a sample."""
+        if self.sample is None:
+            return ""
+        source, output = self.sample
+        if not self.references:
+            return f"  e.g. {source}  →  {output}"
+        right = output in self.references
+        return f"  e.g. {source}  →  {output}  {'✓' if right else f'✗  reference: {self.references[0]}'}"
 
 
 class Validator(Protocol):

@@ -132,4 +132,4 @@ class Seq2SeqValidator:
                     return None
         scores = score_table(outputs, self.references, self.names, units=self.units)
         results |= {name: scores[name] for name in self.names}
-        return ValidationResult(results, (self.texts[0], outputs[0]))
+        return ValidationResult(results, (self.texts[0], outputs[0]), tuple(self.references[0]))
