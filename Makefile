@@ -41,7 +41,7 @@ gpu-test:
 
 # Long proofs: a hundred kills, ten million pairs, every architecture on a real task. Not part of `make test`.
 campaign: setup
-	$(BIN)/python benchmarks/kill_campaign.py 100
+	$(BIN)/python benchmarks/campaign/kills.py 100
 	$(BIN)/python benchmarks/flat_memory.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/small_task.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow

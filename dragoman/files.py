@@ -6,6 +6,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,12 +26,21 @@ COMPILER_CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "t
 
 
 def set_compiler_caches() -> None:
-    """Let compilers cache their code in our cache folder, unless the user has chosen another folder.
+    """Let compilers cache their code in a folder of our cache, unless the user has chosen another folder.
 
-    torch would cache it under /tmp, which is emptied when a machine starts and which other users can write to.
+    torch would cache it under /tmp, which is emptied when a machine starts. The folder is the user's own and nobody
+    else can write to it, even where several users share the cache: a process runs the code that it finds there.
     """
+    if all(variable in os.environ for variable in COMPILER_CACHES):
+        return
+    folder = cache_home().resolve() / f"compiled-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if hasattr(os, "getuid"):
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+            raise RunError(f"{folder}: other users can write here, expected a folder of your own; remove it")
     for variable, name in COMPILER_CACHES.items():
-        os.environ.setdefault(variable, str(cache_home().resolve() / name))
+        os.environ.setdefault(variable, str(folder / name))
 
 
 def sync(path: Path) -> None:

@@ -99,7 +99,8 @@ def weighted(run: LoadedRun | Completer, model: RerankModel, pairs: Sequence[tup
         scores = run.rate([output for output, _ in pairs])
     else:
         scores = reverse_scores(run, pairs, model.tag)
-    return [model.weight * score for score in scores]
+    # An output that a run cannot give at all comes last, with a negative weight too.
+    return [score if score == -math.inf else model.weight * score for score in scores]
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.data.tokenizers import words as word_tokenizer
-from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer, count_tokens
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, UNKNOWN_SURFACE, Tokenizer, count_tokens
 from dragoman.data.tokenizers.bytes import BytesConfig
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.load import TokenizerConfig, load_tokenizer, train_tokenizer
@@ -319,6 +319,7 @@ SPECIAL_LINES = b'"<pad>"\n"<unk>"\n"<sos>"\n"<eos>"\n'
         (CharactersConfig(), "json", b"[]", "damaged"),
         (CharactersConfig(), "json", b"{}", "damaged"),
         (CharactersConfig(), "json", b"\xff", "damaged"),
+        (CharactersConfig(), "json", b'{"kind": [], "fingerprint": ""}', "found the kind '[]'"),
         (CharactersConfig(), "json", b'{"kind": "word", "fingerprint": ""}', "Did you mean 'words'?"),
         (CharactersConfig(), "json", b'{"kind": "words", "fingerprint": "", "vocab_size": 1}', "at least 5"),
         (CharactersConfig(), "json", b'{"kind": "words", "fingerprint": "", "size": 1}', "no such setting"),
@@ -347,6 +348,15 @@ def test_a_model_of_another_run_is_noticed(tmp_path: Path) -> None:
     train_tokenizer(SubwordsConfig(300), ["another text"]).save(tmp_path, "other")
     other = (tmp_path / "other.model").read_bytes()
     assert "not the one that t.json was saved with" in damaged(tmp_path, SubwordsConfig(400), "model", other)
+
+
+def test_a_changed_model_with_the_same_pieces_is_noticed(tmp_path: Path) -> None:
+    """It decoded unknown tokens to bytes that are not UTF-8, or split texts in another way."""
+    train_tokenizer(SubwordsConfig(400), CORPUS).save(tmp_path, "t")
+    whole = (tmp_path / "t.model").read_bytes()
+    changed = whole.replace(UNKNOWN_SURFACE.encode(), b"\xd4" + UNKNOWN_SURFACE.encode()[1:])
+    assert changed != whole
+    assert "it was changed after it was saved" in damaged(tmp_path, SubwordsConfig(400), "model", changed)
 
 
 def test_a_changed_special_line_is_noticed(tmp_path: Path) -> None:

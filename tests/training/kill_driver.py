@@ -1,7 +1,7 @@
 """Kill a training run at random moments and prove that it ends with the same bits as one that was left alone.
 
 Children are forked from a process that has everything imported but has never computed a gradient (autograd refuses
-to run in the child of one that has), so a try costs no start-up. The tests and benchmarks/kill_campaign.py share it.
+to run in the child of one that has), so a try costs no start-up. The tests and benchmarks/campaign/kills.py share it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,40 @@ def table(pairs: Path, case: str = "ema") -> dict[str, Any]:
         },
         "search": {"max_length": 6},
     }
+
+
+SMALL = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "feedforward": 32, "dropout": 0.1}
+# Other tasks: what their configuration has besides the data and the training.
+TASKS: dict[str, dict[str, Any]] = {
+    "classify": {"tokenizer": {"source": {"kind": "words"}}, "model": {"encoder": SMALL}},
+    "regress": {"tokenizer": {"source": {"kind": "words"}}, "model": {"encoder": SMALL}},
+    "tag": {"tokenizer": {"source": {"kind": "words"}}, "model": {"encoder": SMALL}},
+    "language-model": {"tokenizer": {"source": {"kind": "characters"}}, "model": {"decoder": SMALL}},
+    "masked-language-model": {"tokenizer": {"source": {"kind": "characters"}}, "model": {"encoder": SMALL}},
+}
+
+
+def write_task_data(folder: Path, task: str) -> Path:
+    """A small fixed file in the format of a task."""
+    draw = random.Random(task)
+    rows = [draw.choices(("one", "two", "three", "four", "five"), k=draw.randint(2, 7)) for _ in range(200)]
+    lines = {
+        "classify": lambda row: f"{' '.join(row)}\t{'yes' if 'two' in row else 'no'}\n",
+        "regress": lambda row: f"{' '.join(row)}\t{len(row)}\n",
+        "tag": lambda row: "".join(f"{word}\t{word[0].upper()}\n" for word in row) + "\n",
+    }
+    path = folder / f"{task}.{'tsv' if task in lines else 'txt'}"
+    path.write_text("".join(map(lines.get(task, lambda row: f"{' '.join(row)}\n"), rows)), encoding="utf-8")
+    return path
+
+
+def task_table(path: Path, task: str) -> dict[str, Any]:
+    """The configuration of a tiny run of another task."""
+    train = {
+        "steps": STEPS, "batch_tokens": 128, "save_every": SAVE_EVERY, "validate_every": VALIDATE_EVERY,
+        "log_every": 4, "device": "cpu", "optimizer": {"learning_rate": 0.01, "warmup": 10},
+    }  # fmt: skip
+    return {"task": task, "data": {"train": str(path), "holdout": 30}, **TASKS[task], "train": train}
 
 
 def write_config(path: Path, content: dict[str, Any]) -> Path:
@@ -216,7 +250,8 @@ def warm_up(content: dict[str, Any]) -> None:
 class Driver:
     """Straight runs, and runs that are killed again and again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tasks: Sequence[str] = ()) -> None:
+        """`tasks` are tried besides the cases of translation."""
         from dragoman.cli import guarded
 
         self.folder = folder
@@ -225,6 +260,9 @@ class Driver:
         for case in CASES:
             warm_up(table(pairs, case))
         self.configs = {case: write_config(folder / f"{case}.toml", table(pairs, case)) for case in CASES}
+        for task in tasks:
+            content = task_table(write_task_data(folder, task), task)
+            self.configs[task] = write_config(folder / f"{task}.toml", content)
         self.straight: dict[str, tuple[dict[str, Any], float]] = {}
 
     def start(self, case: str, folder: Path, *overrides: str) -> int:
@@ -255,7 +293,7 @@ class Driver:
         started = time.monotonic()
         number = 0
         while done.kills < kills:
-            case = list(CASES)[number % len(CASES)]
+            case = list(self.configs)[number % len(self.configs)]
             expected, seconds = self.expected(case)
             folder = self.folder / f"killed-{number}"
             folder.mkdir()

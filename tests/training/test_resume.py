@@ -58,7 +58,7 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.timeout(600)
 def test_random_kills_leave_no_trace() -> None:
-    script = ROOT / "benchmarks" / "kill_campaign.py"
+    script = ROOT / "benchmarks" / "campaign" / "kills.py"
     done = subprocess.run([sys.executable, script, "3"], capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.fullmatch(r"3 kills \(.*\), unloadable states 0, distinct final hashes 1, \d+ s\n", done.stdout)

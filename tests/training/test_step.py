@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from dragoman.errors import RunError
 from dragoman.files import COMPILER_CACHES, set_compiler_caches
 from dragoman.layers import positions
 from dragoman.runs import train
@@ -96,11 +98,24 @@ def test_compiled_code_is_kept_for_the_next_run(cached: Path, monkeypatch: pytes
         monkeypatch.setenv(name, "")  # so that it is put back at the end
         monkeypatch.delenv(name)
     set_compiler_caches()
-    assert Path(cache_dir()) == cached.resolve() / "inductor"
-    assert Path(triton_cache_dir(0)) == cached.resolve() / "triton"
+    folder = cached.resolve() / f"compiled-{os.getuid()}"
+    assert Path(cache_dir()) == folder / "inductor"
+    assert Path(triton_cache_dir(0)) == folder / "triton"
+    assert folder.stat().st_mode & 0o777 == 0o700  # a process runs what it finds there
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cached / "elsewhere"))
     set_compiler_caches()
     assert Path(cache_dir()) == (cached / "elsewhere").absolute()
+
+
+def test_code_that_others_can_write_is_not_run(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in COMPILER_CACHES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    folder = cached.resolve() / f"compiled-{os.getuid()}"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with pytest.raises(RunError, match="other users can write here"):
+        set_compiler_caches()
 
 
 def test_a_run_with_kernels_keeps_them(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,13 +94,13 @@ def load_tokenizer(folder: Path, name: str) -> Tokenizer:
     path = paths(folder, name, "json")[0]
     try:
         table = json.loads(read_bytes(path))
-        kind, expected = table["kind"], table.pop("fingerprint")
+        kind, expected = str(table["kind"]), table.pop("fingerprint")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RunError(f"{path}: damaged tokenizer file ({error})") from error
     if kind in TEXT_CONFIGS:
         return _load_text_tokenizer(folder, name, table, expected)
     if kind not in _SINGLE_FILE:
-        raise RunError(f"{path}: found the kind '{kind}'. {hint(str(kind), [*TEXT_CONFIGS, *_SINGLE_FILE])}")
+        raise RunError(f"{path}: found the kind '{kind}'. {hint(kind, [*TEXT_CONFIGS, *_SINGLE_FILE])}")
     try:
         tokenizer: Tokenizer = _SINGLE_FILE[kind].load(table)
     except (KeyError, TypeError, ValueError, ConfigError) as error:
@@ -114,6 +114,7 @@ def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expecte
     path = paths(folder, name, "json")[0]
     try:
         tags, has_separator = table.pop("tags", []), table.pop("separator", False)
+        model_digest = table.pop("model_digest", None)  # earlier runs have none
         if not all(TAG_NAME.fullmatch(tag) for tag in tags):
             raise ValueError(f"tags: found {tags}")
         config = settings.build(TEXT_CONFIGS[table["kind"]], table)
@@ -136,12 +137,15 @@ def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expecte
             tokenizer = ByteTokenizer(config, tokens)
         else:
             tokenizer = CharacterTokenizer(config, tokens)
+    found_digest = tokenizer.model_digest if isinstance(tokenizer, SubwordTokenizer) else None
     if tags:
         tokenizer = LanguageTagTokenizer(tokenizer, tags)
     if has_separator:
         tokenizer = TextPairTokenizer(tokenizer)
     if tokenizer.fingerprint() != expected:
         raise RunError(f"{content}: damaged tokenizer file (it is not the one that {path.name} was saved with)")
+    if model_digest not in (None, found_digest):
+        raise RunError(f"{content}: damaged tokenizer file (it was changed after it was saved)")
     return tokenizer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import random
@@ -149,7 +150,8 @@ class SubwordTokenizer(Tokenizer):
     def save(self, folder: Path, name: str) -> None:
         """Write settings, model and, for people to read, the pieces with their scores."""
         table, model, vocabulary = self.files(folder, name)
-        write_text(table, settings_json(self.kind, self.config, self.fingerprint()))
+        settings = json.loads(settings_json(self.kind, self.config, self.fingerprint()))
+        write_text(table, json.dumps(settings | {"model_digest": self.model_digest}, indent=2) + "\n")
         model.write_bytes(self._model)
         shown = ((piece if piece.isprintable() else json.dumps(piece), score) for piece, score in self._scores())
         write_text(vocabulary, "".join(f"{piece}\t{score:g}\n" for piece, score in shown))
@@ -157,6 +159,11 @@ class SubwordTokenizer(Tokenizer):
     def _scores(self) -> list[tuple[str, float]]:
         indices = list(range(len(self)))
         return list(zip(self.pieces(indices), self._processor.get_score(indices), strict=True))
+
+    @property
+    def model_digest(self) -> str:
+        """A hash of the model file, which has more than the pieces: how to normalise, split and decode."""
+        return hashlib.blake2b(self._model, digest_size=16).hexdigest()
 
     def fingerprint(self) -> str:
         """A hash of the pieces with their scores and of the algorithm that joins them."""

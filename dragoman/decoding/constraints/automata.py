@@ -19,6 +19,9 @@ from dragoman.decoding.constraints.token_bytes import NO_TEXT
 MAX_CACHED = 200_000  # transitions, so that a stream of inputs under one automaton needs bounded memory
 
 
+UNKNOWN = object()  # not in a cache; None is a state
+
+
 class ConstraintAutomaton:
     """The product of several constraints, for one source; sources with equal constraints may share the object.
 
@@ -44,11 +47,12 @@ class ConstraintAutomaton:
     def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
         """The state after a token; None if any constraint does not allow it."""
         key = (state, token)
-        if key not in self._next_states:
+        after = self._next_states.get(key, UNKNOWN)
+        if after is UNKNOWN:  # another thread may clear the cache at any time
             if len(self._next_states) > MAX_CACHED:
                 self._next_states.clear()
-            self._next_states[key] = self._next_state(state, token)
-        return self._next_states[key]
+            after = self._next_states[key] = self._next_state(state, token)
+        return after
 
     def _next_state(self, state: AutomatonState, token: int) -> AutomatonState:
         states = []

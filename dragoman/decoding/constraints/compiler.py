@@ -52,11 +52,13 @@ class ConstraintCompiler:
         return automaton
 
     def _known(self, constraints: OutputConstraints, location: str) -> ConstraintAutomaton | None:
-        if constraints not in self._compiled:
-            if len(self._compiled) > MAX_CACHED:
-                self._compiled = {NO_CONSTRAINTS: None}
-            self._compiled[constraints] = self._compile(constraints, location)
-        return self._compiled[constraints]
+        known = self._compiled  # another thread may replace it
+        if constraints in known:
+            return known[constraints]
+        if len(known) > MAX_CACHED:
+            known = self._compiled = {NO_CONSTRAINTS: None}
+        automaton = known[constraints] = self._compile(constraints, location)
+        return automaton
 
     def _compile(self, constraints: OutputConstraints, location: str) -> ConstraintAutomaton | None:
         parts: list[Constraint] = []

@@ -1,6 +1,6 @@
-"""Kill training runs N times at random moments: every state must load, all must end with the same bits.
+"""Kill training runs of all text tasks N times at random moments: every state must load, the end must be the same.
 
-python benchmarks/kill_campaign.py [N] [--seed SEED]
+python benchmarks/campaign/kills.py [N] [--seed SEED]
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.training.kill_driver import Driver
+from tests.training.kill_driver import TASKS, Driver
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="dragoman-kills-") as folder:
-        done = Driver(Path(folder)).campaign(arguments.kills, arguments.seed)
+        done = Driver(Path(folder), tuple(TASKS)).campaign(arguments.kills, arguments.seed)
     print(done.line())
     for line in (*done.unloadable, *done.differing):
         print(line)

@@ -1,0 +1,544 @@
+"""Mutate configurations, data files, run folders, tokenizers, engines and media files.
+
+Each case must end well or in one DragomanError, within 5 seconds and 1 GB. A case is a pure function of its kind and
+number, so that `--only KIND:NUMBER` repeats it.
+
+python benchmarks/campaign/mutations.py [COUNT] [--kinds config,data,tokenizer,run,engine,media] [--only KIND:NUMBER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import io
+import json
+import mmap
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import sys
+import tarfile
+import tempfile
+import time
+import tomllib
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+MAX_SECONDS, MAX_BYTES = 5, 1 << 30
+KINDS = ("config", "data", "tokenizer", "run", "engine", "media")
+ODD_VALUES: list[Any] = [
+    *(-1, 0, 1, 2, 3, 7, 2**31, 2**63, -(2**63), 1e308, -0.0, 0.5, float("nan"), float("inf"), True, False),
+    *("", " ", "none", "auto", "transformer", "x" * 5000, "\x1b[31m", "../..", "/dev/null", "ü\u202e", "1", "[", "0x1"),
+    *([], [1], ["a", "b"], [[]], {}, {"kind": "transformer"}, {"kind": 3}, {"": ""}, {"run": "missing"}),
+]
+ODD_BYTES = [
+    b"\0",
+    b"\xff",
+    b"\t",
+    b"\n",
+    b"\r\n",
+    b"\x1b[2J",
+    b"{",
+    b"}",
+    b'"',
+    b"\xed\xa0\x80",
+    b"\xf0\x9f",
+    b"-1",
+    b"1e999",
+]
+SIZES = [0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
+
+
+# ---------------------------------------------------------------------- mutations
+
+
+def mutate_value(value: Any, draw: random.Random) -> Any:
+    """A nested table or list with one part replaced, removed, renamed or moved."""
+    value = copy.deepcopy(value)
+    places: list[tuple[Any, Any]] = []
+
+    def visit(node: Any) -> None:
+        for key in list(node) if isinstance(node, dict) else range(len(node)):
+            places.append((node, key))
+            if isinstance(node[key], dict | list):
+                visit(node[key])
+
+    if not isinstance(value, dict | list):
+        return draw.choice(ODD_VALUES)
+    visit(value)
+    if not places:
+        return draw.choice(ODD_VALUES)
+    owner, key = draw.choice(places)
+    how = draw.randrange(6)
+    if how <= 2:
+        owner[key] = copy.deepcopy(draw.choice(ODD_VALUES))
+    elif how == 3:
+        del owner[key]
+    elif how == 4 and isinstance(owner, dict):
+        owner[str(key)[:-1] or "x"] = owner.pop(key)
+    else:
+        other, place = draw.choice(places)
+        owner[key] = copy.deepcopy(
+            other.get(place) if isinstance(other, dict) else (other[place : place + 1] or [0])[0]
+        )
+    return value
+
+
+def mutate_bytes(data: bytes, draw: random.Random) -> bytes:
+    """Some bytes changed, inserted, removed or repeated; lengths in headers replaced."""
+    out = bytearray(data)
+    for _ in range(draw.choice((1, 1, 1, 2, 5, 20))):
+        place = draw.randrange(len(out) + 1) if draw.random() < 0.5 else draw.randrange(min(len(out), 200) + 1)
+        how = draw.randrange(7)
+        if how == 0 and place < len(out):
+            out[place] ^= 1 << draw.randrange(8)
+        elif how == 1:
+            out[place:place] = draw.choice(ODD_BYTES) * draw.choice((1, 1, 1000))
+        elif how == 2:
+            del out[place : place + draw.choice((1, 4, 100))]
+        elif how == 3:
+            del out[place:]
+        elif how == 4:
+            out[place:place] = out[place : place + draw.randrange(1, 300)]
+        elif how == 5:
+            form = draw.choice(("<I", ">I", "<H", ">H", "<Q"))
+            part = struct.pack(form, draw.choice(SIZES) & ((1 << 8 * struct.calcsize(form)) - 1))
+            out[place : place + len(part)] = part
+        elif out:
+            out[place : place + 1] = bytes([draw.randrange(256)])
+    return bytes(out)
+
+
+def mutate_structure(suffix: str, data: bytes, draw: random.Random) -> bytes:
+    """A file with one value changed; ValueError for a file without a structure."""
+    if suffix == ".json":
+        return json.dumps(mutate_value(json.loads(data), draw)).encode()
+    if suffix == ".jsonl":
+        rows = data.decode().splitlines()
+        place = draw.randrange(len(rows))
+        rows[place] = json.dumps(mutate_value(json.loads(rows[place]), draw))
+        return ("\n".join(rows) + "\n").encode()
+    if suffix == ".toml":
+        return toml(mutate_value(tomllib.loads(data.decode()), draw))
+    if suffix == ".safetensors":
+        size = struct.unpack("<Q", data[:8])[0]
+        header = json.dumps(mutate_value(json.loads(data[8 : 8 + size]), draw)).encode()
+        return struct.pack("<Q", len(header)) + header + data[8 + size :]
+    raise ValueError(suffix)
+
+
+def toml(table: Any) -> bytes:
+    """A table as TOML."""
+    from dragoman.config.settings import inline
+
+    content = table if isinstance(table, dict) else {"data": table}
+    return "".join(f"{json.dumps(key)} = {inline(part)}\n" for key, part in content.items()).encode()
+
+
+def mutate_file(path: Path, draw: random.Random) -> None:
+    """Change a file, by its structure where it has one."""
+    data = path.read_bytes()
+    if draw.random() < 0.05:
+        path.unlink()
+        return
+    if draw.random() < 0.6:
+        with contextlib.suppress(ValueError):  # mutated before
+            path.write_bytes(mutate_structure(path.suffix, data, draw))
+            return
+    path.write_bytes(mutate_bytes(data, draw))
+
+
+# ---------------------------------------------------------------------- what is mutated
+
+
+class Subjects:
+    """Sound files of every kind in a folder, and for each kind what a user would do with a mutated copy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.scratch = folder / "scratch"
+        (folder / "data").mkdir()
+        (folder / "media").mkdir()
+        write_data(folder / "data")
+        write_media(folder / "media")
+        child = os.fork()  # a process that has computed gradients must not be forked
+        if not child:
+            code = 1
+            try:
+                train_runs(folder)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0, "training failed"
+        self.runs = sorted((folder / "runs").iterdir())
+        self.tables = config_tables()
+
+    def config(self, draw: random.Random) -> None:
+        """Build a configuration, write it, read it back, and build its model without memory."""
+        import torch
+
+        from dragoman.config import settings
+        from dragoman.tasks import config
+        from dragoman.tasks.table import task_of
+
+        table = draw.choice(self.tables)
+        for _ in range(draw.choice((1, 1, 2, 4))):
+            table = mutate_value(table, draw)
+        path = self.scratch / "a.toml"
+        text = toml(table)
+        path.write_bytes(mutate_bytes(text, draw) if draw.random() < 0.2 else text)
+        built = config.load(path)
+        path.write_text(settings.dump(built))
+        assert settings.as_table(config.load(path)) == settings.as_table(built) or "nan" in settings.dump(built)
+        if built.task == "translate" and not large(settings.as_table(built.model)):
+            from dragoman.tasks.translate import build_model
+
+            with torch.device("meta"):
+                build_model(built, 12, 12)
+        assert task_of(built)
+
+    def data(self, draw: random.Random) -> None:
+        """Read a file of pairs, sentences or texts to its end."""
+        from dragoman.data.readers.conll import read_conll
+        from dragoman.data.readers.pairs import read_pairs
+
+        source = draw.choice(sorted((self.folder / "data").iterdir()))
+        path = self.scratch / source.name
+        shutil.copy(source, path)
+        mutate_file(path, draw)
+        if ".conll" in source.name:
+            for _ in read_conll(str(path), columns=(), max_characters=10_000):
+                pass
+        else:
+            columns = draw.choice(((), ("2", "1"), ("source", "target"), ("1", "9")))
+            for _ in read_pairs(path, columns=columns, header=draw.random() < 0.2, numbers=draw.random() < 0.2):
+                pass
+
+    def copied(self, draw: random.Random) -> Path:
+        """A copy of a run."""
+        run = draw.choice(self.runs)
+        target = self.scratch / "run"
+        shutil.copytree(run, target)
+        return target
+
+    def tokenizer(self, draw: random.Random) -> None:
+        """Load a tokenizer; encode and decode with it."""
+        from dragoman.data.tokenizers.load import load_tokenizer
+
+        run = self.copied(draw)
+        mutate_file(draw.choice(sorted((run / "tokenizer").iterdir())), draw)
+        for side in ("source", "target"):
+            tokenizer = load_tokenizer(run / "tokenizer", side)
+            if tokenizer.is_text:
+                tokenizer.decode(tokenizer.encode("abc ü 語 12"))
+
+    def run(self, draw: random.Random) -> None:
+        """Open a run, predict with it, show its information, read its checkpoints."""
+        from dragoman.errors import DragomanError
+        from dragoman.inference.load import load_run
+        from dragoman.reports.run_summary import run_information
+        from dragoman.runs import Run
+        from dragoman.training.checkpoints import Checkpoints
+
+        run = self.copied(draw)
+        files = sorted(path for path in run.rglob("*") if path.is_file() and "ctranslate2" not in str(path))
+        for _ in range(draw.choice((1, 1, 3))):
+            mutate_file(draw.choice(files), draw)
+            files = [path for path in files if path.exists()]
+        uses: list[Callable[[], Any]] = [
+            lambda: load_run(run, engine="torch").predict(["abc", "ü"]),  # type: ignore[union-attr]
+            lambda: run_information(str(run)),
+            lambda: Run(run).metrics(),
+            lambda: [Checkpoints(run).load(step) for step in Checkpoints(run).steps()],
+        ]
+        refused = None
+        for use in uses:
+            try:
+                use()
+            except DragomanError as error:
+                refused = error
+        if refused is not None:
+            raise refused
+
+    def engine(self, draw: random.Random) -> None:
+        """Predict by CTranslate2 after its files were damaged."""
+        import dragoman
+
+        run = self.scratch / "run"
+        shutil.copytree(self.folder / "runs" / "translate", run)
+        mutate_file(draw.choice(sorted((run / "ctranslate2-float32").iterdir())), draw)
+        dragoman.load(run, engine="ctranslate2").predict(["abc"])
+
+    def media(self, draw: random.Random) -> None:
+        """Decode a recording or a picture, or read an archive."""
+        from dragoman.data.media.archives import members, read_many
+        from dragoman.data.media.audio import AudioConfig
+        from dragoman.data.media.images import LineImageConfig, PictureConfig
+
+        source = draw.choice(sorted((self.folder / "media").iterdir()))
+        data = source.read_bytes()
+        for _ in range(draw.choice((1, 1, 3))):
+            data = mutate_bytes(data, draw)
+        if ".tar" in source.name:
+            path = self.scratch / source.name
+            path.write_bytes(data)
+            for _ in read_many([f"{path}::{name}" for name in list(members(str(path)))[:50]]):
+                pass
+        elif source.suffix in (".wav", ".flac", ".ogg", ".aiff"):
+            AudioConfig(resample=True).decode(data, source.name)
+        else:
+            draw.choice((LineImageConfig(), PictureConfig())).decode(data, source.name)
+
+
+def large(table: Any) -> bool:
+    """Whether a table has a number with which a model would be too large to build."""
+    if isinstance(table, dict):
+        return any(map(large, table.values()))
+    return isinstance(table, int | float) and not isinstance(table, bool) and not abs(table) <= 1024
+
+
+def config_tables() -> list[dict[str, Any]]:
+    """The starter of every task, all presets, and settings that starters leave out."""
+    from dragoman.errors import ConfigError
+    from dragoman.tasks.config import build, preset_names, preset_table
+    from dragoman.tasks.starter import STARTERS
+    from tests.training.kill_driver import CASES, table
+
+    presets = [preset_table(name) | {"data": {"train": "a.tsv"}} for name in preset_names()]
+    starters = [{"task": name} | json.loads(json.dumps(one)) for name, (_, one) in STARTERS.items()]
+    tables = [*starters, *presets, *(table(Path("pairs.tsv"), case) for case in CASES)]
+    sound = []
+    for one in tables:
+        with contextlib.suppress(ConfigError):  # some presets need settings that fit the data
+            build(one)
+            sound.append(one)
+    return sound
+
+
+def write_data(folder: Path) -> None:
+    """One file of every format."""
+    import gzip
+
+    rows = [(f"word{number} a", f"WORD{number} Ä") for number in range(30)]
+    tsv = "".join("\t".join(row) + "\n" for row in rows).encode()
+    (folder / "a.tsv").write_bytes(tsv)
+    (folder / "a.tsv.gz").write_bytes(gzip.compress(tsv, mtime=0))
+    (folder / "a.jsonl").write_text("".join(json.dumps({"source": a, "target": b}) + "\n" for a, b in rows))
+    (folder / "a.conllu").write_text("".join(f"1\tw{n}\t_\tNOUN\t_\t_\t0\t_\t_\t_\n\n" for n in range(20)))
+    try:
+        import pyarrow
+        import pyarrow.parquet
+
+        table = pyarrow.table({"source": [a for a, _ in rows], "target": [b for _, b in rows]})
+        pyarrow.parquet.write_table(table, folder / "a.parquet")
+    except ImportError:
+        pass
+    try:
+        from backports import zstd
+
+        (folder / "a.tsv.zst").write_bytes(zstd.compress(tsv))
+    except ImportError:
+        pass
+
+
+def write_media(folder: Path) -> None:
+    """Recordings, pictures and archives of every format."""
+    import numpy as np
+    import soundfile
+    from PIL import Image
+
+    noise = (0.1 * np.random.default_rng(0).standard_normal((4000, 2))).astype(np.float32)
+    for suffix in ("wav", "flac", "ogg", "aiff"):
+        soundfile.write(folder / f"a.{suffix}", noise, 8000)
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 60, 3), dtype=np.uint8)
+    for suffix in ("png", "jpg", "tif", "gif", "bmp", "ppm", "webp"):
+        Image.fromarray(pixels).save(folder / f"a.{suffix}")
+    for name, mode in (("a.tar", "w"), ("a.tar.gz", "w:gz")):
+        with tarfile.open(folder / name, mode, format=tarfile.GNU_FORMAT) as tar:  # type: ignore[call-overload]
+            for number in range(6):
+                member = tarfile.TarInfo(f"folder/{'long' * 40 * (number == 3)}{number}.wav")
+                member.size = 700
+                tar.addfile(member, io.BytesIO(bytes(700)))
+
+
+def train_runs(folder: Path) -> None:
+    """Tiny runs of several tasks; the first one with the files of CTranslate2, a calibration and a shortlist."""
+    import dragoman
+    from dragoman.cli import guarded
+
+    small = {"kind": "transformer", "layers": 1, "width": 16, "heads": 2, "feedforward": 32}
+    train = {"steps": 4, "validate_every": 2, "save_every": 2, "log_every": 1, "device": "cpu"}
+    train |= {"optimizer": {"learning_rate": 1e-2, "warmup": 1}}
+    (folder / "pairs.tsv").write_text("".join(f"{'abcdefgh'[n % 8 :]}{n}\t{n}x\n" for n in range(60)))
+    (folder / "labels.tsv").write_text("".join(f"some text {n}\t{'ab'[n % 2]}\n" for n in range(60)))
+    tables: dict[str, dict[str, Any]] = {
+        "translate": {
+            "data": {"train": str(folder / "pairs.tsv")}, "tokenizer": {"source": {"kind": "characters"}},
+            "model": {"encoder": small, "decoder": small},
+        },
+        "subwords": {
+            "data": {"train": str(folder / "pairs.tsv")},
+            "tokenizer": {"source": {"kind": "subwords", "vocab_size": 290}},
+            "model": {"encoder": small, "decoder": small},
+        },
+        "classify": {
+            "task": "classify", "data": {"train": str(folder / "labels.tsv")},
+            "tokenizer": {"source": {"kind": "words"}},
+            "model": {"encoder": small},
+        },
+    }  # fmt: skip
+    for name, table in tables.items():
+        dragoman.train(table | {"train": train}, folder / "runs" / name, quiet=True)
+    run = str(folder / "runs" / "translate")
+    assert guarded(["calibrate", run, str(folder / "pairs.tsv")]) == 0
+    assert dragoman.load(run, engine="ctranslate2").predict(["abc"])
+
+
+# ---------------------------------------------------------------------- running
+
+
+class TooSlow(BaseException):
+    """A case took longer than it may."""
+
+
+def run_case(subjects: Subjects, kind: str, number: int, seed: int) -> str:
+    """How a case ends: "well", "refused", or what went wrong."""
+    from dragoman.errors import DragomanError
+
+    shutil.rmtree(subjects.scratch, ignore_errors=True)
+    subjects.scratch.mkdir()
+    signal.alarm(MAX_SECONDS * 4)  # of a busy machine; CPU time is what counts
+    start = time.process_time()
+    try:
+        getattr(subjects, kind)(random.Random(f"{seed}/{kind}/{number}"))
+        outcome = "well"
+    except DragomanError:
+        outcome = "refused"
+    except TooSlow:
+        return f"hangs\n{''.join(traceback.format_exc().splitlines(keepends=True)[-12:])}"
+    except BaseException as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if "/dragoman/" in frame.filename][-1:] or frames[-1:]
+        return f"{type(error).__name__}: {str(error)[:200]} at {own[0].filename}:{own[0].lineno}"
+    finally:
+        signal.alarm(0)
+    if time.process_time() - start > MAX_SECONDS:
+        return f"slow: {time.process_time() - start:.1f} s"
+    return outcome
+
+
+def peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def work(subjects: Subjects, cases: list[tuple[str, int]], done: mmap.mmap, log: Path, seed: int) -> None:
+    """Run cases from the number in `done` on, in a child of its own; outcomes go to the log."""
+
+    def late(*given: Any) -> None:
+        raise TooSlow
+
+    signal.signal(signal.SIGALRM, late)
+    base = peak()
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE + 4 * MAX_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))  # a bomb ends the case, not the machine
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    with log.open("a", encoding="utf-8") as file:
+        while (index := int.from_bytes(done[:8], "little")) < len(cases):
+            kind, number = cases[index]
+            outcome = run_case(subjects, kind, number, seed)
+            grown = peak() - base
+            if grown > MAX_BYTES and outcome in ("well", "refused"):
+                outcome = f"memory: {grown / 1e9:.1f} GB"
+            file.write(json.dumps([kind, number, outcome]) + "\n")
+            file.flush()
+            done[:8] = (index + 1).to_bytes(8, "little")
+            if grown > MAX_BYTES // 2:  # the peak never falls: begin anew
+                return
+
+
+def campaign(folder: Path, cases: list[tuple[str, int]], seed: int) -> tuple[Counter[str], list[tuple[str, int, str]]]:
+    """Run all cases; how many ended well or were refused by kind, and the failures."""
+    subjects, log = Subjects(folder), folder / "log.jsonl"
+    done = mmap.mmap(-1, 8)
+    while int.from_bytes(done[:8], "little") < len(cases):
+        before = int.from_bytes(done[:8], "little")
+        child = os.fork()
+        if not child:
+            try:
+                work(subjects, cases, done, log, seed)
+            finally:
+                os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        after = int.from_bytes(done[:8], "little")
+        if status and after < len(cases):
+            with log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([*cases[after], f"the process died ({status})"]) + "\n")
+            done[:8] = (after + 1).to_bytes(8, "little")
+        elif after == before:
+            raise AssertionError("a worker made no progress")
+    counts: Counter[str] = Counter()
+    failures = []
+    for line in log.read_text(encoding="utf-8").splitlines():
+        kind, number, outcome = json.loads(line)
+        good = outcome in ("well", "refused")
+        counts[f"{kind} {outcome if good else 'FAILED'}"] += 1
+        if not good:
+            failures.append((kind, number, outcome))
+    return counts, failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", nargs="?", type=int, default=10_000)
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="repeat one case, with its traceback")
+    arguments = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(1)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="dragoman-mutations-") as name:
+        os.environ["DRAGOMAN_CACHE"] = str(Path(name) / "cache")
+        if arguments.only:
+            kind, _, number = arguments.only.partition(":")
+            subjects = Subjects(Path(name))
+            subjects.scratch.mkdir()
+            getattr(subjects, kind)(random.Random(f"{arguments.seed}/{kind}/{number}"))
+            return 0
+        kinds = arguments.kinds.split(",")
+        # Engines are written anew for each case, so there are fewer of them.
+        cases = [
+            (kind, n)
+            for n in range(arguments.count // len(kinds) + 1)
+            for kind in kinds
+            if kind != "engine" or not n % 20
+        ]
+        counts, failures = campaign(Path(name), cases[: arguments.count], arguments.seed)
+    print(f"mutations: {sum(counts.values()):,} cases, {len(failures)} failures, {time.monotonic() - started:.0f} s")
+    for what, count in sorted(counts.items()):
+        print(f"  {what:<22}{count:>9,}")
+    shown: Counter[str] = Counter()
+    for kind, number, outcome in failures:
+        place = outcome.rpartition(" at ")[2] if " at " in outcome else outcome[:60]
+        shown[place] += 1
+        if shown[place] <= 2:
+            print(f"{kind}:{number} {outcome}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
