@@ -33,6 +33,9 @@ CHANGEABLE = (
 )
 
 
+WITHOUT_SEARCH = ("loss", "perplexity", "token_accuracy")  # metrics of validation that no search affects
+
+
 def resume_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The configuration of a run with `place=value` overrides."""
     Run(folder)
@@ -62,6 +65,27 @@ def check_resumable(run: Run, config: Config, processes: int) -> None:
         )
     check_steps(run.folder, config.train.steps)
     check_batches_per_step(run.folder, config.train.accumulate, processes)
+
+
+def resume_warnings(before: Config, now: Config) -> list[str]:
+    """Changes that a run may resume with, but that make its parts unlike."""
+    warnings = []
+    if before.train.steps != now.train.steps and now.train.optimizer.schedule == "cosine":
+        warnings.append(
+            f"train.steps was {before.train.steps:,}, is {now.train.steps:,}: the cosine schedule ends there now, so "
+            "the learning rate jumps"
+        )
+    changed = [
+        place
+        for place, _, _ in settings.differences(before, now)
+        if place.startswith("search.") or place == "train.decode"
+    ]
+    if changed and now.train.metric not in WITHOUT_SEARCH:
+        warnings.append(
+            f"{', '.join(changed)} changed: {now.train.metric} of earlier validations is not comparable with that of "
+            "later ones, but both choose the best weights"
+        )
+    return warnings
 
 
 def check_steps(folder: Path, steps: int) -> None:

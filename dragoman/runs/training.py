@@ -26,7 +26,7 @@ from dragoman.runs.pretrained import (
     settings_mismatch,
 )
 from dragoman.runs.reach import MANY, measure_reach
-from dragoman.runs.resume import check_resumable, check_same_data
+from dragoman.runs.resume import check_resumable, check_same_data, resume_warnings
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, with_absolute_paths
 from dragoman.tasks.table import task_of
@@ -85,6 +85,8 @@ def prepare_trainer(
         locks.enter_context(locked(folder))
     if resuming:
         check_resumable(Run(folder), config, processes.world_size)
+        for warning in resume_warnings(Run(folder).config, config):
+            runtime.display.warning(warning)
     elif config.train.pretrained is not None:
         check_start_run(config.train.pretrained.run)
     task = task_of(config)

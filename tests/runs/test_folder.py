@@ -11,7 +11,7 @@ from dragoman.errors import RunError
 from dragoman.runs import Run, train
 from dragoman.runs.folder import RUN_FORMAT
 from dragoman.runs.lock import locked
-from dragoman.runs.resume import check_batches_per_step
+from dragoman.runs.resume import check_batches_per_step, resume_warnings
 from dragoman.training.checkpoints import Checkpoints, TrainingState
 from dragoman.training.display import Display
 from tests.conftest import call
@@ -55,6 +55,20 @@ def test_a_run_of_a_later_version_is_refused(
     (tmp_path / "run" / "run.json").write_text(content)
     with pytest.raises(RunError, match=message):
         Run(tmp_path / "run")
+
+
+def test_a_change_that_makes_parts_of_a_run_unlike_is_warned_of(configure: Configure) -> None:
+    cosine = ("train.optimizer.schedule=cosine", "train.metric=bleu")
+    before = configure("train.steps=40", *cosine)
+    assert resume_warnings(before, before) == []
+    (jump,) = resume_warnings(before, configure("train.steps=60", *cosine))
+    assert jump.startswith("train.steps was 40, is 60: the cosine schedule ends there now")
+    (other,) = resume_warnings(before, configure("train.steps=40", "search.beam=2", "train.decode=9", *cosine))
+    assert "search.beam" in other
+    assert "train.decode" in other
+    assert "bleu of earlier validations is not comparable" in other
+    plain = configure("train.steps=40", "train.metric=loss")
+    assert resume_warnings(plain, configure("train.steps=60", "search.beam=2", "train.metric=loss")) == []
 
 
 def test_a_second_training_in_the_same_folder_is_refused(configure: Configure, tmp_path: Path) -> None:
