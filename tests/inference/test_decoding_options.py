@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from dragoman.decoding.options import DecodingOptions, Draft, RerankModel
 from dragoman.decoding.sampling import Sampling
 from dragoman.decoding.speculative import Speculative
 from dragoman.errors import ConfigError, RunError
+from dragoman.inference import rerank
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Prediction, Predictor
 from dragoman.inference.rerank import Reranker
@@ -178,6 +180,14 @@ def test_a_draft_changes_nothing_but_the_number_of_calls(large: Predictor) -> No
 
 
 # ---------------------------------------------------------------------- reranking
+
+
+@pytest.mark.parametrize("weight", [2.0, -2.0])
+def test_an_output_that_a_reranker_cannot_give_comes_last(weight: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A negative weight made it the best, and two rerankers of opposite signs raised an error."""
+    monkeypatch.setattr(rerank, "reverse_scores", lambda run, pairs, tag: [-math.inf, -1.0])
+    run: Any = object()
+    assert rerank.weighted(run, RerankModel("x", weight), [("a", "b"), ("c", "b")]) == [-math.inf, -weight]
 
 
 def test_reranking_is_a_plain_sum(large: Predictor) -> None:
