@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -16,6 +18,7 @@ from dragoman.data.tokenizers.load import train_tokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig
 from dragoman.data.tokenizers.words import WordsConfig
 from dragoman.decoding.beam import BeamOptions, beam_search
+from dragoman.decoding.constraints import automata
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.constraint import Constraint
 from dragoman.decoding.constraints.forbidden import ForbiddenTexts
@@ -333,3 +336,21 @@ def test_constraints_over_real_tokenizers_hold_in_the_text(config: Any) -> None:
         assert text.startswith(prefix)
         seen += 1
     assert seen > 15
+
+
+def test_threads_share_an_automaton_whose_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(automata, "MAX_CACHED", 1)
+    one = ConstraintAutomaton([RequiredPhrases([[(5, 6)], [(7,)]])], 12)
+    expected = one.next_state(one.start, 5)
+
+    def ask() -> set[Any]:
+        return {(one.next_state(one.start, number % 12), one.next_state(one.start, 5))[1] for number in range(3000)}
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = [future.result() for future in [pool.submit(ask) for _ in range(4)]]
+    finally:
+        sys.setswitchinterval(before)
+    assert found == [{expected}] * 4
