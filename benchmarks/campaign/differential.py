@@ -120,6 +120,7 @@ def against_hugging_face(draw: random.Random, counts: Counter[str]) -> str:
         min_length=draw.choice((0, 0, 2, 5)),
         no_repeat_ngram=draw.choice((0, 0, 1, 2, 3)),
         max_length=draw.choice((6, 12, 30)),
+        stop="complete",  # the rule of both others
     )
     ours = search(model, batch, config, 1.0, config.beam)
     for source, (mine, other) in enumerate(zip(ours, theirs(model, batch, config), strict=True)):
@@ -154,7 +155,10 @@ class AgainstCTranslate2:
 
         name = draw.choice(list(self.models))
         config = SearchConfig(
-            beam=draw.choice((1, 2, 4, 6)), length_penalty=draw.choice((0.0, 0.6, 1.0)), max_length=draw.choice((8, 29))
+            beam=draw.choice((1, 2, 4, 6)),
+            length_penalty=draw.choice((0.0, 0.6, 1.0)),
+            max_length=draw.choice((8, 29)),
+            stop="complete",
         )
         sources = self.cases.rows(8, seed=draw.randrange(1 << 30))
         plain = self.cases.own_search(self.models[name], sources, config, config.beam)

@@ -27,7 +27,7 @@ import time
 import tomllib
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -163,13 +163,16 @@ def mutate_file(path: Path, draw: random.Random) -> None:
 class Subjects:
     """Sound files of every kind in a folder, and for each kind what a user would do with a mutated copy."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, kinds: Collection[str]) -> None:
         self.folder = folder
         self.scratch = folder / "scratch"
         (folder / "data").mkdir()
         (folder / "media").mkdir()
         write_data(folder / "data")
         write_media(folder / "media")
+        self.tables = config_tables()
+        if not {"tokenizer", "run", "engine"} & set(kinds):
+            return
         child = os.fork()  # a process that has computed gradients must not be forked
         if not child:
             code = 1
@@ -182,13 +185,13 @@ class Subjects:
                 os._exit(code)
         assert os.waitpid(child, 0)[1] == 0, "training failed"
         self.runs = sorted((folder / "runs").iterdir())
-        self.tables = config_tables()
 
     def config(self, draw: random.Random) -> None:
         """Build a configuration, write it, read it back, and build its model without memory."""
         import torch
 
         from dragoman.config import settings
+        from dragoman.models.encoder_decoder import EncoderDecoderConfig
         from dragoman.tasks import config
         from dragoman.tasks.table import task_of
 
@@ -201,7 +204,7 @@ class Subjects:
         built = config.load(path)
         path.write_text(settings.dump(built))
         assert settings.as_table(config.load(path)) == settings.as_table(built) or "nan" in settings.dump(built)
-        if built.task == "translate" and not large(settings.as_table(built.model)):
+        if isinstance(built.model, EncoderDecoderConfig) and not large(settings.as_table(built.model)):
             from dragoman.tasks.translate import build_model
 
             with torch.device("meta"):
@@ -471,7 +474,7 @@ def work(subjects: Subjects, cases: list[tuple[str, int]], done: mmap.mmap, log:
 
 def campaign(folder: Path, cases: list[tuple[str, int]], seed: int) -> tuple[Counter[str], list[tuple[str, int, str]]]:
     """Run all cases; how many ended well or were refused by kind, and the failures."""
-    subjects, log = Subjects(folder), folder / "log.jsonl"
+    subjects, log = Subjects(folder, {kind for kind, _ in cases}), folder / "log.jsonl"
     done = mmap.mmap(-1, 8)
     while int.from_bytes(done[:8], "little") < len(cases):
         before = int.from_bytes(done[:8], "little")
@@ -515,7 +518,7 @@ def main() -> int:
         os.environ["DRAGOMAN_CACHE"] = str(Path(name) / "cache")
         if arguments.only:
             kind, _, number = arguments.only.partition(":")
-            subjects = Subjects(Path(name))
+            subjects = Subjects(Path(name), [kind])
             subjects.scratch.mkdir()
             getattr(subjects, kind)(random.Random(f"{arguments.seed}/{kind}/{number}"))
             return 0

@@ -52,7 +52,7 @@ def tables(folder: Path) -> dict[str, dict[str, Any]]:
         },
         "complete": {
             "task": "language-model", "data": {"train": str(folder / "text.txt")}, "tokenizer": characters,
-            "model": {"decoder": small}, "train": train,
+            "model": {"stack": small}, "train": train,
         },
     }  # fmt: skip
 

@@ -71,8 +71,11 @@ TASKS: dict[str, dict[str, Any]] = {
     "classify": {"tokenizer": {"source": {"kind": "words"}}, "model": {"encoder": SMALL}},
     "regress": {"tokenizer": {"source": {"kind": "words"}}, "model": {"encoder": SMALL}},
     "tag": {"tokenizer": {"source": {"kind": "words"}}, "model": {"encoder": SMALL}},
-    "language-model": {"tokenizer": {"source": {"kind": "characters"}}, "model": {"decoder": SMALL}},
-    "masked-language-model": {"tokenizer": {"source": {"kind": "characters"}}, "model": {"encoder": SMALL}},
+    "language-model": {"tokenizer": {"source": {"kind": "characters"}}, "model": {"stack": SMALL}},
+    "masked-language-model": {
+        "tokenizer": {"source": {"kind": "characters"}},
+        "model": {"encoder": SMALL | {"kind": "bert"}},
+    },
 }
 
 
@@ -94,7 +97,7 @@ def task_table(path: Path, task: str) -> dict[str, Any]:
     """The configuration of a tiny run of another task."""
     train = {
         "steps": STEPS, "batch_tokens": 128, "save_every": SAVE_EVERY, "validate_every": VALIDATE_EVERY,
-        "log_every": 4, "device": "cpu", "optimizer": {"learning_rate": 0.01, "warmup": 10},
+        "log_every": 4, "device": "cpu", "optimizer": {"learning_rate": 0.001, "warmup": 10},
     }  # fmt: skip
     return {"task": task, "data": {"train": str(path), "holdout": 30}, **TASKS[task], "train": train}
 

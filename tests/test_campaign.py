@@ -1,0 +1,62 @@
+"""Small versions of the long proofs in benchmarks/campaign (`make campaign`)."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks.campaign import invariance, soak
+from tests.conftest import quiet_machine
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def script(name: str, *arguments: str) -> str:
+    """Run a campaign as `make campaign` does; it must find nothing."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(ROOT / "benchmarks" / "campaign" / name), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_mutated_files_end_well_or_in_one_error() -> None:
+    pytest.importorskip("soundfile")
+    pytest.importorskip("PIL")
+    said = script("mutations.py", "150", "--kinds", "config,data,media")
+    assert re.match(r"mutations: 150 cases, 0 failures", said)
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
+def test_faulty_file_operations_lose_nothing() -> None:
+    assert re.match(r"faults: 4 cases, 0 failures", script("faults.py", "4"))
+
+
+def test_outputs_do_not_depend_on_their_batch() -> None:
+    compared, differing = invariance.campaign(6, names=("transformer", "mixed"))
+    assert compared == 6 * 4 * 4 * 2
+    assert differing == []
+
+
+def test_searches_are_those_of_hugging_face() -> None:
+    pytest.importorskip("transformers")
+    from benchmarks.campaign.differential import against_hugging_face
+
+    counts: Counter[str] = Counter()
+    assert [against_hugging_face(random.Random(number), counts) for number in range(4)] == [""] * 4
+    assert counts["the same"] >= 4
+
+
+def test_files_are_closed_after_training_and_predicting(tmp_path: Path) -> None:
+    with quiet_machine(tmp_path):
+        cycles, _, files = soak.soak(0, cycles=2)
+    assert cycles == 2
+    assert files[1] <= files[0]
