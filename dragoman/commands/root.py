@@ -12,6 +12,7 @@ from dragoman.commands.compare import compare
 from dragoman.commands.complete import complete
 from dragoman.commands.evaluate import evaluate
 from dragoman.commands.export import export
+from dragoman.commands.importing import import_model
 from dragoman.commands.inspect import attention, calibrate, info, probe
 from dragoman.commands.inspect_example import inspect
 from dragoman.commands.new import demo, new, presets
@@ -88,6 +89,7 @@ for command in (
     calibrate,
     shortlist,
     bench,
+    import_model,
     export,
     new,
     presets,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,10 +13,10 @@ from dragoman.runs import Run
 
 
 class ArpaExporter:
-    """Writes lm.arpa, which KenLM, SRILM and many speech recognisers read."""
+    """Writes an .arpa file, which KenLM, SRILM and many speech recognisers read."""
 
     name = "arpa"
-    about = "an n-gram language model as lm.arpa, for KenLM, SRILM and speech recognisers"
+    about = "an n-gram language model as an .arpa file, for KenLM, SRILM and speech recognisers"
 
     def blockers(self, run: Run) -> list[str]:
         """Any model but n-grams."""
@@ -23,8 +24,8 @@ class ArpaExporter:
             return []
         return [f'model.kind: found "{run.config.model.kind}", expected "{NGramConfig.kind}"']
 
-    def export(self, run: Run, folder: Path) -> None:
+    def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
         """Write the file."""
         model = run.model(torch.device("cpu"))
         assert isinstance(model, NGramModel)
-        write_arpa(folder / "lm.arpa", model, run.tokenizers()[1])
+        write_arpa(path, model, run.tokenizers()[1])

@@ -11,7 +11,7 @@ import json
 import math
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,7 +65,7 @@ def blockers(config: Any) -> list[str]:
     """Every setting of a model that CTranslate2 has no layer for; empty: the model can be exported."""
     if not isinstance(config, EncoderDecoderConfig):
         return [f"model.kind: found {config.kind!r}, expected 'encoder-decoder'"]
-    found = []
+    found = [] if not config.prompt else [f"model.prompt: found {list(config.prompt)}, expected none"]
     for side, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
         place = f"model.{side}"
         if not isinstance(stack, TransformerConfig):
@@ -73,6 +73,9 @@ def blockers(config: Any) -> list[str]:
             continue
         if not isinstance(stack.attention, FullConfig):
             found.append(f"{place}.attention: found {stack.attention.kind!r}, expected 'full'")
+        for name, expected in (("head_width", 0), ("embedding_norm", False), ("norm_epsilon", 0.0)):
+            if (value := getattr(stack, name)) != expected:
+                found.append(f"{place}.{name}: found {value!r}, expected {expected!r}")
         if stack.score == "cosine":
             found.append(f"{place}.score: found 'cosine', expected 'scaled-dot' or 'dot'")
     return found
@@ -196,6 +199,7 @@ def encoder_spec(config: TransformerConfig, encoder: TransformerEncoder) -> Any:
     """The specification of the encoder."""
     spec = package().specs.TransformerEncoderSpec(config.layers, config.heads, **options(config))
     spec.embeddings[0].weight = array(encoder.input.embedding.weight)
+    spec.scale_embeddings = config.scale_embedding
     set_positions(spec, config, encoder)
     if config.norm == "pre":
         set_norm(spec.layer_norm, encoder.norm)
@@ -211,6 +215,7 @@ def decoder_spec(config: TransformerConfig, decoder: TransformerDecoder, output:
     """The specification of the decoder; an embedding shared with the source may end in tags, which are never output."""
     spec = package().specs.TransformerDecoderSpec(config.layers, config.heads, **options(config))
     table = decoder.input.embedding.weight[: output.out_features]
+    spec.scale_embeddings = config.scale_embedding
     spec.embeddings.weight = array(torch.cat([table, table.new_zeros(len(copies()), table.shape[1])]))
     set_positions(spec, config, decoder)
     if config.norm == "pre":
@@ -285,6 +290,7 @@ def export(model: EncoderDecoder, source: Sequence[str], target: Sequence[str], 
     spec.config.add_source_eos = True
     spec.validate()
     spec.optimize(quantization=precision)
+    folder.mkdir(exist_ok=True)
     spec.save(str(folder))
 
 
@@ -351,18 +357,18 @@ def replace_folder(beside: Path, folder: Path) -> None:
 
 
 class CTranslate2Exporter:
-    """The exporter of `dragoman export --format ctranslate2`."""
+    """The exporter of `dragoman export --to ctranslate2`."""
 
     name = "ctranslate2"
-    about = "a model folder of CTranslate2 in float32, for Transformers that translate"
+    about = "a model folder of CTranslate2 (float32, float16 or int8), for Transformers that translate"
 
     def blockers(self, run: Run) -> list[str]:
         """Settings that CTranslate2 has no layer for."""
         return blockers(run.config.model)
 
-    def export(self, run: Run, folder: Path) -> None:
+    def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
         """Write model and vocabularies."""
         source, target = (names(tokenizer) for tokenizer in run.tokenizers())
         model = run.model(torch.device("cpu"))
         assert isinstance(model, EncoderDecoder)
-        export(model, source, target, folder, "float32")
+        export(model, source, target, path, options.get("precision", "float32"))

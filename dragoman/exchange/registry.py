@@ -1,19 +1,21 @@
 """The registry of exporters, and the one function that writes a run in the format of another program.
 
 An exporter is one object with a name, a list of everything that prevents the export of a run, and an export function.
-`register` makes it available to `dragoman export --format NAME`, to its help and to `export_run`.
+`register` makes it available to `dragoman export --to NAME`, to its help and to `export_run`.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from dragoman.errors import ConfigError, RunError, hint
+from dragoman.exchange.argos import ArgosExporter
 from dragoman.exchange.arpa import ArpaExporter
 from dragoman.exchange.ctranslate2 import CTranslate2Exporter
-from dragoman.files import remove_folder
+from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
 from dragoman.runs import Run
 
 
@@ -22,7 +24,7 @@ class Exporter(Protocol):
 
     @property
     def name(self) -> str:
-        """What `--format` calls it."""
+        """What `--to` calls it."""
 
     @property
     def about(self) -> str:
@@ -34,8 +36,11 @@ class Exporter(Protocol):
         Collect them all, so that a user sees every reason at once.
         """
 
-    def export(self, run: Run, folder: Path) -> None:
-        """Write the run into an existing, empty folder."""
+    def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
+        """Write the run to a new path: a folder that the exporter makes, or a file.
+
+        `options` are further options of `dragoman export`: precision, source_language, target_language.
+        """
 
 
 EXPORTERS: dict[str, Exporter] = {}
@@ -48,27 +53,25 @@ def register(exporter: Exporter) -> Exporter:
     return exporter
 
 
+register(HuggingFaceExporter())
 register(CTranslate2Exporter())
 register(ArpaExporter())
+register(ArgosExporter())
 
 
-def export_run(run: str | Path, folder: str | Path, name: str) -> Path:
-    """Write a trained run in the format of this name into a new folder: whole, or not at all."""
+def export_run(run: str | Path, output: str | Path, name: str, options: Mapping[str, str] | None = None) -> Path:
+    """Write a trained run in the format of this name to a new file or folder: whole, or not at all."""
     if name not in EXPORTERS:
         raise ConfigError(f"format: found {name!r}, no such format. {hint(name, EXPORTERS)}")
-    exporter, opened, path = EXPORTERS[name], Run(run), Path(folder)
+    exporter, opened, path = EXPORTERS[name], Run(run), Path(output)
     opened.weights_path()  # an untrained run is refused before anything else is said about it
     if reasons := exporter.blockers(opened):
         raise ConfigError(f"{name} cannot express this run: " + "; ".join(reasons))
     if path.exists():
-        raise RunError(f"{path}: exists already; expected the name of a new folder")
+        raise RunError(f"{path}: exists already; expected a new name")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as scratch:
         part = Path(scratch) / path.name
-        part.mkdir()
-        try:
-            exporter.export(opened, part)
-            part.rename(path)
-        finally:
-            remove_folder(part)
+        exporter.export(opened, part, options or {})
+        part.rename(path)
     return path

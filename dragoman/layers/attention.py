@@ -135,14 +135,15 @@ class CrossAttention(nn.Module):
         key_heads: int = 0,
         score: str = "scaled-dot",
         bias: bool = True,
+        head_width: int = 0,  # 0: width / heads
     ) -> None:
         super().__init__()
         self.heads, self.key_heads, self.dropout = heads, key_heads or heads, dropout
-        depth = width // heads
-        self.query = Linear(width, width, bias=bias)
+        depth = head_width or width // heads
+        self.query = Linear(width, heads * depth, bias=bias)
         self.key = Linear(memory_width, self.key_heads * depth, bias=bias)
         self.value = Linear(memory_width, self.key_heads * depth, bias=bias)
-        self.output = Linear(width, width, bias=bias)
+        self.output = Linear(heads * depth, width, bias=bias)
         self.score = SCORES[score](heads, depth)
         for linear in (self.query, self.key, self.value, self.output):
             glorot(linear)

@@ -31,8 +31,10 @@ class SinusoidalConfig:
     """Sinusoids of growing wave length; any number of positions."""
 
     kind: ClassVar[str] = "sinusoidal"
-    layout: Literal["interleaved", "halves"] = setting(
-        "interleaved", help="sine and cosine alternate as in the paper, or all sines first (Marian)"
+    layout: Literal["interleaved", "halves", "fairseq"] = setting(
+        "interleaved",
+        help="sine and cosine alternate as in the paper, or all sines first (Marian); fairseq: all sines first, with "
+        "other wave lengths, from position 2 on (M2M-100, NLLB)",
     )
 
 
@@ -73,14 +75,19 @@ class NoAbsolutePositions(nn.Module):
 
 def sinusoids(length: int, width: int, layout: str = "interleaved", dtype: torch.dtype | None = None) -> Tensor:
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), cosine for odd columns (Vaswani et al. 2017); (length, D)."""
-    rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(10000.0) / width))
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * rates  # (length, ⌈D/2⌉)
+    if layout == "fairseq":
+        steps, slope, first = torch.arange(width // 2, dtype=torch.float64), 1 / max(1, width // 2 - 1), 2
+    else:
+        steps, slope, first = torch.arange(0, width, 2, dtype=torch.float64), 1 / width, 0
+    rates = torch.exp(steps * (-math.log(10000.0) * slope))
+    angles = torch.arange(first, first + length, dtype=torch.float64)[:, None] * rates  # (length, ⌈D/2⌉)
     table = torch.empty(length, width, dtype=torch.float64)
     if layout == "interleaved":
         table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()[:, : width // 2]
     else:
         half = angles.shape[1]
-        table[:, :half], table[:, half:] = angles.sin(), angles.cos()[:, : width - half]
+        table[:, :half], table[:, half : 2 * half] = angles.sin(), angles.cos()[:, : width - half]
+        table[:, 2 * half :] = 0.0  # fairseq's last column of an odd width
     return table.to(dtype or torch.get_default_dtype())
 
 

@@ -53,12 +53,13 @@ class SelfAttention(nn.Module):
         score: str = "scaled-dot",
         bias: bool = True,
         relative: RelativePositions | None = None,
+        head_width: int = 0,  # 0: width / heads
     ) -> None:
         super().__init__()
         self.heads, self.key_heads, self.dropout = heads, key_heads or heads, dropout
-        depth = width // heads
-        self.project = Linear(width, width + 2 * self.key_heads * depth, bias=bias)
-        self.output = Linear(width, width, bias=bias)
+        depth = head_width or width // heads
+        self.project = Linear(width, (heads + 2 * self.key_heads) * depth, bias=bias)
+        self.output = Linear(heads * depth, width, bias=bias)
         self.score = SCORES[score](heads, depth)
         self.relative = relative or RelativePositions()
         glorot(self.project, gain=2**-0.5)  # as three square matrices

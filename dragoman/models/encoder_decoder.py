@@ -71,6 +71,9 @@ class EncoderDecoderConfig:
         0, help="truncated back-propagation through time: stop gradients every n target tokens; 0: never"
     )
     share_cells: bool = setting(False, help="encoder and decoder share their recurrent layers")
+    prompt: tuple[int, ...] = setting(
+        (), help="token ids that the decoder reads before <sos>; of imported models such as M2M-100"
+    )
     encoder: EncoderConfig = setting(TransformerConfig(), help="encoder of the source")
     decoder: DecoderConfig = setting(TransformerConfig(), help="decoder of the target")
 
@@ -188,7 +191,8 @@ class EncoderDecoder(BaseModel):
     @property
     def max_positions(self) -> int | None:
         """How many tokens it can write; None: no limit."""
-        return self.decoder.max_positions
+        limit = self.decoder.max_positions
+        return None if limit is None else limit - len(self.config.prompt)
 
     @property
     def has_unused_parameters(self) -> bool:
@@ -221,7 +225,7 @@ class EncoderDecoder(BaseModel):
     def _hidden(self, inputs: Tensor, state: State) -> Tensor:
         """Hidden vectors (N, T, D) after the decoder reads inputs (N, T), with truncated back-propagation if set."""
         if not self.config.truncate:
-            if isinstance(self.decoder, TransformerDecoder):
+            if isinstance(self.decoder, TransformerDecoder) and not self.config.prompt:
                 state = self.decoder.without_cache(state)
             return self.decoder(inputs, state)[0]
         outputs = []
@@ -313,7 +317,13 @@ class EncoderDecoder(BaseModel):
 
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Encode the sources and make the state before the first target token."""
-        return self.decoder.start(self.encode(batch.source, batch.source_mask), capacity)
+        prompt = self.config.prompt
+        capacity = capacity if capacity is None else capacity + len(prompt)
+        state = self.decoder.start(self.encode(batch.source, batch.source_mask), capacity)
+        if prompt:
+            tokens = batch.source.new_tensor(prompt).expand(len(batch.source), -1)
+            state = self.decoder(tokens, state)[1]
+        return state
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N,) or (N, P); return log-probabilities (N, V) of the next token."""

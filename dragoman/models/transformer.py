@@ -57,13 +57,19 @@ class TransformerConfig:
     key_heads: Annotated[int, Range(0, None)] = setting(
         0, help="grouped-query attention: number of key and value heads; 0: as many as heads"
     )
+    head_width: Annotated[int, Range(0, None)] = setting(0, help="size of one attention head; 0: width / heads")
+    scale_embedding: bool = setting(True, help="multiply token embeddings by √width, as in the paper")
+    embedding_norm: bool = setting(False, help="a layer norm after the embeddings, as in mBART")
+    norm_epsilon: Annotated[float, Range(0.0, 1.0)] = setting(
+        0.0, help="what the norms add to the variance; 0: 1e-5 for layer norm, 1e-6 for RMS norm"
+    )
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
-        if self.width % self.heads:
+        if self.width % self.heads and not self.head_width:
             yield f"heads: found {self.heads}, expected a divisor of width = {self.width}"
-        elif self.positions.kind == "rotary" and self.width // self.heads % 2:
-            yield f"positions: 'rotary' needs an even width / heads, found {self.width // self.heads}"
+        elif self.positions.kind == "rotary" and self.depth % 2:
+            yield f"positions: 'rotary' needs heads of an even size, found {self.depth}"
         if self.key_heads and self.heads % self.key_heads:
             yield f"key_heads: found {self.key_heads}, expected 0 or a divisor of heads = {self.heads}"
         if isinstance(self.attention, LinearConfig):
@@ -79,6 +85,11 @@ class TransformerConfig:
                 )
             if self.score != "scaled-dot":
                 yield f"score: found {self.score!r}, but linear attention has no scores, expected 'scaled-dot'"
+
+    @property
+    def depth(self) -> int:
+        """Size of one attention head."""
+        return self.head_width or self.width // self.heads
 
     @property
     def embedding(self) -> int:
@@ -99,20 +110,20 @@ class TransformerInput(nn.Module):
     def __init__(self, config: TransformerConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         self.embedding = embedding
+        self.scale = embedding.width**0.5 if config.scale_embedding else 1.0
         self.positions = build_absolute_positions(config.positions, config.width)
+        self.norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens: Tensor, start: Tensor | int) -> Tensor:
         """(N, T) → (N, T, D); `start` is the position of the first token."""
-        out: Tensor = self.dropout(self.positions(self.embedding(tokens) * self.embedding.width**0.5, start))
+        out: Tensor = self.dropout(self.norm(self.positions(self.embedding(tokens) * self.scale, start)))
         return out
 
 
 def relative_positions_of(config: TransformerConfig, *, causal: bool) -> list[RelativePositions]:
     """The relative positions of every block."""
-    return build_relative_positions(
-        config.positions, config.layers, config.heads, config.width // config.heads, causal=causal
-    )
+    return build_relative_positions(config.positions, config.layers, config.heads, config.depth, causal=causal)
 
 
 def self_attention(config: TransformerConfig, relative: RelativePositions) -> SelfAttention:
@@ -126,6 +137,7 @@ def self_attention(config: TransformerConfig, relative: RelativePositions) -> Se
         score=config.score,
         bias=config.bias,
         relative=relative,
+        head_width=config.head_width,
     )
 
 
@@ -137,7 +149,7 @@ def feed_forward(config: TransformerConfig) -> FeedForward | GatedFeedForward:
 
 def build_norm(config: TransformerConfig) -> nn.Module:
     """Layer norm or RMS norm."""
-    return NORMS[config.norm_kind](config.width, config.bias)
+    return NORMS[config.norm_kind](config.width, config.bias, config.norm_epsilon)
 
 
 def last_norm(config: TransformerConfig) -> nn.Module:

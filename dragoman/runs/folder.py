@@ -91,6 +91,14 @@ class Run:
         return read_rows(self.folder / "metrics.jsonl")
 
 
+def licence_of(folder: str | Path) -> str:
+    """The licence of an imported model, or of the imported model that a run was fine-tuned from; else empty."""
+    try:
+        return str(json.loads((Path(folder) / "imported.json").read_text(encoding="utf-8"))["licence"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 def missing_run_message(folder: Path) -> str:
     """Why a path is no run folder, with the nearest name that exists."""
     if not folder.exists():

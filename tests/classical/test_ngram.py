@@ -177,9 +177,9 @@ def test_an_ngram_model_is_a_run(text_file: Path, cached: Path, tmp_path: Path) 
     assert "numbers" in call("info", run).lines[0]
     again = json.loads(call("evaluate", run, test, "--json", "--batch-size", "1").out)
     assert again == scores
-    told = call("export", run, tmp_path / "out", "--format", "arpa")
+    told = call("export", run, "--to", "arpa", "--output", tmp_path / "lm.arpa")
     assert told.code == 0, told.err
-    lines = (tmp_path / "out" / "lm.arpa").read_text().splitlines()
+    lines = (tmp_path / "lm.arpa").read_text().splitlines()
     bigram = next(line for line in lines if line.split("\t")[1:2] == ["the dog"])
     assert -1.5 < float(bigram.split("\t")[0]) < -0.3
     assert math.isfinite(scores["loss"])

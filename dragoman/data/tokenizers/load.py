@@ -17,6 +17,7 @@ from dragoman.data.tokenizers.characters import CharactersConfig, CharacterToken
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.language_tags import TAG_NAME, LanguageTagTokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
+from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig, SentencePieceTokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer
 from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
@@ -40,9 +41,9 @@ class RunTokenizerConfig:
             return ""
 
 
-TokenizerConfig = WordsConfig | CharactersConfig | SubwordsConfig | BytesConfig
+TokenizerConfig = WordsConfig | CharactersConfig | SubwordsConfig | BytesConfig | SentencePieceConfig
 TEXT_CONFIGS: dict[str, type[TokenizerConfig]] = {
-    config.kind: config for config in (WordsConfig, CharactersConfig, SubwordsConfig, BytesConfig)
+    config.kind: config for config in (WordsConfig, CharactersConfig, SubwordsConfig, BytesConfig, SentencePieceConfig)
 }
 # Tokenizers that are saved as one JSON file.
 _SINGLE_FILE: dict[str, Any] = {
@@ -69,6 +70,11 @@ def train_tokenizer(
             return NumberScaler.train(config, texts)
         case RunTokenizerConfig():
             return load_run_tokenizer(config)
+        case SentencePieceConfig():
+            raise ConfigError(
+                f'tokenizer: found kind = "{config.kind}", which belongs to an imported model and is not learned from '
+                'data; take it from that run: { kind = "run", run = "runs/imported" }'
+            )
         case _:
             raise AssertionError(f"a feature extractor ({config.kind}) is not learned from texts")
 
@@ -122,10 +128,14 @@ def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expecte
         reason = str(error).replace("\n", "; ")
         raise RunError(f"{path}: damaged tokenizer file ({reason})") from error
     tokenizer: Tokenizer
-    if isinstance(config, SubwordsConfig):
+    if isinstance(config, SubwordsConfig | SentencePieceConfig):
         content = paths(folder, name, "model")[0]
         try:
-            tokenizer = SubwordTokenizer(config, read_bytes(content))
+            if isinstance(config, SubwordsConfig):
+                tokenizer = SubwordTokenizer(config, read_bytes(content))
+            else:
+                tokens = _read_vocabulary(paths(folder, name, "vocabulary.jsonl")[0])[len(SPECIALS) :]
+                tokenizer = SentencePieceTokenizer(config, read_bytes(content), tokens)
         except (RuntimeError, ValueError) as error:
             raise RunError(f"{content}: damaged tokenizer file (sentencepiece cannot read it)") from error
     else:

@@ -156,6 +156,11 @@ class SubwordTokenizer(Tokenizer):
         shown = ((piece if piece.isprintable() else json.dumps(piece), score) for piece, score in self._scores())
         write_text(vocabulary, "".join(f"{piece}\t{score:g}\n" for piece, score in shown))
 
+    @property
+    def model(self) -> bytes:
+        """The SentencePiece file, for exports."""
+        return self._model
+
     def _scores(self) -> list[tuple[str, float]]:
         indices = list(range(len(self)))
         return list(zip(self.pieces(indices), self._processor.get_score(indices), strict=True))

@@ -39,6 +39,7 @@ class DecoderBlock(nn.Module):
             key_heads=config.key_heads,
             score=config.score,
             bias=config.bias,
+            head_width=config.head_width,
         )
         self.feedforward = feed_forward(config)
         self.attention_norm = build_norm(config)

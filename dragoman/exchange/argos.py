@@ -1,0 +1,67 @@
+"""Export a run as an Argos Translate package, which LibreTranslate and Argos install: a zip with CTranslate2 inside."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from dragoman.data.tokenizers.subwords import SubwordTokenizer
+from dragoman.errors import ConfigError
+from dragoman.exchange import ctranslate2
+from dragoman.models.encoder_decoder import EncoderDecoder
+from dragoman.runs import Run
+from dragoman.version import __version__
+
+
+class ArgosExporter:
+    """The exporter of `dragoman export --to argos`."""
+
+    name = "argos"
+    about = "an .argosmodel file for Argos Translate and LibreTranslate"
+
+    def blockers(self, run: Run) -> list[str]:
+        """What CTranslate2 cannot run, and tokenizers other than one SentencePiece model for both sides."""
+        found = ctranslate2.blockers(run.config.model)
+        source, target = run.tokenizers()
+        for side, tokenizer in (("source", source), ("target", target)):
+            if not isinstance(tokenizer, SubwordTokenizer):
+                found.append(f"tokenizer.{side}: found {tokenizer.kind!r}, expected 'subwords' without language tags")
+        if source.fingerprint() != target.fingerprint():
+            found.append("tokenizer.target: found a vocabulary of its own, expected one for both sides")
+        return found
+
+    def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
+        """Write the zip; it needs the ISO 639 codes of both languages."""
+        codes = [options.get(f"{side}_language", "") for side in ("source", "target")]
+        if not all(code.isalpha() for code in codes):
+            raise ConfigError(
+                "argos: expected the ISO 639 codes of both languages, as in --source-language en --target-language de"
+            )
+        source = run.tokenizers()[0]
+        assert isinstance(source, SubwordTokenizer)
+        model = run.model(torch.device("cpu"))
+        assert isinstance(model, EncoderDecoder)
+        names = ctranslate2.names(source)
+        metadata = {
+            "package_version": "1.0",
+            "argos_version": "1.9.0",
+            "from_code": codes[0],
+            "from_name": codes[0],
+            "to_code": codes[1],
+            "to_name": codes[1],
+            "links": [],
+            "made_with": f"dragoman {__version__}",
+        }
+        top = f"translate-{codes[0]}_{codes[1]}"
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch, zipfile.ZipFile(path, "w") as archive:
+            folder = Path(scratch) / "model"
+            ctranslate2.export(model, names, names, folder, options.get("precision", "int8"))
+            archive.writestr(f"{top}/metadata.json", json.dumps(metadata, indent=2))
+            archive.writestr(f"{top}/sentencepiece.model", source.model)
+            for file in sorted(folder.iterdir()):
+                archive.write(file, f"{top}/model/{file.name}", zipfile.ZIP_DEFLATED)

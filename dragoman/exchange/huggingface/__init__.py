@@ -1,0 +1,1 @@
+"""Published models of Hugging Face as runs, and runs as folders that transformers opens."""

@@ -1,0 +1,142 @@
+"""Read a model folder in the format of Hugging Face: settings, generation settings, weights, licence. No pickles."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from dragoman.errors import DataError
+
+MAX_JSON = 64 << 20  # bytes
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack")
+
+
+class Checkpoint:
+    """An opened model folder; use it in a `with` block."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise DataError(f"{self.folder}: expected a model folder with config.json and model.safetensors")
+        self.config = self.json("config.json")
+        # Older folders keep the generation settings in config.json.
+        self.generation = self.config | (self.json("generation_config.json", optional=True) or {})
+        self._files = ExitStack()
+        self._tensors: dict[str, Any] = {}  # name → the opened file that holds it
+
+    def __enter__(self) -> Checkpoint:
+        try:
+            for path in self._weight_files():
+                opened = self._files.enter_context(safe_open(path, "pt"))
+                self._tensors |= dict.fromkeys(opened.keys(), opened)
+        except (SafetensorError, OSError) as error:
+            raise DataError(f"{path}: damaged weights ({error})") from None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.close()
+
+    @property
+    def family(self) -> str:
+        """The `model_type` of the folder."""
+        return str(self.config.get("model_type", ""))
+
+    def setting(self, name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
+        """A value of config.json; an error if it is missing without a default or has another type."""
+        value = self.config.get(name, default)
+        wrong_bool = isinstance(value, bool) and kind not in (bool, (bool, int))
+        if value is None or not isinstance(value, kind) or wrong_bool:
+            expected = kind.__name__ if isinstance(kind, type) else " or ".join(one.__name__ for one in kind)
+            found = "nothing" if value is None else repr(value)
+            raise DataError(f"{self.folder / 'config.json'}: {name}: found {found}, expected {expected}")
+        return value
+
+    def size(self, name: str, default: int | None = None, most: int = 1_000_000) -> int:
+        """A positive whole number of config.json."""
+        value: int = self.setting(name, int, default)
+        if not 1 <= value <= most:
+            raise DataError(f"{self.folder / 'config.json'}: {name}: found {value}, expected from 1 to {most}")
+        return value
+
+    def json(self, name: str, optional: bool = False) -> Any:
+        """The object in a JSON file of the folder; None if it is optional and missing."""
+        path = self.folder / name
+        try:
+            if path.stat().st_size > MAX_JSON:
+                raise DataError(f"{path}: found {path.stat().st_size:,} bytes, expected at most {MAX_JSON:,}")
+            table = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            if optional:
+                return None
+            raise DataError(f"{path}: no such file; expected a model folder of Hugging Face") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"{path}: cannot be read as JSON ({error})") from None
+        if not isinstance(table, dict):
+            raise DataError(f"{path}: found {type(table).__name__}, expected a JSON object")
+        return table
+
+    def file(self, name: str) -> bytes:
+        """The content of a file of the folder."""
+        try:
+            return (self.folder / name).read_bytes()
+        except OSError as error:
+            raise DataError(f"{self.folder / name}: cannot be read ({error.strerror})") from None
+
+    def _weight_files(self) -> Iterator[Path]:
+        single, index = self.folder / "model.safetensors", self.folder / "model.safetensors.index.json"
+        if single.is_file():
+            yield single
+        elif index.is_file():
+            shards = self.json(index.name).get("weight_map", {})
+            names = set(shards.values()) if isinstance(shards, dict) else set()
+            for name in sorted(map(str, names)):
+                if Path(name).name != name or not name.endswith(".safetensors"):
+                    raise DataError(f"{index}: found the shard {name!r}, expected a .safetensors file of this folder")
+                yield self.folder / name
+        else:
+            pickled = next((name for name in PICKLES if (self.folder / name).exists()), None)
+            advice = (
+                f"; it has only {pickled}, which may hold code and is not opened. Convert it where you trust it: "
+                f"AutoModel.from_pretrained(FOLDER).save_pretrained(NEW, safe_serialization=True)"
+                if pickled
+                else ""
+            )
+            raise DataError(f"{self.folder}: found no model.safetensors{advice}")
+
+    def names(self) -> set[str]:
+        """The names of all weights."""
+        return set(self._tensors)
+
+    def tensor(self, name: str, shape: Sequence[int] | None = None) -> Tensor:
+        """A weight in float32; an error if it is missing or has another shape."""
+        if name not in self._tensors:
+            raise DataError(f"{self.folder}: the weights have no {name}")
+        found = self._tensors[name].get_slice(name).get_shape()
+        if shape is not None and list(shape) != list(found):
+            raise DataError(f"{self.folder}: {name}: found the shape {list(found)}, expected {list(shape)}")
+        tensor: Tensor = self._tensors[name].get_tensor(name).to(torch.float32)
+        if not torch.isfinite(tensor).all():
+            raise DataError(f"{self.folder}: {name}: found NaN or infinite values")
+        return tensor
+
+    def licence(self) -> str:
+        """What the folder says about its licence: the model card's entry, or the first line of LICENSE; or empty."""
+        card = self.folder / "README.md"
+        if card.is_file():
+            head = card.read_text(encoding="utf-8", errors="replace")[:20_000].split("---")
+            for line in head[1].splitlines() if len(head) > 2 else []:
+                name, _, value = line.partition(":")
+                if name.strip() in ("license", "licence"):
+                    return value.strip().strip("'\"")
+        for name in ("LICENSE", "LICENSE.txt", "LICENCE", "COPYING"):
+            if (self.folder / name).is_file():
+                lines = (self.folder / name).read_text(encoding="utf-8", errors="replace")[:2000].split("\n")
+                return next((line.strip() for line in lines if line.strip()), "")
+        return ""

@@ -1,0 +1,232 @@
+"""Export a Transformer as a folder that `AutoModelForSeq2SeqLM` and `AutoTokenizer` of transformers open.
+
+A post-norm model becomes a Marian, a pre-norm model a Pegasus: these two classes have sinusoids, tied or untied tables
+and any number of layers. Both compute all sines first. A model with alternating sines and cosines is
+written with its hidden units in another order, which changes no output.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
+from dragoman.data.tokenizers.subwords import SubwordTokenizer
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
+from dragoman.exchange.huggingface.family import Names, bart_layers, linear
+from dragoman.layers.positions import SinusoidalConfig
+from dragoman.layers.self_attention import FullConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.runs import Run
+
+ACTIVATIONS = {"silu": "swish", "relu": "relu", "gelu": "gelu", "gelu-tanh": "gelu_new"}
+TOKENIZER_FILES = {"source": "source.spm", "target": "target.spm"}
+NEVER = -1e9  # logit of a row that pads the smaller vocabulary
+POSITIONS = 1024  # rows of the position table that transformers computes
+# Our setting → the only value that both classes can express.
+EXPRESSED: dict[str, Any] = {
+    "gated": False,
+    "norm_kind": "layer",
+    "bias": True,
+    "score": "scaled-dot",
+    "head_width": 0,
+    "embedding_norm": False,
+    "norm_epsilon": 0.0,
+}
+
+
+class HuggingFaceExporter:
+    """The exporter of `dragoman export --to huggingface`."""
+
+    name = "huggingface"
+    about = "a folder for transformers (Marian or Pegasus class), for Transformers with sub-words that translate"
+
+    def blockers(self, run: Run) -> list[str]:
+        """Settings that neither class can express."""
+        found = model_blockers(run.config.model)
+        for side, tokenizer in zip(TOKENIZER_FILES, run.tokenizers(), strict=True):
+            if not isinstance(tokenizer, SubwordTokenizer):
+                found.append(f"tokenizer.{side}: found {tokenizer.kind!r}, expected 'subwords' without language tags")
+        return found
+
+    def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
+        """Write settings, weights and tokenizer."""
+        folder = path
+        folder.mkdir()
+        model, (source, target) = run.model(torch.device("cpu")), run.tokenizers()
+        assert isinstance(model, EncoderDecoder)
+        config = config_table(model, source, target)
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (folder / "generation_config.json").write_text(
+            json.dumps(generation_table(config, run), indent=2) + "\n", encoding="utf-8"
+        )
+        save_file(weights(model), folder / "model.safetensors", {"format": "pt"})
+        write_tokenizer(folder, source, target)
+
+
+def model_blockers(config: Any) -> list[str]:
+    """Every setting of a model that neither class can express."""
+    if not isinstance(config, EncoderDecoderConfig):
+        return [f"model.kind: found {config.kind!r}, expected 'encoder-decoder'"]
+    found = []
+    if config.prompt:
+        found.append(f"model.prompt: found {list(config.prompt)}, expected none")
+    stacks = {"encoder": config.encoder, "decoder": config.decoder}
+    for side, stack in stacks.items():
+        place = f"model.{side}"
+        if not isinstance(stack, TransformerConfig):
+            found.append(f"{place}.kind: found {stack.kind!r}, expected 'transformer'")
+            continue
+        if not isinstance(stack.attention, FullConfig):
+            found.append(f"{place}.attention: found {stack.attention.kind!r}, expected 'full'")
+        if not isinstance(stack.positions, SinusoidalConfig) or stack.positions.layout == "fairseq":
+            found.append(f"{place}.positions: found {stack.positions.kind!r}, expected 'sinusoidal'")
+        if stack.key_heads not in (0, stack.heads):
+            found.append(f"{place}.key_heads: found {stack.key_heads}, expected 0")
+        for name, expected in EXPRESSED.items():
+            if (value := getattr(stack, name)) != expected:
+                found.append(f"{place}.{name}: found {value!r}, expected {expected!r}")
+    left, right = stacks.values()
+    if isinstance(left, TransformerConfig) and isinstance(right, TransformerConfig):
+        for name in ("width", "norm", "activation", "scale_embedding", "positions"):
+            if getattr(left, name) != getattr(right, name):
+                found.append(f"model.encoder.{name}: found another than model.decoder.{name}, expected the same")
+    return found
+
+
+def config_table(model: EncoderDecoder, source: Tokenizer, target: Tokenizer) -> dict[str, Any]:
+    """The content of config.json."""
+    encoder, decoder = model.config.encoder, model.config.decoder
+    assert isinstance(encoder, TransformerConfig)
+    assert isinstance(decoder, TransformerConfig)
+    pre_norm = encoder.norm == "pre"
+    table: dict[str, Any] = {
+        "architectures": ["PegasusForConditionalGeneration" if pre_norm else "MarianMTModel"],
+        "model_type": "pegasus" if pre_norm else "marian",
+        "is_encoder_decoder": True,
+        "vocab_size": max(len(source), len(target)),
+        "d_model": encoder.width,
+        "activation_function": ACTIVATIONS[encoder.activation],
+        "scale_embedding": encoder.scale_embedding,
+        "max_position_embeddings": POSITIONS,
+        "dropout": encoder.dropout,
+        "attention_dropout": encoder.attention_dropout,
+        "activation_dropout": encoder.feedforward_dropout,
+        "tie_word_embeddings": model.config.tie == "all",
+        "pad_token_id": PAD,
+        "bos_token_id": SOS,
+        "decoder_start_token_id": SOS,
+        "eos_token_id": EOS,
+        "forced_eos_token_id": EOS,
+        "dtype": "float32",
+    }
+    for side, stack in (("encoder", encoder), ("decoder", decoder)):
+        table |= {
+            f"{side}_layers": stack.layers,
+            f"{side}_attention_heads": stack.heads,
+            f"{side}_ffn_dim": stack.feedforward,
+        }
+    return table
+
+
+def generation_table(config: dict[str, Any], run: Run) -> dict[str, Any]:
+    """The content of generation_config.json: our search settings as far as `generate` has them."""
+    search = run.config.search
+    ids = {name: config[name] for name in config if name.endswith("_token_id")}
+    return ids | {
+        "num_beams": search.beam,
+        "length_penalty": search.length_penalty if search.normalisation == "power" else 0.0,
+        "early_stopping": False,
+        "max_length": 512,
+        "bad_words_ids": [[token] for token in SUPPRESSED_TOKENS],
+    }
+
+
+def names_of(model: EncoderDecoder) -> Names:
+    """Our parameters and theirs, without the tables."""
+    encoder, decoder = model.config.encoder, model.config.decoder
+    assert isinstance(encoder, TransformerConfig)
+    assert isinstance(decoder, TransformerConfig)
+    names = bart_layers("encoder", encoder.layers) | bart_layers("decoder", decoder.layers)
+    if encoder.norm == "pre":
+        for side in ("encoder", "decoder"):
+            names |= linear(f"{side}.norm", f"model.{side}.layer_norm")
+    return names
+
+
+@torch.no_grad()
+def weights(model: EncoderDecoder) -> dict[str, Tensor]:
+    """All weights by their names."""
+    own = {name: tensor.detach().float() for name, tensor in model.named_parameters(remove_duplicate=False)}
+    order = unit_order(model)
+    out: dict[str, Tensor] = {}
+    for ours, theirs in names_of(model).items():
+        for name, part in zip(theirs, own[ours].chunk(len(theirs)), strict=True):
+            out[name] = reordered(name, part, order)
+    tables = {
+        "model.shared.weight": own["encoder.input.embedding.weight"],
+        "model.encoder.embed_tokens.weight": own["encoder.input.embedding.weight"],
+        "model.decoder.embed_tokens.weight": own["decoder.input.embedding.weight"],
+        "lm_head.weight": own["output.weight"],
+    }
+    size = max(len(table) for table in tables.values())
+    bias = own.get("output.bias", torch.zeros(model.output.out_features))
+    out["final_logits_bias"] = F.pad(bias, (0, size - len(bias)), value=NEVER)[None]
+    for name in list(tables)[: 1 if model.config.tie == "all" else None]:
+        out[name] = F.pad(reordered("embedding", tables[name], order), (0, 0, 0, size - len(tables[name])))
+    return {name: tensor.contiguous().clone() for name, tensor in out.items()}
+
+
+def unit_order(model: EncoderDecoder) -> Tensor | None:
+    """The order of hidden units that puts all sines first; None: it is that already."""
+    config = model.config.encoder
+    assert isinstance(config, TransformerConfig)
+    assert isinstance(config.positions, SinusoidalConfig)
+    if config.positions.layout == "halves":
+        return None
+    return torch.cat([torch.arange(0, config.width, 2), torch.arange(1, config.width, 2)])
+
+
+# Their layers that read, write or scale hidden units of the residual stream.
+READ = ("q_proj.weight", "k_proj.weight", "v_proj.weight", "fc1.weight", "embedding")
+WRITE = ("out_proj.weight", "out_proj.bias", "fc2.weight", "fc2.bias", "norm.weight", "norm.bias")
+
+
+def reordered(name: str, tensor: Tensor, order: Tensor | None) -> Tensor:
+    """A parameter for hidden units in another order."""
+    if order is None:
+        return tensor
+    if name.endswith(READ):
+        return tensor[:, order]
+    return tensor[order] if name.endswith(WRITE) else tensor
+
+
+def write_tokenizer(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+    """The files of MarianTokenizer: a SentencePiece model for each side and the ids of the pieces."""
+    separate = source.fingerprint() != target.fingerprint()
+    vocabularies = {"vocab.json": source, **({"target_vocab.json": target} if separate else {})}
+    for (side, name), tokenizer in zip(TOKENIZER_FILES.items(), (source, target), strict=True):
+        assert isinstance(tokenizer, SubwordTokenizer), side
+        (folder / name).write_bytes(tokenizer.model)
+    for name, tokenizer in vocabularies.items():
+        pieces = {piece: index for index, piece in enumerate(tokenizer.pieces(range(len(tokenizer))))}
+        (folder / name).write_text(json.dumps(pieces, ensure_ascii=False) + "\n", encoding="utf-8")
+    table = {
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": separate,
+        "pad_token": SPECIALS[PAD],
+        "unk_token": SPECIALS[UNK],
+        "eos_token": SPECIALS[EOS],
+        "model_max_length": POSITIONS,
+        "source_lang": "",
+        "target_lang": "",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")

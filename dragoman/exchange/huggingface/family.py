@@ -1,0 +1,137 @@
+"""What an importer of one family of models provides, and helpers that several families share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
+from dragoman.errors import DataError
+from dragoman.exchange.huggingface.checkpoint import Checkpoint
+from dragoman.tasks.base import Config
+
+NEVER = -1e3  # bias of a token that the imported model does not have: its probability is 0 in float32
+
+
+class Imported(NamedTuple):
+    """A model read from a folder."""
+
+    config: Config
+    source: Tokenizer
+    target: Tokenizer
+    weights: dict[str, Tensor]  # by our parameter names
+
+
+class Family(Protocol):
+    """One `model_type` of Hugging Face."""
+
+    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
+        """Settings, tokenizers and weights of a folder; `options` are languages and other choices of the user."""
+
+
+# Our parameter → theirs, whose rows are concatenated.
+Names = dict[str, tuple[str, ...]]
+
+
+def linear(ours: str, *theirs: str, parts: Sequence[str] = ("weight", "bias")) -> Names:
+    """The parameters of a linear layer or a norm."""
+    return {f"{ours}.{part}": tuple(f"{one}.{part}" for one in theirs) for part in parts}
+
+
+def bart_layers(side: str, layers: int) -> Names:
+    """The blocks of a stack as BART, Marian, M2M-100 and mBART name them."""
+    names: Names = {}
+    for layer in range(layers):
+        ours, theirs = f"{side}.blocks.{layer}", f"model.{side}.layers.{layer}"
+        names |= linear(f"{ours}.attention.project", *(f"{theirs}.self_attn.{part}_proj" for part in "qkv"))
+        names |= linear(f"{ours}.attention.output", f"{theirs}.self_attn.out_proj")
+        names |= linear(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm")
+        names |= linear(f"{ours}.feedforward.widen", f"{theirs}.fc1")
+        names |= linear(f"{ours}.feedforward.narrow", f"{theirs}.fc2")
+        names |= linear(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm")
+        if side == "decoder":
+            for part, theirs_part in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "out")):
+                names |= linear(f"{ours}.cross.{part}", f"{theirs}.encoder_attn.{theirs_part}_proj")
+            names |= linear(f"{ours}.cross_norm", f"{theirs}.encoder_attn_layer_norm")
+    return names
+
+
+def read_names(
+    checkpoint: Checkpoint, names: Names, change: Callable[[str, Tensor], Tensor] | None = None
+) -> dict[str, Tensor]:
+    """The weights of a table of names; `change` may transform each of theirs (transpose, scale)."""
+    weights = {}
+    for ours, theirs in names.items():
+        parts = [checkpoint.tensor(name) for name in theirs]
+        if change is not None:
+            parts = [change(name, part) for name, part in zip(theirs, parts, strict=True)]
+        weights[ours] = torch.cat(parts) if len(parts) > 1 else parts[0]
+    return weights
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """How the ids of an imported model become ours: <pad>, <unk>, <sos>, <eos>, then all others in their order."""
+
+    tokens: tuple[str, ...]  # theirs, by id
+    pad: int
+    unk: int
+    start: int  # what their decoder reads first
+    eos: int
+    rows: tuple[int, ...] = field(init=False)  # their id of each of ours
+
+    def __post_init__(self) -> None:
+        for name in ("pad", "unk", "start", "eos"):
+            index = getattr(self, name)
+            if not isinstance(index, int) or not 0 <= index < len(self.tokens):
+                raise DataError(f"{name}_token_id: found {index!r}, expected an id below {len(self.tokens)}")
+        special = {self.pad, self.unk, self.eos} | ({self.start} if self.start_is_special else set())
+        rest = [index for index in range(len(self.tokens)) if index not in special]
+        object.__setattr__(self, "rows", (self.pad, self.unk, self.start, self.eos, *rest))
+
+    @property
+    def start_is_special(self) -> bool:
+        """Whether the start symbol is a token of its own, or <pad> or <eos>; a language code stays a token too."""
+        return self.tokens[self.start].startswith("<") and self.tokens[self.start].endswith(">")
+
+    @property
+    def names(self) -> list[str]:
+        """The tokens after our special ones."""
+        return [self.tokens[index] for index in self.rows[len(SPECIALS) :]]
+
+    def table(self, weight: Tensor) -> Tensor:
+        """The rows of a table (V, …) in our order."""
+        return weight[list(self.rows)]
+
+    def output_bias(self, bias: Tensor | None) -> Tensor:
+        """A bias in our order, in which the start symbol is never chosen: it is there a second time."""
+        out = torch.zeros(len(self.rows)) if bias is None else self.table(bias).clone()
+        out[SOS] = NEVER
+        return out
+
+
+def tokens_by_id(table: Mapping[str, Any], size: int, place: str) -> tuple[str, ...]:
+    """The tokens of a vocabulary {token: id}; ids without a token get a name that no text has."""
+    tokens: list[str | None] = [None] * size
+    for token, index in table.items():
+        if not isinstance(index, int) or not 0 <= index < size:
+            raise DataError(f"{place}: {token!r}: found the id {index!r}, expected a number below {size}")
+        tokens[index] = token
+    return tuple(f"<unused {index}>" if token is None else token for index, token in enumerate(tokens))
+
+
+def check_weights(model: nn.Module, weights: Mapping[str, Tensor], folder: object) -> None:
+    """Every parameter of the model must be there in its shape; shared ones once."""
+    for name, parameter in model.named_parameters():
+        if name not in weights:
+            raise DataError(f"{folder}: found no weights for {name}")
+        if weights[name].shape != parameter.shape:
+            found, expected = list(weights[name].shape), list(parameter.shape)
+            raise DataError(f"{folder}: {name}: found the shape {found}, expected {expected} from config.json")
+
+
+assert (PAD, UNK, SOS, EOS) == (0, 1, 2, 3)  # the order of Vocabulary.rows

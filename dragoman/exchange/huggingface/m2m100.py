@@ -1,0 +1,115 @@
+"""M2M-100 (Fan et al. 2021) and NLLB (Costa-jussà et al. 2022): one model for many languages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.data.tokenizers.base import EOS, SOS
+from dragoman.data.tokenizers.sentence_piece import TAG, SentencePieceConfig
+from dragoman.errors import DataError, nearest
+from dragoman.exchange.huggingface.checkpoint import Checkpoint
+from dragoman.exchange.huggingface.family import Imported, Vocabulary, bart_layers, linear, read_names, tokens_by_id
+from dragoman.exchange.huggingface.marian import search_settings, sentence_piece, transformer
+from dragoman.layers.positions import PositionsConfig, SinusoidalConfig
+from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.tasks.translate import TranslateConfig
+
+PIECES = ("sentencepiece.bpe.model", "spm.model", "sentencepiece.model")
+
+
+class M2M100:
+    """A pre-norm Transformer with sinusoids from position 2 on.
+
+    The source begins with its language code. Their decoder reads </s> and the code of the target language before the
+    first word: ours reads <eos> as a prompt, and its <sos> is that code. So a run has one direction.
+    """
+
+    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
+        """`options` need source_language and target_language."""
+        return read_multilingual(checkpoint, options, self.positions(checkpoint), embedding_norm=False)
+
+    def positions(self, checkpoint: Checkpoint) -> PositionsConfig:
+        """Sinusoids; nothing to load."""
+        return SinusoidalConfig(layout="fairseq")
+
+
+def read_multilingual(
+    checkpoint: Checkpoint, options: Mapping[str, str], positions: PositionsConfig, *, embedding_norm: bool
+) -> Imported:
+    """A model of the M2M-100 or mBART-50 kind, in one direction."""
+    size = checkpoint.size("vocab_size", most=10_000_000)
+    tokens = vocabulary_of(checkpoint, size)
+    codes = [token for token in tokens if TAG.fullmatch(token)]
+    source_code, target_code = (language(checkpoint, options, side, codes) for side in ("source", "target"))
+    ids = {name: checkpoint.setting(f"{name}_token_id", int) for name in ("pad", "eos", "decoder_start")}
+    if ids["decoder_start"] != ids["eos"]:
+        raise DataError(
+            f"{checkpoint.folder}: decoder_start_token_id: found {ids['decoder_start']}, expected eos_token_id = "
+            f"{ids['eos']}; models whose decoder starts with a language code (mBART-25) cannot be imported"
+        )
+    vocabulary = Vocabulary(tokens, ids["pad"], tokens.index("<unk>"), tokens.index(target_code), ids["eos"])
+    name = next((name for name in PIECES if (checkpoint.folder / name).exists()), PIECES[0])
+    source = sentence_piece(checkpoint, name, vocabulary.names, source_code)
+    target = sentence_piece(checkpoint, name, vocabulary.names)
+    changes = {"norm": "pre", "positions": positions, "embedding_norm": embedding_norm}
+    encoder, decoder = (replace(transformer(checkpoint, side), **changes) for side in ("encoder", "decoder"))  # type: ignore[arg-type]
+    config = TranslateConfig(
+        data=DataConfig(train=str(checkpoint.folder.absolute())),
+        tokenizer=TokenizersConfig(SentencePieceConfig(source_code)),
+        model=EncoderDecoderConfig(tie="all", output_bias=True, prompt=(EOS,), encoder=encoder, decoder=decoder),
+        search=search_settings(checkpoint.generation),
+    )
+    weights = stacks(checkpoint, encoder, decoder)
+    table = checkpoint.tensor("model.shared.weight", (size, encoder.width))
+    weights["encoder.input.embedding.weight"] = vocabulary.table(table)
+    bias = "final_logits_bias"
+    theirs = checkpoint.tensor(bias, (1, size))[0] if bias in checkpoint.names() else None
+    weights["output.bias"] = vocabulary.output_bias(theirs)
+    assert vocabulary.rows[SOS] == tokens.index(target_code)
+    return Imported(config, source, target, weights)
+
+
+def stacks(checkpoint: Checkpoint, encoder: TransformerConfig, decoder: TransformerConfig) -> dict[str, Tensor]:
+    """The weights of both stacks and of the norms around them."""
+    names = bart_layers("encoder", encoder.layers) | bart_layers("decoder", decoder.layers)
+    for side, stack in (("encoder", encoder), ("decoder", decoder)):
+        names |= linear(f"{side}.norm", f"model.{side}.layer_norm")
+        if stack.embedding_norm:
+            names |= linear(f"{side}.input.norm", f"model.{side}.layernorm_embedding")
+    return read_names(checkpoint, names)
+
+
+def vocabulary_of(checkpoint: Checkpoint, size: int) -> tuple[str, ...]:
+    """The tokens of tokenizer.json, or of vocab.json with the language codes of M2M-100 after it."""
+    tokenizer = checkpoint.json("tokenizer.json", optional=True)
+    if tokenizer is None:
+        table = checkpoint.json("vocab.json")
+        added = checkpoint.json("added_tokens.json", optional=True) or {}
+        return tokens_by_id(table | added, size, f"{checkpoint.folder}/vocab.json")
+    place = f"{checkpoint.folder}/tokenizer.json"
+    try:
+        listed = tokenizer["model"]["vocab"]
+        table = listed if isinstance(listed, dict) else {token: index for index, (token, _) in enumerate(listed)}
+        table |= {str(token["content"]): token["id"] for token in tokenizer.get("added_tokens", [])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{place}: expected the vocabulary of a tokenizer ({error!r})") from None
+    return tokens_by_id(table, size, place)
+
+
+def language(checkpoint: Checkpoint, options: Mapping[str, str], side: str, codes: Sequence[str]) -> str:
+    """The language code of a side, with or without the underscores of M2M-100."""
+    asked = options.get(f"{side}_language", "")
+    for code in (asked, f"__{asked}__"):
+        if code in codes:
+            return code
+    match = nearest(asked, codes) if asked else None
+    shown = ", ".join(codes[:8]) + (f" and {len(codes) - 8} more" if len(codes) > 8 else "")
+    raise DataError(
+        f"{checkpoint.folder}: --{side}-language: found {asked or 'nothing'}, expected one of {shown or 'no codes'}"
+        + (f". Did you mean '{match}'?" if match else "")
+    )

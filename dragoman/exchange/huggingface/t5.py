@@ -1,0 +1,136 @@
+"""T5, T5 v1.1, mT5 and ByT5 (Raffel et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig
+from dragoman.errors import DataError
+from dragoman.exchange.huggingface.checkpoint import Checkpoint
+from dragoman.exchange.huggingface.family import Imported, Names, Vocabulary, linear, read_names
+from dragoman.exchange.huggingface.marian import search_settings, sentence_piece
+from dragoman.layers.relative_positions import RelativeBiasConfig
+from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.tasks.translate import TranslateConfig
+
+# feed_forward_proj → (activation, gated)
+FEED_FORWARD: dict[str, tuple[Any, bool]] = {
+    "relu": ("relu", False),
+    "gelu": ("gelu", False),
+    "gelu_new": ("gelu-tanh", False),
+    "gated-gelu": ("gelu-tanh", True),  # their name for the approximation
+    "gated-silu": ("silu", True),
+}
+
+
+class T5:
+    """A pre-norm Transformer with RMS norm, a bias of relative positions, no other biases and unscaled scores.
+
+    The first T5 ties its output layer and divides its input by √d. Our tied table is theirs divided by √d, and our
+    input multiplies by √d, so that both agree.
+    """
+
+    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
+        """Their decoder starts with <pad>."""
+        size, width = checkpoint.size("vocab_size", most=10_000_000), checkpoint.size("d_model")
+        processor = sentence_piece(checkpoint, "spiece.model", [])
+        tokens = [*processor.model_pieces()[:size]]
+        tokens += [f"<extra_id_{index}>" for index in reversed(range(100))][: size - len(tokens)]
+        tokens += [f"<unused {index}>" for index in range(len(tokens), size)]
+        ids = [checkpoint.setting(f"{name}_token_id", int, default) for name, default in (("pad", 0), ("eos", 1))]
+        start = checkpoint.setting("decoder_start_token_id", int, ids[0])
+        vocabulary = Vocabulary(tuple(tokens), ids[0], tokens.index("<unk>") if "<unk>" in tokens else 2, start, ids[1])
+        tokenizer = sentence_piece(checkpoint, "spiece.model", vocabulary.names)
+        # T5 v1.1 and mT5 have an output layer of their own and do not scale; transformers 5 says so in another setting.
+        scaled = checkpoint.setting("tie_word_embeddings", bool, True)
+        scaled = checkpoint.setting("scale_decoder_outputs", bool, scaled)
+        tied = "lm_head.weight" not in checkpoint.names()
+        encoder = stack(checkpoint, checkpoint.size("num_layers", most=1000), tied and scaled)
+        decoder = stack(checkpoint, checkpoint.size("num_decoder_layers", encoder.layers, most=1000), tied and scaled)
+        config = TranslateConfig(
+            data=DataConfig(train=str(checkpoint.folder.absolute())),
+            tokenizer=TokenizersConfig(SentencePieceConfig()),
+            model=EncoderDecoderConfig(
+                tie="all" if tied else "inputs", output_bias=True, encoder=encoder, decoder=decoder
+            ),
+            search=search_settings(checkpoint.generation),
+        )
+        weights = read_names(checkpoint, names("encoder", encoder) | names("decoder", decoder))
+        weights |= tables(checkpoint, vocabulary, (size, width), tied, scaled)
+        return Imported(config, tokenizer, tokenizer, weights)
+
+
+def tables(
+    checkpoint: Checkpoint, vocabulary: Vocabulary, shape: tuple[int, int], tied: bool, scaled: bool
+) -> dict[str, Tensor]:
+    """Embeddings and output layer."""
+    scale = shape[1] ** -0.5 if scaled else 1.0
+    shared = vocabulary.table(checkpoint.tensor("shared.weight", shape))
+    out = {"encoder.input.embedding.weight": shared * (scale if tied else 1.0)}
+    out["output.bias"] = vocabulary.output_bias(None)
+    if not tied:
+        out["output.weight"] = vocabulary.table(checkpoint.tensor("lm_head.weight", shape)) * scale
+    return out
+
+
+def stack(checkpoint: Checkpoint, layers: int, scale_embedding: bool) -> TransformerConfig:
+    """The settings of encoder or decoder."""
+    projection = checkpoint.setting("feed_forward_proj", str, "relu")
+    if projection not in FEED_FORWARD:
+        expected = ", ".join(FEED_FORWARD)
+        raise DataError(f"{checkpoint.folder}: feed_forward_proj: found {projection!r}, expected one of {expected}")
+    activation, gated = FEED_FORWARD[projection]
+    return TransformerConfig(
+        layers=layers,
+        width=checkpoint.size("d_model"),
+        heads=checkpoint.size("num_heads"),
+        head_width=checkpoint.size("d_kv"),
+        feedforward=checkpoint.size("d_ff"),
+        dropout=float(checkpoint.setting("dropout_rate", (float, int), 0.1)),
+        norm_kind="rms",
+        norm_epsilon=float(checkpoint.setting("layer_norm_epsilon", float, 1e-6)),
+        activation=activation,
+        gated=gated,
+        bias=False,
+        positions=RelativeBiasConfig(
+            buckets=checkpoint.size("relative_attention_num_buckets", 32),
+            distance=checkpoint.size("relative_attention_max_distance", 128),
+        ),
+        score="dot",
+        scale_embedding=scale_embedding,
+    )
+
+
+def names(side: str, config: TransformerConfig) -> Names:
+    """The blocks of a stack; only the first one has the bias of relative positions."""
+    weight, last = ("weight",), 2 if side == "decoder" else 1
+    found: Names = {
+        f"{side}.blocks.0.attention.relative.table": (
+            f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+        ),
+        f"{side}.norm.weight": (f"{side}.final_layer_norm.weight",),
+    }
+    for index in range(config.layers):
+        ours, theirs = f"{side}.blocks.{index}", f"{side}.block.{index}.layer"
+        attention = f"{theirs}.0.SelfAttention"
+        found |= linear(f"{ours}.attention.project", *(f"{attention}.{part}" for part in "qkv"), parts=weight)
+        found |= linear(f"{ours}.attention.output", f"{attention}.o", parts=weight)
+        found |= linear(f"{ours}.attention_norm", f"{theirs}.0.layer_norm", parts=weight)
+        if side == "decoder":
+            for part, theirs_part in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")):
+                found |= linear(f"{ours}.cross.{part}", f"{theirs}.1.EncDecAttention.{theirs_part}", parts=weight)
+            found |= linear(f"{ours}.cross_norm", f"{theirs}.1.layer_norm", parts=weight)
+        inner = f"{theirs}.{last}.DenseReluDense"
+        if config.gated:
+            found |= linear(f"{ours}.feedforward.gate", f"{inner}.wi_0", parts=weight)
+            found |= linear(f"{ours}.feedforward.widen", f"{inner}.wi_1", parts=weight)
+        else:
+            found |= linear(f"{ours}.feedforward.widen", f"{inner}.wi", parts=weight)
+        found |= linear(f"{ours}.feedforward.narrow", f"{inner}.wo", parts=weight)
+        found |= linear(f"{ours}.feedforward_norm", f"{theirs}.{last}.layer_norm", parts=weight)
+    return found
