@@ -8,11 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.classical.kneser_ney import extend, gather
 from dragoman.classical.model import Tokens
 from dragoman.classical.ngram import NGramModel
 from dragoman.classical.rows import Ragged
-from dragoman.data.tokenizers.base import EOS, SOS, UNK
+from dragoman.data.tokenizers.base import EOS, UNK
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -94,8 +93,7 @@ class ChunkSearch:
         """All sources, position by position."""
         length = max((len(source) for source in self.sources), default=0)
         start = np.arange(len(self.sources))
-        orders = max(0, self.model.order - 1)
-        contexts = [np.full(len(start), SOS if n == 0 else -1, np.int64) for n in range(orders)]
+        contexts = self.model.first_contexts(len(start))
         nothing = np.full(len(start), -1, np.int64)
         waiting: dict[int, list[Frontier]] = {
             0: [Frontier(start, np.zeros(len(start)), contexts, nothing, nothing, np.zeros(len(start), np.int64))]
@@ -125,7 +123,7 @@ class ChunkSearch:
         if not done.any():
             return
         contexts = [one[done] for one in frontier.contexts]
-        logs, _ = self.log_probabilities(contexts, np.full(int(done.sum()), EOS))
+        logs, _ = self.model.advance(contexts, np.full(int(done.sum()), EOS))
         scores = frontier.scores[done] + logs
         for row, score, number in zip(
             frontier.rows[done].tolist(), scores.tolist(), numbers[done].tolist(), strict=True
@@ -149,7 +147,7 @@ class ChunkSearch:
             if not len(hypotheses):
                 continue
             contexts = [one[hypotheses] for one in frontier.contexts]
-            logs, after = self.log_probabilities(contexts, self.table.gram_array[chunks])
+            logs, after = self.model.advance(contexts, self.table.gram_array[chunks])
             out.append((size, Frontier(
                 frontier.rows[hypotheses], frontier.scores[hypotheses] + logs, after, numbers[hypotheses], chunks,
                 written + self.table.target_sizes[chunks],
@@ -164,25 +162,6 @@ class ChunkSearch:
             for row, at, chunk in zip(rows.tolist(), written.tolist(), chunks.tolist(), strict=True)
         ]
         return np.array(found, bool)
-
-    def log_probabilities(self, contexts: list[Ints], tokens: Ints) -> tuple[Floats, list[Ints]]:
-        """The log-probability of each chunk after its contexts (`NGramModel.contexts`), and the contexts after it.
-
-        An n-gram is only there if its last n − 1 tokens are: a chunk that a short context lacks is sought no further.
-        """
-        levels, vocabulary = self.model.levels, self.model.vocabulary
-        logs = levels[0].log_probabilities[tokens]
-        after = [tokens]
-        alive = np.arange(len(tokens))
-        for n, places in enumerate(contexts, 2):
-            logs = logs + gather(levels[n - 2].backoffs, places)
-            found = np.full(len(tokens), -1, np.int64)
-            some = extend(levels, n, places[alive], tokens[alive], vocabulary)
-            found[alive] = some
-            alive = alive[some >= 0]
-            logs[alive] = levels[n - 1].log_probabilities[found[alive]]
-            after.append(found)
-        return logs, after[: len(contexts)]
 
     def prune(self, frontier: Frontier) -> Frontier:
         """The best hypotheses of every source; for one output, equal states are kept once."""

@@ -207,6 +207,29 @@ class NGramModel(FittedModel):
             out[keys[first:end] % self.vocabulary] = self.levels[n - 1].log_probabilities[first:end]
         return out
 
+    def first_contexts(self, rows: int) -> list[Ints]:
+        """The contexts of `advance` at the start of a line."""
+        return [np.full(rows, SOS if n == 0 else -1, np.int64) for n in range(max(0, self.order - 1))]
+
+    def advance(self, contexts: list[Ints], tokens: Ints) -> tuple[Floats, list[Ints]]:
+        """The log-probability of each token (N,) after its contexts, and the contexts after it.
+
+        Contexts are the places of the last n-grams, by order. An n-gram is only there if its last n − 1 tokens are: a
+        token that a short context lacks is sought no further.
+        """
+        logs = self.levels[0].log_probabilities[tokens]
+        after = [tokens]
+        alive = np.arange(len(tokens))
+        for n, places in enumerate(contexts, 2):
+            logs = logs + gather(self.levels[n - 2].backoffs, places)
+            found = np.full(len(tokens), -1, np.int64)
+            some = extend(self.levels, n, places[alive], tokens[alive], self.vocabulary)
+            found[alive] = some
+            alive = alive[some >= 0]
+            logs[alive] = self.levels[n - 1].log_probabilities[found[alive]]
+            after.append(found)
+        return logs, after[: len(contexts)]
+
     def start(self, batch: Batch, capacity: int | None = None) -> State:
         """Read the prompts except their last tokens, which replace <sos> later."""
         source = batch.source

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dragoman.classical.dictionary import Copy, CopyConfig, Memorise, MemoriseConfig, Nearest, NearestConfig
 from dragoman.classical.model import Transducer
 from dragoman.classical.ngram_transducer import NGramTransducer, NGramTransducerConfig
+from dragoman.classical.phrase_based import PhraseBased, PhraseBasedConfig
 from dragoman.data.tokenizers.base import Tokenizer
 
-TransducerConfig = CopyConfig | MemoriseConfig | NearestConfig | NGramTransducerConfig
+TransducerConfig = CopyConfig | MemoriseConfig | NearestConfig | NGramTransducerConfig | PhraseBasedConfig
 KINDS = tuple(config.kind for config in TransducerConfig.__args__)
 
 
@@ -22,3 +23,5 @@ def build_transducer(config: TransducerConfig, source: Tokenizer, target: Tokeni
             return Nearest(config)
         case NGramTransducerConfig():
             return NGramTransducer(config, source, target)
+        case PhraseBasedConfig():
+            return PhraseBased(config, source, target)

@@ -96,12 +96,14 @@ class WordAligner:
         total = int(((left.lengths + 1) * right.lengths)[usable].sum())
         count = min(len(usable), int(len(usable) * MAX_LINKS / max(1, total)) + 1)
         some = usable[np.unique(np.linspace(0, len(usable) - 1, count).astype(np.int64))]
-        self.keys = np.empty(0, np.int64)
+        parts: list[Ints] = []
         raw = []
         for indices, rows, columns, lengths in padded_groups(left, right, some):
             keys = self._keys(rows, columns)
             raw.append((indices, keys, lengths))
-            self.keys = np.union1d(self.keys, np.unique(keys[columns >= 0]))
+            parts.append(np.unique(keys[columns >= 0]))
+        self.keys = np.unique(np.concatenate(parts))
+        parts.clear()
         groups = [Group(indices, self._numbers(keys), lengths) for indices, keys, lengths in raw]
         raw.clear()
         self.owners = self.keys // (self.target_words.size + 1)

@@ -29,6 +29,8 @@ class PooledTaskConfig(NoSearchConfig):
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
         yield from super().problems()
+        if not isinstance(self.model, ClassifierConfig):
+            return
         if self.model.texts == "apart" and max(1, len(self.data.columns) - 1) != 2:
             yield 'model.texts: found "apart", expected two texts: name both in data.columns, and the target last'
         pooling, numbers = self.model.pooling, self.tokenizer.source.kind == "numbers"

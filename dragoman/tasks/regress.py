@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import nn
 
+from dragoman.classical.kalman import KalmanConfig, KalmanRegressor
 from dragoman.config.settings import setting
 from dragoman.data.collate import Collator, ScalarCollator
 from dragoman.data.formats.base import ExampleFormat
@@ -28,11 +30,16 @@ class RegressConfig(PooledTaskConfig):
     """Texts or series with a number."""
 
     task: Literal["regress"] = setting("regress", help="the kind of problem")
+    model: ClassifierConfig | KalmanConfig = setting(ClassifierConfig(), help="the model to train")  # type: ignore[assignment]
     output = "numbers"
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
         yield from super().problems()
+        if isinstance(self.model, KalmanConfig):
+            if not isinstance(self.tokenizer.source, NumbersConfig):
+                yield f'model.kind: "kalman" reads numbers, found tokenizer.source = "{self.tokenizer.source.kind}"'
+            return
         if self.model.label_smoothing:
             yield f"model.label_smoothing: found {self.model.label_smoothing}, expected 0: a number is not a label"
 
@@ -72,6 +79,12 @@ class Regress(LabelTask):
         },
         "model: an LSTM of 32 over the numbers with attention over time, because every source is a series",
     )
+
+    def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
+        """A neural regressor, or a Kalman filter."""
+        if isinstance(config.model, KalmanConfig):
+            return KalmanRegressor(config.model)
+        return super().model(config, source, target)
 
     def example_format(self, config: Config) -> ExampleFormat:
         """Token rows or rows of numbers, with a number."""

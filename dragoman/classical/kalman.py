@@ -1,0 +1,230 @@
+"""Kalman filter, smoother and EM for linear-Gaussian state-space models (Kalman 1960; Shumway and Stoffer 1982).
+
+    x₁ ~ N(m, P),   x_t = A x_{t−1} + N(0, Q),   y_t = C x_t + N(0, R)
+
+Series are rows of a batch; NaN is a missing value, which the filter skips and the smoother fills.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.classical.model import FittedModel, Note
+from dragoman.config.settings import Range, setting
+from dragoman.data.batch import Batch
+from dragoman.data.corpus import Corpus
+from dragoman.models.contracts import ClassifierOutput, Loss, TokenScores
+
+Floats = NDArray[np.float64]
+NAMES = ("transition", "observation", "state_noise", "observation_noise", "first_mean", "first_covariance")
+MAX_SERIES = 2000  # series that EM reads at most
+
+
+class Filtered(NamedTuple):
+    """The passes of a filter over a batch: means (B, T, d) and covariances (B, T, d, d)."""
+
+    predicted_means: Floats  # given the values before t
+    predicted_covariances: Floats
+    means: Floats  # given the values up to t
+    covariances: Floats
+    log_likelihood: Floats  # (B,)
+
+
+class Smoothed(NamedTuple):
+    """States given all values."""
+
+    means: Floats  # (B, T, d)
+    covariances: Floats  # (B, T, d, d)
+    pairs: Floats  # (B, T−1, d, d): covariance of x_{t+1} and x_t
+
+
+@dataclass(frozen=True)
+class KalmanModel:
+    """The parameters of a state-space model with d states and p values."""
+
+    transition: Floats  # (d, d)
+    observation: Floats  # (p, d)
+    state_noise: Floats  # (d, d)
+    observation_noise: Floats  # (p, p)
+    first_mean: Floats  # (d,)
+    first_covariance: Floats  # (d, d)
+
+    def filter(self, values: Floats) -> Filtered:
+        """Filter series (B, T, p). A step is missing if one of its values is NaN."""
+        rows, steps, _ = values.shape
+        size = len(self.first_mean)
+        known = known_steps(values)
+        values = np.where(known[:, :, None], values, 0.0)
+        mean = np.broadcast_to(self.first_mean, (rows, size))
+        covariance = np.broadcast_to(self.first_covariance, (rows, size, size))
+        out: list[list[Floats]] = [[], [], [], []]
+        logs = np.zeros(rows)
+        eye = np.eye(size)
+        for step in range(steps):
+            if step:
+                mean = mean @ self.transition.T
+                covariance = self.transition @ covariance @ self.transition.T + self.state_noise
+            out[0].append(mean)
+            out[1].append(covariance)
+            error = values[:, step] - mean @ self.observation.T  # (B, p)
+            spread = self.observation @ covariance @ self.observation.T + self.observation_noise  # (B, p, p)
+            gain = np.linalg.solve(spread, self.observation @ covariance).transpose(0, 2, 1)  # (B, d, p)
+            solved = np.linalg.solve(spread, error[:, :, None])[:, :, 0]
+            density = -0.5 * (
+                (error * solved).sum(1) + np.linalg.slogdet(spread)[1] + error.shape[1] * np.log(2 * np.pi)
+            )
+            own = known[:, step]
+            logs += np.where(own, density, 0.0)
+            mean = np.where(own[:, None], mean + (gain @ error[:, :, None])[:, :, 0], mean)
+            covariance = np.where(own[:, None, None], (eye - gain @ self.observation) @ covariance, covariance)
+            out[2].append(mean)
+            out[3].append(covariance)
+        predicted, spreads, means, covariances = (np.stack(part, 1) for part in out)
+        return Filtered(predicted, spreads, means, covariances, logs)
+
+    def smooth(self, filtered: Filtered) -> Smoothed:
+        """The backward pass of Rauch, Tung and Striebel (1965)."""
+        means, covariances = filtered.means.copy(), filtered.covariances.copy()
+        steps = means.shape[1]
+        pairs = np.zeros((len(means), max(0, steps - 1), *covariances.shape[2:]))
+        for step in range(steps - 2, -1, -1):
+            ahead = filtered.predicted_covariances[:, step + 1]
+            gain = np.linalg.solve(ahead, self.transition @ filtered.covariances[:, step]).transpose(0, 2, 1)
+            change = means[:, step + 1] - filtered.predicted_means[:, step + 1]
+            means[:, step] += (gain @ change[:, :, None])[:, :, 0]
+            covariances[:, step] += gain @ (covariances[:, step + 1] - ahead) @ gain.transpose(0, 2, 1)
+            pairs[:, step] = covariances[:, step + 1] @ gain.transpose(0, 2, 1)
+        return Smoothed(means, covariances, pairs)
+
+    def em(self, values: Floats) -> tuple[KalmanModel, float]:
+        """One iteration of EM on series (B, T, p) of equal length: the new model, and the log-likelihood before it."""
+        filtered = self.filter(values)
+        means, covariances, pairs = self.smooth(filtered)
+        known = known_steps(values)
+        filled = np.where(known[:, :, None], values, 0.0)
+        moments = covariances + means[:, :, :, None] * means[:, :, None, :]  # E[x xᵀ]
+        observed = moments[known].sum(0)
+        cross = np.einsum("np,nd->pd", filled[known], means[known])
+        observation = np.linalg.solve(observed, cross.T).T
+        residual = np.einsum("np,nq->pq", filled[known], filled[known]) - observation @ cross.T
+        observation_noise = symmetric(residual / max(1, known.sum()))
+        later = (pairs + means[:, 1:, :, None] * means[:, :-1, None, :]).sum((0, 1))
+        before, after = moments[:, :-1].sum((0, 1)), moments[:, 1:].sum((0, 1))
+        transition, state_noise = self.transition, self.state_noise
+        if means.shape[1] > 1:
+            transition = np.linalg.solve(before.T, later.T).T
+            state_noise = symmetric((after - transition @ later.T) / (len(means) * (means.shape[1] - 1)))
+        first = means[:, 0].mean(0)
+        spread = means[:, 0] - first
+        covariance = symmetric(covariances[:, 0].mean(0) + spread.T @ spread / len(spread))
+        model = KalmanModel(transition, observation, state_noise, observation_noise, first, covariance)
+        return model, float(filtered.log_likelihood.sum())
+
+    def forecast(self, values: Floats) -> tuple[Floats, Floats]:
+        """The mean (B, p) and covariance (B, p, p) of the next value after series (B, T, p)."""
+        filtered = self.filter(values)
+        mean = filtered.means[:, -1] @ self.transition.T
+        covariance = self.transition @ filtered.covariances[:, -1] @ self.transition.T + self.state_noise
+        spread = self.observation @ covariance @ self.observation.T + self.observation_noise
+        return mean @ self.observation.T, spread
+
+
+def known_steps(values: Floats) -> NDArray[np.bool_]:
+    """(B, T), True where no value is missing."""
+    return np.asarray(~np.isnan(values).any(axis=2))
+
+
+def symmetric(matrix: Floats) -> Floats:
+    """The symmetric part, a little above singular."""
+    out: Floats = (matrix + matrix.T) / 2 + 1e-9 * np.eye(len(matrix))
+    return out
+
+
+@dataclass(frozen=True)
+class KalmanConfig:
+    """A linear-Gaussian state-space model, learned by EM: forecasts the next value of a series."""
+
+    kind: ClassVar[str] = "kalman"
+    fitted: ClassVar[bool] = True
+    states: Annotated[int, Range(1, 32)] = setting(4, help="numbers in the hidden state")
+    iterations: Annotated[int, Range(1)] = setting(30, help="EM iterations")
+
+
+class KalmanRegressor(FittedModel):
+    """The next value of a series of numbers."""
+
+    tensor_names = NAMES
+
+    def __init__(self, config: KalmanConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model: KalmanModel | None = None
+
+    def fit(self, corpus: Corpus, note: Note) -> list[float]:
+        """EM over the training series, each followed by its target."""
+        count = len(corpus.train)
+        rows = np.unique(np.linspace(0, count - 1, min(count, MAX_SERIES)).astype(np.int64))
+        pairs = zip(corpus.train.source.rows(rows), corpus.train.target.rows(rows), strict=True)
+        return self.fit_series([np.concatenate([left, right]).astype(np.float64) for left, right in pairs], note)
+
+    def fit_series(self, series: list[Floats], note: Note = lambda doing, count: None) -> list[float]:
+        """The same for series in memory; shorter ones get missing values in front."""
+        values = np.full((len(series), max(map(len, series)), 1), np.nan)
+        for row, one in enumerate(series):
+            values[row, values.shape[1] - len(one) :, 0] = one
+        size = self.config.states
+        generator = np.random.default_rng(1)
+        model = KalmanModel(
+            0.9 * np.eye(size) + 0.1 * np.eye(size, k=1), np.ones((1, size)) / size + 0.1 * generator.random((1, size)),
+            0.1 * np.eye(size), 0.1 * np.eye(1), np.zeros(size), np.eye(size),
+        )  # fmt: skip
+        losses = []
+        known = int((~np.isnan(values)).sum())
+        for iteration in range(self.config.iterations):
+            note("fitting the state-space model", iteration + 1)
+            model, likelihood = model.em(values)
+            losses.append(-likelihood / known)
+        self.load({name: torch.from_numpy(np.ascontiguousarray(getattr(model, name))) for name in NAMES})
+        return losses
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tensors of a run."""
+        super().load(tensors)
+        self.model = KalmanModel(*(tensors[name].numpy() for name in NAMES))
+
+    def outputs(self, batch: Batch) -> Tensor:
+        """Forecasts (B, 1); the padding of a batch is NaN behind each series."""
+        assert self.model is not None
+        source = batch.source.double().cpu().numpy()
+        lengths = batch.source_mask.sum(1).cpu().numpy()
+        aligned = np.full(source.shape, np.nan)
+        for row, length in enumerate(lengths):
+            aligned[row, source.shape[1] - length :] = source[row, :length]
+        # A series starts with its own first value: rows are filtered by length.
+        out = np.zeros((len(source), 1))
+        for length in np.unique(lengths):
+            rows = lengths == length
+            out[rows] = self.model.forecast(aligned[rows, source.shape[1] - length :, None])[0]
+        return torch.from_numpy(out).to(batch.source.device)
+
+    def forward(self, batch: Batch) -> Loss:
+        """Summed squared error and the number of rows."""
+        error = self.outputs(batch) - batch.target
+        return Loss(error.square().sum(), torch.tensor(len(error)))
+
+    def score(self, batch: Batch) -> TokenScores:
+        """The negative squared error as score."""
+        error = self.outputs(batch) - batch.target
+        return TokenScores(-error.square(), torch.zeros_like(error).bool(), torch.ones_like(error).bool())
+
+    def predict(self, batch: Batch) -> ClassifierOutput:
+        """The forecast (B, 1)."""
+        outputs = self.outputs(batch)
+        return ClassifierOutput(outputs, None, torch.ones_like(outputs).bool())

@@ -1,0 +1,266 @@
+"""Phrase-based translation (Koehn, Och and Marcu 2003): preset `phrase-based`."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.classical.model import Note, Output, Tokens, Transducer
+from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.classical.phrase_decoder import FEATURES, LANGUAGE, MAX_TOKENS, TABLE, Derivation, Options, PhraseDecoder
+from dragoman.classical.phrases import phrase_spans
+from dragoman.classical.rows import Ragged
+from dragoman.classical.tuning import tune
+from dragoman.classical.word_alignment import WordAligner, links_of
+from dragoman.config.settings import Range, setting
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers.base import EOS, Tokenizer
+from dragoman.scoring.alignment import SYMMETRIZATIONS, swap_direction
+
+Floats = NDArray[np.float64]
+# Before tuning: phrase and lexical probabilities, phrases, words, distance, language model.
+START = np.array([0.2, 0.2, 0.2, 0.2, 0.1, 0.8, 0.2, 0.6])
+DISCOUNT = 0.5  # of phrase counts: what was seen once may be chance
+COPIED = -4.0  # log-probabilities of a token that no phrase translates and that is copied
+CHUNK = 2048
+
+
+@dataclass(frozen=True)
+class PhraseBasedConfig:
+    """A phrase table, an n-gram language model, and a log-linear model over both."""
+
+    kind: ClassVar[str] = "phrase-based"
+    fitted: ClassVar[bool] = True
+    max_phrase: Annotated[int, Range(1, 10)] = setting(5, help="tokens in the longest phrase")
+    translations: Annotated[int, Range(1)] = setting(20, help="translations kept of each phrase")
+    order: Annotated[int, Range(1, 6)] = setting(5, help="tokens in the longest n-gram of the language model")
+    alignment: Annotated[int, Range(1)] = setting(5, help="EM iterations of each alignment model")
+    distance: Annotated[int, Range(0, 60)] = setting(6, help="longest jump between phrases; 0: monotone")
+    stack: Annotated[int, Range(1)] = setting(100, help="hypotheses of a stack")
+    tune: Annotated[int, Range(0)] = setting(4, help="rounds of tuning on validation pairs; 0: fixed weights")
+    tune_pairs: Annotated[int, Range(1)] = setting(400, help="validation pairs used for tuning")
+
+
+class PhraseBased(Transducer):
+    """score = Σ weight · feature over a segmentation into phrases, their translations and their order."""
+
+    likelihood = "none"
+
+    def __init__(self, config: PhraseBasedConfig, source: Tokenizer, target: Tokenizer) -> None:
+        super().__init__()
+        self.config, self.vocabulary = config, len(target)
+        self.pieces = source.pieces(range(len(source))), target.pieces(range(len(target)))
+        spelled = {piece: token for token, piece in enumerate(self.pieces[1])}
+        self.same = [spelled.get(piece, -1) for piece in self.pieces[0]]
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The phrase table, the language model and the weights."""
+        parts = ("keys", "log_probabilities", "backoffs")
+        grams = tuple(f"{n}.{part}" for n in range(1, self.config.order + 1) for part in parts)
+        table = ("sources", "source_offsets", "entries", "targets", "target_offsets", "features", "weights")
+        return (*table, *grams)
+
+    # --- training
+
+    def fit(self, corpus: Corpus, note: Note) -> list[float]:
+        """Align words, extract and score phrases, count n-grams, tune the weights."""
+        left, right = Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target)
+        losses, links = self.align(left, right, note)
+        phrases = self.extract(left, right, links, note)
+        note("counting n-grams", 0)
+        model = NGramModel(NGramConfig(self.config.order), self.vocabulary).fit_rows(right)
+        self.load({**phrase_tensors(phrases, self.config.translations, word_table(left, right, links)),
+                   **model.tensors, "weights": torch.from_numpy(START)})  # fmt: skip
+        if self.config.tune:
+            sources, targets = Ragged.of_column(corpus.valid.source), Ragged.of_column(corpus.valid.target)
+            rows = np.unique(np.linspace(0, len(sources) - 1, min(self.config.tune_pairs, len(sources))).astype(int))
+            pairs = [(sources[row], targets[row]) for row in rows.tolist() if 0 < len(sources[row]) <= MAX_TOKENS]
+            self.tune(pairs, note)
+        return losses
+
+    def align(self, left: Ragged, right: Ragged, note: Note) -> tuple[list[float], list[frozenset[tuple[int, int]]]]:
+        """HMM alignments of both directions, combined."""
+        sides = [[[self.pieces[side][token] for token in rows[index]] for index in range(len(rows))]
+                 for side, rows in ((0, left), (1, right))]  # fmt: skip
+        ahead, back = (WordAligner("hmm", self.config.alignment, 0.01) for _ in range(2))
+        losses = ahead.fit(sides[0], sides[1], note)
+        back.fit(sides[1], sides[0], note)
+        links: list[frozenset[tuple[int, int]]] = []
+        combine = SYMMETRIZATIONS["grow-diag-final-and"]
+        for first in range(0, len(left), CHUNK):
+            some = [side[first : first + CHUNK] for side in sides]
+            note("combining alignments", first)
+            for one, other in zip(ahead.posteriors(*some), back.posteriors(some[1], some[0]), strict=True):
+                links.append(combine(links_of(one), swap_direction(links_of(other))))
+        return losses, links
+
+    def extract(
+        self, left: Ragged, right: Ragged, links: Sequence[frozenset[tuple[int, int]]], note: Note
+    ) -> Counter[tuple[Tokens, Tokens]]:
+        """Count all phrase pairs."""
+        found: Counter[tuple[Tokens, Tokens]] = Counter()
+        for index, own in enumerate(links):
+            if index % CHUNK == 0:
+                note("extracting phrases", index)
+            source, target = left[index], right[index]
+            found.update(
+                (source[a:b], target[c:d])
+                for (a, b), (c, d) in phrase_spans(len(source), len(target), own, self.config.max_phrase)
+            )
+        return found
+
+    def tune(self, pairs: Sequence[tuple[Tokens, Tokens]], note: Note) -> None:
+        """Set the weights by pairwise ranking on n-best lists."""
+
+        def decode(weights: Floats, n_best: int) -> list[list[Derivation]]:
+            decoder = self.decoder(weights, 0)
+            return [decoder.translate(len(source), self.options(source), n_best) for source, _ in pairs]
+
+        weights = tune(decode, [target for _, target in pairs], START, self.config.tune, note)
+        self.tensors["weights"] = torch.from_numpy(weights)
+
+    # --- prediction
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tensors of a run."""
+        super().load(tensors)
+        self.model = NGramModel(NGramConfig(self.config.order), self.vocabulary)
+        self.model.load({name: tensor for name, tensor in tensors.items() if name[0].isdigit()})
+
+    @cached_property
+    def table(self) -> dict[Tokens, tuple[int, int]]:
+        """For every source phrase its first entry and the one behind its last."""
+        rows = Ragged(self.tensors["sources"].numpy(), self.tensors["source_offsets"].numpy())
+        entries = self.tensors["entries"].tolist()
+        return {rows[index]: (entries[index], entries[index + 1]) for index in range(len(rows))}
+
+    @cached_property
+    def target_rows(self) -> Ragged:
+        """The target of every entry."""
+        return Ragged(self.tensors["targets"].numpy(), self.tensors["target_offsets"].numpy())
+
+    def options(self, source: Tokens) -> Options:
+        """All phrases that match a source; a token that none translates is copied, or left out if it cannot be."""
+        starts, ends, targets = list[int](), list[int](), list[Tokens]()
+        features: list[Floats] = []
+        stored = self.tensors["features"].numpy()
+        for first in range(len(source)):
+            for end in range(first + 1, min(len(source), first + self.config.max_phrase) + 1):
+                begin, behind = self.table.get(source[first:end], (0, 0))
+                for entry in range(begin, behind):
+                    starts.append(first)
+                    ends.append(end)
+                    targets.append(self.target_rows[entry])
+                    features.append(stored[entry])
+            if (source[first],) not in self.table:
+                copy = self.same[source[first]]
+                starts.append(first)
+                ends.append(first + 1)
+                targets.append((copy,) if copy > EOS else ())
+                features.append(np.full(TABLE, COPIED))
+        width = max(1, max(map(len, targets)))
+        padded = np.full((len(targets), width), -1, np.int64)
+        for row, tokens in enumerate(targets):
+            padded[row, : len(tokens)] = tokens
+        return Options(np.array(starts), np.array(ends), padded, np.stack(features).astype(np.float64))
+
+    def decoder(self, weights: Floats, beam: int) -> PhraseDecoder:
+        """The decoder of some weights; stacks hold --beam hypotheses if that is more than model.stack."""
+        stack = max(beam, self.config.stack)
+        limit = self.config.distance
+        return PhraseDecoder(self.model, weights, stack=stack, limit=limit, pool=4 * stack)
+
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+        """Translate; sources of more than 60 tokens part by part."""
+        decoder = self.decoder(self.tensors["weights"].numpy(), beam)
+        out = []
+        for source in sources:
+            parts = [tuple(source[first : first + MAX_TOKENS]) for first in range(0, len(source), MAX_TOKENS)] or [()]
+            found = [decoder.translate(len(part), self.options(part), n_best) if part else [] for part in parts]
+            if len(parts) == 1 and parts[0]:
+                out.append([output(one.tokens, one.score) for one in found[0]])
+            else:
+                best = [one[0] for one in found if one]
+                tokens = tuple(token for one in best for token in one.tokens)
+                out.append([output(tokens, math.fsum(one.score for one in best))])
+        return out
+
+
+def output(tokens: Tokens, score: float) -> Output:
+    """An output with the whole score at its <eos>."""
+    return Output(tokens, (*(0.0,) * len(tokens), score))
+
+
+def word_table(
+    left: Ragged, right: Ragged, links: Sequence[frozenset[tuple[int, int]]]
+) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
+    """w(target | source) and w(source | target) of linked tokens, by relative frequency."""
+    counts: Counter[tuple[int, int]] = Counter()
+    for index, own in enumerate(links):
+        source, target = left[index], right[index]
+        counts.update((source[i], target[j]) for i, j in own)
+    totals = [Counter[int](), Counter[int]()]
+    for (source_token, target_token), count in counts.items():
+        totals[0][source_token] += count
+        totals[1][target_token] += count
+    ahead = {pair: count / totals[0][pair[0]] for pair, count in counts.items()}
+    back = {(pair[1], pair[0]): count / totals[1][pair[1]] for pair, count in counts.items()}
+    return ahead, back
+
+
+def lexical_weight(source: Tokens, target: Tokens, words: Mapping[tuple[int, int], float]) -> float:
+    """log Π over target tokens of the mean of w(target token | source token) over source tokens."""
+    total = 0.0
+    for token in target:
+        total += math.log(max(sum(words.get((one, token), 0.0) for one in source) / len(source), 1e-7))
+    return total
+
+
+def phrase_tensors(
+    phrases: Mapping[tuple[Tokens, Tokens], int],
+    keep: int,
+    words: tuple[Mapping[tuple[int, int], float], Mapping[tuple[int, int], float]],
+) -> dict[str, Tensor]:
+    """The phrase table: the `keep` most frequent translations of every source phrase with their four features."""
+    by_source: dict[Tokens, list[tuple[int, Tokens]]] = {}
+    target_totals: Counter[Tokens] = Counter()
+    for (source, target), count in phrases.items():
+        by_source.setdefault(source, []).append((count, target))
+        target_totals[target] += count
+    sources: list[Tokens] = sorted(by_source)
+    targets: list[Tokens] = []
+    features: list[tuple[float, ...]] = []
+    entries = [0]
+    for source in sources:
+        found = by_source[source]
+        total = sum(count for count, _ in found)
+        for count, target in sorted(found, key=lambda one: (-one[0], one[1]))[:keep]:
+            shown = math.log(count - DISCOUNT)
+            features.append((
+                shown - math.log(total), shown - math.log(target_totals[target]),
+                lexical_weight(source, target, words[0]), lexical_weight(target, source, words[1]),
+            ))  # fmt: skip
+            targets.append(target)
+        entries.append(len(targets))
+    left, right = Ragged.of(sources), Ragged.of(targets)
+    return {
+        "sources": torch.from_numpy(left.flat),
+        "source_offsets": torch.from_numpy(left.offsets),
+        "entries": torch.tensor(entries, dtype=torch.int64),
+        "targets": torch.from_numpy(right.flat),
+        "target_offsets": torch.from_numpy(right.offsets),
+        "features": torch.tensor(features, dtype=torch.float32).reshape(-1, TABLE),
+    }
+
+
+assert len(START) == len(FEATURES) == LANGUAGE + 1

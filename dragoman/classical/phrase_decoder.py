@@ -1,0 +1,247 @@
+"""Stack decoding of phrase-based translation (Koehn 2004), with pruning before the language model is asked.
+
+Stack n holds hypotheses that have translated n source tokens. All extensions of a stack are ranked by an estimate
+first; the language model scores the best of them, as cube pruning does (Huang and Chiang 2007). All steps are array
+operations over the hypotheses and phrases of one sentence.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.classical.model import Tokens
+from dragoman.classical.ngram import NGramModel
+from dragoman.data.tokenizers.base import EOS
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+MAX_TOKENS = 60  # coverage is a 64-bit number
+FEATURES = ("p(t|s)", "p(s|t)", "lex(t|s)", "lex(s|t)", "phrases", "words", "distance", "language model")
+TABLE = 4  # features that stand in the phrase table
+PHRASES, WORDS, DISTANCE, LANGUAGE = 4, 5, 6, 7
+
+
+class Options(NamedTuple):
+    """The phrases that match a sentence."""
+
+    starts: Ints  # (O,)
+    ends: Ints
+    targets: Ints  # (O, L), −1 is padding
+    features: Floats  # (O, 4)
+
+    @property
+    def lengths(self) -> Ints:
+        """Target tokens of each phrase."""
+        out: Ints = (self.targets >= 0).sum(1)
+        return out
+
+
+class Derivation(NamedTuple):
+    """One translation."""
+
+    tokens: Tokens
+    features: Floats  # (8,)
+    score: float
+    phrases: tuple[int, ...]  # the options used, in order of the target
+
+
+class Stack(NamedTuple):
+    """Hypotheses as columns."""
+
+    covered: NDArray[np.uint64]
+    last: Ints  # the end of the last source phrase
+    scores: Floats
+    future: Floats  # estimate of the rest
+    contexts: list[Ints]  # of the language model
+    parents: Ints
+    options: Ints
+    features: Floats  # (H, 8)
+
+    def take(self, rows: NDArray[np.int64]) -> Stack:
+        """Some hypotheses."""
+        return Stack(
+            self.covered[rows], self.last[rows], self.scores[rows], self.future[rows],
+            [one[rows] for one in self.contexts], self.parents[rows], self.options[rows], self.features[rows],
+        )  # fmt: skip
+
+
+class PhraseDecoder:
+    """Translates one sentence after the other."""
+
+    def __init__(
+        self, model: NGramModel, weights: Floats, *, stack: int = 100, limit: int = 6, pool: int = 400
+    ) -> None:
+        """`stack` hypotheses per stack; `pool` extensions of a stack go to the language model; `limit` of jumps."""
+        self.model, self.weights, self.stack, self.limit, self.pool = model, weights, stack, limit, pool
+
+    def translate(self, length: int, options: Options, n_best: int = 1) -> list[Derivation]:
+        """The best translations of a sentence of `length` tokens; with n_best > 1 equal states are not merged."""
+        assert length <= MAX_TOKENS
+        self.options, self.length, self.merge = options, length, n_best == 1
+        self.static = options.features @ self.weights[:TABLE]
+        self.static += self.weights[PHRASES] + self.weights[WORDS] * options.lengths
+        estimate = self.static + self.weights[LANGUAGE] * self.phrase_estimates()
+        self.estimates = estimate
+        self.costs = self.future_costs(estimate)
+        self.masks = np.array(
+            [sum(1 << place for place in range(a, b)) for a, b in zip(options.starts, options.ends, strict=True)],
+            np.uint64,
+        )
+        start = Stack(
+            np.zeros(1, np.uint64), np.zeros(1, np.int64), np.zeros(1), self.costs[0, length : length + 1],
+            self.model.first_contexts(1), np.full(1, -1), np.full(1, -1), np.zeros((1, len(FEATURES))),
+        )  # fmt: skip
+        waiting: list[list[Stack]] = [[] for _ in range(length + 1)]
+        waiting[0].append(start)
+        self.parents: list[Ints] = []
+        self.chosen: list[Ints] = []
+        count = 0
+        final: Stack | None = None
+        for covered in range(length + 1):
+            if not waiting[covered]:
+                continue
+            stack = self.prune(join(waiting[covered]))
+            waiting[covered] = []
+            self.parents.append(stack.parents)
+            self.chosen.append(stack.options)
+            numbers = count + np.arange(len(stack.scores))
+            count += len(numbers)
+            if covered == length:
+                final = stack._replace(parents=numbers)
+                break
+            for more in self.extend(stack, numbers):
+                sizes = np.bitwise_count(more.covered).astype(np.int64)
+                for size in np.unique(sizes).tolist():
+                    waiting[size].append(more.take(np.flatnonzero(sizes == size)))
+        assert final is not None, "single tokens can always be translated one after the other"
+        return self.finish(final, n_best)
+
+    def phrase_estimates(self) -> Floats:
+        """log p of the tokens of every phrase without context."""
+        targets = self.options.targets
+        contexts = [np.full(len(targets), -1, np.int64) for _ in range(max(0, self.model.order - 1))]
+        return self.phrase_scores(contexts, targets)[0]
+
+    def phrase_scores(self, contexts: list[Ints], targets: Ints) -> tuple[Floats, list[Ints]]:
+        """log p of target phrases (N, L) after contexts, and the contexts after them."""
+        total = np.zeros(len(targets))
+        contexts = [one.copy() for one in contexts]
+        for column in range(targets.shape[1]):
+            rows = np.flatnonzero(targets[:, column] >= 0)
+            if not len(rows):
+                break
+            logs, after = self.model.advance([one[rows] for one in contexts], targets[rows, column])
+            total[rows] += logs
+            for one, new in zip(contexts, after, strict=True):
+                one[rows] = new
+        return total, contexts
+
+    def future_costs(self, estimate: Floats) -> Floats:
+        """The best estimate of every span (S+1, S+1): of a phrase, or of two parts."""
+        size = self.length
+        costs = np.full((size + 1, size + 1), -np.inf)
+        np.maximum.at(costs, (self.options.starts, self.options.ends), estimate)
+        costs[np.arange(size + 1), np.arange(size + 1)] = 0.0
+        for width in range(2, size + 1):
+            for first in range(size + 1 - width):
+                end = first + width
+                best = (costs[first, first + 1 : end] + costs[first + 1 : end, end]).max()
+                costs[first, end] = max(costs[first, end], best)
+        return costs
+
+    def gaps(self, covered: NDArray[np.uint64]) -> tuple[Ints, Ints, Ints]:
+        """For every hypothesis and place the borders of the gap around it (H, S), and the first gap (H,)."""
+        bits = (covered[:, None] >> np.arange(self.length, dtype=np.uint64)) & np.uint64(1)  # (H, S)
+        free = bits == 0
+        begins, ends = np.zeros(bits.shape, np.int64), np.zeros(bits.shape, np.int64)
+        for place in range(self.length):
+            before = begins[:, place - 1] if place else np.zeros(len(bits), np.int64)
+            fresh = ~free[:, place - 1] if place else np.ones(len(bits), bool)
+            begins[:, place] = np.where(fresh, place, before)
+        for place in range(self.length - 1, -1, -1):
+            last = place == self.length - 1
+            fresh = np.ones(len(bits), bool) if last else ~free[:, place + 1]
+            ends[:, place] = np.where(fresh, place + 1, place + 1 if last else ends[:, place + 1])
+        return begins, ends, free.argmax(1)
+
+    def extend(self, stack: Stack, numbers: Ints) -> list[Stack]:
+        """All extensions that the pool keeps, scored with the language model."""
+        options = self.options
+        begins, ends, first = self.gaps(stack.covered)
+        fits = (stack.covered[:, None] & self.masks) == 0
+        jump = np.abs(options.starts[None] - stack.last[:, None])
+        fits &= jump <= self.limit
+        # The first gap must stay within reach from the end of the phrase.
+        fits &= (options.starts[None] == first[:, None]) | (options.ends[None] - first[:, None] <= self.limit)
+        rows, columns = np.nonzero(fits)
+        if not len(rows):
+            return []
+        begin, end = begins[rows, options.starts[columns]], ends[rows, options.starts[columns]]
+        future = (
+            stack.future[rows] - self.costs[begin, end]
+            + self.costs[begin, options.starts[columns]] + self.costs[options.ends[columns], end]
+        )  # fmt: skip
+        base = stack.scores[rows] - self.weights[DISTANCE] * jump[rows, columns]
+        estimate = base + self.estimates[columns] + future
+        # Within each number of covered tokens, so that long phrases do not crowd out short ones.
+        sizes = options.ends[columns] - options.starts[columns]
+        order = np.lexsort((columns, rows, -estimate, sizes))
+        rank = np.arange(len(order)) - np.searchsorted(sizes[order], sizes[order])
+        kept = order[rank < self.pool]
+        rows, columns, future, base = rows[kept], columns[kept], future[kept], base[kept]
+        logs, contexts = self.phrase_scores([one[rows] for one in stack.contexts], options.targets[columns])
+        features = stack.features[rows].copy()
+        features[:, :TABLE] += options.features[columns]
+        features[:, PHRASES] += 1
+        features[:, WORDS] += options.lengths[columns]
+        features[:, DISTANCE] -= jump[rows, columns]
+        features[:, LANGUAGE] += logs
+        return [Stack(
+            stack.covered[rows] | self.masks[columns], options.ends[columns],
+            base + self.static[columns] + self.weights[LANGUAGE] * logs, future, contexts, numbers[rows], columns,
+            features,
+        )]  # fmt: skip
+
+    def prune(self, stack: Stack) -> Stack:
+        """The best hypotheses of a stack; those with one state are merged."""
+        order = np.lexsort((stack.options, stack.parents, -(stack.scores + stack.future)))
+        if self.merge:
+            state = np.zeros(len(order), np.int64)
+            for n, places in enumerate(stack.contexts, 1):
+                state = np.where(places >= 0, n * (1 << 48) + places, state)
+            key = np.stack([stack.covered.astype(np.int64), stack.last, state])[:, order]
+            order = order[np.sort(np.unique(key, axis=1, return_index=True)[1])]
+        return stack.take(order[: self.stack])
+
+    def finish(self, stack: Stack, n_best: int) -> list[Derivation]:
+        """Add the end of the sentence, and read the translations back."""
+        logs, _ = self.model.advance(stack.contexts, np.full(len(stack.scores), EOS))
+        scores = stack.scores + self.weights[LANGUAGE] * logs
+        features = stack.features.copy()
+        features[:, LANGUAGE] += logs
+        parents, chosen = np.concatenate(self.parents), np.concatenate(self.chosen)
+        best: dict[Tokens, Derivation] = {}
+        for row in np.argsort(-scores, kind="stable").tolist():
+            used: list[int] = []
+            number = int(stack.parents[row])
+            while chosen[number] >= 0:
+                used.append(int(chosen[number]))
+                number = int(parents[number])
+            used.reverse()
+            tokens = tuple(int(token) for option in used for token in self.options.targets[option] if token >= 0)
+            best.setdefault(tokens, Derivation(tokens, features[row], float(scores[row]), tuple(used)))
+            if len(best) == n_best:
+                break
+        return list(best.values())
+
+
+def join(stacks: list[Stack]) -> Stack:
+    """Several stacks as one."""
+    if len(stacks) == 1:
+        return stacks[0]
+    columns = [np.concatenate([stack[index] for stack in stacks]) for index in (0, 1, 2, 3, 5, 6, 7)]
+    contexts = [np.concatenate(parts) for parts in zip(*(stack.contexts for stack in stacks), strict=True)]
+    return Stack(columns[0], columns[1], columns[2], columns[3], contexts, columns[4], columns[5], columns[6])

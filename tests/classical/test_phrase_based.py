@@ -1,0 +1,112 @@
+"""Phrase-based translation: the decoder against exhaustive search, tuning, and a run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.classical.ngram import NGramConfig, NGramModel
+from dragoman.classical.phrase_decoder import DISTANCE, LANGUAGE, PHRASES, TABLE, WORDS, Options, PhraseDecoder
+from dragoman.classical.rows import Ragged
+from dragoman.classical.tuning import bleu, bleu_statistics
+from dragoman.data.tokenizers.base import EOS, SOS
+from dragoman.scoring.report import score_table
+from tests.conftest import call
+
+WEIGHTS = np.array([0.4, 0.2, 0.1, 0.3, -0.2, 0.5, 0.3, 0.7])
+
+
+def language_model() -> NGramModel:
+    random.seed(1)
+    rows = [[random.randint(4, 9) for _ in range(random.randint(2, 6))] for _ in range(60)]
+    return NGramModel(NGramConfig(3), 10).fit_rows(Ragged.of(rows))
+
+
+def random_options(seed: int, length: int) -> Options:
+    rng = np.random.default_rng(seed)
+    spans = [(a, b) for a in range(length) for b in range(a + 1, min(length, a + 2) + 1) for _ in range(2)]
+    targets = np.full((len(spans), 2), -1, np.int64)
+    for row in range(len(spans)):
+        size = int(rng.integers(1, 3))
+        targets[row, :size] = rng.integers(4, 10, size)
+    starts, ends = (np.array([span[side] for span in spans]) for side in (0, 1))
+    return Options(starts, ends, targets, -rng.random((len(spans), TABLE)))
+
+
+def exhaustive(model: NGramModel, options: Options, length: int, limit: int) -> float:
+    """The best score of all segmentations, translations and orders without jumps beyond the limit."""
+    best = -np.inf
+    features = options.features @ WEIGHTS[:TABLE]
+
+    def go(covered: int, last: int, tokens: tuple[int, ...], score: float) -> None:
+        nonlocal best
+        if covered == (1 << length) - 1:
+            text = (*tokens, EOS)
+            logs = sum(model.distribution((SOS, *text[:place]))[token] for place, token in enumerate(text))
+            best = max(best, score + WEIGHTS[LANGUAGE] * logs)
+            return
+        for index, (start, end) in enumerate(zip(options.starts.tolist(), options.ends.tolist(), strict=True)):
+            mask = sum(1 << place for place in range(start, end))
+            if covered & mask or abs(start - last) > limit:
+                continue
+            own = tuple(token for token in options.targets[index].tolist() if token >= 0)
+            more = (
+                features[index] + WEIGHTS[PHRASES] + WEIGHTS[WORDS] * len(own) - WEIGHTS[DISTANCE] * abs(start - last)
+            )
+            go(covered | mask, end, tokens + own, score + more)
+
+    go(0, 0, (), 0.0)
+    return float(best)
+
+
+@pytest.mark.parametrize(("seed", "length", "limit"), [(1, 3, 6), (2, 4, 6), (3, 4, 6), (4, 3, 0)])
+def test_a_wide_decoder_is_exhaustive(seed: int, length: int, limit: int) -> None:
+    model, options = language_model(), random_options(seed, length)
+    decoder = PhraseDecoder(model, WEIGHTS, stack=5000, limit=limit, pool=100_000)
+    (found,) = decoder.translate(length, options)
+    assert found.score == pytest.approx(exhaustive(model, options, length, limit), abs=1e-6)
+    assert float(found.features @ WEIGHTS) == pytest.approx(found.score, abs=1e-9)  # search score = model score
+    used = [(int(options.starts[index]), int(options.ends[index])) for index in found.phrases]
+    assert sorted(itertools.chain(*(range(*span) for span in used))) == list(range(length))
+    several = decoder.translate(length, options, n_best=5)
+    assert several[0].score == pytest.approx(found.score, abs=1e-9)
+    assert [one.score for one in several] == sorted((one.score for one in several), reverse=True)
+
+
+def test_bleu_is_that_of_sacrebleu() -> None:
+    outputs, references = ["a b c d e f", "a b x d e", "b c d e"], ["a b c d e f", "a b c d e f", "b c d e"]
+    total = sum(bleu_statistics(tuple(one.split()), tuple(other.split()))  # type: ignore[arg-type]
+                for one, other in zip(outputs, references, strict=True))  # fmt: skip
+    expected = score_table(outputs, [[one] for one in references], ["bleu"])["bleu"]
+    assert 100 * bleu(total) == pytest.approx(expected)
+
+
+def test_a_phrase_based_model_is_a_run(tmp_path: Path, cached: Path) -> None:
+    random.seed(5)
+    words = {"the": "das", "dog": "Hund", "cat": "Tier", "sees": "sieht", "a": "ein", "big": "großes", "house": "Haus"}
+    lines = []
+    for _ in range(160):
+        subject, thing = random.choice(["dog", "cat", "house"]), random.choice(["dog", "cat", "house"])
+        text = ["the", subject, "sees", "a", *(["big"] if random.random() < 0.5 else []), thing]
+        lines.append(" ".join(text) + "\t" + " ".join(words[word] for word in text) + "\n")
+    data, run = tmp_path / "pairs.tsv", tmp_path / "run"
+    data.write_text("".join(lines), encoding="utf-8")
+    settings = ("preset=phrase-based", "model.tune=1", "tokenizer.source.kind=words", "tokenizer.target.kind=words")
+    told = call("train", data, *settings, "--run", run)
+    assert told.code == 0, told.err
+    scores = json.loads(call("evaluate", run, data, "--json").out)
+    assert scores["exact_match"] >= 0.9
+    assert call("predict", run, stdin=b"the dog sees a big house\n").out == "das Hund sieht ein großes Haus\n"
+    one, other = (
+        call("predict", run, *more, stdin=b"the dog sees a cat\na cat\n").out for more in ((), ("--batch-size", "1"))
+    )
+    assert one == other
+    long = " ".join(["dog"] * 130)
+    assert call("predict", run, stdin=long.encode()).out.split() == ["Hund"] * 130
+    several = json.loads(call("predict", run, "--json", "--n-best", "3", "--beam", "3", stdin=b"a big cat\n").out)
+    assert len(several["alternatives"]) == 2
