@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -122,8 +123,9 @@ def add_error_handlers(app: FastAPI) -> None:
     async def late(request: Request, error: TooLate) -> Response:
         return answer(request, 503, "the request took too long; send less text or try again", {"retry-after": "5"})
 
+    @app.exception_handler(ClientDisconnect)
     @app.exception_handler(ClientLeft)
-    async def left(request: Request, error: ClientLeft) -> Response:
+    async def left(request: Request, error: Exception) -> Response:
         return Response(status_code=499)
 
     @app.exception_handler(Exception)

@@ -53,6 +53,9 @@ class LimitsConfig:
     wait: Annotated[float, Range(0.0, 86_400.0)] = setting(
         0.0, help="seconds of estimated waiting above which a request is answered 503; 0: only the queue counts"
     )
+    pattern: Annotated[int, Range(0, 200)] = setting(
+        0, help="characters of a regular expression; 0 refuses them: a hard one can take a worker a minute"
+    )
     streams: Size = setting(4, help="token streams at the same time")
     request_time: Seconds = setting(30.0, help="seconds until an unfinished request is given up and answered 503")
     read_time: Seconds = setting(15.0, help="seconds that a client may take to send a request")

@@ -124,7 +124,7 @@ class ServedModel:
 
     def _predict(self, options: DecodingOptions, inputs: list[ConstrainedInput]) -> list[Prediction]:
         options = replace(options, batch_size=self.batch_size)
-        return list(self.predictor.stream(inputs, options, StreamOptions(input_name=_input_name)))
+        return list(self.predictor.stream(inputs, options, StreamOptions(input_name=_input_name, on_warning=_ignore)))
 
     def _predict_files(self, options: DecodingOptions, inputs: list[Upload]) -> list[Any]:
         predictor = self.predictor
@@ -147,7 +147,7 @@ class ServedModel:
 
     def _label(self, options: None, inputs: list[str]) -> list[Any]:
         assert isinstance(self.engine, Labeler)
-        return self.engine.predict(inputs, batch_size=self.batch_size)
+        return list(self.engine.stream(inputs, batch_size=self.batch_size, on_warning=_refuse))
 
     def _complete(self, options: CompletionOptions, inputs: list[str]) -> list[list[Completed]]:
         assert isinstance(self.engine, Completer)
@@ -232,6 +232,15 @@ class ServedModel:
 
 def _input_name(number: int) -> str:
     return "text"
+
+
+def _ignore(line: str) -> None:
+    """A long text is read in parts: a client cannot do anything about it."""
+
+
+def _refuse(line: str) -> None:
+    """A text that is too long to label has no answer."""
+    raise RunError(line)
 
 
 class Models:

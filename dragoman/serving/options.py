@@ -31,6 +31,9 @@ def decoding_options(request: Options, limits: LimitsConfig) -> DecodingOptions:
     for name in ("min_length", "no_repeat_ngram"):
         if (value := getattr(request, name)) is not None and value > limits.tokens:
             raise ConfigError(f"{name}: found {value}, expected at most {limits.tokens} on this server")
+    if request.pattern is not None and len(request.pattern) > limits.pattern:
+        longest = f"at most {limits.pattern} characters" if limits.pattern else "none: this server takes no patterns"
+        raise ConfigError(f"pattern: found {len(request.pattern)} characters, expected {longest} (limits.pattern)")
     given = {name: value for name in SEARCH if (value := getattr(request, name)) is not None}
     beam = given.get("beam")
     if request.method is None and request.n_best > (beam or request.n_best):
