@@ -153,6 +153,7 @@ class RNNAttention(Protocol):
     """What a recurrent decoder needs of its attention."""
 
     width: int  # of the contexts
+    is_cross_attention: bool  # whether its weights align target and source
 
     def read(self, keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
         """What depends on the memory alone, each tensor with one row per source."""

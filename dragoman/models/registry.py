@@ -125,7 +125,7 @@ DECODERS = table_of(
     Entry(
         EditTransducerConfig,
         EditTransducer,
-        example=EditTransducerConfig(layers=2, embedding=6, width=7, dropout=0.0),
+        example=EditTransducerConfig(layers=2, embedding=6, width=7, dropout=0.0, context=True),
         learner=EditTransducerConfig(embedding=24, width=32, dropout=0.0),
         monotone=True,
     ),

@@ -20,6 +20,7 @@ from dragoman.layers.attention import observed, show
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import Embedding
 from dragoman.layers.monotone import PADDING, ForwardPass, Written, forward_algorithm, write
+from dragoman.layers.rnn_attention import GeneralConfig, build_rnn_attention
 from dragoman.models.contracts import Memory, State
 from dragoman.models.decoders.recurrent_parts import CellStack, InitialState, RecurrentDecoderBase, build_dropout
 
@@ -30,6 +31,9 @@ class MonotoneDecoderBase(RecurrentDecoderBase):
 
     readout: SizeOrNone = setting(
         0, help="size of tanh(W [state; source position]), the input of the output layer; 0: that of the embeddings"
+    )
+    context: bool = setting(
+        False, help="the readout also sees a context of soft attention over the whole source, such as its features"
     )
 
     @property
@@ -45,6 +49,7 @@ class Source(NamedTuple):
     bias: Tensor  # (B, S, S) added to moves from i to j
     keys: Tensor  # what a subclass computed, (B, S, …)
     copied: Tensor  # (B, S) the target token that copies each position, PAD where there is none
+    attended: tuple[Tensor, ...]  # mask, and what the soft attention reads; () without it
 
 
 class Actions(NamedTuple):
@@ -73,7 +78,10 @@ class MonotoneDecoder(nn.Module):
         self.stack = CellStack(config, embedding.width, 0)
         self.begin = InitialState(config, memory_width, self.stack.cells[0].num_states)  # type: ignore[arg-type]
         self.width = config.output_width or embedding.width  # of the readouts, until the output layer is set
-        self.from_state = nn.Linear(config.width, self.width)
+        self.attention = build_rnn_attention(GeneralConfig(), config.width, memory_width) if config.context else None
+        if self.attention is not None:
+            self.attention.is_cross_attention = False  # the positions align, not what it sees
+        self.from_state = nn.Linear(config.width + (memory_width if config.context else 0), self.width)
         self.from_source = nn.Linear(memory_width, self.width, bias=False)
         self.dropout = build_dropout(config)
         self.readout_dropout = Dropout(config.dropout)
@@ -120,7 +128,10 @@ class MonotoneDecoder(nn.Module):
         weights = torch.full((rows, length), PADDING, dtype=precise, device=memory.keys.device)
         weights[:, 0] = 0.0
         copied = memory.mask.new_zeros((rows, length), dtype=torch.long) if memory.tokens is None else memory.tokens
-        source = Source(self.from_source(memory.values), *self.read(memory), copied)
+        attended: tuple[Tensor, ...] = ()
+        if self.attention is not None:
+            attended = (memory.mask, *self.attention.read(memory.keys, memory.values))
+        source = Source(self.from_source(memory.values), *self.read(memory), copied, attended)
         return State(source, (self.begin(memory), weights, self.first_actions(weights)), length=0)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
@@ -155,16 +166,19 @@ class MonotoneDecoder(nn.Module):
         """Read tokens (N, T): cells, weights after the first token, and the actions after each."""
         cells, weights, last = state.cache
         states, cells = self.stack(self.dropout(self.embedding(tokens)), cells)  # (N, T, D)
-        actions = self.actions(states, self._readout(states, state.static.readout), state.static)
+        actions = self.actions(states, self._readout(states, state.static), state.static)
         after, _ = write(weights, self.written(last[:, None], tokens[:, :1], state.static)[0])
         return cells, after, actions
 
-    def _readout(self, states: Tensor, source: Tensor) -> Tensor:
-        """tanh(W [state; source position]): states (N, T, D), source (B, S, R) → (N, T, S, R)."""
-        rows, length = states.shape[:2]
-        target = self.from_state(states).view(source.shape[0], -1, 1, source.shape[-1])  # (B, k·T, 1, R)
-        out: Tensor = self.readout_dropout(torch.tanh(target + source[:, None]))
-        return out.view(rows, length, *source.shape[1:])
+    def _readout(self, states: Tensor, source: Source) -> Tensor:
+        """tanh(W [state; context; source position]): states (N, T, D) → (N, T, S, R)."""
+        if self.attention is not None:
+            mask, *memory = source.attended
+            states = torch.cat([states, self.attention(states, tuple(memory), mask, 0)], -1)
+        target = self.from_state(states)  # (N, T, R)
+        by_source = target.view(source.readout.shape[0], -1, 1, target.shape[-1])  # (B, k·T, 1, R)
+        out: Tensor = self.readout_dropout(torch.tanh(by_source + source.readout[:, None]))
+        return out.view(*target.shape[:2], *source.readout.shape[1:])
 
 
 def move_forward(after: Tensor, leave: Tensor, arrive: Tensor, bias: Tensor) -> Tensor:
