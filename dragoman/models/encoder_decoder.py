@@ -18,6 +18,7 @@ from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Decoder, Encoder, Loss, Memory, State, TokenScores
 from dragoman.models.decoders.fixed_context import FixedContextDecoder, FixedContextDecoderConfig
 from dragoman.models.decoders.monotone import MonotoneDecoder, MonotoneDecoderBase
+from dragoman.models.decoders.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from dragoman.models.decoders.recurrent_parts import RecurrentDecoderBase
 from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoders.recurrent import RecurrentEncoder, RecurrentEncoderConfig
@@ -91,7 +92,8 @@ class EncoderDecoderConfig:
                 )
             elif first != index and widths[index] == 0:
                 yield f"tie: {self.tie!r} needs learned embeddings, found one-hot vectors (embedding = 0)"
-        if isinstance(self.decoder, MonotoneDecoderBase) and not isinstance(self.softmax, FullSoftmaxConfig):
+        mixes = isinstance(self.decoder, MonotoneDecoderBase | PointerGeneratorConfig)
+        if mixes and not isinstance(self.softmax, FullSoftmaxConfig):
             yield f"softmax: found {self.softmax.kind!r}, expected 'full' with decoder.kind = {self.decoder.kind!r}"
         if isinstance(self.decoder, RecurrentDecoderBase):
             yield from self._recurrent_problems(self.decoder)
@@ -218,14 +220,14 @@ class EncoderDecoder(BaseModel):
             share = self.config.word_dropout
             seen = word_dropout(source, share, UNK, keep_below=4, keep_from=self.first_tag, keep=self.space)
         memory = self.encoder(seen, mask)
-        if self.copied is not None and memory.mask.shape == source.shape:
-            memory = memory._replace(tokens=self.copied[source])
+        if self.copied is not None and getattr(self.encoder, "entries_are_tokens", True):
+            memory = memory._replace(tokens=self.copied[source[:, : memory.mask.shape[1]]])
         return memory
 
     def _hidden(self, inputs: Tensor, state: State) -> Tensor:
         """Hidden vectors (N, T, D) after the decoder reads inputs (N, T), with truncated back-propagation if set."""
         if not self.config.truncate:
-            if isinstance(self.decoder, TransformerDecoder) and not self.config.prompt:
+            if isinstance(self.decoder, TransformerDecoder | PointerGenerator) and not self.config.prompt:
                 state = self.decoder.without_cache(state)
             return self.decoder(inputs, state)[0]
         outputs = []
@@ -283,6 +285,12 @@ class EncoderDecoder(BaseModel):
         if batch.candidates is not None:
             return self._expected_risk(batch, batch.candidates, state)
         inputs = self._teacher_inputs(target)
+        if isinstance(self.decoder, PointerGenerator) and self._plain_forcing():
+            smoothing = config.label_smoothing if self.training else 0.0
+            real = target != PAD
+            state = state if config.prompt else self.decoder.without_cache(state)
+            losses = self.decoder.losses(inputs, target, state, smoothing)
+            return Loss((losses * real).sum(), real.sum())
         if self._sums_alignments():
             assert isinstance(self.decoder, MonotoneDecoder)
             real = target != PAD
@@ -300,10 +308,12 @@ class EncoderDecoder(BaseModel):
 
     def _sums_alignments(self) -> bool:
         """Whether the decoder computes the loss itself, over the target tokens alone."""
-        config = self.config
-        plain = isinstance(config.forcing, TeacherForcingConfig) and not config.truncate
-        smooths = self.training and config.label_smoothing
-        return isinstance(self.decoder, MonotoneDecoder) and plain and not smooths
+        smooths = self.training and self.config.label_smoothing
+        return isinstance(self.decoder, MonotoneDecoder) and self._plain_forcing() and not smooths
+
+    def _plain_forcing(self) -> bool:
+        """Whether one call of the decoder reads the whole target."""
+        return isinstance(self.config.forcing, TeacherForcingConfig) and not self.config.truncate
 
     def _expected_risk(self, batch: Batch, candidates: RiskCandidates, state: State) -> Loss:
         """Σ_y Q(y) Δ(y) over the candidates of each source, with Q ∝ p(y)^α (Shen et al. 2016, eq. 8)."""

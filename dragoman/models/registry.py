@@ -21,6 +21,7 @@ from dragoman.models.decoders.edit_transducer import EditTransducer, EditTransdu
 from dragoman.models.decoders.fixed_context import FixedContextDecoder, FixedContextDecoderConfig
 from dragoman.models.decoders.hard_attention import HardAttentionDecoder, HardAttentionDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
+from dragoman.models.decoders.pointer_generator import PointerGenerator, PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
 from dragoman.models.decoders.transformer import TransformerDecoder
 from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
@@ -113,6 +114,17 @@ DECODERS = table_of(
             kernels=(3, 1, 2),
             dropout=0.0,
             positions=LearnedConfig(max_positions=40),
+        ),
+    ),
+    Entry(
+        PointerGeneratorConfig,
+        PointerGenerator,
+        example=PointerGeneratorConfig(
+            pointer=5,
+            inner=RecurrentDecoderConfig(embedding=6, width=8, attention=AdditiveConfig(width=7), dropout=0.0),
+        ),
+        learner=PointerGeneratorConfig(
+            inner=RecurrentDecoderConfig(embedding=24, width=32, attention=AdditiveConfig(width=24), dropout=0.0)
         ),
     ),
     Entry(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from dragoman.data.batch import Batch, batch_of
+from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.attention_windows import PredictiveConfig
 from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, PeepholeLSTMConfig, RNNConfig
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
@@ -21,8 +22,10 @@ from dragoman.layers.rnn_attention import (
     MultiHeadConfig,
 )
 from dragoman.layers.self_attention import LinearConfig, LocalConfig, SegmentsConfig
+from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.decoders.recurrent_parts import MaxoutReadout
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -99,6 +102,14 @@ DECODER_CASES: dict[str, Any] = {
         cell=RNNConfig(), embedding=6, width=7, dropout=0.0, input_feeding=False,
         attention=CosineConfig(window=PredictiveConfig(radius=3)),
     ),
+    "pointer-transformer": PointerGeneratorConfig(
+        inner=TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0)
+    ),
+    "pointer-convs2s": PointerGeneratorConfig(
+        inner=ConvS2SDecoderConfig(
+            layers=2, embedding=7, width=6, dropout=0.0, positions=LearnedConfig(max_positions=40)
+        )
+    ),
     **TRANSFORMER_VARIANTS,
 }  # fmt: skip
 PAIRS = list(product(ENCODER_CASES, DECODER_CASES))
@@ -129,6 +140,7 @@ def build(encoder: str, decoder: str, tie: str = "target", smoothing: float = 0.
         decoder=DECODER_CASES[decoder],
     )
     model = EncoderDecoder(config, VOCABULARY + 2, VOCABULARY, space=SPACE)
+    model.copied = torch.tensor([token if 4 <= token < VOCABULARY else PAD for token in range(VOCABULARY + 2)])
     with torch.no_grad():  # so that biases and norms matter
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

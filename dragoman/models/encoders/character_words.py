@@ -128,6 +128,8 @@ def hash_of(letters: Tensor, salt: int) -> Tensor:
 class CharacterWordsEncoder(nn.Module):
     """A character CNN and an encoder of words; the memory has one entry per word."""
 
+    entries_are_tokens = False
+
     inner: Encoder
 
     def __init__(self, config: CharacterWordsConfig, embedding: TokenEmbedding) -> None:

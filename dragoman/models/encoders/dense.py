@@ -36,6 +36,8 @@ class DenseEncoder(nn.Module):
     length. The final state is their mean.
     """
 
+    entries_are_tokens = False
+
     def __init__(self, config: DenseEncoderConfig, embedding: TokenEmbedding) -> None:
         super().__init__()
         self.width, self.max_positions = config.width, config.max_positions

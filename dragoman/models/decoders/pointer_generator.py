@@ -1,0 +1,147 @@
+"""The pointer-generator: any decoder with attention, which may also copy source tokens (See et al. 2017).
+
+    p(y) = p_gen P_vocab(y) + (1 − p_gen) Σ_{i: x_i = y} a_i                  (eq. 9)
+    p_gen = σ(w_c · c + w_h · h + w_x · x + b)                                (eq. 8)
+
+Source and target tokens are equal if their texts are. The paper points with the attention of its one recurrent layer.
+Here the pointer is an attention of its own over the encoder's output, since a Transformer or ConvS2S has many, one per
+layer and head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.config.settings import SizeOrNone, setting
+from dragoman.data.tokenizers.base import PAD, UNK
+from dragoman.layers.embeddings import Embedding
+from dragoman.models.contracts import Decoder, Memory, State
+from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoder, LuongDecoderConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoder, RecurrentDecoderConfig
+from dragoman.models.decoders.transformer import TransformerDecoder
+from dragoman.models.heads.softmax import full_precision
+from dragoman.models.transformer import TransformerConfig
+
+InnerConfig = RecurrentDecoderConfig | LuongDecoderConfig | TransformerConfig | ConvS2SDecoderConfig
+INNER: dict[type, Any] = {
+    RecurrentDecoderConfig: RecurrentDecoder,
+    LuongDecoderConfig: LuongDecoder,
+    TransformerConfig: TransformerDecoder,
+    ConvS2SDecoderConfig: ConvS2SDecoder,
+}
+
+
+@dataclass(frozen=True)
+class PointerGeneratorConfig:
+    """A decoder that writes a word of the vocabulary or copies one of the source."""
+
+    kind: ClassVar[str] = "pointer-generator"
+    pointer: SizeOrNone = setting(0, help="size of the pointer's queries and keys; 0: that of the hidden vectors")
+    inner: InnerConfig = setting(RecurrentDecoderConfig(), help="the decoder")
+
+    @property
+    def embedding(self) -> int:
+        """Width of the target embeddings."""
+        return self.inner.embedding
+
+    @property
+    def output_width(self) -> int:
+        """Width of the hidden vectors that the output layer reads."""
+        return self.inner.output_width
+
+
+class Source:
+    """The fields of the static state, one row per source."""
+
+    def __init__(self, static: Any) -> None:
+        self.inner, self.keys, self.values, self.mask, self.tokens = static
+
+
+class PointerGenerator(nn.Module):
+    """Mixes the softmax over the vocabulary with attention over source tokens.
+
+    A source token without an equal target token counts as <unk>, so all probabilities sum to 1.
+    """
+
+    gives_log_probabilities = True
+    output: nn.Linear
+    inner: Decoder
+
+    def __init__(self, config: PointerGeneratorConfig, embedding: Embedding, memory_width: int) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.inner = INNER[type(config.inner)](config.inner, embedding, memory_width)
+        self.width = self.inner.width
+        self.max_positions = self.inner.max_positions
+        self.unused_memory = self.inner.unused_memory
+        size = config.pointer or self.width
+        self.query = nn.Linear(self.width, size, bias=False)
+        self.key = nn.Linear(memory_width, size, bias=False)
+        self.gate = nn.Linear(self.width + memory_width + embedding.width, 1)
+
+    def set_output(self, layer: nn.Linear) -> None:
+        """Take the output layer of the model."""
+        self.output = layer
+        self.width = layer.out_features
+
+    def start(self, memory: Memory, capacity: int | None = None) -> State:
+        """static = (that of the inner decoder, keys, values, mask, target token of each position)."""
+        state = self.inner.start(memory, capacity)
+        tokens = torch.zeros_like(memory.mask, dtype=torch.long) if memory.tokens is None else memory.tokens
+        tokens = tokens.masked_fill(tokens == PAD, UNK)
+        static = (state.static, self.key(memory.keys), memory.values, memory.mask, tokens)
+        return state._replace(static=static)
+
+    def without_cache(self, state: State) -> State:
+        """The state for one last call, as of `TransformerDecoder`."""
+        if not isinstance(self.inner, TransformerDecoder):
+            return state
+        inner: State = self.inner.without_cache(state._replace(static=Source(state.static).inner))
+        return inner._replace(static=state.static)
+
+    def _read(self, tokens: Tensor, state: State) -> tuple[Tensor, Tensor, Tensor, State]:
+        """Logits (N, T, V), attention (N, T, S) and logit of p_gen (N, T, 1) after tokens (N, T)."""
+        source = Source(state.static)
+        hidden, after = self.inner(tokens, state._replace(static=source.inner))
+        rows, length = tokens.shape
+        query = self.query(hidden).view(source.keys.shape[0], -1, source.keys.shape[2])  # (B, k·T, P)
+        scores = full_precision(query @ source.keys.transpose(1, 2)) * source.keys.shape[2] ** -0.5
+        attention = scores.masked_fill(~source.mask[:, None], -torch.inf).softmax(-1)  # (B, k·T, S)
+        context = (attention.to(source.values.dtype) @ source.values).view(rows, length, -1)
+        gate = full_precision(self.gate(torch.cat([context, hidden, self.embedding(tokens)], -1)))
+        logits = full_precision(self.output(hidden))
+        return logits, attention.view(rows, length, -1), gate, after._replace(static=state.static)
+
+    def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """tokens (N, T) → log-probabilities (N, T, V) of the next tokens."""
+        logits, attention, gate, after = self._read(tokens, state)
+        copied = Source(state.static).tokens  # (B, S)
+        weights = (attention * (-gate).sigmoid()).view(copied.shape[0], -1, copied.shape[1])  # (B, k·T, S)
+        mixed = (logits.softmax(-1) * gate.sigmoid()).view(*weights.shape[:2], -1)  # (B, k·T, V)
+        mixed = mixed.scatter_add(2, copied[:, None].expand_as(weights), weights)
+        tiny = torch.finfo(mixed.dtype).tiny
+        return mixed.clamp(min=tiny).log().view(*tokens.shape, -1), after
+
+    def losses(self, inputs: Tensor, target: Tensor, state: State, smoothing: float) -> Tensor:
+        """−log p of the target tokens alone (B, T), which needs no distribution over the vocabulary but the softmax's.
+
+        Label smoothing spreads its share over the softmax, not over the mixture.
+        """
+        logits, attention, gate, _ = self._read(inputs, state)
+        copied = Source(state.static).tokens
+        same = copied[:, None] == target.reshape(copied.shape[0], -1, 1)  # (B, k·T, S)
+        copy = (attention * same.view_as(attention)).sum(-1)  # (N, T)
+        normaliser = logits.logsumexp(-1)
+        chosen = logits.gather(-1, target[:, :, None])[:, :, 0] - normaliser
+        share = gate[:, :, 0]
+        tiny = torch.finfo(copy.dtype).tiny
+        mixed = chosen.exp() * share.sigmoid() + copy * (-share).sigmoid()
+        losses: Tensor = -(1 - smoothing) * mixed.clamp(min=tiny).log()
+        if smoothing:
+            losses = losses - smoothing * (logits.mean(-1) - normaliser)
+        return losses

@@ -1,0 +1,136 @@
+"""The pointer-generator against the equations of See et al. 2017, written out in float64."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.base import EOS, PAD, UNK
+from dragoman.data.tokenizers.characters import CharactersConfig
+from dragoman.data.tokenizers.load import train_tokenizer
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.search import search
+from dragoman.exchange.ctranslate2 import blockers
+from dragoman.layers.rnn_attention import AdditiveConfig
+from dragoman.models.decoders.pointer_generator import PointerGenerator, PointerGeneratorConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.tasks.translate import copied_ids
+
+SOURCES, TARGETS = [[5, 6, 7, 5], [12, 4], [9]], [[5, 8], [4, 4, 10], [9]]
+
+
+def model_of(inner: str, width: int = 8, vocabulary: int = 11) -> EncoderDecoder:
+    torch.manual_seed(3)
+    transformer = TransformerConfig(layers=1, width=width, heads=2, feedforward=2 * width, dropout=0.0)
+    recurrent = RecurrentDecoderConfig(embedding=width, width=width, attention=AdditiveConfig(width=width), dropout=0.0)
+    decoder = {"transformer": transformer, "recurrent": recurrent}[inner]
+    encoder = RecurrentEncoderConfig(embedding=width, width=width, dropout=0.0) if inner == "recurrent" else transformer
+    config = EncoderDecoderConfig(
+        encoder=encoder, decoder=PointerGeneratorConfig(inner=decoder), label_smoothing=0.0, tie="none"
+    )
+    model = EncoderDecoder(config, vocabulary + 2, vocabulary)
+    model.copied = torch.tensor([token if 4 <= token < vocabulary else PAD for token in range(vocabulary + 2)])
+    return model
+
+
+@pytest.fixture(params=["recurrent", "transformer"])
+def model(request: pytest.FixtureRequest) -> EncoderDecoder:
+    return model_of(request.param).double().eval()
+
+
+def by_hand(model: EncoderDecoder, source: list[int], prefix: list[int]) -> list[float]:
+    """p(y) after a prefix: equations 8 and 9, entry by entry."""
+    decoder = model.decoder
+    assert isinstance(decoder, PointerGenerator)
+    batch = batch_of([source])
+    memory = model.encode(batch.source, batch.source_mask)
+    hidden, _ = decoder.inner(torch.tensor([[2, *prefix]]), decoder.inner.start(memory))
+    h, keys, values = hidden[0, -1], memory.keys[0], memory.values[0]
+    query = decoder.query.weight @ h
+    scores = [float(query @ (decoder.key.weight @ key)) / math.sqrt(len(query)) for key in keys]
+    total = sum(math.exp(score) for score in scores)
+    attention = [math.exp(score) / total for score in scores]
+    context = torch.stack([weight * value for weight, value in zip(attention, values, strict=True)]).sum(0)
+    x = decoder.embedding(torch.tensor([[2, *prefix]]))[0, -1]
+    z = float(decoder.gate.weight[0] @ torch.cat([context, h, x]) + decoder.gate.bias[0])
+    generate = 1 / (1 + math.exp(-z))
+    logits = (decoder.output.weight @ h).tolist()
+    normaliser = sum(math.exp(logit) for logit in logits)
+    probabilities = [generate * math.exp(logit) / normaliser for logit in logits]
+    for token, weight in zip([*source, EOS], attention, strict=True):
+        probabilities[token if 4 <= token < 11 else UNK] += (1 - generate) * weight
+    return probabilities
+
+
+def test_probabilities_are_the_papers(model: EncoderDecoder) -> None:
+    with torch.no_grad():
+        found = model.logits(batch_of(SOURCES, TARGETS)).exp()
+        for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+            for place in range(len(target) + 1):
+                expected = by_hand(model, source, target[:place])
+                assert found[row, place].tolist() == pytest.approx(expected, abs=1e-12)
+                assert sum(expected) == pytest.approx(1.0)
+
+
+def test_the_loss_of_the_target_alone_is_that_of_the_distribution(model: EncoderDecoder) -> None:
+    batch = batch_of(SOURCES, TARGETS)
+    with torch.no_grad():
+        assert float(model(batch).total) == pytest.approx(-float(model.score(batch).log_probabilities.sum()), abs=1e-10)
+
+
+def test_gradients_are_those_of_finite_differences(model: EncoderDecoder) -> None:
+    batch = batch_of(SOURCES, TARGETS)
+    model(batch).total.backward()
+    generator = torch.Generator().manual_seed(1)
+    for name, weight in model.named_parameters():
+        assert weight.grad is not None, name
+        index = int(torch.randint(weight.numel(), (1,), generator=generator))
+        losses = []
+        for change in (1e-6, -1e-6):
+            with torch.no_grad():
+                weight.view(-1)[index] += change
+                losses.append(float(model(batch).total))
+                weight.view(-1)[index] -= change
+        assert float(weight.grad.view(-1)[index]) == pytest.approx((losses[0] - losses[1]) / 2e-6, abs=1e-6), name
+
+
+def test_separate_vocabularies_match_by_text() -> None:
+    source = train_tokenizer(CharactersConfig(), ["abcde"])
+    target = train_tokenizer(CharactersConfig(), ["xecb"])
+    ids = copied_ids(source, target)
+    for letter, copied in (("a", PAD), ("b", target.encode("b")[0]), ("e", target.encode("e")[0])):
+        assert int(ids[source.encode(letter)[0]]) == copied
+
+
+def test_it_learns_to_copy_a_large_vocabulary_fast() -> None:
+    """Eighty steps over sixty words. Without the pointer the same model gets one of fifty rows right."""
+    torch.manual_seed(0)
+    rng = random.Random(1)
+    model = model_of("recurrent", width=32, vocabulary=64)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+
+    def rows(count: int) -> list[list[int]]:
+        return [rng.choices(range(4, 64), k=rng.randint(2, 5)) for _ in range(count)]
+
+    for _ in range(80):
+        shown = rows(32)
+        loss = model(batch_of(shown, shown))
+        optimizer.zero_grad()
+        (loss.total / loss.count).backward()
+        optimizer.step()
+    unseen = rows(50)
+    found = search(model.eval(), batch_of(unseen), SearchConfig(beam=1), 1.0)
+    assert sum(list(row[0].tokens[:-1]) == source for row, source in zip(found, unseen, strict=True)) >= 40
+
+
+def test_ctranslate2_steps_aside() -> None:
+    assert blockers(EncoderDecoderConfig(decoder=PointerGeneratorConfig(inner=TransformerConfig()))) == [
+        "model.decoder.kind: found 'pointer-generator', expected 'transformer'"
+    ]
