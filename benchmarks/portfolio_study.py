@@ -6,7 +6,7 @@
     python benchmarks/portfolio_study.py --table
 
 --prepare writes carry/portfolio/SET/{train,valid,test}.tsv; a test line may have several references. Each job trains
-one candidate with one seed and scores its best weights on the validation and test pairs, greedily and by beam search. A
+one candidate with one seed and scores its best weights on the test pairs, greedily and by beam search. A
 finished job is one line of results.jsonl; the same command skips it, so a stopped study goes on where it was. --minutes
 ends the study: jobs that still run are stopped and start again next time. The candidate "auto" is what `dragoman train`
 chooses by itself, with its own budget.
@@ -19,6 +19,7 @@ import gzip
 import hashlib
 import json
 import multiprocessing
+import os
 import shutil
 import sys
 import tempfile
@@ -158,8 +159,7 @@ def candidate_settings(job: Job, pairs: int) -> list[str]:
     """The overrides of a job."""
     from dragoman.auto.portfolio import PORTFOLIO
 
-    compile_steps = ["train.compile=graphs"] if job.device.startswith("cuda") else []
-    common = [f"train.seed={job.seed}", f"train.device={job.device}", *compile_steps]
+    common = [f"train.seed={job.seed}", f"train.device={job.device}"]
     if job.candidate == "auto":
         return common
     candidate = next(one for one in PORTFOLIO if one.name == job.candidate)
@@ -195,7 +195,7 @@ def run_job(job: Job) -> dict[str, Any]:
         seconds = time.perf_counter() - started
         predictor = load_predictor(beside / "run", job.device, engine="torch")
         scores: dict[str, Any] = {}
-        for part in (part for part in PARTS[1:] if (folder / f"{part}.tsv").exists()):
+        for part in (part for part in PARTS[2:] if (folder / f"{part}.tsv").exists()):
             read = read_pairs(folder / f"{part}.tsv", several_references=True)
             examples = spread([one for one in read if isinstance(one, Example)], job.test_size)
             for how, beam in (("greedy", 1), ("beam", None)):
@@ -363,7 +363,8 @@ def main() -> None:
         print(f"{len(jobs)} jobs, {len(finished)} finished before", flush=True)
         study(jobs, results, options.jobs, options.minutes)
     for line in table(read_results(results)):
-        print(line)
+        print(line, flush=True)
+    os._exit(0)  # workers that were stopped may still hold their pipes
 
 
 if __name__ == "__main__":

@@ -11,13 +11,15 @@ from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
 from dragoman.auto.media import configure_media
 from dragoman.auto.pairs import choose_pairs
-from dragoman.auto.portrait import warnings
+from dragoman.auto.portfolio import candidates_for
+from dragoman.auto.portrait import portrait, warnings
 from dragoman.auto.profile import profile_pairs
 from dragoman.config import settings
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Pairs
 from dragoman.data.split import Progress
+from dragoman.errors import ConfigError
 from dragoman.tasks.config import DEFAULT_TASK, Config, build, preset_text, started_folder
 from dragoman.tasks.media import MediaTask
 from dragoman.tasks.table import TASKS
@@ -91,6 +93,34 @@ def like_started_run(
     optimizer = {name: value for name, value in theirs["train"].get("optimizer", {}).items() if name != "warmup"}
     table["train"] = merge(table["train"], {"optimizer": optimizer})
     return table, [f"model and tokenizers: those of {folder}, from which training starts", *kept]
+
+
+def configure_candidates(
+    files: Files, overrides: Sequence[str], progress: Progress = lambda doing, count: None
+) -> tuple[dict[str, Config], list[str]]:
+    """A configuration for every candidate of the portfolio that fits the data, the usual choice first; with reasons.
+
+    Overrides that choose a preset or parts of the model leave one configuration: what was asked for.
+    """
+    given = override({}, list(overrides))
+    if given.get("task", DEFAULT_TASK) != DEFAULT_TASK:
+        raise ConfigError(
+            f'--time, --trials and --ensemble search models for task = "translate"; found {given["task"]!r}'
+        )
+    if "preset" in given or chooses_model(given) or started_folder(given):
+        config, reasons = configure(files, overrides, progress)
+        return {"asked": config}, reasons
+    entry = {"source": files.source, "target": files.target} if isinstance(files, Pairs) else files
+    data = given.get("data", {})
+    read = settings.build(DataConfig, merge({"train": entry}, data if isinstance(data, Mapping) else {}), "data")
+    profile = profile_pairs(files, read, progress)
+    configs: dict[str, Config] = {}
+    for candidate in candidates_for(profile):
+        table, _ = choose_pairs(profile, candidate=candidate)
+        table["data"] |= {"train": entry}
+        configs[candidate.name] = finish(table, overrides, [])[0]
+    reasons = [*portrait(profile), *choose_pairs(profile)[1][:-2]]
+    return configs, reasons
 
 
 def chooses_model(given: Mapping[str, Any]) -> bool:

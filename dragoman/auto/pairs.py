@@ -25,23 +25,30 @@ LONGEST = 1000  # the most that data.max_length is raised to
 
 
 def choose_pairs(
-    profile: PairProfile, preset: str | None = None, *, transformer: bool = False
+    profile: PairProfile,
+    preset: str | None = None,
+    *,
+    transformer: bool = False,
+    candidate: Candidate | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """A configuration table for pairs with this profile, and the reason for each choice.
 
-    Without `preset`, the portfolio's experience decides the model; with `transformer`, a Transformer that fits the
-    amount of data. Tables with sizes name their `kind`, so that an override of the kind drops them.
+    The model is that of the candidate or the preset. Without both, the portfolio's experience decides, or with
+    `transformer` the amount of data decides the size of a Transformer. Tables with sizes name their `kind`, so that an
+    override of the kind drops them.
     """
     source, target, reasons = choose_tokenizers(profile)
-    if preset is not None and preset_table(preset).get("model", {}).get("kind") in KINDS:
-        return choose_fitted(profile, preset, source, target, reasons)
-    candidate = None if preset is not None or transformer else usual_candidate(profile)
+    named = candidate.preset if candidate is not None else preset
+    if named is not None and preset_table(named).get("model", {}).get("kind") in KINDS:
+        return choose_fitted(profile, named, source, target, reasons)
+    if candidate is None and preset is None and not transformer:
+        candidate = usual_candidate(profile)
     if candidate is not None:
         model: dict[str, Any] = {"tie": preset_tie(candidate.preset, profile.joint)}
         reasons.append(f"model: {candidate.name} (preset {candidate.preset}), {candidate.reason}")
     else:
         model, reason = choose_model(profile, preset)
-        if transformer and profile.source.unit != "subwords":
+        if transformer and preset is None and profile.source.unit != "subwords":
             model["tie"] = "target"  # whoever sets a width on one side alone should not have to untie embeddings
         reasons.append(reason)
     train, budget = choose_budget(profile, candidate)
@@ -82,6 +89,9 @@ def choose_tokenizers(profile: PairProfile) -> tuple[dict[str, Any], dict[str, A
     """Source and target tokenizer, with the reasons."""
     sides = (profile.source, profile.target)
     source, target = (tokenizer(side.unit, profile, side) for side in sides)
+    if profile.features:
+        source["features"] = profile.features
+        target = {"kind": target["kind"]} if target["kind"] == "characters" else target
     if profile.joint:
         reason = tokenizer_reason(source, profile.source, profile)
         return source, target, [f"source and target: one vocabulary of {reason}"]
@@ -119,6 +129,8 @@ def tokenizer_reason(units: Mapping[str, Any], side: SideProfile, profile: PairP
         )
     elif side.spaced < 0.1 and side.characters > 32:
         found = "characters, because no spaces divide the texts into words"
+    elif units.get("features"):
+        found = f'characters and whole features, because all end in features, written as "{units["features"]}"'
     else:
         found = f"characters, because the texts are short ({side.characters:.0f} characters on average)"
     return f"{found}, and the sides share their spelling" if profile.joint else found

@@ -16,7 +16,8 @@ from dragoman.config.settings import merge, override
 from dragoman.tasks.config import preset_names, preset_table
 
 BATCH_TOKENS = ((50_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
-EPOCHS = ((2000, 150), (10_000, 80), (50_000, 50), (200_000, 25), (1_000_000, 12), (math.inf, 5))  # pairs → epochs
+FEWEST = 50  # pairs: below, no study says anything
+EPOCHS = ((2000, 150), (10_000, 60), (60_000, 40), (200_000, 25), (1_000_000, 12), (math.inf, 5))  # pairs → epochs
 SMALL_TRANSFORMER = (
     "model.encoder.layers=2", "model.encoder.width=64", "model.encoder.feedforward=256", "model.encoder.dropout=0.1",
     "model.decoder.layers=2", "model.decoder.width=64", "model.decoder.feedforward=256", "model.decoder.dropout=0.1",
@@ -64,29 +65,44 @@ def width(value: int) -> tuple[str, ...]:
     return (f"model.encoder.width={value}", f"model.decoder.width={value}")
 
 
+def is_short(profile: PairProfile) -> bool:
+    """Whether both sides are short sequences of characters or symbols."""
+    units = (profile.source.unit, profile.target.unit)
+    return "subwords" not in units and max(map(profile.length, ("source", "target"))) <= 60
+
+
+def is_monotone(profile: PairProfile) -> bool:
+    """Whether a model that aligns from left to right may suit; its cost grows with the product of both lengths."""
+    longest = max(map(profile.length, ("source", "target")))
+    return is_short(profile) and longest <= 40 and (profile.monotone >= 0.5 or bool(profile.features))
+
+
+def is_copied(profile: PairProfile) -> bool:
+    """Whether much of the target is copied."""
+    return profile.copied > 0.3 and profile.source.unit == profile.target.unit
+
+
 UNSMOOTHED = ("model.label_smoothing=0.0",)
 PORTFOLIO = (
-    Candidate("transformer-2x64", "transformer-tiny", (*SMALL_TRANSFORMER, "train.optimizer.learning_rate=4e-3")),
-    Candidate("transformer-tiny", "transformer-tiny", dropout(0.3)),
-    Candidate("transformer-small", "transformer-small"),
-    Candidate("transformer-small-unsmoothed", "transformer-small", UNSMOOTHED),
-    Candidate("transformer-modern", "transformer-small", MODERN),
-    Candidate("convs2s", "convs2s-2017-small"),
-    Candidate("convs2s-unsmoothed", "convs2s-2017-small", UNSMOOTHED),
-    Candidate("luong-256", "luong-2015-small", width(256)),
     Candidate("luong-256-unsmoothed", "luong-2015-small", (*width(256), *UNSMOOTHED)),
+    Candidate("makarov-2020", "makarov-2020-small", fits=is_monotone),
+    Candidate("wu-2019", "wu-2019-small", fits=is_monotone),
+    Candidate("luong-256-dropout", "luong-2015-small", (*width(256), *dropout(0.5), *UNSMOOTHED)),
+    Candidate("convs2s", "convs2s-2017-small"),
+    Candidate("transformer-modern", "transformer-small", MODERN),
+    Candidate("transformer-small", "transformer-small"),
+    Candidate("pointer", "see-2017-small", fits=is_copied),
     Candidate("luong-512", "luong-2015-small", dropout(0.5)),
+    Candidate("transformer-tiny", "transformer-tiny", dropout(0.3)),
+    Candidate("transformer-2x64", "transformer-tiny", (*SMALL_TRANSFORMER, "train.optimizer.learning_rate=4e-3"),
+              fits=is_short),
+    Candidate("luong-256", "luong-2015-small", width(256)),
+    Candidate("transformer-small-unsmoothed", "transformer-small", UNSMOOTHED),
+    Candidate("convs2s-unsmoothed", "convs2s-2017-small", UNSMOOTHED),
     Candidate("rnn-attention", "rnn-attention-small", dropout(0.3)),
-    Candidate("nat-ctc", "nat-ctc-small"),
-    Candidate("edit-transducer", "makarov-2020-small", fits=lambda profile: short_and_monotone(profile)),
-    Candidate("hard-attention", "wu-2019-small", fits=lambda profile: short_and_monotone(profile)),
-)
-
-
-def short_and_monotone(profile: PairProfile) -> bool:
-    """Whether a model that aligns from left to right may suit: its cost grows with the product of both lengths."""
-    longest = max(profile.length("source"), profile.length("target"))
-    return longest <= 40 and profile.monotone >= 0.5 and "subwords" not in (profile.source.unit, profile.target.unit)
+    Candidate("nat-ctc", "nat-ctc-small", fits=is_short),
+    Candidate("ngram-transducer", "ngram-transducer", fits=is_monotone),
+)  # fmt: skip
 
 
 def available() -> list[Candidate]:
@@ -95,18 +111,37 @@ def available() -> list[Candidate]:
     return [candidate for candidate in PORTFOLIO if candidate.preset in names]
 
 
+def candidates_for(profile: PairProfile) -> list[Candidate]:
+    """The entries that fit the data, the usual choice first."""
+    usual = usual_candidate(profile)
+    found = [candidate for candidate in available() if candidate.fits(profile)]
+    return sorted(found, key=lambda candidate: usual is None or candidate.name != usual.name)
+
+
 def by_name(name: str) -> Candidate:
     """An entry."""
     return next(candidate for candidate in PORTFOLIO if candidate.name == name)
 
 
 def usual_candidate(profile: PairProfile) -> Candidate | None:
-    """What experience says for such data; None: a Transformer that fits the amount of data."""
-    longest = max(profile.length("source"), profile.length("target"))
-    if 500 <= profile.pairs <= 15_000 and longest <= 60:
-        reason = f"which was best on {profile.pairs:,} short pairs"
-        return replace(by_name("convs2s"), reason=reason)
+    """What the study says for such data; None: a Transformer that fits the amount of data."""
+    if profile.pairs < FEWEST:
+        return None
+    size = f"{profile.pairs:,} pairs"
+    if profile.pairs <= 5000 and is_monotone(profile):
+        if profile.features:
+            return usual("wu-2019", f"because {size} with features are few and their order is mostly kept")
+        return usual("makarov-2020", f"because {size} are few and their order is kept (τ {profile.monotone:.2f})")
+    if profile.pairs <= 60_000 and is_short(profile):
+        return usual("luong-256-unsmoothed", f"because there are {size} of short sequences")
+    if profile.pairs <= 5000:
+        return usual("luong-256-dropout", f"because there are only {size}")
     return None
+
+
+def usual(name: str, reason: str) -> Candidate:
+    """An entry as the usual choice."""
+    return replace(by_name(name), reason=reason)
 
 
 def candidate_table(candidate: Candidate, table: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
@@ -16,6 +16,7 @@ from dragoman.data.config import DataConfig, Files, paths_of
 from dragoman.data.examples import Example, Fault
 from dragoman.data.fault_messages import MAX_FAULTS, fault_message
 from dragoman.data.split import PROGRESS_EVERY, Progress, read_examples, source_hash
+from dragoman.data.tokenizers.features import find_features, split_features
 from dragoman.errors import DataError
 
 EXAMINED = 30_000  # pairs whose text is examined, evenly spread; the others are only counted
@@ -36,6 +37,7 @@ class SideProfile:
     new: float  # share of the tokens of every tenth text that the other texts lack
     length: float  # mean characters of a token
     punctuated: float  # share of tokens with punctuation attached, as in "end."
+    stem: float = 0.0  # mean characters before the features; 0: there are no features
     longest: tuple[float, float] = (0.0, 0.0)  # characters and tokens that 99.5 % of the texts do not exceed
 
     @property
@@ -64,7 +66,9 @@ class SideProfile:
         """The unit that fits these texts."""
         if self.closed:
             return "words"
-        return "characters" if self.spaced < 0.1 or self.tokens < 3 or self.characters <= 24 else "subwords"
+        return (
+            "characters" if self.stem or self.spaced < 0.1 or self.tokens < 3 or self.characters <= 24 else "subwords"
+        )
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class PairProfile:
     duplicates: float = 0.0  # share of pairs that repeat an earlier pair
     ambiguous: float = 0.0  # share of sources with several different targets
     targets: int = 2  # distinct targets
+    features: str = ""  # the marks of features at the end of sources, such as " ;"; empty: they have none
     leaked: float | None = None  # share of validation sources that are training sources; None without data.valid
     swapped: bool = False  # whether the columns of data.valid seem to be in the other order
 
@@ -165,12 +170,16 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
     """The statistics of the sampled pairs; `hashes` are those of all training sources."""
     sources, targets = [source for source, _ in sample.items], [target for _, target in sample.items]
     source, target = profile_side(sources), profile_side(targets)
+    features = "" if source.closed else find_features(sources)
+    if features:  # the relation to the target is that of the stem
+        sources = [split_features(text, features)[0] for text in sources]
+        source = replace(source, stem=sum(map(len, sources)) / len(sources))
     alphabets = [set().union(*texts) for texts in (sources, targets)]
     words = {word for text in sources for word in text.split()}
     by_source: dict[str, set[str]] = defaultdict(set)
     for one, other in sample.items:
         by_source[one].add(other)
-    kept = spread(sample.items, ALIGNED)
+    kept = spread(list(zip(sources, targets, strict=True)), ALIGNED)
     as_words = "characters" not in (source.unit, target.unit)
     rows = [
         (one.split() if as_words or source.closed else list(one),
@@ -193,6 +202,7 @@ def profile_sample(sample: Sample, data: DataConfig, hashes: array[int]) -> Pair
         duplicates=1 - len(set(sample.items)) / len(sample.items),
         ambiguous=sum(len(found) > 1 for found in by_source.values()) / len(by_source),
         targets=len(set(targets)),
+        features=features,
         leaked=leaked,
         swapped=swapped,
     )  # fmt: skip

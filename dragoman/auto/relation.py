@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dragoman.data.ibm1 import Lexicon, learn_lexicon
 
-ALIGNED = 1000  # pairs that are aligned
+ALIGNED = 500  # pairs that are aligned
 LONGEST = 60  # tokens; longer texts are cut before they are aligned
 Tokens = Sequence[str]
 

@@ -13,6 +13,7 @@ from dragoman.commands.layout import pair_files
 from dragoman.commands.media import require_text_inputs
 from dragoman.commands.options import beam_option, device_option, json_option, tag_option
 from dragoman.commands.printing import as_utf8
+from dragoman.commands.search import print_leaderboard
 from dragoman.errors import DataError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def info(run: str, depth: int, plot: str | None, as_json: bool) -> None:
         click.echo(json.dumps(found))
     else:
         print_run_information(found)
+        print_leaderboard(run)
     if plot is not None:
         from dragoman.reports.plots import draw_curves
         from dragoman.reports.run_summary import curve_labels

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dragoman.commands.search import is_search, search_options, train_by_search
 from dragoman.errors import DataError
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def what_to_train(function: Any) -> Any:
 @click.option(
     "--restart", is_flag=True, help="Discard the weights of an existing run and train it from the first step."
 )
+@search_options
 @click.option("--quiet", "-q", is_flag=True, help="Show warnings only.")
 def train(
     what: str | None,
@@ -105,12 +107,15 @@ def train(
     run_folder: str | None,
     restart: bool,
     quiet: bool,
+    **asked: Any,
 ) -> None:
     """Train a model, or resume a run.
 
     \b
     dragoman train pairs.tsv                      choose all settings from the data, and say why
     dragoman train --source a.en --target a.de    the same from two parallel files
+    dragoman train pairs.tsv --time 20m           try several configurations, train the best
+    dragoman train pairs.tsv --time 1h --ensemble 5    keep the best five as one ensemble
     dragoman train my.toml train.steps=2000       from a configuration, one setting changed
     dragoman train runs/my                        resume a run
     dragoman train runs/my --restart              discard its weights and train it again
@@ -121,16 +126,40 @@ def train(
     same command resumes, and the result is the same to the bit. With torchrun write --run-folder in
     place of --run, which torchrun would take for its own --run-path.
     """
+    from dragoman.auto.search.run import SearchOptions
     from dragoman.runs import train as train_run
     from dragoman.training.display import Display
     from dragoman.training.distributed import ProcessGroup
 
     display = Display(quiet=quiet or not ProcessGroup().is_main)
+    search = SearchOptions(**asked)
+    if is_search(search, run_folder or what):
+        train_by_search(what, *named_files(what, source, target, overrides, run_folder), search, display)
+        return
     config, folder = resolve(what, source, target, overrides, display.info)
     folder = run_folder or folder
     progress = train_run(config, folder, display, restart)
     if ProcessGroup().is_main:
         report_trained(folder, config, progress, display)
+
+
+def named_files(
+    what: str | None, source: str | None, target: str | None, overrides: tuple[str, ...], run_folder: str | None
+) -> tuple[Files | None, tuple[str, ...], Path]:
+    """The data files, the overrides and the run folder of a search; no files for a configuration or a run folder."""
+    from dragoman.data.examples import Pairs
+    from dragoman.files import run_name
+
+    if source is not None and target is not None and what is not None and "=" in what:
+        what, overrides = None, (what, *overrides)
+    if source is not None and target is not None and what is None:
+        return Pairs(source, target), overrides, Path(run_folder or Path("runs") / run_name(source))
+    if what is None or ("=" in what and not Path(what).exists()):
+        raise DataError("--time, --trials and --ensemble need a data file, or --source and --target")
+    if Path(what).is_dir():
+        return None, overrides, Path(run_folder or what)
+    files = None if what.lower().endswith(".toml") else what
+    return files, overrides, Path(run_folder or Path("runs") / run_name(what))
 
 
 def report_trained(folder: str, config: Config, progress: Any, display: Display) -> None:

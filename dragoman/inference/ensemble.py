@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.options import DecodingOptions
+from dragoman.errors import RunError
 from dragoman.exchange.choice import EngineChoice
+from dragoman.files import write_text
 from dragoman.inference.loaded import LoadedRun, check_vocabularies, opened
+
+MEMBERS_FILE = "ensemble.json"
 
 
 @dataclass(frozen=True)
@@ -33,3 +40,29 @@ def open_backend(first: LoadedRun, options: DecodingOptions) -> Backend:
         check_vocabularies(first, other, "an ensemble")
     model = Ensemble([run.model for run in runs], options.average)
     return Backend(model, max(run.length_ratio for run in runs), engines)
+
+
+def write_members(folder: Path, members: Sequence[str]) -> None:
+    """Make a run folder an ensemble: its own model and those of these run folders inside it."""
+    write_text(folder / MEMBERS_FILE, json.dumps({"members": list(members)}))
+
+
+def member_folders(folder: Path) -> tuple[Path, ...]:
+    """The other runs of a run folder that is an ensemble; none for an ordinary one."""
+    path = folder / MEMBERS_FILE
+    if not path.is_file():
+        return ()
+    try:
+        members = [folder / str(name) for name in json.loads(path.read_text(encoding="utf-8"))["members"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
+    for member in members:
+        if not member.resolve().is_relative_to(folder.resolve()):
+            raise RunError(f"{path}: found the member {member}, expected folders inside {folder}")
+    return tuple(members)
+
+
+def with_members(options: DecodingOptions, folder: Path) -> DecodingOptions:
+    """The options with the stored members of a run folder before those that were asked for."""
+    members = member_folders(folder)
+    return replace(options, ensemble=(*members, *options.ensemble)) if members else options

@@ -29,7 +29,7 @@ from dragoman.errors import ConfigError, DataError
 from dragoman.exchange import engine as engines
 from dragoman.exchange.choice import Call
 from dragoman.inference.confidence import SavedCalibration, load_calibration, token_confidences
-from dragoman.inference.ensemble import Backend, open_backend
+from dragoman.inference.ensemble import Backend, open_backend, with_members
 from dragoman.inference.evaluation import (
     EvaluationOptions,
     ReferenceLoss,
@@ -104,7 +104,7 @@ class Predictor(LoadedRun):
     """
 
     def __init__(self, run: Run, device: str = "auto", options: DecodingOptions | None = None) -> None:
-        self.defaults = options = options or DecodingOptions()
+        self.defaults = options = with_members(options or DecodingOptions(), run.folder)
         super().__init__(
             run, "cpu" if device == "auto" and options.engine == "ctranslate2" else device, options.precision
         )

@@ -1,0 +1,1 @@
+"""Budgeted model search: train a portfolio of configurations in stages, keep the best."""

@@ -1,0 +1,314 @@
+"""Run a search: measure, plan, train in stages, train the winners to the end, make the best one the run itself."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dragoman.auto.search import plan
+from dragoman.auto.search.folds import needed_folds, write_folds
+from dragoman.auto.search.state import SearchState, Trial, has_search, load_search, shown_score
+from dragoman.auto.search.worker import Job, Outcome, end_with_parent, run_job
+from dragoman.config import settings
+from dragoman.errors import DragomanError, RunError
+from dragoman.files import make_folder, write_text
+from dragoman.inference.ensemble import write_members
+from dragoman.models.encoder_decoder import EncoderDecoderConfig
+from dragoman.runs.lock import locked
+from dragoman.tasks.config import Config, load, with_absolute_paths
+from dragoman.tasks.table import task_of
+from dragoman.training.config import TrainConfig
+from dragoman.training.runtime import resolve_device
+
+PROBE = {"cpu": 24, "cuda": 90}  # steps that measure the speed; the first ones compile and warm up
+PROBE_LOG = 8
+GPU_WORKERS = 4
+DECODED = 300  # validation inputs that are decoded for the score
+Say = Callable[[str], None]
+Show = Callable[[SearchState], None]
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What was asked for."""
+
+    seconds: float | None = None  # time for everything; None: the usual length of training for each trial
+    trials: int | None = None
+    ensemble: int = 1
+    workers: int | None = None  # processes; None: one for each core, or a few on a GPU
+
+
+class Search:
+    """A search in a folder, which becomes the run folder of its winner."""
+
+    def __init__(self, folder: Path, say: Say, show: Show) -> None:
+        self.folder, self.say, self.show = folder, say, show
+        self.trials = folder / "trials"
+
+    # ---------------------------------------------------------------------- start
+
+    def create(self, configs: dict[str, Config], options: SearchOptions, overrides: Sequence[str]) -> None:
+        """Write the configurations of all trials and the state; nothing is trained yet."""
+        first = next(iter(configs.values()))
+        steps_given = "steps" in settings.override({}, list(overrides)).get("train", {})  # type: ignore[operator]
+        validation = prepared_validation(first)
+        folds = needed_folds(first, validation)
+        device = resolve_device(first.train.device)
+        cores = usable_cores()
+        workers = options.workers or (min(GPU_WORKERS, cores) if device.type == "cuda" else cores)
+        count = min(len(configs), options.trials or len(configs))
+        if options.seconds is not None and options.trials is None:
+            count = plan.affordable_trials(options.seconds, workers, count, folds)
+        folds = folds if count > 1 else 1
+        workers = max(1, min(workers, max(count * folds, options.ensemble)))
+        names = list(configs)[:count]
+        state = SearchState(
+            metric=search_metric(first),
+            seconds=None if steps_given else options.seconds,
+            ensemble=options.ensemble,
+            folds=folds,
+            workers=workers,
+            threads=max(1, cores // workers),
+            sizes=plan.stage_sizes(count),
+            trials=[Trial(name) for name in names],
+        )
+        make_folder(self.folder)
+        make_folder(self.trials)
+        for name in names:
+            self._write_configs(name, configs[name], state)
+        state.save(self.folder)
+
+    def _write_configs(self, name: str, config: Config, state: SearchState) -> None:
+        """The files trials/NAME.toml and, with folds, trials/NAME-1.toml, …"""
+        decoded = DECODED if config.train.decode == TrainConfig.decode else config.train.decode
+        train = replace(config.train, metric=state.metric, decode=decoded)
+        config = with_absolute_paths(replace(config, train=train))
+        write_text(self.trials / f"{name}.toml", settings.dump(config))
+        if state.folds > 1:
+            for fold, one in enumerate(write_folds(config, self.trials, state.folds), 1):
+                write_text(self.trials / f"{name}-{fold}.toml", settings.dump(with_absolute_paths(one)))
+
+    # ---------------------------------------------------------------------- stages
+
+    def run(self) -> SearchState:
+        """Go on with the search until the winner is the run of this folder."""
+        with locked(self.folder):
+            state = load_search(self.folder)
+            if state.done:
+                return state
+            with worker_pool(state.workers) as pool:
+                if not state.planned:
+                    self._measure(state, pool)
+                while state.stage < len(state.sizes) - 1:
+                    self._stage(state, pool)
+                if not state.members:
+                    self._choose_members(state)
+                self._finish(state, pool)
+            self._place(state)
+            state.done = True
+            state.save(self.folder)
+            self.show(state)
+            return state
+
+    def _jobs(self, state: SearchState, trial: Trial, steps: int, overrides: tuple[str, ...] = ()) -> list[Job]:
+        """One job for each fold."""
+        names = [trial.name] if state.folds == 1 else [f"{trial.name}-{fold}" for fold in range(1, state.folds + 1)]
+        every = (f"train.validate_every={trial.every}", f"train.save_every={trial.every}") if trial.every else ()
+        return [
+            Job(str(self.trials / f"{name}.toml"), str(self.trials / name), steps, state.threads, (*every, *overrides))
+            for name in names
+        ]
+
+    def _measure(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
+        """Measure the speed of all trials and fix the steps of every stage."""
+        usual = {trial.name: load(self.trials / f"{trial.name}.toml").train for trial in state.trials}
+        if state.seconds is None:
+            for trial in state.trials:
+                trial.every = usual[trial.name].validate_every
+                final = usual[trial.name].steps
+                trial.steps = [*plan.stage_steps(final, len(state.trials), trial.every), final]
+        else:
+            device = resolve_device(next(iter(usual.values())).device).type
+            steps = PROBE.get(device, PROBE["cpu"])
+            asked = (f"train.log_every={PROBE_LOG}", f"train.validate_every={steps}", f"train.save_every={steps}")
+            self.say(f"search: measuring the speed of {len(state.trials)} configurations, {steps} steps each")
+            jobs = {
+                id(job): (trial, job) for trial in state.trials for job in self._jobs(state, trial, steps, asked)[:1]
+            }
+            for trial, outcome in self._outcomes(pool, list(jobs.values())):
+                trial.error = outcome.error
+                speed = plan.Speed(outcome.speed or 1.0, outcome.overhead)
+                self._plan_trial(state, trial, speed, usual[trial.name].steps, outcome.step)
+        state.planned = True
+        state.save(self.folder)
+        self.show(state)
+
+    def _plan_trial(self, state: SearchState, trial: Trial, speed: plan.Speed, usual: int, done: int) -> None:
+        """Steps of every stage from the measured speed."""
+        assert state.seconds is not None
+        count = len(state.trials)
+        trial.every = speed.validate_every()
+        seconds = plan.stage_seconds(state.seconds, state.workers, count, state.folds)
+        stages = [max(done, speed.steps_in(one, trial.every)) for one in seconds]
+        share = plan.FINISHING if count > 1 else 1 - 2 * SLACK
+        parallel = max(1.0, state.ensemble / state.workers)
+        spent = seconds[-1] if seconds and state.folds == 1 else 0.0
+        final = speed.steps_in(spent + share * state.seconds / parallel, trial.every)
+        trial.steps = [
+            *stages,
+            max(done, *stages, min(final, 4 * usual)) if stages else max(done, min(final, 4 * usual)),
+        ]
+
+    def _stage(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
+        """Train the surviving trials to the end of the stage; finished ones are not trained again."""
+        surviving = state.surviving()
+        waiting = [trial for trial in surviving if not trial.error and len(trial.scores) <= state.stage]
+        self.say(
+            f"search: stage {state.stage + 1} of {len(state.sizes) - 1}, {len(surviving)} configurations"
+            + (f" × {state.folds} folds" if state.folds > 1 else "")
+        )
+        jobs = [(trial, job) for trial in waiting for job in self._jobs(state, trial, trial.steps[state.stage])]
+        found: dict[str, list[Outcome]] = {trial.name: [] for trial in waiting}
+        for trial, outcome in self._outcomes(pool, jobs):
+            found[trial.name].append(outcome)
+            outcomes = found[trial.name]
+            if len(outcomes) < state.folds:
+                continue
+            trial.error = next((one.error for one in outcomes if one.error), "")
+            trial.scores.append(sum(one.score for one in outcomes) / len(outcomes))
+            trial.step, trial.parameters = max(one.step for one in outcomes), outcomes[0].parameters
+            trial.seconds = sum(one.seconds for one in outcomes)
+            state.save(self.folder)
+            self.show(state)
+        if all(trial.error for trial in surviving):
+            raise DragomanError(f"every configuration failed; the first: {surviving[0].error}")
+        state.stage += 1
+        state.save(self.folder)
+
+    def _outcomes(
+        self, pool: ProcessPoolExecutor, jobs: Sequence[tuple[Trial, Job]]
+    ) -> Iterator[tuple[Trial, Outcome]]:
+        """Outcomes as they come; the order does not change any result."""
+        futures = {pool.submit(run_job, job): trial for trial, job in jobs}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+    # ---------------------------------------------------------------------- winners
+
+    def _choose_members(self, state: SearchState) -> None:
+        """The run to train to the end; for an ensemble the best trials in turn, then further seeds of them."""
+        best = [trial for trial in state.ranking() if not trial.error]
+        if state.ensemble > 1:
+            best = [trial for trial in best if self._writes_tokens(trial)] or best[:1]
+        kinds = best[: max(1, (state.ensemble + 1) // 2)]
+        members = []
+        for number in range(state.ensemble):
+            trial, seed = kinds[number % len(kinds)], number // len(kinds)
+            members.append(self._member(state, trial, seed))
+        state.members = members
+        state.save(self.folder)
+
+    def _writes_tokens(self, trial: Trial) -> bool:
+        """Whether a model can be averaged with others token by token."""
+        return isinstance(load(self.trials / f"{trial.name}.toml").model, EncoderDecoderConfig)
+
+    def _member(self, state: SearchState, trial: Trial, seed: int) -> str:
+        """The name of the run for a trial and one more seed; its configuration is written."""
+        if seed == 0 and state.folds == 1:
+            return trial.name
+        name = f"{trial.name}-seed{seed}"
+        config = load(self.trials / f"{trial.name}.toml")
+        config = replace(config, train=replace(config.train, seed=config.train.seed + seed))
+        write_text(self.trials / f"{name}.toml", settings.dump(config))
+        return name
+
+    def _finish(self, state: SearchState, pool: ProcessPoolExecutor) -> None:
+        """Train the members to the end."""
+        self.say(f"search: training {' and '.join(state.members)} to the end")
+        by_name = {trial.name: trial for trial in state.trials}
+        jobs = []
+        for name in state.members:
+            trial = by_name[name.rpartition("-seed")[0] or name] if name not in by_name else by_name[name]
+            every = (f"train.validate_every={trial.every}", f"train.save_every={trial.every}")
+            threads = max(1, usable_cores() // min(state.workers, len(state.members)))
+            paths = (str(self.trials / f"{name}.toml"), str(self.trials / name))
+            jobs.append((trial, Job(*paths, trial.steps[-1], threads, every if trial.every else ())))
+        scores: dict[str, float] = {}
+        for trial, outcome in self._outcomes(pool, jobs):
+            if outcome.error:
+                raise DragomanError(f"{trial.name}: {outcome.error}")
+            scores[trial.name] = max(outcome.score, scores.get(trial.name, outcome.score))
+            trial.final = scores[trial.name]
+            trial.step, trial.seconds = outcome.step, outcome.seconds
+            trial.parameters = outcome.parameters
+            self.show(state)
+        state.save(self.folder)
+
+    def _place(self, state: SearchState) -> None:
+        """Copy the best run into this folder; its config.toml comes last, since it makes the folder a run."""
+        best = self.trials / state.members[0]
+        for path in sorted(best.iterdir(), key=lambda path: path.name == "config.toml"):
+            if path.name in ("lock", "config.toml"):
+                continue
+            target = self.folder / path.name
+            shutil.copytree(path, target, dirs_exist_ok=True) if path.is_dir() else shutil.copy2(path, target)
+        if len(state.members) > 1:
+            write_members(self.folder, [f"trials/{name}" for name in state.members[1:]])
+        write_text(self.folder / "config.toml", (best / "config.toml").read_text(encoding="utf-8"))
+
+
+SLACK = 0.1  # share of the time for loading and measuring
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def search_metric(config: Config) -> str:
+    """The metric that compares trials: of decoded text, since losses of different models hardly compare."""
+    return "chrf" if config.train.metric == "loss" else config.train.metric
+
+
+def prepared_validation(config: Config) -> int:
+    """Tokenise the data once for all trials; returns the number of validation pairs."""
+    corpus = task_of(config).prepare(config)
+    return int(corpus.report["valid"]["pairs"])
+
+
+@contextmanager
+def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Processes that end with this one."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
+    try:
+        yield pool
+    except BaseException:
+        processes: dict[int, Any] = pool._processes or {}
+        for process in list(processes.values()):
+            process.terminate()  # each saves a checkpoint
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def check_folder(folder: Path) -> None:
+    """A search needs a new folder, or one with a search."""
+    if has_search(folder):
+        return
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"{folder}: already exists, and holds no search; name another folder with --run")
+
+
+def describe(state: SearchState) -> str:
+    """The result in a line."""
+    best = state.ranking()[0]
+    others = f", with {len(state.members) - 1} more as an ensemble" if len(state.members) > 1 else ""
+    return f"best: {best.name}{others}, {state.metric} {shown_score(best.final, state.metric)} at {best.step:,} steps"

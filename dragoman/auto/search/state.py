@@ -1,0 +1,129 @@
+"""The state of a search: one JSON file, written atomically after every trial of every stage."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import RunError
+from dragoman.files import write_text
+
+STATE_FILE = "search.json"
+TABLE_FILE = "leaderboard.md"
+FORMAT = 1
+
+
+@dataclass
+class Trial:
+    """One candidate: its settings are in trials/NAME.toml, its run in trials/NAME (with folds: trials/NAME-1, …)."""
+
+    name: str
+    every: int = 0  # steps between validations
+    steps: list[int] = field(default_factory=list)  # at the end of each stage; the last entry: trained to the end
+    scores: list[float] = field(default_factory=list)  # after each stage; higher is better
+    step: int = 0
+    seconds: float = 0.0  # of training
+    parameters: int = 0
+    final: float | None = None  # score at the end of training
+    error: str = ""
+
+    @property
+    def score(self) -> float:
+        """The score that ranks the trial; the later the stage, the more it counts."""
+        return -math.inf if self.error or not self.scores else self.scores[-1]
+
+    @property
+    def rank(self) -> tuple[float, float, float]:
+        """Sorting key, best first: trained to the end, then by stage, then by score."""
+        done = -math.inf if self.final is None or self.error else self.final
+        return (-done, -len(self.scores), -self.score)
+
+
+@dataclass
+class SearchState:
+    """Everything that a search needs to go on after it was killed."""
+
+    metric: str
+    seconds: float | None  # the time that was asked for
+    ensemble: int
+    folds: int
+    workers: int
+    threads: int
+    sizes: list[int]  # trials of each stage
+    trials: list[Trial]
+    planned: bool = False
+    stage: int = 0
+    members: list[str] = field(default_factory=list)  # names of the runs that are trained to the end, best first
+    done: bool = False
+    format: int = FORMAT
+
+    def surviving(self) -> list[Trial]:
+        """The trials of the current stage: the best of the stage before."""
+        chosen = self.trials
+        for stage in range(1, self.stage + 1):
+            usable = [trial for trial in chosen if not trial.error]
+            usable.sort(key=lambda trial: -trial.scores[stage - 1] if len(trial.scores) >= stage else math.inf)
+            chosen = usable[: self.sizes[stage]]
+        return chosen
+
+    def ranking(self) -> list[Trial]:
+        """All trials, best first."""
+        return sorted(self.trials, key=lambda trial: trial.rank)
+
+    def save(self, folder: Path) -> None:
+        """Write search.json and leaderboard.md."""
+        write_text(folder / STATE_FILE, json.dumps(asdict(self), indent=1))
+        write_text(folder / TABLE_FILE, "\n".join(leaderboard_lines(self)) + "\n")
+
+
+def has_search(folder: Path) -> bool:
+    """Whether a folder holds a search."""
+    return (folder / STATE_FILE).is_file()
+
+
+def load_search(folder: Path) -> SearchState:
+    """Read search.json."""
+    path = folder / STATE_FILE
+    try:
+        table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if table["format"] != FORMAT:
+            raise RunError(f"{path}: found format {table['format']}, expected {FORMAT}; another version made it")
+        trials = [Trial(**trial) for trial in table.pop("trials")]
+        return SearchState(trials=trials, **table)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path}: damaged ({error})") from None
+
+
+def shown_score(value: float | None, metric: str) -> str:
+    """A score as people read it; stored scores are negative where lower is better."""
+    from dragoman.scoring.registry import higher_is_better
+
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value if higher_is_better(metric) else -value:.4g}"
+
+
+def leaderboard_rows(state: SearchState) -> list[tuple[str, ...]]:
+    """Rank, name, stage, steps, training time, parameters, score."""
+    rows = []
+    for rank, trial in enumerate(state.ranking(), 1):
+        stage = "failed" if trial.error else "to the end" if trial.final is not None else str(len(trial.scores))
+        score = shown_score(trial.final if trial.final is not None else trial.score, state.metric)
+        cells = (str(rank), trial.name, stage, f"{trial.step:,}", f"{trial.seconds:.0f} s")
+        rows.append((*cells, f"{trial.parameters / 1e6:.1f} M", score))
+    return rows
+
+
+def leaderboard_head(state: SearchState) -> tuple[str, ...]:
+    """The heads of the columns."""
+    return ("rank", "configuration", "stages", "steps", "trained", "parameters", f"valid {state.metric}")
+
+
+def leaderboard_lines(state: SearchState) -> list[str]:
+    """The leaderboard as a Markdown table."""
+    head = leaderboard_head(state)
+    rows = [head, ("---",) * len(head), *leaderboard_rows(state)]
+    return ["| " + " | ".join(row) + " |" for row in rows]

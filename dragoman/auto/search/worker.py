@@ -1,0 +1,108 @@
+"""What runs in the processes of a search: train one trial up to a step."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dragoman.errors import DragomanError, RunError
+
+
+class Job(NamedTuple):
+    """Train the run of a configuration file up to a step."""
+
+    config: str
+    folder: str
+    steps: int
+    threads: int
+    overrides: tuple[str, ...] = ()
+
+
+class Outcome(NamedTuple):
+    """Where a run stands after a job."""
+
+    score: float  # best validation, higher is better
+    step: int
+    seconds: float  # of training
+    overhead: float  # seconds of this job besides training: loading, validation, checkpoints
+    speed: float  # steps per second lately
+    parameters: int
+    error: str = ""
+
+
+def end_with_parent() -> None:
+    """End this process at once when the search that started it is gone, however it ended."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.3)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def run_job(job: Job) -> Outcome:
+    """Train; a DragomanError, such as a diverged loss, becomes part of the outcome."""
+    try:
+        return train_up_to(job)
+    except DragomanError as error:
+        return Outcome(float("-inf"), 0, 0.0, 0.0, 0.0, 0, f"{error}")
+
+
+def train_up_to(job: Job) -> Outcome:
+    """Create or resume the run and train it up to the step."""
+    import torch
+
+    from dragoman.runs import Run, train
+    from dragoman.tasks.config import load
+    from dragoman.training.checkpoints import read_tensors
+    from dragoman.training.display import Display
+
+    torch.set_num_threads(job.threads)
+    folder = Path(job.folder)
+    config = load(job.config, (*job.overrides, f"train.steps={job.steps}"))
+    started = time.perf_counter()
+    before = seconds_of(folder)
+    state = with_patience_for_locks(lambda: train(config, folder, Display(quiet=True)))
+    wall = time.perf_counter() - started
+    logged = [row for row in Run(folder).metrics() if "loss" in row]
+    speed = 0.0
+    if len(logged) > 1:
+        first, last = logged[-min(3, len(logged))], logged[-1]
+        speed = (last["step"] - first["step"]) / max(1e-6, last["seconds"] - first["seconds"])
+    parameters = sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
+    score = state.best[0][0] if state.best else fitted_score(Run(folder).metrics(), config.train.metric)
+    overhead = max(0.0, wall - (state.seconds - before))
+    return Outcome(score, state.step, state.seconds, overhead, speed, parameters)
+
+
+def fitted_score(rows: list[dict[str, Any]], metric: str) -> float:
+    """The score of a model without gradients, which is validated once."""
+    from dragoman.scoring.registry import higher_is_better
+
+    scores = [row["valid"][metric] for row in rows if metric in row.get("valid", {})]
+    return (scores[-1] if higher_is_better(metric) else -scores[-1]) if scores else float("-inf")
+
+
+def seconds_of(folder: Path) -> float:
+    """The training time of a run so far."""
+    from dragoman.runs.resume import newest_state
+
+    state = newest_state(folder) if (folder / "config.toml").is_file() else None
+    return state.seconds if state is not None else 0.0
+
+
+def with_patience_for_locks(action: Any, seconds: float = 10.0) -> Any:
+    """Try again while a process of a killed search still holds the lock of the run; it ends within a second."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return action()
+        except RunError as error:
+            if "another process" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.3)

@@ -1,0 +1,151 @@
+"""`dragoman train --time`: try the configurations of a portfolio and train the best."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dragoman.commands.options import options
+from dragoman.errors import DataError
+
+if TYPE_CHECKING:
+    from dragoman.auto.search.run import Search, SearchOptions
+    from dragoman.auto.search.state import SearchState
+    from dragoman.training.display import Display
+
+UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Duration(click.ParamType):
+    """A time such as 90s, 20m or 1h30m; a plain number is seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, parameter: Any, context: Any) -> float:
+        """The time in seconds."""
+        if isinstance(value, int | float):
+            return float(value)
+        text = str(value).strip().lower()
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            seconds = float(text)
+        elif re.fullmatch(r"(\d+(\.\d+)?[dhms])+", text):
+            parts = re.findall(r"(\d+(?:\.\d+)?)([dhms])", text)
+            seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
+        else:
+            self.fail(f"found {value!r}, expected a time such as 90s, 20m or 1h30m")
+        if seconds <= 0:
+            self.fail(f"found {value!r}, expected more than no time")
+        return seconds
+
+
+search_options = options(
+    [
+        click.option(
+            "--time", "seconds", type=Duration(), metavar="TIME",
+            help="Search: try several configurations in this time (90s, 20m, 1h30m) and train the best to the end.",
+        ),
+        click.option(
+            "--trials", type=click.IntRange(1), metavar="N",
+            help="Search: try this many configurations. [default: as many as --time allows]",
+        ),
+        click.option(
+            "--ensemble", type=click.IntRange(1), metavar="K", default=1,
+            help="Keep the best K models as one run that predicts as an ensemble.",
+        ),
+    ]
+)  # fmt: skip
+
+
+def is_search(asked: SearchOptions, folder: str | None) -> bool:
+    """Whether train is to search: it was asked to, or the folder holds a search that is not finished."""
+    from dragoman.auto.search.state import has_search, load_search
+
+    if asked.seconds is not None or asked.trials is not None or asked.ensemble > 1:
+        return True
+    return folder is not None and has_search(Path(folder)) and not load_search(Path(folder)).done
+
+
+def train_by_search(
+    what: str | None,
+    files: Any,
+    overrides: tuple[str, ...],
+    folder: Path,
+    asked: SearchOptions,
+    display: Display,
+) -> None:
+    """Start a search, or go on with the one in the folder."""
+    from dragoman.auto.configure import configure_candidates
+    from dragoman.auto.search.run import Search, check_folder, describe
+    from dragoman.auto.search.state import has_search
+
+    check_folder(folder)
+    with leaderboard(display) as show:
+        search = Search(folder, display.info, show)
+        if has_search(folder):
+            display.info(f"search: going on with the one in {folder}; its settings and time are those it began with")
+        else:
+            if files is None:
+                raise DataError(f"--time, --trials and --ensemble need a data file; found {what!r}")
+            configs, reasons = configure_candidates(files, overrides, display.preparing)
+            display.close()
+            for reason in reasons:
+                display.info(reason)
+            search.create(configs, asked, overrides)
+            display.info(plan_line(search))
+        state = search.run()
+    display.info(describe(state))
+    display.info(f"leaderboard: {folder}/leaderboard.md\nrun folder: {folder}\nuse it: dragoman predict {folder} FILE")
+
+
+def plan_line(search: Search) -> str:
+    """What the search is going to do."""
+    from dragoman.auto.search.state import load_search
+
+    state = load_search(search.folder)
+    names = ", ".join(trial.name for trial in state.trials)
+    processes = f"{state.workers} process{'es' if state.workers > 1 else ''}"
+    folds = f", {state.folds}-fold cross-validation since few pairs are set aside" if state.folds > 1 else ""
+    if len(state.trials) == 1:
+        return f"search: the time allows one configuration only: {names}"
+    return f"search: {len(state.trials)} configurations ({names}) in {processes}{folds}, compared by {state.metric}"
+
+
+@contextmanager
+def leaderboard(display: Display) -> Iterator[Callable[[SearchState], None]]:
+    """A live table on a terminal; elsewhere a line for each change at the top."""
+    from dragoman.auto.search.state import leaderboard_head, leaderboard_rows
+
+    if display.quiet:
+        yield lambda state: None
+        return
+    if not display.interactive:
+        yield lambda state: display.info("  ".join(leaderboard_rows(state)[0]))
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    console = Console(file=display.stream)
+    with Live(console=console, auto_refresh=False) as live:
+        display.stream = console.file  # messages go above the table
+
+        def show(state: SearchState) -> None:
+            table = Table(*leaderboard_head(state))
+            for row in leaderboard_rows(state):
+                table.add_row(*row)
+            live.update(table, refresh=True)
+
+        yield show
+
+
+def print_leaderboard(run: str) -> None:
+    """The leaderboard of a run that a search made; nothing for any other run."""
+    path = Path(run) / "leaderboard.md"
+    if path.is_file():
+        click.echo("\nsearch:")
+        click.echo(path.read_text(encoding="utf-8").rstrip())
