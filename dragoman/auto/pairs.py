@@ -183,7 +183,8 @@ def choose_budget(profile: PairProfile, candidate: Candidate | None) -> tuple[di
     validate_every = max(20, min(1000, max(math.ceil(steps_per_epoch), steps // 40), steps // 25))
     # Short outputs are right or wrong, and keep improving after the loss has begun to rise.
     unit = profile.target.unit
-    metric = "per" if profile.phonemes else {"subwords": "loss", "words": "wer", "characters": "cer"}[unit]
+    sentences = "loss" if profile.pairs > 20_000 else "chrf"
+    metric = "per" if profile.phonemes else {"subwords": sentences, "words": "wer", "characters": "cer"}[unit]
     patience = 6 if candidate is None and is_small(profile) else 10
     reason = (
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps / steps_per_epoch:.0f} epochs, validated "

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg]
     """A time such as 90s, 20m or 1h30m; a plain number is seconds."""
 
     name = "duration"

@@ -151,7 +151,7 @@ def named_files(
     from dragoman.files import run_name
 
     if source is not None and target is not None and what is not None and "=" in what:
-        what, overrides = None, (what, *overrides)
+        overrides, what = (what, *overrides), None
     if source is not None and target is not None and what is None:
         return Pairs(source, target), overrides, Path(run_folder or Path("runs") / run_name(source))
     if what is None or ("=" in what and not Path(what).exists()):

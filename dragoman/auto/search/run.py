@@ -10,7 +10,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from dragoman.auto.search import plan
 from dragoman.auto.search.folds import needed_folds, write_folds
@@ -291,8 +290,7 @@ def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        processes: dict[int, Any] = pool._processes or {}
-        for process in list(processes.values()):
+        for process in list((pool._processes or {}).values()):
             process.terminate()  # each saves a checkpoint
         raise
     finally:
