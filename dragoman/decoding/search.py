@@ -115,16 +115,19 @@ def check_fitted(
     trace: Trace | None,
 ) -> None:
     """Raise an error for options that a fitted model does not have."""
-    if method is not None:
-        raise ConfigError(f"found {type(method).__name__}, which needs a neural model; this one searches on its own")
-    check_non_autoregressive(config, constraints, trace, "this model searches on its own, without neural decoding")
+    default = SearchConfig()
+    unusable = [name for name in BEAM_ONLY if getattr(config, name) != getattr(default, name)]
+    unusable += ["constraints"] if constraints is not None and any(constraints) else []
+    unusable += ["a trace"] if trace is not None else []
+    unusable += ["another decoding method"] if method is not None else []
+    if unusable:
+        raise ConfigError(f"found {', '.join(unusable)}, but this model has no neural network and searches on its own")
 
 
 def check_non_autoregressive(
     config: SearchConfig,
     constraints: Sequence[ConstraintAutomaton | None] | None,
     trace: Trace | None,
-    reason: str = "this model outputs all tokens at once, not one by one",
 ) -> None:
     """Raise an error for options that need a search token by token."""
     given = {
@@ -137,7 +140,7 @@ def check_non_autoregressive(
         "stop": config.stop != "ahead",
     }
     if unusable := [name for name, is_given in given.items() if is_given]:
-        raise ConfigError(f"found {', '.join(unusable)}, but {reason}")
+        raise ConfigError(f"found {', '.join(unusable)}, but this model outputs all tokens at once, not one by one")
 
 
 def check_possible(constraints: Sequence[ConstraintAutomaton | None] | None, limits: Tensor) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dragoman.classical.model import FittedModel
 from dragoman.decoding.ensemble import Ensemble
 from dragoman.decoding.options import DecodingOptions
-from dragoman.errors import RunError
+from dragoman.errors import ConfigError, RunError
 from dragoman.exchange.choice import EngineChoice
 from dragoman.files import write_text
 from dragoman.inference.loaded import LoadedRun, check_vocabularies, opened
@@ -38,6 +39,8 @@ def open_backend(first: LoadedRun, options: DecodingOptions) -> Backend:
     runs = [first, *(opened(run, str(first.device), options.precision) for run in options.ensemble)]
     for other in runs[1:]:
         check_vocabularies(first, other, "an ensemble")
+    if any(isinstance(run.model, FittedModel) for run in runs):
+        raise ConfigError("an ensemble averages neural models; found one without a neural network")
     model = Ensemble([run.model for run in runs], options.average)
     return Backend(model, max(run.length_ratio for run in runs), engines)
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import torch
 
+from dragoman.classical.model import FittedModel, Transducer
 from dragoman.data.batch import batch_of
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
@@ -78,6 +79,8 @@ def open_model(model: RerankModel, device: str) -> LoadedRun | Completer:
         if tag is not None:
             raise ConfigError(f"tag: found {tag!r}, but {run.run.folder} is a language model, which knows no tags")
         return run
+    if isinstance(run.model, FittedModel) and run.model.likelihood == "none":
+        raise ConfigError(f'--rerank needs probabilities, which model.kind = "{run.config.model.kind}" does not have')
     if isinstance(run.source_tokenizer, FeatureExtractor):
         raise ConfigError(
             f'--rerank needs a reverse run or a language model; {run.run.folder} has task = "{run.config.task}", '
@@ -125,7 +128,7 @@ def reverse_scores(
         scores = reverse.model.score(batch)
         counts = scores.mask.sum(1)
         means = scores.log_probabilities.double().sum(1) / counts.clamp(min=1)
-        if isinstance(reverse.model, NonAutoregressiveModel):  # it cannot output this source at all
+        if isinstance(reverse.model, NonAutoregressiveModel | Transducer):  # it cannot output this source at all
             means = means.masked_fill(counts == 0, float("-inf"))
         for row, mean in zip(rows, means.tolist(), strict=True):
             out[row] = mean
