@@ -39,9 +39,16 @@ gpu-test:
 	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest -o addopts='' -q -m gpu -W error \
 		-W ignore::pytest.PytestConfigWarning -p no:cacheprovider --durations=5 $(GPU_TESTS)
 
-# Long proofs: a hundred kills, ten million pairs, every architecture on a real task. Not part of `make test`.
+# Long proofs, each with a count and a time: faulty file operations, kills, mutated files, equal outputs in any batch, equal searches in
+# other libraries, flat memory, every architecture on a real task. Not part of `make test`. MUTATIONS=1000000 takes a day of one core.
+MUTATIONS ?= 100000
 campaign: setup
-	$(BIN)/python benchmarks/campaign/kills.py 100
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/faults.py 1000
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/kills.py 1000
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/mutations.py $(MUTATIONS)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/invariance.py 1000
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/differential.py 1000
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/soak.py 30
 	$(BIN)/python benchmarks/flat_memory.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/small_task.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
@@ -64,13 +64,29 @@ class Run:
     def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
         """The trained model in evaluation mode."""
         source, target = self.tokenizers()
-        model = self.task.model(self.config, source, target)
         tensors = read_tensors(weights or self.weights_path())
+        self._check_size(source, target, tensors)
+        model = self.task.model(self.config, source, target)
         if isinstance(model, FittedModel):
             model.load(tensors)
         else:
             load_weights(model, tensors)
         return model.to(device).eval()
+
+    def _check_size(self, source: Tokenizer, target: Tokenizer, tensors: Mapping[str, Tensor]) -> None:
+        """Refuse settings of a far larger model than the weights, before it takes any memory."""
+        try:
+            with torch.device("meta"):
+                model = self.task.model(self.config, source, target)
+        except (NotImplementedError, RuntimeError):  # it computes with its tables; load_weights checks it later
+            return
+        described = sum(parameter.numel() for parameter in model.parameters())
+        found = sum(tensor.numel() for tensor in tensors.values())
+        if described > 2 * found + 1_000_000:
+            raise RunError(
+                f"{self.folder}/config.toml: describes a model of {described:,} parameters, but the weights are "
+                f"{found:,} numbers; put the configuration back that the run was trained with"
+            )
 
     def weights_path(self) -> Path:
         """The weights for prediction: the best validated ones, else those of the newest checkpoint."""

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from dragoman.errors import RunError
 from dragoman.runs import Run, train
@@ -69,6 +70,17 @@ def test_a_change_that_makes_parts_of_a_run_unlike_is_warned_of(configure: Confi
     assert "bleu of earlier validations is not comparable" in other
     plain = configure("train.steps=40", "train.metric=loss")
     assert resume_warnings(plain, configure("train.steps=60", "search.beam=2", "train.metric=loss")) == []
+
+
+def test_settings_of_a_far_larger_model_take_no_memory(configure: Configure, tmp_path: Path) -> None:
+    """A run folder may come from anybody: its settings could ask for terabytes."""
+    train(configure(*SHORT), tmp_path / "run")
+    path = tmp_path / "run" / "config.toml"
+    text = path.read_text()
+    assert text.count("width = 16") >= 2
+    path.write_text(text.replace("width = 16", "width = 65536").replace("feedforward = 32", "feedforward = 1000000"))
+    with pytest.raises(RunError, match=r"config.toml: describes a model of [\d,]{12,} parameters, but the weights are"):
+        Run(tmp_path / "run").model(torch.device("cpu"))
 
 
 def test_a_second_training_in_the_same_folder_is_refused(configure: Configure, tmp_path: Path) -> None:
