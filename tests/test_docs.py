@@ -81,7 +81,7 @@ def prose_and_code(names: tuple[str, ...]) -> str:
 
 
 # Options of torchrun, of pytest and of scripts under recipes/ and benchmarks/.
-OTHER_OPTIONS = {"--nproc-per-node", "--data", "--device", "--model"}
+OTHER_OPTIONS = {"--nproc-per-node", "--data", "--device", "--model", "--only"}
 
 
 def test_options_that_the_pages_name_exist() -> None:
