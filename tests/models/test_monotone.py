@@ -14,12 +14,14 @@ from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.layers.edit_expert import COPY, DELETE, INSERT, SUBSTITUTE, optimal_edits
 from dragoman.layers.rnn_attention import GeneralConfig
+from dragoman.models.contracts import Memory
 from dragoman.models.decoders.edit_transducer import EditTransducerConfig
 from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.monotone import MonotoneDecoder
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.heads.decoder_head import DecoderHead
 
 VOCABULARY = 8
 SOURCES = [[4, 5, 6, 5], [7, 4]]
@@ -242,3 +244,15 @@ def test_neither_padding_nor_neighbours_change_imitation() -> None:
         alone = sum(model(batch_of([one], [other])).total for one, other in zip(SOURCES, TARGETS, strict=True))
         torch.testing.assert_close(alone, together, rtol=0.0, atol=1e-10)
         torch.testing.assert_close(model(Batch(source, source != PAD, target)).total, together, rtol=0.0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["order 0", "edits"])
+def test_a_head_over_recordings_or_images(kind: str) -> None:
+    """Encoders without tokens have nothing to copy; the head scores what it trains on."""
+    head = DecoderHead(DECODERS[kind], 6, VOCABULARY, tie=True).eval()
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    frames = torch.randn(2, 3, 6)
+    memory, target = Memory(frames, frames, mask, (frames[:, 0],)), batch_of([[4]], TARGETS[:1]).target.repeat(2, 1)
+    with torch.no_grad():
+        scores = head.score(memory, target).log_probabilities
+        torch.testing.assert_close(head.loss(memory, target, 0.0), -scores.sum(), rtol=0.0, atol=1e-10)
