@@ -17,6 +17,7 @@ from dragoman.errors import DataError
 from dragoman.inference.completer import Completer
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.predictor import Predictor
+from dragoman.models.classifier import Regressor
 from dragoman.models.contracts import TrainableModel
 from dragoman.models.tagger import Tagger
 
@@ -79,11 +80,13 @@ class Subject:
 
 
 def target_log_probabilities(model: TrainableModel, batch: Batch) -> Tensor:
-    """The log-probability of every target (B, T), differentiable; zero on padding."""
+    """The log-probability of every target (B, T), differentiable; zero on padding. Of a regressor its number (B, 1)."""
     if isinstance(model, Tagger):  # its score() may be a marginal without a graph
         scores, mask = model.outputs(batch)
         chosen = scores.log_softmax(-1).gather(2, batch.target[:, 0].clamp(min=0)[:, :, None])
         return chosen[:, :, 0] * mask
+    if isinstance(model, Regressor):  # has no probabilities: its number stands for them
+        return model.outputs(batch)
     return model.score(batch).log_probabilities
 
 
@@ -178,7 +181,9 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
     predict = getattr(loaded.model, "predict", None)
     if predict is None or not loaded.labels:
         prediction = loaded.predict([text])[0].text
-        return replace(subject, target=plain_axis([target or prediction]))
+        if isinstance(loaded.model, Regressor):
+            batch = batch._replace(target=loaded.model.predict(batch).values)
+        return replace(subject, batch=batch, target=plain_axis([target or prediction]))
     if target is not None:
         names = target.split(" ") if isinstance(loaded.model, Tagger) else [target]
         ids = torch.tensor([[list(loaded.labels).index(name) if name in loaded.labels else -1 for name in names]])

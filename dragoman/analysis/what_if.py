@@ -1,4 +1,4 @@
-"""What changes when a head, a gate or a source word is taken away."""
+"""What changes when a head, a gate or a source word is taken away, or another token is forced."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.analysis.attention_layers import attention_layers
+from dragoman.analysis.beam_tree import continue_prefixes, next_tokens
 from dragoman.analysis.states import record_cells
 from dragoman.analysis.subject import Subject, target_log_probabilities
 from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.tokenizers.base import EOS
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.cells import Cell
 
@@ -25,10 +28,10 @@ MAX_OUTPUTS = 64  # changed outputs that are searched for; more take long and ar
 class Change:
     """One intervention and its effect on the target and on the model's own output."""
 
-    kind: str  # "head", "gate" or "word"
+    kind: str  # "head", "gate", "word" or "token"
     name: str
-    place: tuple[int, ...]  # (layer, head), (cell, block, value) or (word,)
-    score: float  # log p of the subject's target afterwards
+    place: tuple[int, ...]  # (layer, head), (cell, block, value), (word,) or (step, token)
+    score: float  # log p of the subject's target afterwards; of a forced token that of its own continuation
     difference: float  # log p afterwards − before
     tokens: tuple[float, ...]  # difference of each target token
     output: str | None  # the model's output afterwards; None: not searched for
@@ -74,8 +77,27 @@ def what_if(subject: Subject, *, outputs: bool = True) -> list[Change]:
         before = subject.log_probabilities()
         changes = [*_heads(subject, before), *_gates(subject, before), *_words(subject, before)]
     if outputs and isinstance(subject.loaded, Predictor):
-        changes = _with_outputs(subject, changes)
+        changes = [*_with_outputs(subject, changes), *_forced_tokens(subject, before)]
     return changes
+
+
+def _forced_tokens(subject: Subject, before: Tensor, alternatives: int = 3) -> Iterator[Change]:
+    """At every step the most probable other tokens, each forced after the target's own beginning."""
+    found = next_tokens(subject, alternatives + 1)
+    loaded = subject.loaded
+    if found is None or not isinstance(loaded, Predictor) or subject.source is None:
+        return
+    target = subject.batch.target[0].tolist()
+    places = [
+        (step, token)
+        for step, row in enumerate(found.tokens.tolist())
+        for token in [one for one in row if one != target[step] and one not in (*SUPPRESSED_TOKENS, EOS)][:alternatives]
+    ]
+    continued = continue_prefixes(loaded, subject.source.text, [[*target[:step], token] for step, token in places])
+    pieces = loaded.target_tokenizer.pieces
+    for (step, token), one in zip(places, continued, strict=True):
+        name = f"{step + 1}: {pieces([token])[0]} for {pieces([target[step]])[0]}"
+        yield Change("token", name, (step, token), one.total, one.total - float(before.sum()), (), one.text)
 
 
 def _change(kind: str, name: str, place: tuple[int, ...], before: Tensor, after: Tensor) -> Change:

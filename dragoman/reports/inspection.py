@@ -22,10 +22,10 @@ from dragoman.analysis.subject import Loaded, Subject, open_subject
 from dragoman.analysis.tables import PathTable, ctc_table, viterbi_table
 from dragoman.analysis.what_if import what_if
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.errors import DataError
+from dragoman.errors import DataError, DragomanError
 from dragoman.inference.completer import Completer
 from dragoman.inference.predictor import Predictor
-from dragoman.models.classifier import Classifier
+from dragoman.models.classifier import Classifier, Regressor
 from dragoman.models.contracts import CTCEmissions, NonAutoregressiveModel
 from dragoman.models.tagger import Tagger
 from dragoman.scoring.edit import align_edits
@@ -151,6 +151,8 @@ def _run(subject: Subject) -> dict[str, Any]:
 def _overview(subject: Subject, views: list[View]) -> View:
     """Probabilities of the target's tokens, and what opens into which view."""
     scores = subject.log_probabilities().float().cpu()
+    if isinstance(subject.model, Regressor):
+        scores = torch.zeros_like(scores)  # a number has no probability
     return View(
         "overview",
         "Overview",
@@ -210,7 +212,7 @@ def _beam(subject: Subject, beam: int | None) -> Iterator[View]:
         return
     try:
         tree = beam_tree(loaded, subject.source.text, beam=beam)
-    except (DataError, AssertionError):
+    except DragomanError:  # a search without steps
         return
     yield View(
         "beam",
@@ -326,7 +328,8 @@ def _what_if(subject: Subject, beam: int | None) -> Iterator[View]:
         "whatif",
         "What if",
         "Each bar is the change of the output's log-probability when one head is masked, one gate is held open or "
-        "shut, or one input word is left out. A long bar to the left marks a part that this output needs.",
+        "shut, or one input word is left out. A long bar to the left marks a part that this output needs; a forced "
+        "token shows the output that would have followed it.",
         {"before": before, "changes": [asdict(change) for change in changes], "target": subject.target.as_dict()},
     )
 

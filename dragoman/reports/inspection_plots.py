@@ -12,7 +12,7 @@ import torch
 from dragoman.analysis.attention_layers import merge_words
 from dragoman.errors import DataError
 from dragoman.reports.inspection import Inspection, View
-from dragoman.reports.plots import INK, MAX_INCHES, new_figure, save_plot
+from dragoman.reports.plots import INK, MAX_INCHES, draw_heat, escaped, new_figure, save_plot
 
 CELL = 0.24  # inches of a cell with a label
 BLUE, RED, GREEN, GREY = "#2f5bd8", "#b42318", "#15803d", "#c3cad5"
@@ -29,11 +29,6 @@ def draw_view(found: Inspection, path: str | Path, kind: str | None = None, laye
     return save_plot(FIGURES[view.kind](view, layer), path)
 
 
-def escaped(labels: Sequence[str]) -> list[str]:
-    """Labels that matplotlib does not read as mathematics."""
-    return [label.replace("$", "\\$").replace("\n", "⏎") for label in labels]
-
-
 def chosen(items: Sequence[dict[str, Any]], layer: str | None) -> dict[str, Any]:
     """The item of a layer, by name or number from 1; by default the last."""
     names = [item["name"] for item in items]
@@ -44,28 +39,6 @@ def chosen(items: Sequence[dict[str, Any]], layer: str | None) -> dict[str, Any]
     if layer in names:
         return items[names.index(layer)]
     raise DataError(f"--layer: found {layer!r}, expected 1 to {len(items)} or one of {', '.join(names)}")
-
-
-def heat(
-    axes: Any, values: Any, rows: Sequence[str], columns: Sequence[str], *, signed: bool = False, top: float = 1.0
-) -> Any:
-    """A heat map with level labels that do not overlap: letters stay upright, words lean."""
-    low = -top if signed else 0.0
-    image = axes.imshow(np.asarray(values), cmap="RdBu" if signed else "Blues", vmin=low, vmax=top, aspect="auto")
-    for axis, labels, most in ((axes.xaxis, columns, 60), (axes.yaxis, rows, 90)):
-        every = max(1, -(-len(labels) // most))
-        axis.set_ticks(range(0, len(labels), every), escaped(labels)[::every])
-    longest = max((len(label) for label in columns), default=0)
-    if longest > 2:
-        axes.tick_params(axis="x", rotation=55)
-        for label in axes.get_xticklabels():
-            label.set(ha="left", rotation_mode="anchor")
-    axes.xaxis.tick_top()
-    axes.xaxis.set_label_position("top")
-    axes.tick_params(length=0, labelsize=9, colors=INK)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    return image
 
 
 def _size(rows: int, columns: int, panels: int = 1) -> tuple[float, float]:
@@ -101,7 +74,7 @@ def _attention(view: View, layer: str | None) -> Any:
     image = None
     for number, (name, values) in enumerate(shown, 1):
         axes = drawing.add_subplot(down, across, number)
-        image = heat(axes, values, row_names, column_names)
+        image = draw_heat(axes, values, row_names, column_names)
         axes.set_xlabel("earlier output" if one["kind"] == "decoder" else "input", fontsize=9, color=INK)
         axes.set_ylabel("input" if one["kind"] == "encoder" else "output", fontsize=9, color=INK)
         axes.set_title(name, fontsize=9, color=INK, pad=4)
@@ -117,7 +90,7 @@ def _attribution(view: View, layer: str | None) -> Any:
     drawing = new_figure(*_size(*values.shape))
     top = float(values.abs().max()) or 1.0
     axes = drawing.subplots()
-    image = heat(axes, values, view.data["target"]["tokens"][: len(values)], axis["tokens"], signed=True, top=top)
+    image = draw_heat(axes, values, view.data["target"]["tokens"][: len(values)], axis["tokens"], signed=True, top=top)
     axes.set(ylabel="output", xlabel="input" if side == "source" else "earlier output")
     drawing.colorbar(image, ax=axes, shrink=0.6, label=method.replace("-x-", " × ").replace("-", " "))
     return drawing
@@ -134,7 +107,7 @@ def _states(view: View, layer: str | None) -> Any:
         values = one["values"][name][:20]
         signed = name in ("candidate", "hidden state", "cell state")
         top = float(values.abs().max()) if name == "cell state" else 1.0
-        image = heat(axes, values, units, one["axis"]["tokens"], signed=signed, top=top)
+        image = draw_heat(axes, values, units, one["axis"]["tokens"], signed=signed, top=top)
         axes.set_ylabel(name, fontsize=10, color=INK)
         drawing.colorbar(image, ax=axes, shrink=0.8)
     return drawing
@@ -188,7 +161,8 @@ def _next(view: View, layer: str | None) -> Any:
 
 
 def _what_if(view: View, layer: str | None) -> Any:
-    changes = sorted(view.data["changes"], key=lambda change: change["difference"])[:30]
+    changes = [change for change in view.data["changes"] if change["kind"] != "token"]
+    changes = sorted(changes, key=lambda change: change["difference"])[:30]
     names = [f"without {one['name']}" if one["kind"] != "gate" else one["name"] for one in changes]
     return _bars(names, [one["difference"] for one in changes], view.title, "change of log p of the output")
 
@@ -202,7 +176,7 @@ def _labels(view: View, layer: str | None) -> Any:
     values = view.data["probabilities"]
     drawing = new_figure(*_size(*values.shape))
     axes = drawing.subplots()
-    image = heat(axes, values, view.data["rows"], view.data["labels"])
+    image = draw_heat(axes, values, view.data["rows"], view.data["labels"])
     axes.set_xlabel("label", color=INK)
     drawing.colorbar(image, ax=axes, shrink=0.6, label="probability")
     return drawing
@@ -216,7 +190,7 @@ def _tables(view: View, layer: str | None) -> Any:
     drawing = new_figure(*_size(*values.shape))
     axes = drawing.subplots()
     low, high = float(values.min()), float(values.max())
-    heat(axes, (values - low) / max(high - low, 1e-9) * 0.8, one["rows"], one["columns"])
+    draw_heat(axes, (values - low) / max(high - low, 1e-9) * 0.8, one["rows"], one["columns"])
     if values.numel() <= 600:
         for row in range(values.shape[0]):
             for column in range(values.shape[1]):

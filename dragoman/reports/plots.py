@@ -16,7 +16,6 @@ from dragoman.scoring.lengths import LengthScore
 
 INK, PAPER = "#1f2933", "#ffffff"
 MAX_INCHES = 60.0  # per side
-MAX_LABELS = 250  # tokens on an axis; more labels could not be read
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -94,28 +93,54 @@ def draw_costs(costs: Sequence[LayerCost], fits: Sequence[GrowthExponents], path
 
 
 def draw_attention(alignments: Sequence[AttentionMap], path: str | Path, title: str = "") -> Path:
-    """One panel per text: output tokens down, source tokens across; darker cells have more weight."""
+    """One panel per text: output tokens down, source tokens across, one scale of colours from 0 to 1 for all."""
     columns = min(len(alignments), 3)
     rows = -(-len(alignments) // columns)
     widest = max(len(alignment.source) for alignment in alignments)
     tallest = max(len(alignment.target) for alignment in alignments)
     drawing = new_figure(
-        min(MAX_INCHES, columns * (1.3 + 0.34 * widest)), min(MAX_INCHES, rows * (1.2 + 0.34 * tallest) + 0.5)
+        min(MAX_INCHES, columns * (1.6 + 0.3 * max(widest, 8)) + 0.8),
+        min(MAX_INCHES, rows * (1.7 + 0.3 * max(tallest, 5)) + 0.4),
     )
-    if title:
-        drawing.suptitle(title, color=INK)
+    layer = list(alignments[0].layers)[-1]
+    heads = alignments[0].layers[layer].shape[0]
+    drawing.suptitle(title or f"{layer}{', mean of all heads' if heads > 1 else ''}", color=INK, fontsize=10)
+    image = None
     for index, alignment in enumerate(alignments):
         axes = drawing.add_subplot(rows, columns, index + 1)
-        axes.imshow(alignment.mean().numpy(), cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
-        for axis, tokens in ((axes.xaxis, alignment.source), (axes.yaxis, alignment.target)):
-            if len(tokens) <= MAX_LABELS:
-                axis.set_ticks(range(len(tokens)), list(tokens))
-        axes.tick_params(axis="x", rotation=0 if widest < 16 else 90)
-        axes.xaxis.tick_top()
-        axes.tick_params(length=0, labelsize=9, colors=INK)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+        image = draw_heat(axes, alignment.mean().numpy(), alignment.target, alignment.source)
+        axes.set_xlabel("input", fontsize=9, color=INK)
+        axes.set_ylabel("output", fontsize=9, color=INK)
+    drawing.colorbar(image, ax=drawing.axes, shrink=0.7, label="attention weight")
     return save_plot(drawing, path)
+
+
+def escaped(labels: Sequence[str]) -> list[str]:
+    """Labels that matplotlib does not read as mathematics."""
+    return [label.replace("$", "\\$").replace("\n", "⏎") for label in labels]
+
+
+def draw_heat(
+    axes: Any, values: Any, rows: Sequence[str], columns: Sequence[str], *, signed: bool = False, top: float = 1.0
+) -> Any:
+    """A heat map whose labels do not overlap: letters stay upright, words lean, of many labels some are left out."""
+    low = -top if signed else 0.0
+    values = values.numpy() if hasattr(values, "numpy") else values  # a tensor
+    image = axes.imshow(values, cmap="RdBu" if signed else "Blues", vmin=low, vmax=top, aspect="auto")
+    for axis, labels, most in ((axes.xaxis, columns, 60), (axes.yaxis, rows, 90)):
+        every = max(1, -(-len(labels) // most))
+        axis.set_ticks(range(0, len(labels), every), escaped(labels)[::every])
+    words = [label for label in columns if not (label.startswith("<") and label.endswith(">"))]
+    if max((len(label) for label in words), default=0) > 2:
+        axes.tick_params(axis="x", rotation=55)
+        for label in axes.get_xticklabels():
+            label.set(ha="left", rotation_mode="anchor")
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.tick_params(length=0, labelsize=9, colors=INK)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return image
 
 
 def draw_curves(

@@ -452,3 +452,18 @@ def test_nothing_but_a_file_and_a_task(folder: Path, name: str, monkeypatch: pyt
     assert "model: " in said.err
     assert "budget: " in said.err
     assert (folder / f"auto-{name}" / "weights.safetensors").exists()
+
+
+def test_inspect_shows_what_the_model_has(folder: Path, name: str, tmp_path: Path) -> None:
+    text = (folder / f"{name}.test.tsv").read_text(encoding="utf-8").splitlines()[1]
+    text = {"tag": "the dog runs", "chain": "the dog runs"}.get(name, text.rpartition("\t")[0])
+    if name in ("apart", "joined"):
+        text = "the film is good\ta bad plot"
+    said = call("inspect", "--output", tmp_path / "numbers.json", "--device", "cpu", "--", folder / name, text)
+    assert said.code == 0, said.err
+    views = {view["kind"]: view["data"] for view in json.loads((tmp_path / "numbers.json").read_text())["views"]}
+    assert {"overview", "layers"} <= set(views)
+    if name in ("tag", "chain", "classify"):
+        assert sum(views["labels"]["probabilities"][0]) == pytest.approx(1, abs=1e-4)
+    if name == "chain":
+        assert len(views["tables"]["tables"][0]["path"]) == 3

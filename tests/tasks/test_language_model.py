@@ -469,3 +469,12 @@ def test_empty_lines_are_text(folder: Path) -> None:
     assert counts["valid"]["pairs"] == 60
     total = counts["train"]["target_tokens"] + counts["valid"]["target_tokens"]
     assert total == sum(len(line.split()) + 1 for line in lines)
+
+
+def test_inspect_shows_the_surprise_of_every_token(folder: Path, name: str, tmp_path: Path) -> None:
+    line = (folder / "test.txt").read_text(encoding="utf-8").splitlines()[0]
+    said = call("inspect", folder / name, line, "--output", tmp_path / "numbers.json", "--device", "cpu")
+    assert said.code == 0, said.err
+    views = {view["kind"]: view["data"] for view in json.loads((tmp_path / "numbers.json").read_text())["views"]}
+    assert len(views["surprise"]["bits"]) == len(views["surprise"]["target"]["tokens"])
+    assert {"next", "layers"} <= set(views)

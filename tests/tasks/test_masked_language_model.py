@@ -432,3 +432,9 @@ def prepared(folder: Path) -> tuple[Any, Any, torch.device]:
     config = build(table("pairs", folder))
     with quiet_machine(folder / "cache"):
         return config, task_of(config).prepare(config), torch.device("cpu")
+
+
+def test_inspect_shows_the_layers_of_a_masked_model(folder: Path, tmp_path: Path) -> None:
+    said = call("inspect", folder / "masked", "the [MASK] runs", "-o", tmp_path / "numbers.json", "--device", "cpu")
+    assert said.code == 0, said.err
+    assert "layers" in {view["kind"] for view in json.loads((tmp_path / "numbers.json").read_text())["views"]}

@@ -828,3 +828,17 @@ def test_settings_that_cannot_be(folder: Path, change: dict[str, Any], expected:
         build(settings.merge(case, change))
     with pytest.raises(ConfigError, match="goes with task"):
         build({"data": {"train": "x.tsv", "media": "y"}})
+
+
+def test_inspect_shows_where_it_looks(folder: Path, name: str, tmp_path: Path) -> None:
+    first = manifest(folder, name, "test").read_text(encoding="utf-8").split("\t")[0]
+    run = load_predictor(folder / name, "cpu")
+    place = {"lines": f"{folder}/writing/{first}", "captions": f"{folder}/pictures.tar::{first}"}
+    path = place.get(name, f"{folder}/sounds.tar.gz::{first}")
+    said = call("inspect", run.run.folder, path, "--output", tmp_path / "numbers.json", "--device", "cpu")
+    assert said.code == 0, said.err
+    views = {view["kind"]: view["data"] for view in json.loads((tmp_path / "numbers.json").read_text())["views"]}
+    assert {"overview", "media", "layers"} <= set(views)
+    if name == "speech":
+        assert views["media"]["emissions"] is not None
+        assert views["tables"]["tables"][0]["name"] == "CTC lattice"

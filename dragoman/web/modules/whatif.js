@@ -1,15 +1,15 @@
-// What changes when a head, a gate or a source word is taken away.
+// What changes when a head, a gate or a source word is taken away, or another token is forced.
 
 import { el, figure, number, onState, put, readState, select, setState, shown, whole } from "./core.js";
 import { bars } from "./chart.js";
 
-const NAMES = { word: "leave out a word", head: "mask a head", gate: "hold a gate" };
+const NAMES = { word: "leave out a word", head: "mask a head", gate: "hold a gate", token: "force a token" };
 
 export function drawWhatIf(view, data) {
   const { changes, before, target } = view.data;
   const kinds = [...new Set(changes.map((change) => change.kind))];
   const kind = () => (kinds.includes(readState().kind) ? readState().kind : kinds.includes("word") ? "word" : kinds[0]);
-  const own = () => { const found = changes.map((change, index) => ({ ...change, index })).filter((change) => change.kind === kind()); return kind() === "word" ? found : found.sort((a, b) => a.difference - b.difference).slice(0, 40); };
+  const own = () => { const found = changes.map((change, index) => ({ ...change, index })).filter((change) => change.kind === kind()); return kind() === "word" || kind() === "token" ? found : found.sort((a, b) => a.difference - b.difference).slice(0, 40); };
   const selected = () => changes[whole(readState().change, own()[0]?.index ?? 0, 0, changes.length - 1)];
   const readout = el("div", { class: "readout", "aria-live": "polite" });
   const controls = el("div", { class: "controls" });
@@ -21,19 +21,22 @@ export function drawWhatIf(view, data) {
   });
   const tokens = figure({
     name: "what-if-tokens", title: "change of each output token",
-    drawing: () => bars({ rows: selected().tokens.slice(0, 40).map((value, index) => ({ label: shown(target.tokens[index] ?? String(index + 1)), value, text: `${value > 0 ? "+" : ""}${number(value, 2)}` })), label: "change of each token" }),
+    drawing: () => bars({ rows: (selected().tokens.length ? selected().tokens : [0]).slice(0, 40).map((value, index) => ({ label: shown(target.tokens[index] ?? String(index + 1)), value, text: `${value > 0 ? "+" : ""}${number(value, 2)}` })), label: "change of each token" }),
     rows: () => [["token", "difference"], selected().tokens.map((value, index) => [shown(target.tokens[index] ?? String(index + 1)), value]), { numeric: [1] }],
     data: () => selected(),
   });
+  const caption = el("h3", {}, "Token by token");
   const update = () => {
     put(controls, select("what if we", kinds.map((one) => [one, NAMES[one]]), kind(), (value) => setState({ kind: value, change: null })), el("span", { class: "small soft" }, `log p of the output as it is: ${number(before, 2)}`));
     const change = selected();
     frame.draw();
     tokens.draw();
-    readout.replaceChildren(el("strong", { dir: "auto" }, change.name), `: log p ${number(before, 2)} → ${number(change.score, 2)}`,
+    tokens.hidden = !change.tokens.length;
+    caption.hidden = tokens.hidden;
+    readout.replaceChildren(el("strong", { dir: "auto" }, change.name), change.kind === "token" ? `: log p of the output that follows ${number(change.score, 2)}, of the original ${number(before, 2)}` : `: log p ${number(before, 2)} → ${number(change.score, 2)}`,
       change.output === null ? "" : el("div", {}, change.output === data.target.text ? "the model's own output stays the same: " : "the model's own output becomes: ", el("strong", { dir: "auto" }, change.output || "(empty)")));
   };
   onState(update);
   update();
-  return [controls, el("div", { class: "columns" }, el("section", {}, frame), el("section", {}, readout, el("h3", {}, "Token by token"), tokens))];
+  return [controls, el("div", { class: "columns" }, el("section", {}, frame), el("section", {}, readout, caption, tokens))];
 }
