@@ -53,6 +53,12 @@ def train(
     from dragoman.tasks import config as configuration
     from dragoman.training.display import Display
 
+    if isinstance(run, str) and "=" in run and not Path(run).exists():
+        raise TypeError(
+            f"train: found {run!r} as the run folder, which looks like a setting; settings come after the folder: "
+            f'train(DATA, "runs/my", {run!r})'
+        )
+    display = Display(quiet=quiet)
     if isinstance(config, str | Path):
         folder = Path(run) if run is not None else Path("runs") / run_name(str(config))
         if Path(config).suffix.lower() == ".toml":
@@ -60,7 +66,9 @@ def train(
         else:
             from dragoman.auto.configure import configure
 
-            resolved, _ = configure(str(config), overrides)
+            resolved, reasons = configure(str(config), overrides)
+            for reason in reasons:
+                display.info(reason)
     else:
         if run is None:
             raise TypeError("train needs run=FOLDER when the configuration is not a file")
@@ -71,7 +79,8 @@ def train(
             if overrides:
                 raise TypeError("overrides apply to a table or a file; change a Config with dataclasses.replace")
             resolved = config
-    train_run(resolved, folder, Display(quiet=quiet))
+    train_run(resolved, folder, display)
+    display.info(f"run folder: {folder}")
     return load(folder)
 
 

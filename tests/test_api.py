@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -53,6 +54,11 @@ def test_train_takes_a_table_a_file_or_a_config(table: dict[str, Any], tmp_path:
         found.append([part.tolist() for part in predictor.model.parameters()])
     assert found[0] == found[1] == found[2] == found[3]  # one road, the same bits
     assert table["train"] == {"steps": 3, "device": "cpu"}  # what is given is not written to
+
+
+def test_a_setting_in_place_of_the_folder_is_explained() -> None:
+    with pytest.raises(TypeError, match=r"settings come after the folder: train\(DATA, \"runs/my\", 'train.steps=5'\)"):
+        dragoman.train("pairs.tsv", "train.steps=5")
 
 
 def dragoman_toml(table: dict[str, Any]) -> str:
@@ -221,7 +227,7 @@ def test_device_is_checked(inside: Workshop) -> None:
 # ---------------------------------------------------------------------- evaluate
 
 
-def test_evaluate_takes_pairs_and_examples(run: Predictor) -> None:
+def test_evaluate_takes_pairs_examples_and_files(run: Predictor, tmp_path: Path) -> None:
     sources = words(20, seed=3)
     pairs = [(source, source.upper()) for source in sources]
     scores, outputs = run.evaluate(pairs)
@@ -231,6 +237,14 @@ def test_evaluate_takes_pairs_and_examples(run: Predictor) -> None:
     assert [output.text for output in outputs] == [one.text for one in run.predict(sources)]
     examples = [Example(source, (target,), "somewhere", 1) for source, target in pairs]
     assert run.evaluate(examples) == (scores, outputs)
+    # A file is read as the command reads it.
+    file = write_rows(tmp_path / "pairs.tsv", list(pairs))
+    found = run.evaluate(file)
+    assert found == (scores, outputs)
+    assert found["exact_match"] == right / 20
+    assert re.fullmatch(r"<Evaluation of 20 examples: .*exact_match .* %.*>", repr(found))
+    assert re.fullmatch(r"<Predictor .*: translate, [\d,]+ parameters on cpu>", repr(run))
+    assert repr(outputs[0]) == f"Prediction({outputs[0].text!r}, score={outputs[0].score:.4f})"
     # Another reference, one that is the output itself, makes everything right but the loss.
     several = [(source, [target, output.text or "?"]) for (source, target), output in zip(pairs, outputs, strict=True)]
     better, _ = run.evaluate(several)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from dragoman.decoding.complete import Completion, CompletionOptions, Observe, c
 from dragoman.decoding.options import replace_from_keywords
 from dragoman.decoding.sampling import Sampling
 from dragoman.errors import ConfigError, DataError, RunError
+from dragoman.inference.evaluation import read_examples
+from dragoman.inference.loaded import describe
 from dragoman.runs import Run
 from dragoman.scoring.perplexity import TextSize, text_size
 from dragoman.training.runtime import resolve_device
@@ -55,6 +58,9 @@ class Completer:
         self.device = resolve_device(device)
         self.tokenizer = run.tokenizers()[1]
         self.model: Any = run.model(self.device)
+
+    def __repr__(self) -> str:
+        return describe(self, self.run, self.model, self.device)
 
     def complete(
         self,
@@ -140,7 +146,7 @@ class Completer:
 
     def evaluate(
         self,
-        lines: Iterable[str],
+        lines: str | Path | Iterable[str],
         *,
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
@@ -150,8 +156,13 @@ class Completer:
         The end of a line counts as a word and a character. `unknown` counts tokens read as <unk>: if there are some,
         perplexities cannot be compared with those of another vocabulary.
         """
+        if isinstance(lines, Path) or (isinstance(lines, str) and Path(lines).is_file()):
+            lines = [example.references[0] for example in read_examples(self.run, lines)]
         if isinstance(lines, str):  # its characters would be lines
-            raise TypeError("evaluate takes the lines of a text; of a file write evaluate(text.splitlines())")
+            raise TypeError(
+                f"evaluate takes a file or the lines of a text; found {lines[:40]!r}, which is no file. For a text "
+                "write evaluate(text.splitlines())"
+            )
         parts: list[Any] = [np.array([EOS], np.int32)]
         size, count, waiting = TextSize(), 0, list[str]()
 

@@ -16,13 +16,44 @@ import torch
 from dragoman.data.batch import Rows
 from dragoman.data.collate import Collator
 from dragoman.data.examples import Example, Fault
+from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.feature_store import FeatureColumn, write_features
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.errors import ConfigError
+from dragoman.data.split import read_examples as read_all
+from dragoman.errors import ConfigError, DataError
+from dragoman.runs import Run
 from dragoman.scoring.metric import Units
-from dragoman.scoring.registry import select_metrics
+from dragoman.scoring.registry import metrics_by_name, select_metrics
 from dragoman.scoring.significance import DEFAULT_DRAWS
 from dragoman.tasks.base import Task
+
+
+class Evaluation(NamedTuple):
+    """The scores of an evaluation and the predictions behind them; `result["bleu"]` is short for its score."""
+
+    scores: dict[str, Any]
+    predictions: list[Any]
+
+    def __getitem__(self, key: Any) -> Any:
+        """A score by its name, or as a tuple has it."""
+        return self.scores[key] if isinstance(key, str) else tuple.__getitem__(self, key)
+
+    def __repr__(self) -> str:
+        metrics = metrics_by_name()
+        shown = [f"{name} {metrics[name].format(value)}" for name, value in self.scores.items() if name in metrics]
+        return f"<Evaluation of {self.scores.get('segments', len(self.predictions)):,} examples: {', '.join(shown)}>"
+
+
+def read_examples(run: Run, path: str | Path, several_references: bool = False) -> list[Example]:
+    """The examples of a file, read as the run read its own data; a faulty line is an error."""
+    example_format = run.task.example_format(run.config)
+    items = list(
+        read_all(run.config.data, str(path), several_references=several_references, example_format=example_format)
+    )
+    if faults := [item for item in items if isinstance(item, Fault)]:
+        raise DataError(summarize_faults(faults, len(faults)))
+    return [item for item in items if isinstance(item, Example)]
+
 
 Pair = Example | tuple[str, str | Sequence[str]]
 
@@ -45,11 +76,6 @@ class EvaluationOptions:
 
 def as_examples(pairs: Sequence[Pair]) -> list[Example]:
     """Pairs as examples."""
-    if isinstance(pairs, str | Path):
-        raise TypeError(
-            f"evaluate takes pairs of a source and its reference, found {str(pairs)!r}; "
-            "dragoman.data.readers.pairs.read_pairs reads a file"
-        )
     return [as_example(pair, number) for number, pair in enumerate(pairs, 1)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.decoding.fill_mask import MaskDecoder
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.errors import ConfigError, DataError
-from dragoman.inference.evaluation import as_examples
+from dragoman.inference.evaluation import Evaluation, as_examples, read_examples
 from dragoman.inference.inputs import WINDOW
+from dragoman.inference.loaded import describe
 from dragoman.inference.long_inputs import (
     LABEL_TOKENS,
     MAX_TOKENS_PER_CHARACTER,
@@ -53,6 +55,9 @@ class Labeler:
         self.example_format = run.task.example_format(run.config)
         self.collator = run.task.collator(run.config, self.source_tokenizer)
         self.model: Any = run.model(self.device)
+
+    def __repr__(self) -> str:
+        return describe(self, self.run, self.model, self.device)
 
     def predict(self, texts: Sequence[str], *, batch_size: int = 64) -> list[LabelPrediction]:
         """One prediction for each text, in order; an empty text gives an empty prediction.
@@ -163,9 +168,11 @@ class Labeler:
         return known, tokens, errors
 
     def _checked(
-        self, pairs: Sequence[Example | tuple[str, str]], metrics: str | Sequence[str], skip_unknown: bool
+        self, pairs: str | Path | Sequence[Example | tuple[str, str]], metrics: str | Sequence[str], skip_unknown: bool
     ) -> tuple[list[Example], tuple[str, ...]]:
         """The examples of an evaluation and the names of its metrics, checked."""
+        if isinstance(pairs, str | Path):
+            pairs = read_examples(self.run, pairs)
         if not pairs:
             raise DataError("nothing to evaluate: no example was read")
         if skip_unknown and not self.labels:
@@ -190,13 +197,13 @@ class Labeler:
 
     def evaluate(
         self,
-        pairs: Sequence[Example | tuple[str, str]],
+        pairs: str | Path | Sequence[Example | tuple[str, str]],
         *,
         batch_size: int = 64,
         metrics: str | Sequence[str] = (),
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
-    ) -> tuple[dict[str, Any], list[LabelPrediction]]:
+    ) -> Evaluation:
         """Scores of the run on sources with their labels, numbers or tags, and the predictions behind them.
 
         A label that training did not have is an error, or with `skip_unknown` left out and counted as `unknown`.
@@ -219,7 +226,7 @@ class Labeler:
             scores["unknown"] = len(errors)
         if by_label := self.head_decoder.report(values, expected):
             scores["labels"] = by_label
-        return scores, predictions
+        return Evaluation(scores, predictions)
 
 
 def restore_unknown(text: str, prediction: LabelPrediction) -> LabelPrediction:
@@ -242,13 +249,13 @@ class MaskFiller(Labeler):
 
     def evaluate(
         self,
-        pairs: Sequence[Example | tuple[str, str]],
+        pairs: str | Path | Sequence[Example | tuple[str, str]],
         *,
         batch_size: int = 64,
         metrics: str | Sequence[str] = (),
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
-    ) -> tuple[dict[str, Any], list[LabelPrediction]]:
+    ) -> Evaluation:
         """Scores of masked tokens, always the same ones of a text; the list of predictions is empty."""
         examples, names = self._checked(pairs, metrics, skip_unknown)
         scores = masked_lm_scores(self.model, self._batches(examples, batch_size, progress or (lambda _: None)))
@@ -257,7 +264,7 @@ class MaskFiller(Labeler):
         for name in names:
             if name != "all" and name not in scores:
                 raise DataError(f"metric: found '{name}', which needs model.next_sentence = true; this run has none")
-        return {"segments": len(examples), **{name: scores[name] for name in scores if name in wanted}}, []
+        return Evaluation({"segments": len(examples)} | {name: scores[name] for name in scores if name in wanted}, [])
 
     def _batches(self, examples: Sequence[Example], count: int, done: Callable[[int], None]) -> Iterator[Any]:
         rows = self.example_format.encode(examples, self.source_tokenizer, self.target_tokenizer)

@@ -34,10 +34,19 @@ class LoadedRun:
         lay_out_for_decoding(self.model)
         self.length_ratio = float(run.data["length_ratio"])  # target tokens for one source token, in training
 
+    def __repr__(self) -> str:
+        return describe(self, self.run, self.model, self.device)
+
     @property
     def tags(self) -> tuple[str, ...]:
         """The tags a source may begin with, such as "de"; empty for a run trained without tags."""
         return self.source_tokenizer.tags
+
+
+def describe(one: object, run: Run, model: Any, device: Any) -> str:
+    """What a person sees of an open run: its folder, task, size and device."""
+    parameters = sum(parameter.numel() for parameter in model.parameters()) if hasattr(model, "parameters") else 0
+    return f"<{type(one).__name__} {run.folder}: {run.task.name}, {parameters:,} parameters on {device}>"
 
 
 def opened(run: str | Path | LoadedRun, device: str = "auto", precision: str = "float32") -> LoadedRun:

@@ -26,6 +26,11 @@ class Prediction:
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        more = f", {len(self.alternatives)} alternatives" if self.alternatives else ""
+        sure = "" if self.confidence is None else f", confidence={self.confidence:.3f}"
+        return f"Prediction({self.text!r}, score={self.score:.4f}{sure}{more})"
+
     @property
     def probability(self) -> float:
         """The probability of the whole output, <eos> included."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from dragoman.data.collate import batches_by_length
@@ -31,10 +32,12 @@ from dragoman.exchange.choice import Call
 from dragoman.inference.confidence import SavedCalibration, load_calibration, token_confidences
 from dragoman.inference.ensemble import Backend, open_backend, with_members
 from dragoman.inference.evaluation import (
+    Evaluation,
     EvaluationOptions,
     ReferenceLoss,
     as_examples,
     metric_names,
+    read_examples,
     reference_loss,
 )
 from dragoman.inference.inputs import (
@@ -425,19 +428,22 @@ class Predictor(LoadedRun):
 
     def evaluate(
         self,
-        pairs: Sequence[Example | tuple[str, str | Sequence[str]]],
+        pairs: str | Path | Sequence[Example | tuple[str, str | Sequence[str]]],
         options: DecodingOptions | None = None,
         evaluation: EvaluationOptions | None = None,
         stream: StreamOptions | None = None,
         **keywords: Any,
-    ) -> tuple[dict[str, Any], list[Prediction]]:
+    ) -> Evaluation:
         """Scores of the run on pairs of a source and one or more references, and the outputs behind them.
 
+        `pairs` may be a file, which is read as the run's own data were. The result unpacks into scores and predictions.
         Keywords are options of `DecodingOptions`, `EvaluationOptions` and `StreamOptions`. Loss, perplexity and token
         accuracy are always among the scores; they are those of the first references, whatever the options are. A
         non-autoregressive model may be unable to output a long reference at all: these three leave it out, and
         `too_long` counts it. Files that cannot be read are counted in `unreadable`.
         """
+        if isinstance(pairs, str | Path):
+            pairs = read_examples(self.run, pairs, several_references=True)
         if not pairs:
             raise DataError("nothing to evaluate: no pair was read")
         options, evaluation, stream = self._options(
@@ -459,4 +465,4 @@ class Predictor(LoadedRun):
             scores["unreadable"] = len(faults)
             left_out, found = {fault.location for fault in faults}, iter(predictions)
             predictions = [NO_PREDICTION if one.location in left_out else next(found) for one in every]
-        return scores, predictions
+        return Evaluation(scores, predictions)

@@ -17,7 +17,7 @@ import dragoman
 from dragoman.config import settings
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.decoding.options import RerankModel
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, DataError
 from dragoman.inference.labeler import Labeler
 from dragoman.inference.load import load_run
 from dragoman.inference.rerank import Reranker
@@ -382,8 +382,8 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 def test_python_callers_give_texts(folder: Path, name: str, wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"found [(\[].* among the texts, expected strings"):
         load_run(folder / name).predict([wrong])
-    with pytest.raises(TypeError, match=r"evaluate takes pairs of a source and its reference, found 'test\.tsv'"):
-        load_run(folder / name).evaluate("test.tsv")
+    with pytest.raises(DataError, match=r"nowhere\.tsv: no such file"):
+        load_run(folder / name).evaluate("nowhere.tsv")
 
 
 def test_a_line_that_looks_like_a_header_is_asked_about(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
