@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dragoman.auto.derived import finish
+from dragoman.auto.first_line import header_row, label_advice
 from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
 from dragoman.auto.media import configure_media
@@ -53,9 +55,12 @@ def configure_pairs(entry: Any, files: Files, overrides: Sequence[str], progress
     preset = None if given.get("preset") is None else str(given["preset"])
     if preset is not None:
         preset_text(preset)  # an unknown name is an error before a long file is read
-    train = {"train": entry}
+    train: dict[str, Any] = {"train": entry}
     data = given.get("data", {})
     read = settings.build(DataConfig, merge(train, data if isinstance(data, Mapping) else {}), "data")
+    names = header_row(files, read)
+    if names:
+        train["header"], read = True, replace(read, header=True)
     profile = profile_pairs(files, read, progress)
     table, reasons = choose_pairs(profile, preset, transformer=chooses_model(given))
     table["data"] |= train
@@ -64,7 +69,9 @@ def configure_pairs(entry: Any, files: Files, overrides: Sequence[str], progress
     elif "train" in table and other_kinds(given):  # the learning rate was chosen for the automatic model
         table["train"]["optimizer"].pop("learning_rate", None)
         table["model"]["tie"] = "target" if table["model"].get("tie") == "all" else table["model"].get("tie", "target")
-    reasons += [f"warning: {line}" for line in warnings(profile)]
+    if names:
+        reasons.insert(0, f"header: the first line ({', '.join(names)}) names the columns and is no pair")
+    reasons += [f"warning: {line}" for line in (*warnings(profile), label_advice(profile)) if line]
     return finish(table, overrides, reasons)
 
 

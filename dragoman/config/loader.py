@@ -58,7 +58,10 @@ def _build_instance(
     for key in table:
         if key not in names:
             owners = [name for name, other in kinds_of(others).items() if key in fields_of(other)]
+            deeper = places_named(cls, key, place)
             known = f" {hint(key, names)}" if names else ""
+            if deeper:
+                known = f" Did you mean {either(deeper)}?"
             elsewhere = f" for kind {kind}, only for {either(owners)}"
             errors.append(f"{join_place(place, key)}: no such setting" + (elsewhere if owners else f".{known}"))
     hints = get_type_hints(cls, include_extras=True)
@@ -82,6 +85,21 @@ def _build_instance(
         named = re.split(r"[.:\[]", problem)[0] in fields
         errors.append(place + ("." if named and place else ": " if place else "") + problem)
     return instance
+
+
+def places_named(cls: Any, name: str, place: str, depth: int = 3) -> list[str]:
+    """The places of settings called `name` in the tables below a class, at most four."""
+    found: list[str] = []
+    hints = get_type_hints(cls, include_extras=True)
+    for field in fields_of(cls) if depth else ():
+        if hints[field] is Any:
+            continue
+        inner = join_place(place, field)
+        for table in accepted(hints[field]).tables:
+            if name in fields_of(table):
+                found.append(join_place(inner, name))
+            found += places_named(table, name, inner, depth - 1)
+    return list(dict.fromkeys(found))[:4]
 
 
 def _read_value(expected: Accepted, value: object, place: str, errors: list[str], default: object) -> object:

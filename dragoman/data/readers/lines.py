@@ -77,6 +77,11 @@ def parse_lines(path: Path, parse: Callable[[str, int], Item]) -> Iterator[Item 
                     yield Fault(f"{name}:{number}", fault.kind, fault.detail)
 
 
+def is_csv(path: Path) -> bool:
+    """Whether the name of a file says that its columns are separated by commas."""
+    return path.name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".csv")
+
+
 def file_format(path: Path) -> tuple[Literal["columns", "jsonl", "parquet"], str]:
     """The format and the compression (".gz", ".zst" or "") by the suffixes of a file."""
     name = path.name.lower()
@@ -88,7 +93,12 @@ def file_format(path: Path) -> tuple[Literal["columns", "jsonl", "parquet"], str
 
 
 def check_file(path: Path) -> None:
-    """Raise DataError if a file does not exist; the message suggests the nearest name."""
+    """Raise DataError if a file does not exist or cannot be read line by line; the message says what to do."""
+    if path.name.lower().endswith(".json"):
+        raise DataError(
+            f"{path}: found .json, expected .jsonl with one object on each line; convert an array with: "
+            "jq -c '.[]' IN.json > OUT.jsonl"
+        )
     try:
         if path.is_dir():
             raise DataError(f"{path}: found a folder, expected a file")

@@ -8,7 +8,16 @@ from itertools import zip_longest
 from pathlib import Path
 
 from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultError, Pairs, check_text, make_example
-from dragoman.data.readers.lines import check_file, file_format, numbered_lines, open_bytes, parse_lines, text_blocks
+from dragoman.data.readers.csv_files import read_csv
+from dragoman.data.readers.lines import (
+    check_file,
+    file_format,
+    is_csv,
+    numbered_lines,
+    open_bytes,
+    parse_lines,
+    text_blocks,
+)
 from dragoman.data.readers.records import FIELDS, read_json, read_parquet
 from dragoman.errors import ConfigError, DataError, nearest
 
@@ -50,6 +59,8 @@ def read_pairs(
     check_file(path)
     format_, compression = file_format(path)
     fields = columns or FIELDS
+    if is_csv(path):
+        return read_csv(path, columns, several_references, max_characters, header)
     if header and format_ != "columns":
         raise ConfigError(f"data.header: found true for {path}, expected false: only tab-separated files have one")
     if format_ == "parquet":

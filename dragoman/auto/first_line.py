@@ -1,0 +1,46 @@
+"""Mistakes that the first line or the targets of a file of pairs give away: a header row, labels instead of texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dragoman.auto.profile import PairProfile
+from dragoman.data.config import DataConfig, Files, file_list
+from dragoman.data.examples import Pairs
+from dragoman.data.readers.csv_files import is_header
+from dragoman.data.readers.lines import file_format, is_csv, open_bytes, text_blocks
+from dragoman.errors import DataError
+
+FEW_TARGETS, REPEATED = 30, 20  # at most so many different targets, each so often on average: labels
+
+
+def header_row(files: Files, data: DataConfig) -> tuple[str, ...]:
+    """The names in the first line of tab-separated files, if all of them begin with a header that nobody declared."""
+    found: tuple[str, ...] = ()
+    for entry in file_list(files):
+        path = Path(str(entry.file if isinstance(entry, Pairs) else entry))
+        if data.header or (isinstance(entry, Pairs) and entry.file is None):
+            return ()
+        if is_csv(path) or file_format(path)[0] != "columns":
+            return ()
+        try:
+            with open_bytes(path) as read:
+                first = next(text_blocks(read, str(path)), None)
+        except (DataError, OSError):
+            return ()  # the reader says what is wrong
+        cells = first.lines[0].split("\t") if first is not None else []
+        if len(cells) < 2 or not is_header(cells):
+            return ()
+        found = tuple(cells)
+    return found
+
+
+def label_advice(profile: PairProfile) -> str:
+    """Advice if the targets are labels rather than texts; empty otherwise."""
+    few = 1 < profile.targets <= FEW_TARGETS and profile.pairs >= REPEATED * profile.targets
+    if not few or profile.target.tokens > 2:
+        return ""
+    return (
+        f"only {profile.targets} different targets occur in {profile.pairs:,} pairs: if they are labels, a classifier "
+        "is smaller and better; add task=classify"
+    )
