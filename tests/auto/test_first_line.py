@@ -1,4 +1,4 @@
-"""A header is no pair, labels are suggested as such, and spreadsheets and misplaced settings lead to the right place."""
+"""Header rows, labels, spreadsheets and misplaced settings lead to the right place."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_faults_of_comma_separated_files_are_named(tmp_path: Path) -> None:
     found = [str(item) for item in read_pairs(path)][1:]
     assert found[0] == f"{path}:2: found 1 columns, expected 2 with commas between them"
     assert found[1].startswith(f"{path}:3: not a row of comma-separated cells")
-    with pytest.raises(ConfigError, match="columns: found 'fr', but the first line of .* has a, b"):
+    with pytest.raises(ConfigError, match=r"columns: found 'fr', but the first line of .* has a, b"):
         list(read_pairs(path, columns=("fr", "b")))
-    with pytest.raises(DataError, match="expected .jsonl with one object on each line"):
+    with pytest.raises(DataError, match=r"expected \.jsonl with one object on each line"):
         read_pairs(tmp_path / "pairs.json")
 
 
