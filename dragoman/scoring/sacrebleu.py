@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Any, cast
 
@@ -31,12 +33,27 @@ def _counted(metric: Any, hypotheses: Sequence[str], references: References) -> 
 # Functions import sacreBLEU when called: importing it takes longer than importing the rest of scoring/.
 
 
-def count_bleu(hypotheses: Sequence[str], references: References) -> Statistics:
-    """Hypothesis and reference length, then clipped matches and totals of 1- to 4-grams."""
+def count_bleu(hypotheses: Sequence[str], references: References, tokenizer: str | None = None) -> Statistics:
+    """Hypothesis and reference length, then clipped matches and totals of 1- to 4-grams.
+
+    Without a tokenizer it is sacreBLEU's 13a, or `char` for references in a script without spaces, whose sentences
+    would be single words. The signature names it.
+    """
     from sacrebleu.metrics.bleu import BLEU
 
+    tokenizer = tokenizer or ("char" if without_spaces(references) else None)
     # `force` only silences the warning about outputs that look tokenised.
-    return _counted(BLEU(force=True), hypotheses, references)
+    return _counted(BLEU(force=True, tokenize=tokenizer), hypotheses, references)
+
+
+# Thai, Lao, Myanmar, Khmer, Hiragana, Katakana, Han
+SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]")
+
+
+def without_spaces(references: References) -> bool:
+    """Whether most letters of the references are of scripts that put no spaces between words."""
+    text = "".join(texts[0] for texts in references[:1000] if texts)
+    return 2 * len(SPACELESS.findall(text)) > sum(character.isalnum() for character in text) > 0
 
 
 def combine_bleu(sums: FloatArray) -> FloatArray:
@@ -97,6 +114,8 @@ def combine_ter(sums: FloatArray) -> FloatArray:
     return 100 * np.where(lengths > 0, ratio(edits, lengths), np.where(edits > 0, 1.0, 0.0))
 
 
+# Of sacreBLEU's tokenizers those that need neither another package nor a download.
+BLEU_TOKENIZERS = {"char": "characters", "zh": "Chinese characters and words", "intl": "words by Unicode punctuation"}
 METRICS = (
     TextMetric(
         name="bleu",
@@ -106,6 +125,18 @@ METRICS = (
         count=count_bleu,
         combine=combine_bleu,
         sentence_costs=bleu_costs,
+    ),
+    *(
+        TextMetric(
+            name=f"bleu-{tokenizer}",
+            label=f"BLEU ({tokenizer})",
+            about=f"BLEU over {about}",
+            percent=False,
+            count=partial(count_bleu, tokenizer=tokenizer),
+            combine=combine_bleu,
+            has_segment_costs=False,
+        )
+        for tokenizer, about in BLEU_TOKENIZERS.items()
     ),
     TextMetric(
         name="chrf",

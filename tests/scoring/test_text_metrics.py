@@ -33,6 +33,17 @@ ORACLES = {
 LETTERS = st.text("ab c", max_size=9)
 
 
+def test_bleu_splits_text_without_spaces_into_characters() -> None:
+    references = [["今天天气很好。"], ["我喜欢读书。"]]
+    outputs = ["今天天气好。", "我喜欢看书。"]
+    for name, tokenizer in (("bleu", "char"), ("bleu-char", "char"), ("bleu-zh", "zh"), ("bleu-intl", "intl")):
+        counted, oracle = METRICS[name].statistics(outputs, references), BLEU(tokenize=tokenizer, force=True)
+        expected = oracle.corpus_score(outputs, streams(references)).score
+        assert METRICS[name].score(counted) == pytest.approx(expected, abs=1e-9)
+        assert f"tok:{tokenizer}|" in counted.signature
+    assert "tok:13a|" in METRICS["bleu"].statistics(["a b"], [["a b"]]).signature
+
+
 def streams(references: list[list[str]]) -> list[list[str]]:
     return [list(stream) for stream in zip(*references, strict=True)]
 
