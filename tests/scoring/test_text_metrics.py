@@ -112,7 +112,7 @@ def test_a_perfect_output_has_the_best_score(name: str) -> None:
     assert METRICS[name].score(perfect) == pytest.approx(best, abs=tolerance)
 
 
-@pytest.mark.parametrize("name", [name for name in INDEPENDENT if name not in ("bleu", "ter")])
+@pytest.mark.parametrize("name", [name for name in INDEPENDENT if name != "ter" and not name.startswith("bleu")])
 def test_another_reference_never_harms_a_segment(name: str) -> None:
     # BLEU's brevity penalty and TER's mean length may change for the worse.
     hypotheses, texts = corpus(6, segments=80, references=3)
