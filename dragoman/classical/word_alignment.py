@@ -1,4 +1,4 @@
-"""Word alignment by expectation maximisation: IBM models 1 and 2 (Brown et al. 1993), and HMM (Vogel et al. 1996).
+"""Word alignment by expectation maximisation: IBM models 1, 2, 3 (Brown et al. 1993), HMM (Vogel et al. 1996).
 
 All models have p(target word | source word), where the empty word explains words without a partner. They differ in how
 probable it is that target word j comes from source word i: equally in model 1, by (i, j, lengths) in model 2, and by
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dragoman.classical.fertility import FertilityModel
 from dragoman.classical.model import Note
 from dragoman.classical.rows import Ragged
 
@@ -27,7 +28,7 @@ MAX_LINKS = 150_000_000  # of the pairs that EM reads; more pairs are sampled ev
 FLOOR = 1e-9  # probability of links that EM has not seen
 EMPTY = 0.2  # probability that an HMM goes to the empty word
 JUMPS = 40  # longer jumps count as this long
-KINDS = ("ibm1", "ibm2", "hmm")
+KINDS = ("ibm1", "ibm2", "ibm3", "hmm")
 
 
 class Vocabulary:
@@ -110,11 +111,46 @@ class WordAligner:
         self.table = np.append(np.ones(len(self.keys)), 0.0)  # p(target | source) of every link; 0 for padding
         self._normalise(np.append(np.ones(len(self.keys)), 0.0), prior=0.0)
         losses: list[float] = []
-        for stage in ("ibm1",) if self.kind == "ibm1" else ("ibm1", self.kind):
+        for stage in ("ibm1",) if self.kind == "ibm1" else ("ibm1", self.stage):
             for _ in range(self.iterations):
                 note("aligning words", len(losses) + 1)
                 losses.append(self._iterate(groups, stage))
+        if self.kind == "ibm3":
+            self.fertility = FertilityModel(self.source_words.size + 1)
+            for _ in range(self.iterations):
+                note("learning fertilities", 0)
+                self._learn_fertilities(left, right, some)
         return losses
+
+    @property
+    def stage(self) -> str:
+        """The model whose posteriors alignments start from."""
+        return "ibm2" if self.kind == "ibm3" else self.kind
+
+    def _learn_fertilities(self, left: Ragged, right: Ragged, some: Ints) -> None:
+        """One iteration of model 3 on the best alignments that it finds; t(f | e) is counted anew from them too."""
+        counts = 0.1 * self.table
+        found: list[tuple[Ints, Ints]] = []
+        for indices, rows, columns, lengths in padded_groups(left, right, some):
+            group = Group(indices, self._numbers(self._keys(rows, columns)), lengths)
+            for row, alignment, _ in self._climbed(group, rows):
+                found.append((rows[row], alignment))
+                links = group.links[row, np.arange(len(alignment)), alignment]
+                np.add.at(counts, links, 1.0)
+        counts[-1] = 0.0
+        self.fertility.update(found)
+        self._normalise(counts, prior=0.0)
+
+    def _climbed(self, group: Group, sources: Ints) -> Iterator[tuple[int, Ints, Floats]]:
+        """The alignment of every pair by model 3, and the gains of moving each of its links."""
+        start, _, _ = self._posteriors(group, "ibm2")
+        emitted = np.maximum(self.table[group.links], FLOOR)
+        for row, length in enumerate(group.lengths.tolist()):
+            scores = self.fertility.scores(sources[row], emitted[row, :length])
+            first = start[row, :length].argmax(1)
+            if (first == NULL).sum() > length // 2:  # model 3 gives the empty word at most half of the words
+                first = start[row, :length, 1:].argmax(1) + 1
+            yield row, *scores.climb(first)
 
     def _keys(self, sources: Ints, targets: Ints) -> Ints:
         return sources[:, None, :] * (self.target_words.size + 1) + targets[:, :, None]
@@ -231,12 +267,20 @@ class WordAligner:
         return posterior, float(np.log(scales[real.T]).sum()), jumps
 
     def posteriors(self, sources: Sequence[Words], targets: Sequence[Words]) -> list[Floats]:
-        """p(source word | target word) of every pair: (T, S+1), the empty word first."""
+        """p(source word | target word) of every pair: (T, S+1), the empty word first.
+
+        Of model 3 given all other links of the best alignment.
+        """
         left, right = self.source_words.rows(sources), self.target_words.rows(targets)
         out: list[Floats] = [np.zeros((len(t), len(s) + 1)) for s, t in zip(sources, targets, strict=True)]
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
         for indices, rows, columns, lengths in padded_groups(left, right, usable):
             group = Group(indices, self._numbers(self._keys(rows, columns)), lengths)
+            if self.kind == "ibm3":
+                for row, _, gains in self._climbed(group, rows):
+                    shares = np.exp(gains - gains.max(1, keepdims=True))
+                    out[int(indices[row])] = shares / shares.sum(1, keepdims=True)
+                continue
             found = self._posteriors(group, self.kind)[0]
             for row, index in enumerate(indices.tolist()):
                 out[index] = found[row, : lengths[row]]

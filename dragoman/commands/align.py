@@ -29,7 +29,7 @@ FILES_NEEDED = "name either FILE or both --source and --target, or add --predict
 @click.argument("run", required=False, metavar="[RUN]")
 @pair_files(reason=FILES_NEEDED)
 @click.option(
-    "--model", "kind", type=click.Choice(["ibm1", "ibm2", "hmm"]),
+    "--model", "kind", type=click.Choice(["ibm1", "ibm2", "ibm3", "hmm"]),
     help="Learn the alignment from the pairs themselves, without a run.",
 )  # fmt: skip
 @click.option("--learn-from", metavar="FILE", help="With --model: further pairs to learn from.")
@@ -83,7 +83,7 @@ def align(
     whitespace, whatever units the run works on. The run must attend to its source. dragoman score-alignment compares
     the links with gold links.
 
-    With --model no run is needed: both directions of IBM model 1 or 2 or of an HMM are learned from the pairs by EM
+    With --model no run is needed: both directions of IBM model 1, 2 or 3 or of an HMM are learned from the pairs by EM
     and combined. --json then has the probabilities of all links as weights.
 
     For a run that transcribes, FILE is a manifest, and every word gets a line: file, word, start, end (in seconds, or

@@ -16,7 +16,7 @@ from dragoman.commands.progress import progress_bar
 if TYPE_CHECKING:
     from dragoman.data.examples import Pairs
 
-MODELS = ("ibm1", "ibm2", "hmm")
+MODELS = ("ibm1", "ibm2", "ibm3", "hmm")
 
 
 @click.command()

@@ -88,8 +88,9 @@ def test_posteriors_are_those_of_all_alignments(kind: str) -> None:
     assert again.fit(SOURCES, TARGETS)[-1] == pytest.approx(-likelihood / words) or kind != "ibm1"
 
 
-def test_a_batch_changes_no_posterior() -> None:
-    aligner = WordAligner("hmm", 3, prior=0.01)
+@pytest.mark.parametrize("kind", ["hmm", "ibm3"])
+def test_a_batch_changes_no_posterior(kind: str) -> None:
+    aligner = WordAligner(kind, 3, prior=0.01)
     aligner.fit(SOURCES, TARGETS)
     together = aligner.posteriors(SOURCES, TARGETS)
     for index, one in enumerate(together):
@@ -97,6 +98,38 @@ def test_a_batch_changes_no_posterior() -> None:
     unseen = aligner.posteriors([["q"], []], [["Q", "A"], ["A"]])
     assert np.isfinite(unseen[0]).all()
     assert links_of(unseen[1]) == frozenset()
+
+
+def test_fertilities_are_scored_as_in_the_formula_and_climbing_finds_the_best() -> None:
+    aligner = WordAligner("ibm3", 3)
+    aligner.fit(SOURCES, TARGETS)
+    model = aligner.fertility
+    source, target = SOURCES[2], TARGETS[2]
+    numbers = np.array([0, *(aligner.source_words.numbers[word] for word in source)])
+    emitted = np.array([[p(aligner, None if i < 0 else source[i], word) for i in range(-1, 3)] for word in target])
+    scores = model.scores(numbers, emitted)
+    placing = model.placing(3, 3)
+    best, best_score = (), -math.inf
+    for path in itertools.product(range(4), repeat=3):
+        counts = [path.count(i) for i in range(4)]
+        if counts[0] > 1:
+            continue
+        chance = (
+            math.comb(3 - counts[0], counts[0]) * (1 - model.empty) ** (3 - 2 * counts[0]) * model.empty ** counts[0]
+        )
+        for i in range(1, 4):
+            chance *= math.factorial(counts[i]) * model.fertility[numbers[i], counts[i]]
+        for j, i in enumerate(path):
+            chance *= max(emitted[j, i], 1e-12) * (placing[j, i - 1] if i else 1.0)
+        score = scores.score(np.array(path))
+        assert score == pytest.approx(math.log(chance))
+        best, best_score = (path, score) if score > best_score else (best, best_score)
+    climbed, gains = scores.climb(np.array([3, 3, 3]))
+    assert tuple(climbed) == best
+    assert gains.max() <= 1e-9
+    moved = climbed.copy()
+    moved[1] = (moved[1] + 1) % 4
+    assert gains[1, moved[1]] == pytest.approx(scores.score(moved) - best_score)
 
 
 def test_phrases_are_all_consistent_spans() -> None:
