@@ -46,7 +46,7 @@ def model(request: pytest.FixtureRequest) -> EncoderDecoder:
 
 
 def by_hand(model: EncoderDecoder, source: list[int], prefix: list[int]) -> list[float]:
-    """p(y) after a prefix: equations 8 and 9, entry by entry."""
+    """p(y) after a prefix: equations 4, 8 and 9, entry by entry."""
     decoder = model.decoder
     assert isinstance(decoder, PointerGenerator)
     batch = batch_of([source])
@@ -61,7 +61,7 @@ def by_hand(model: EncoderDecoder, source: list[int], prefix: list[int]) -> list
     x = decoder.embedding(torch.tensor([[2, *prefix]]))[0, -1]
     z = float(decoder.gate.weight[0] @ torch.cat([context, h, x]) + decoder.gate.bias[0])
     generate = 1 / (1 + math.exp(-z))
-    logits = (decoder.output.weight @ h).tolist()
+    logits = (decoder.output.weight @ (h + decoder.context.weight @ context)).tolist()
     normaliser = sum(math.exp(logit) for logit in logits)
     probabilities = [generate * math.exp(logit) / normaliser for logit in logits]
     for token, weight in zip([*source, EOS], attention, strict=True):

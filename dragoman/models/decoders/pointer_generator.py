@@ -3,9 +3,12 @@
     p(y) = p_gen P_vocab(y) + (1 − p_gen) Σ_{i: x_i = y} a_i                  (eq. 9)
     p_gen = σ(w_c · c + w_h · h + w_x · x + b)                                (eq. 8)
 
+    P_vocab = softmax(V (h + W c))                                            (eq. 4)
+
 Source and target tokens are equal if their texts are. The paper points with the attention of its one recurrent layer.
-Here the pointer is an attention of its own over the encoder's output, since a Transformer or ConvS2S has many, one per
-layer and head.
+Here the pointer is an attention of its own over the encoder's output, with context c, since a Transformer or ConvS2S
+has many, one per layer and head. The softmax reads c too, as in the paper: otherwise it cannot know which source token
+it replaces, and learns slowly once the pointer copies well.
 """
 
 from __future__ import annotations
@@ -82,6 +85,7 @@ class PointerGenerator(nn.Module):
         size = config.pointer or self.width
         self.query = nn.Linear(self.width, size, bias=False)
         self.key = nn.Linear(memory_width, size, bias=False)
+        self.context = nn.Linear(memory_width, self.width, bias=False)
         self.gate = nn.Linear(self.width + memory_width + embedding.width, 1)
 
     def set_output(self, layer: nn.Linear) -> None:
@@ -114,7 +118,7 @@ class PointerGenerator(nn.Module):
         attention = scores.masked_fill(~source.mask[:, None], -torch.inf).softmax(-1)  # (B, k·T, S)
         context = (attention.to(source.values.dtype) @ source.values).view(rows, length, -1)
         gate = full_precision(self.gate(torch.cat([context, hidden, self.embedding(tokens)], -1)))
-        logits = full_precision(self.output(hidden))
+        logits = full_precision(self.output(hidden + self.context(context)))
         return logits, attention.view(rows, length, -1), gate, after._replace(static=state.static)
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
