@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dragoman.auto.portrait import percent
 from dragoman.auto.profile import PairProfile
 from dragoman.config.settings import merge, override
 from dragoman.tasks.config import preset_names, preset_table
@@ -91,7 +92,8 @@ PORTFOLIO = (
     Candidate("convs2s", "convs2s-2017-small"),
     Candidate("transformer-modern", "transformer-small", MODERN),
     Candidate("transformer-small", "transformer-small"),
-    Candidate("pointer", "see-2017-small", fits=is_copied),
+    Candidate("pointer-generator", "pointer-generator-small", fits=is_copied),
+    Candidate("pointer-transformer", "pointer-transformer-small", fits=is_copied),
     Candidate("luong-512", "luong-2015-small", dropout(0.5)),
     Candidate("transformer-tiny", "transformer-tiny", dropout(0.3)),
     Candidate("transformer-2x64", "transformer-tiny", (*SMALL_TRANSFORMER, "train.optimizer.learning_rate=4e-3"),
@@ -134,6 +136,8 @@ def usual_candidate(profile: PairProfile) -> Candidate | None:
         return usual("makarov-2020", f"because {size} are few and their order is kept (τ {profile.monotone:.2f})")
     if profile.pairs <= 60_000 and is_short(profile):
         return usual("luong-256-unsmoothed", f"because there are {size} of short sequences")
+    if profile.pairs <= 60_000 and is_copied(profile):
+        return usual("pointer-generator", f"because {percent(profile.copied)} of the target is copied from the source")
     if profile.pairs <= 5000:
         return usual("luong-256-dropout", f"because there are only {size}")
     return None
