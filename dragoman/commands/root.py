@@ -10,6 +10,7 @@ from dragoman.commands.align import align, score_alignment
 from dragoman.commands.bench import bench
 from dragoman.commands.compare import compare
 from dragoman.commands.complete import complete
+from dragoman.commands.distil import distil
 from dragoman.commands.evaluate import evaluate
 from dragoman.commands.export import export
 from dragoman.commands.importing import import_model
@@ -73,6 +74,7 @@ def cli(trace: bool) -> None:
 for command in (
     train,
     check,
+    distil,
     predict,
     complete,
     serve,

@@ -1,0 +1,113 @@
+"""Sequence-level knowledge distillation (Kim and Rush 2016): train one model on the outputs of a run or an ensemble."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dragoman.config import settings
+from dragoman.data.config import tags_of
+from dragoman.data.examples import Example
+from dragoman.data.split import TrainValidSplit
+from dragoman.data.tokenizers.load import RunTokenizerConfig
+from dragoman.errors import RunError
+from dragoman.files import make_folder, write_text
+from dragoman.inference.ensemble import member_folders
+from dragoman.inference.load import load_predictor
+from dragoman.inference.predictor import Predictor
+from dragoman.runs import Run, train
+from dragoman.tasks.config import Config, build
+from dragoman.training.display import Display
+
+CHUNK = 512  # sources that the teacher translates between two reports of progress
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """What a student lost."""
+
+    teacher: dict[str, Any]  # scores on the validation pairs
+    student: dict[str, Any]
+    models: int  # of the teacher
+    parameters: tuple[int, int]
+
+    def lines(self, metric: str) -> list[str]:
+        """For people."""
+        names = [name for name in dict.fromkeys((metric, "bleu", "chrf", "wer", "exact_match")) if name in self.teacher]
+        scores = ", ".join(f"{name} {self.teacher[name]:.4g} → {self.student[name]:.4g}" for name in names)
+        size = self.parameters[0] / max(1, self.parameters[1])
+        models = f"{self.models} model{'s' if self.models > 1 else ''}"
+        return [
+            f"teacher ({models}) → student on the validation pairs: {scores}",
+            f"size: {self.parameters[0]:,} → {self.parameters[1]:,} parameters ({size:.1f} times smaller)",
+        ]
+
+
+def distil(folder: str, student: Path, overrides: Sequence[str], device: str, display: Display) -> Distilled:
+    """Train a student in a new folder, or go on with it; returns the scores of both on the validation pairs."""
+    teacher = load_predictor(folder, device)
+    if tags_of(teacher.config.data.train):
+        raise RunError(f"{folder}: its data files have language tags, which distil does not support")
+    data = student.with_name(f"{student.name}.data")
+    valid = write_data(teacher, data, display)
+    config = student_config(teacher, data, overrides)
+    train(config, student, display)
+    scores = [one.evaluate(valid)[0] for one in (teacher, load_predictor(student, device))]
+    members = [Run(folder).folder, *member_folders(Path(folder))]
+    counts = (sum(parameters(one) for one in members), parameters(student))
+    return Distilled(scores[0], scores[1], len(members), counts)
+
+
+def parameters(folder: Path) -> int:
+    """The number of weights of a run."""
+    from dragoman.training.checkpoints import read_tensors
+
+    return sum(tensor.numel() for tensor in read_tensors(Run(folder).weights_path()).values())
+
+
+def write_data(teacher: Predictor, folder: Path, display: Display) -> list[Example]:
+    """Write the student's training pairs (the teacher's outputs beside the references) and the validation pairs."""
+    task = teacher.run.task
+    split = TrainValidSplit(teacher.config.data, display.preparing, task.example_format(teacher.config))
+    valid = list(split.valid("reading validation pairs"))
+    if (folder / "train.jsonl").exists():
+        return valid
+    examples = list(split.train("reading"))
+    sources = list(dict.fromkeys(example.source for example in examples))
+    outputs: dict[str, str] = {}
+    for first in range(0, len(sources), CHUNK):
+        chunk = sources[first : first + CHUNK]
+        display.preparing("the teacher translates", first)
+        outputs |= zip(chunk, (one.text for one in teacher.predict(chunk)), strict=True)
+    display.close()
+    pairs = [(source, outputs[source]) for source in sources if outputs[source].strip()]
+    pairs += [(example.source, example.references[0]) for example in examples]
+    make_folder(folder)
+    write_rows(folder / "valid.jsonl", ((one.source, *one.references) for one in valid))
+    write_rows(folder / "train.jsonl", dict.fromkeys(pairs))  # last: with it the data are complete
+    return valid
+
+
+def write_rows(path: Path, rows: Iterable[tuple[str, ...]]) -> None:
+    """Write pairs as JSON lines."""
+    tables = ({"source": source, "target": target} for source, target, *_ in rows)
+    write_text(path, "".join(json.dumps(table, ensure_ascii=False) + "\n" for table in tables))
+
+
+def student_config(teacher: Predictor, data: Path, overrides: Sequence[str]) -> Config:
+    """The settings of the teacher's first model with its tokenizers, unless overridden."""
+    config = teacher.config
+    run = str(teacher.run.folder.absolute())
+    tokenizers = replace(
+        config.tokenizer,
+        source=RunTokenizerConfig(run=run, side="source"),
+        target=RunTokenizerConfig(run=run, side="target") if config.tokenizer.target is not None else None,
+    )
+    files = replace(
+        config.data, train=str(data / "train.jsonl"), valid=str(data / "valid.jsonl"), columns=(), header=False
+    )
+    table = settings.as_table(replace(config, data=files, tokenizer=tokenizers))
+    return build(table, list(overrides))

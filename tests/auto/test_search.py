@@ -1,0 +1,163 @@
+"""The model search: its plan, that a killed search goes on to the same leaderboard, ensembles, distillation."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dragoman.auto.search import plan
+from dragoman.auto.search.state import SearchState, Trial, load_search
+from dragoman.commands.search import Duration
+from dragoman.inference.ensemble import member_folders, write_members
+from dragoman.inference.load import load_predictor
+from tests.conftest import call, words, write_rows
+
+TINY = [
+    "train.steps=6", "train.validate_every=2", "train.save_every=1", "train.decode=10", "train.batch_tokens=128",
+    "train.device=cpu",
+]  # fmt: skip
+
+
+def test_stages_keep_a_third() -> None:
+    assert plan.stage_sizes(9) == [9, 3, 1]
+    assert plan.stage_sizes(2) == [2, 1]
+    assert plan.stage_sizes(1) == [1]
+    assert plan.stage_cost(9) == 9 + 3 * 2  # nine train once, three of them twice as long again
+    assert plan.stage_steps(900, 9, 10) == [100, 300]
+
+
+@pytest.mark.parametrize("seconds", [60, 300, 1200, 7200])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_all_stages_fit_into_half_of_the_time(seconds: float, workers: int) -> None:
+    trials = plan.affordable_trials(seconds, workers, 15)
+    ends = plan.stage_seconds(seconds, workers, trials)
+    sizes = plan.stage_sizes(trials)[:-1]
+    starts = [0.0, *ends[:-1]]
+    spent = sum(size * (end - start) for size, start, end in zip(sizes, starts, ends, strict=True))
+    assert spent <= plan.SEARCHING * seconds * workers * 1.001
+    assert trials == 1 or ends[0] >= plan.SHORTEST
+
+
+def test_a_second_allows_one_configuration() -> None:
+    assert plan.affordable_trials(1.0, 2, 15) == 1
+    speed = plan.Speed(steps=10.0, validation=2.0)
+    assert speed.steps_in(1.0, speed.validate_every()) == speed.validate_every()  # trained a little all the same
+
+
+def test_survivors_follow_from_scores_alone() -> None:
+    trials = [Trial(name, scores=[score]) for name, score in zip("abcd", [0.1, 0.4, 0.3, 0.2], strict=True)]
+    trials[1].error = "diverged"
+    state = SearchState("cer", None, 1, 1, 1, 1, [4, 2, 1], trials, stage=1)
+    assert [trial.name for trial in state.surviving()] == ["c", "d"]
+    assert [trial.name for trial in state.ranking()] == ["c", "d", "a", "b"]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("20m", 1200), ("1h30m", 5400), ("45", 45), ("1.5m", 90)])
+def test_times_are_read(text: str, seconds: float) -> None:
+    assert Duration().convert(text, None, None) == seconds
+
+
+def test_a_bad_time_is_told(tmp_path: Path) -> None:
+    write_rows(tmp_path / "pairs.tsv", [("a", "b"), ("c", "d")])
+    said = call("train", tmp_path / "pairs.tsv", "--time", "soon")
+    assert said.code == 2
+    assert "expected a time such as 90s, 20m or 1h30m" in said.err
+    said = call("train", tmp_path / "x.toml", "--trials", "2")
+    assert said.code == 2
+    assert "need a data file" in said.err
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A search over two configurations in processes of its own, with an ensemble of two."""
+    place = tmp_path_factory.mktemp("search")
+    some = words(90, seed=3, shortest=2, longest=4, letters="abcdef")
+    write_rows(place / "pairs.tsv", [(word, word.upper()) for word in some])
+    write_rows(place / "valid.tsv", [(word, word.upper()) for word in some[:30]] * 6)
+    run_search(place, place / "run")
+    return place
+
+
+def command(place: Path, run: Path) -> list[str]:
+    """The search as a command of its own process."""
+    settings = [*TINY, f"data.cache={place / 'cache'}", f"data.valid={place / 'valid.tsv'}"]
+    options = ["--trials", "2", "--ensemble", "2", "--run", str(run), "--quiet"]
+    return [sys.executable, "-m", "dragoman", "train", str(place / "pairs.tsv"), *options, *settings]
+
+
+def run_search(place: Path, run: Path) -> None:
+    """Search until the end."""
+    finished = subprocess.run(command(place, run), capture_output=True, text=True, cwd=Path.cwd())
+    assert finished.returncode == 0, finished.stderr
+
+
+def scores(run: Path) -> list[tuple[str, list[float], float | None, int]]:
+    """What the leaderboard follows from."""
+    return [(trial.name, trial.scores, trial.final, trial.step) for trial in load_search(run).ranking()]
+
+
+def test_the_winner_is_the_run_itself(searched: Path) -> None:
+    run = searched / "run"
+    state = load_search(run)
+    assert state.done
+    assert state.folds == 1
+    assert len(state.members) == 2
+    table = (run / "leaderboard.md").read_text(encoding="utf-8")
+    assert all(trial.name in table for trial in state.trials)
+    said = call("info", run, "--depth", "1")
+    assert said.code == 0, said.err
+    assert "| rank | configuration |" in said.out
+    resumed = call("train", run, "train.steps=7", "--quiet")
+    assert resumed.code == 0, resumed.err
+    assert (
+        call("train", searched / "pairs.tsv", "--trials", "2", "--run", run, "--quiet").code == 0
+    )  # finished: no change
+
+
+def test_an_ensemble_is_one_run_folder(searched: Path) -> None:
+    run = searched / "run"
+    (member,) = member_folders(run)
+    together = load_predictor(run, "cpu")
+    by_hand = load_predictor([searched / "run" / "trials" / load_search(run).members[0], member], "cpu")
+    assert len(together.backend(together.defaults).model.models) == 2
+    texts = ["abc", "fade"]
+    alone = shutil.copytree(run, searched / "alone", ignore=shutil.ignore_patterns("ensemble.json", "trials"))
+    assert len(by_hand.predict(texts)) == len(load_predictor(alone, "cpu").predict(texts)) == 2
+    assert call("evaluate", run, searched / "valid.tsv", "--json").code == 0
+
+
+def test_members_outside_the_run_are_refused(tmp_path: Path) -> None:
+    write_members(tmp_path, ["../other"])
+    with pytest.raises(Exception, match="expected folders inside"):
+        member_folders(tmp_path)
+
+
+@pytest.mark.slow  # two more searches
+def test_a_killed_search_goes_on_to_the_same_leaderboard(searched: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = subprocess.Popen(command(searched, run), stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not any((run / "trials").glob("*/checkpoints/*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (run / "config.toml").exists()
+    run_search(searched, run)
+    assert scores(run) == scores(searched / "run")
+
+
+def test_distillation_says_what_is_lost(searched: Path) -> None:
+    student = searched / "student"
+    said = call("distil", searched / "run", "--run", student, "train.steps=4", "--quiet")
+    assert said.code == 0, said.err
+    assert "teacher (2 models) → student on the validation pairs: " in said.out
+    rows = [json.loads(line) for line in (searched / "student.data" / "train.jsonl").read_text().splitlines()]
+    assert 90 <= len(rows) <= 180
