@@ -66,7 +66,9 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
     files = [config.data.train] + ([config.data.valid] if config.data.valid is not None else [])
     faults = sum(check_lines(config, part, part is not config.data.train, say, show, doing) for part in files)
     if faults and config.data.faults == "stop":
-        raise DataError(f'{faults:,} lines cannot be used; mend them, or leave such lines out with data.faults="skip"')
+        raise DataError(
+            f'{faults:,} lines cannot be used; correct them, or leave such lines out with data.faults="skip"'
+        )
     if isinstance(config, TranslateConfig):
         for line in portrait(profile_pairs(config.data.train, replace(config.data, faults="skip"), doing)):
             say(line)

@@ -14,6 +14,7 @@ from dragoman.commands.layout import ReadingOptions, check_pair_files, pair_file
 from dragoman.commands.media import check_media_options, print_unreadable
 from dragoman.commands.options import (
     EVALUATION_OPTIONS,
+    GroupedCommand,
     build_evaluation,
     build_options,
     decoding_options,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from dragoman.runs import Run
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("run")
 @pair_files("Reference")
 @reading_options

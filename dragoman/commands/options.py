@@ -242,6 +242,31 @@ DECODING = {
 }
 decoding_options = options(DECODING.values())
 
+# Sections of the help of commands with so many options.
+OPTION_GROUPS = {
+    "Search": SEARCH_OPTIONS,
+    "Constraints on the output": CONSTRAINT_OPTIONS,
+    "Decoding methods in place of beam search": METHOD_OPTIONS,
+    "Other models and engines": MODEL_OPTIONS,
+}
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists decoding options in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, one section after the other."""
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Options", *OPTION_GROUPS)}
+        for parameter in self.get_params(ctx):
+            if record := parameter.get_help_record(ctx):
+                titles = (title for title, group in OPTION_GROUPS.items() if parameter.name in group)
+                sections[next(titles, "Options")].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
 METHODS = {
     "sample": "--sample",
     "mbr": "--mbr",

@@ -23,6 +23,7 @@ from dragoman.commands.media import (
     reads_files,
 )
 from dragoman.commands.options import (
+    GroupedCommand,
     build_options,
     decoding_options,
     device_option,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from dragoman.runs import Run
 
 
-@click.command()
+@click.command(cls=GroupedCommand)
 @click.argument("run")
 @click.argument("file", required=False)
 @click.option(

@@ -65,6 +65,13 @@ def resolve(
         say(reason)
     if overrides:
         say(f"overrides: {', '.join(overrides)}")
+    given = settings.override({}, overrides)
+    if isinstance(preset := given.get("preset"), str):
+        for place, lost in settings.dropped_settings(configuration.preset_table(preset), given):
+            say(
+                f"warning: another kind of {place} drops {', '.join(lost)} of preset {preset}; its sizes are now the "
+                "defaults of the new kind"
+            )
     return config, str(folder)
 
 

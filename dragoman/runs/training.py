@@ -133,10 +133,10 @@ def prepare_trainer(
 def late_warmup(config: Config) -> str:
     """A warning if training ends before the learning rate reaches its peak; empty otherwise."""
     warmup, steps = config.train.optimizer.warmup, config.train.steps
-    if warmup < steps:
+    if warmup <= steps:
         return ""
     return (
-        f"train.optimizer.warmup = {warmup:,} is no less than train.steps = {steps:,}, so the learning rate never "
+        f"train.optimizer.warmup = {warmup:,} exceeds train.steps = {steps:,}, so the learning rate never "
         f"reaches its peak; set train.optimizer.warmup={max(1, steps // 10)} or more steps"
     )
 

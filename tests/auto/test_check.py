@@ -83,7 +83,7 @@ def test_every_fault_is_named_by_file_and_line(here: Path) -> None:
     assert f"{len(FAULTS) * 3 + 2} usable pairs" in summary
     assert "3 wrong-columns" in summary
     assert said.err == (
-        f'dragoman: {len(FAULTS)} lines cannot be used; mend them, or leave such lines out with data.faults="skip"\n'
+        f'dragoman: {len(FAULTS)} lines cannot be used; correct them, or skip them with data.faults="skip"\n'
     )
     few = check("my.toml", "--show", "2")
     assert few.code == 2

@@ -14,7 +14,7 @@ def test_check_warns_of_a_senseless_plan(inside: Workshop) -> None:
         "train.optimizer.warmup=60000", "tokenizer.source.kind=words",
     )  # fmt: skip
     assert said.code == 0, said.err
-    assert "train.optimizer.warmup = 60,000 is no less than train.steps = 50,000" in said.out
+    assert "train.optimizer.warmup = 60,000 exceeds train.steps = 50,000" in said.out
     assert "parameters for 269 training examples" in said.out
     assert "reads the training data" in said.out
     assert "most sources are a single token (words)" in said.out
