@@ -26,6 +26,7 @@ from dragoman.training.metrics_log import read_rows
 from dragoman.training.optimizer import load_weights
 from dragoman.version import __version__
 
+IMPORTED = "imported.json"  # family and licence of an imported model
 RUN_FORMAT = 2  # raise it when settings, files or weights of older runs can no longer be read
 
 
@@ -110,7 +111,7 @@ class Run:
 def licence_of(folder: str | Path) -> str:
     """The licence of an imported model, or of the imported model that a run was fine-tuned from; else empty."""
     try:
-        return str(json.loads((Path(folder) / "imported.json").read_text(encoding="utf-8"))["licence"])
+        return str(json.loads((Path(folder) / IMPORTED).read_text(encoding="utf-8"))["licence"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ from dragoman.config import settings
 from dragoman.data.corpus import Corpus
 from dragoman.errors import RunError
 from dragoman.models.encoders.images import TorchvisionConfig, TorchvisionEncoder, trunk_of
-from dragoman.runs.folder import Run
+from dragoman.runs.folder import IMPORTED, Run, licence_of
 from dragoman.tasks.config import Config
 from dragoman.training.start_from import load_parts, load_whole_model
 from dragoman.training.transfer import EMBEDDING_TABLES, TransferReport, all_named_weights
@@ -28,6 +30,13 @@ def check_start_run(folder: str) -> None:
         Run(folder).weights_path()
     except RunError as error:
         raise RunError(f"train.start_from: {error}") from None
+
+
+def keep_licence(config: Config, folder: Path) -> None:
+    """A run that starts from an imported model keeps its licence."""
+    start = config.train.pretrained
+    if start is not None and licence_of(start.run):
+        shutil.copyfile(Path(start.run) / IMPORTED, folder / IMPORTED)
 
 
 def check_optional_packages(model: Any) -> None:

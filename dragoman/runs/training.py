@@ -21,6 +21,7 @@ from dragoman.runs.lock import locked
 from dragoman.runs.pretrained import (
     check_optional_packages,
     check_start_run,
+    keep_licence,
     load_start_run,
     load_torchvision_weights,
     settings_mismatch,
@@ -110,6 +111,7 @@ def prepare_trainer(
         if is_run(folder):
             raise RunError(f"{folder}: another process has just created this run; run the same command to resume it")
         create_run(folder, config, corpus)
+        keep_licence(config, folder)
         locks.enter_context(locked(folder))
     processes.barrier()
     print_data_report(display, corpus, task)

@@ -13,11 +13,15 @@ from dragoman.classical.dictionary import CopyConfig
 from dragoman.classical.transducers import TransducerConfig, build_transducer
 from dragoman.config.settings import setting
 from dragoman.data.collate import PAIR_COLLATOR, Collator
+from dragoman.data.config import TokenizersConfig
 from dragoman.data.corpus import Corpus
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.tokenizers.base import PAD, SPECIALS, Tokenizer
+from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
+from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig
+from dragoman.errors import ConfigError
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsEncoder
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
@@ -48,7 +52,7 @@ class TranslateConfig(Config):
         if isinstance(model, TransducerConfig):
             yield from fitted_problems(self, model)
             return
-        if model.tie not in ("none", "target") and self.tokenizer.target is not None:
+        if model.tie not in ("none", "target") and not may_share_vocabulary(self.tokenizer):
             yield (
                 f"model.tie: {model.tie!r} needs one vocabulary for both sides; leave tokenizer.target out, "
                 f'or set model.tie = "{"none" if isinstance(model, NonAutoregressiveConfig) else "target"}"'
@@ -72,6 +76,14 @@ def fitted_problems(config: TranslateConfig, model: TransducerConfig) -> Iterato
     yield from config.unused_settings(
         {"train.start_from": (config.train.start_from, "")}, f'has no meaning for model.kind = "{model.kind}"'
     )
+
+
+def may_share_vocabulary(tokenizer: TokenizersConfig) -> bool:
+    """Whether source and target may have one vocabulary: one tokenizer, or both of one imported model."""
+    source, target = tokenizer.source, tokenizer.target
+    if isinstance(source, RunTokenizerConfig) and isinstance(target, RunTokenizerConfig):
+        return source.run == target.run
+    return target is None or (isinstance(source, SentencePieceConfig) and isinstance(target, SentencePieceConfig))
 
 
 def minimum_risk_problems(config: TranslateConfig, objective: MinimumRiskConfig) -> Iterator[str]:
@@ -149,6 +161,11 @@ class Translate(Task):
         """An encoder-decoder or a non-autoregressive model."""
         if isinstance(config.model, TransducerConfig):
             return build_transducer(config.model, source, target, shared=config.tokenizer.target is None)
+        if config.model.tie not in ("none", "target") and len(source) - len(source.tags) != len(target):
+            raise ConfigError(
+                f"model.tie: {config.model.tie!r} needs one vocabulary for both sides, found {len(source):,} and "
+                f'{len(target):,} tokens; set model.tie = "target"'
+            )
         model = build_model(config, len(source), len(target), tags=len(source.tags), space=source.space)
         if isinstance(model, EncoderDecoder):
             model.copied = copied_ids(source, target)

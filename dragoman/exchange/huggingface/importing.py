@@ -18,7 +18,7 @@ from dragoman.exchange.huggingface.marian import Marian
 from dragoman.exchange.huggingface.mbart import MBart
 from dragoman.exchange.huggingface.t5 import T5
 from dragoman.files import remove_folder
-from dragoman.runs.folder import RUN_FORMAT
+from dragoman.runs.folder import IMPORTED, RUN_FORMAT
 from dragoman.tasks.table import task_of
 from dragoman.version import __version__
 
@@ -55,7 +55,7 @@ def import_folder(folder: str | Path, run: str | Path, options: Mapping[str, str
         licence = checkpoint.licence()
         parameters = write_run(imported, path, checkpoint.folder)
     about = {"family": family, "licence": licence, "folder": str(checkpoint.folder.absolute())}
-    (path / "imported.json").write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (path / IMPORTED).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return ImportReport(path, family, imported.config.task, parameters, licence)
 
 

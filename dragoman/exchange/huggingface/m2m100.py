@@ -60,7 +60,7 @@ def read_multilingual(
     encoder, decoder = (replace(transformer(checkpoint, side), **changes) for side in ("encoder", "decoder"))  # type: ignore[arg-type]
     config = TranslateConfig(
         data=DataConfig(train=str(checkpoint.folder.absolute())),
-        tokenizer=TokenizersConfig(SentencePieceConfig(source_code)),
+        tokenizer=TokenizersConfig(SentencePieceConfig(source_code), SentencePieceConfig()),
         model=EncoderDecoderConfig(tie="all", output_bias=True, prompt=(EOS,), encoder=encoder, decoder=decoder),
         search=search_settings(checkpoint.generation),
     )

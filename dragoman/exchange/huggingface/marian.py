@@ -35,7 +35,7 @@ class Marian:
         encoder, decoder = (transformer(checkpoint, side) for side in ("encoder", "decoder"))
         config = TranslateConfig(
             data=DataConfig(train=str(checkpoint.folder.absolute())),
-            tokenizer=TokenizersConfig(SentencePieceConfig()),
+            tokenizer=TokenizersConfig(SentencePieceConfig(), SentencePieceConfig()),
             model=EncoderDecoderConfig(tie="all", output_bias=True, encoder=encoder, decoder=decoder),
             search=search_settings(checkpoint.generation),
         )
