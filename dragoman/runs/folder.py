@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
@@ -66,28 +68,14 @@ class Run:
         """The trained model in evaluation mode."""
         source, target = self.tokenizers()
         tensors = read_tensors(weights or self.weights_path())
-        self._check_size(source, target, tensors)
-        model = self.task.model(self.config, source, target)
+        numbers = sum(tensor.numel() for tensor in tensors.values())
+        with limit_parameters(numbers, f"{self.folder}/config.toml"):
+            model = self.task.model(self.config, source, target)
         if isinstance(model, FittedModel):
             model.load(tensors)
         else:
             load_weights(model, tensors)
         return model.to(device).eval()
-
-    def _check_size(self, source: Tokenizer, target: Tokenizer, tensors: Mapping[str, Tensor]) -> None:
-        """Refuse settings of a far larger model than the weights, before it takes any memory."""
-        try:
-            with torch.device("meta"):
-                model = self.task.model(self.config, source, target)
-        except (NotImplementedError, RuntimeError):  # it computes with its tables; load_weights checks it later
-            return
-        described = sum(parameter.numel() for parameter in model.parameters())
-        found = sum(tensor.numel() for tensor in tensors.values())
-        if described > 2 * found + 1_000_000:
-            raise RunError(
-                f"{self.folder}/config.toml: describes a model of {described:,} parameters, but the weights are "
-                f"{found:,} numbers; put the configuration back that the run was trained with"
-            )
 
     def weights_path(self) -> Path:
         """The weights for prediction: the best validated ones, else those of the newest checkpoint."""
@@ -114,6 +102,36 @@ def licence_of(folder: str | Path) -> str:
         return str(json.loads((Path(folder) / IMPORTED).read_text(encoding="utf-8"))["licence"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
+
+
+@contextmanager
+def limit_parameters(numbers: int, where: str) -> Iterator[None]:
+    """Refuse to build a far larger model than the weights have numbers, before it takes memory.
+
+    A parameter that is registered has no memory yet; its initialisation takes it. Shared ones count several
+    times.
+    """
+    thread, total = threading.get_ident(), 0
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal total
+        if parameter is None or threading.get_ident() != thread:  # other threads may build models of their own
+            return
+        total += parameter.numel()
+        if total > 4 * numbers + 1_000_000:
+            raise too_large
+
+    too_large = RunError(
+        f"{where}: describes a far larger model than the weights, which are {numbers:,} numbers; put the "
+        "configuration back that the run was trained with"
+    )
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    except RuntimeError as error:
+        raise (too_large if "allocate" in str(error) else error) from None
+    finally:
+        handle.remove()
 
 
 def missing_run_message(folder: Path) -> str:

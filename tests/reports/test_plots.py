@@ -15,7 +15,7 @@ from dragoman.scoring.lengths import LengthScore
 
 matplotlib = pytest.importorskip("matplotlib")
 
-NAMES = ["runs/$\\frac$", "$a_1$ and $b^", "_hidden"]
+NAMES = ["runs/$\\frac$ and $b^", "_hidden"]
 
 
 @pytest.mark.parametrize("name", NAMES)

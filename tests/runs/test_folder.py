@@ -78,9 +78,15 @@ def test_settings_of_a_far_larger_model_take_no_memory(configure: Configure, tmp
     path = tmp_path / "run" / "config.toml"
     text = path.read_text()
     assert text.count("width = 16") >= 2
-    path.write_text(text.replace("width = 16", "width = 65536").replace("feedforward = 32", "feedforward = 1000000"))
-    with pytest.raises(RunError, match=r"config.toml: describes a model of [\d,]{12,} parameters, but the weights are"):
-        Run(tmp_path / "run").model(torch.device("cpu"))
+    for width, feedforward in ((65_536, 1_000_000), (8_192, 32)):  # one parameter alone, or many
+        sizes = text.replace("width = 16", f"width = {width}").replace(
+            "feedforward = 32", f"feedforward = {feedforward}"
+        )
+        path.write_text(sizes)
+        with pytest.raises(RunError, match=r"config.toml: describes a far larger model than the weights"):
+            Run(tmp_path / "run").model(torch.device("cpu"))
+    path.write_text(text)
+    Run(tmp_path / "run").model(torch.device("cpu"))
 
 
 def test_a_second_training_in_the_same_folder_is_refused(configure: Configure, tmp_path: Path) -> None:
