@@ -49,6 +49,7 @@ campaign: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/invariance.py 1000
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/differential.py 1000
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/campaign/soak.py 30
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/hostile_commands.py
 	$(BIN)/python benchmarks/flat_memory.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/small_task.py
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow

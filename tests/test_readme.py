@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -59,3 +60,38 @@ def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
         exec(compile(snippet[1], name, "exec"), {})
         assert len(capsys.readouterr().out.strip().splitlines()) == lines
     assert Path("attention.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_command_as_written_in_a_clean_clone(tmp_path: Path) -> None:
+    """The tour without any change: as a newcomer types it, in a fresh clone, with the `dragoman` of that clone."""
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
+    command = tmp_path / "bin" / "dragoman"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m dragoman "$@"\n')
+    command.chmod(0o755)
+    environment = os.environ | {
+        "PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(clone),
+        "DRAGOMAN_CACHE": str(tmp_path / "cache"),
+    }
+    script = [sys.executable, str(clone / "examples" / "number_names.py")]
+    lines = subprocess.run(script, capture_output=True, text=True, check=True).stdout.splitlines(keepends=True)
+    (clone / "test.tsv").write_text("".join(lines[22::23]), encoding="utf-8")
+    (clone / "pairs.tsv").write_text(
+        "".join(line for number, line in enumerate(lines, 1) if number % 23), encoding="utf-8"
+    )
+    for line in commands():
+        done = subprocess.run(
+            line, shell=True, cwd=clone, env=environment, capture_output=True, text=True, timeout=1800, check=False
+        )
+        assert done.returncode == 0, (line, done.stderr[-2000:])
+    snippet = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert snippet is not None
+    done = subprocess.run(
+        [sys.executable, "-c", snippet[1]], cwd=clone, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].startswith("seven thousand forty-one ")

@@ -185,7 +185,9 @@ def report_trained(folder: str, config: Config, progress: Any, display: Display)
     early = progress.step < config.train.steps
     done = f"done: {progress.step:,} steps{' (stopped early)' if early else ''}"
     display.info(f"{done}, best {config.train.metric} {shown} at step {step:,}")
-    if early:
+    if early and config.train.minutes and progress.seconds >= 60 * config.train.minutes:
+        display.info(f"training stopped after train.minutes = {config.train.minutes:g}; raise it to train further")
+    elif early:
         patience = config.train.patience
         display.info(
             f"training stopped because {patience} validations in a row had no better {config.train.metric} "

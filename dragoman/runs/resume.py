@@ -15,6 +15,7 @@ from dragoman.training.checkpoints import Checkpoints, TrainingState
 # Settings that may change when a run resumes: they affect neither the data, nor the model, nor the weight updates.
 CHANGEABLE = (
     "train.steps",
+    "train.minutes",
     "train.validate_every",
     "train.save_every",
     "train.log_every",

@@ -19,6 +19,9 @@ class TrainConfig:
     """Length, batches, optimiser, validation and checkpoints of a training run."""
 
     steps: Count = setting(10_000, help="maximum number of optimiser steps")
+    minutes: Annotated[float, Range(0.0, None)] = setting(
+        0.0, help="stop after so many minutes of training steps, with a last validation; 0: train.steps alone decides"
+    )
     seed: Annotated[int, Range(0, None)] = setting(1, help="random seed of initial weights, batch order and dropout")
     start_from: str | StartFromConfig = setting(
         "",

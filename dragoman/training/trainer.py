@@ -115,7 +115,14 @@ class Trainer:
     @property
     def finished(self) -> bool:
         """Whether the last step is done or training stops early."""
-        return self.state.step >= self.config.steps or self.stopped_early
+        return self.state.step >= self.config.steps or self.stopped_early or self.time_is_up
+
+    @property
+    def time_is_up(self) -> bool:
+        """Whether the steps have taken train.minutes, on the slowest process."""
+        if not self.config.minutes:
+            return False
+        return self.processes.all_reduce_max(int(1000 * self.state.seconds)) >= 60_000 * self.config.minutes
 
     @property
     def stopped_early(self) -> bool:
@@ -209,7 +216,7 @@ class Trainer:
 
     def _validation_due(self) -> bool:
         step, config = self.state.step, self.config
-        due = step % config.validate_every == 0 or step >= config.steps
+        due = step % config.validate_every == 0 or step >= config.steps or self.time_is_up
         return due and step > 0 and self.state.validated_step < step
 
     def _validate(self, signals: Signals) -> bool:

@@ -377,6 +377,17 @@ def test_settings_that_change_no_step_may_change(change: str, configure: Configu
     assert train(configure("train.steps=3", change), tmp_path / "run").step == 3
 
 
+def test_training_stops_after_so_many_minutes_and_validates(configure: Configure, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    state = train(configure("train.steps=100000", "train.minutes=0.01", "train.validate_every=100000"), run)
+    assert 0.6 <= state.seconds < 30
+    assert state.validated_step == state.step < 100_000
+    assert (
+        train(configure("train.steps=100000", "train.minutes=0.01", "train.validate_every=100000"), run).step
+        == state.step
+    )
+
+
 def test_validation_on_other_inputs_is_refused_where_it_selects_weights(configure: Configure, tmp_path: Path) -> None:
     train(configure("train.steps=2", "train.metric=cer"), tmp_path / "run")
     with pytest.raises(RunError, match=r"train.decode was 8, is 9; the best weights are selected by cer"):
