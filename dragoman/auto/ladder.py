@@ -35,7 +35,7 @@ def rungs(width: int) -> list[Rung]:
     """The models of the ladder, all about `width` wide."""
     fixed = {"layers": 1, "embedding": width, "width": width, "dropout": 0.2}
 
-    def encoder_decoder(cell: str) -> dict[str, Any]:
+    def encoder_decoder(cell: Any) -> dict[str, Any]:
         return {
             "tie": "target",
             "encoder": {"kind": "recurrent", "cell": cell, "direction": "backward", **fixed},
@@ -64,7 +64,7 @@ def rungs(width: int) -> list[Rung]:
             "plain RNN",
             "One recurrent layer reads the source backwards, and its last state is all that the decoder gets.",
             "The state passes through the same matrix at every step, so gradients shrink exponentially with distance.",
-            encoder_decoder("rnn"),
+            encoder_decoder({"kind": "rnn", "recurrent_init": "uniform"}),
             1e-3,
         ),
         Rung(

@@ -41,7 +41,8 @@ def story_view(steps: Sequence[tuple[str, str, str]], views: Sequence[View]) -> 
             lines.append(
                 f"It has {row['parameters'] / 1e6:.1f} million parameters, trained on "
                 f"{row['training_tokens_per_second']:,.0f} tokens a second and decodes "
-                f"{row['decoding_sentences_per_second']:,.0f} sentences a second."
+                f"{row['decoding_sentences_per_second']:,.0f} sentences a second with beam {row['beam']} in batches of "
+                f"{row['batch_size']}."
             )
         told.append({"name": name, "text": " ".join(lines), "score": score["score"]})
         before = row

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dragoman.errors import ConfigError
 from dragoman.runs.folder import Run, is_run
@@ -14,7 +15,7 @@ from dragoman.tasks.config import Config
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
 
-PILOT_STEPS = 40  # measure the time of a step
+PILOT_STEPS, MAX_PILOT = 40, 1000  # steps that measure the time of a step
 
 
 @dataclass(frozen=True)
@@ -100,17 +101,26 @@ def _steps(pilot: Config, folder: Path, budget: Budget, say: Callable[[str], Non
     if folder.exists() and is_run(folder):  # resume with the steps that were chosen then
         return int(Run(folder).config.train.steps)
     beside = folder.with_name(f".{folder.name}.pilot")
+    steps, found = PILOT_STEPS, 0.0
     try:
-        train(pilot, beside, Display(quiet=True))
-        rows = [row for row in Run(beside).metrics() if "tokens" in row]
-        first, last = rows[len(rows) // 2], rows[-1]
-        steps = max(1, last["step"] - first["step"])
-        if budget.tokens:
-            found = budget.tokens * steps / max(1, last["tokens"] - first["tokens"])
-        else:
-            found = budget.minutes * 60 * steps / max(1e-9, last["seconds"] - first["seconds"])
+        while steps <= MAX_PILOT:  # a GPU is slow at first: measure longer as long as that is cheap
+            train(replace(pilot, train=replace(pilot.train, steps=steps)), beside, Display(quiet=True))
+            found = _fitting_steps(Run(beside).metrics(), budget)
+            if found < 8 * steps:
+                break
+            steps *= 5
     finally:
         shutil.rmtree(beside, ignore_errors=True)
     chosen = max(10, int(found))
     say(f"{folder.name}: the budget is about {chosen:,} steps")
     return chosen
+
+
+def _fitting_steps(rows: list[dict[str, Any]], budget: Budget) -> float:
+    """How many steps fit into a budget, by the last quarter of a pilot's logged steps."""
+    rows = [row for row in rows if "tokens" in row]
+    first, last = rows[len(rows) * 3 // 4 - 1], rows[-1]
+    steps = max(1, last["step"] - first["step"])
+    if budget.tokens:
+        return float(budget.tokens * steps / max(1, last["tokens"] - first["tokens"]))
+    return float(budget.minutes * 60 * steps / max(1e-9, last["seconds"] - first["seconds"]))

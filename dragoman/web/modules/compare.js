@@ -44,7 +44,7 @@ function drawScores(view) {
   });
   const trained = rows.some((row) => row.parameters);
   const costs = trained ? [["parameters", (row) => row.parameters?.toLocaleString("en") ?? ""], ["training tokens/s", (row) => (row.training_tokens_per_second ? Math.round(row.training_tokens_per_second).toLocaleString("en") : "")],
-    ["decoding sentences/s", (row) => (row.decoding_sentences_per_second ? number(row.decoding_sentences_per_second, 1) : "")], ["activations, 32 pairs", (row) => bytes(row.activation_bytes)], ["training time", (row) => time(row.training_seconds)], ["time to target", (row) => time(row.seconds_to_target)]] : [];
+    [`decoding sentences/s${rows[0].beam ? `, beam ${rows[0].beam}, batches of ${rows[0].batch_size}` : ""}`, (row) => (row.decoding_sentences_per_second ? number(row.decoding_sentences_per_second, 1) : "")], ["activations, 32 pairs", (row) => bytes(row.activation_bytes)], ["training time", (row) => time(row.training_seconds)], ["time to target", (row) => time(row.seconds_to_target)]] : [];
   const cell = (row, one) => { const score = row.scores[one.name]; return `${number(score.score, 2)} (${number(score.low, 1)} – ${number(score.high, 1)})${score.seeds.length > 1 ? ` · seeds ${score.seeds.map((value) => number(value, 1)).join(", ")}` : ""}`; };
   const update = () => {
     put(controls, metrics.length > 1 ? select("metric", metrics.map((one) => [one.name, one.label]), metric().name, (value) => setState({ metric: value })) : null, el("span", { class: "small soft" }, `${metric().higher ? "higher" : "lower"} is better`));
