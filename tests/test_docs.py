@@ -89,7 +89,7 @@ def test_options_that_the_pages_name_exist() -> None:
 
     options = {
         name
-        for command in cli.commands.values()
+        for command in (cli, *cli.commands.values())
         for parameter in command.params
         for name in (*parameter.opts, *parameter.secondary_opts)
     }
