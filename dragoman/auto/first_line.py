@@ -21,7 +21,7 @@ def header_row(files: Files, data: DataConfig) -> tuple[str, ...]:
         path = Path(str(entry.file if isinstance(entry, Pairs) else entry))
         if data.header or (isinstance(entry, Pairs) and entry.file is None):
             return ()
-        if is_csv(path) or file_format(path)[0] != "columns":
+        if not path.is_file() or is_csv(path) or file_format(path)[0] != "columns":  # a pipe can be read only once
             return ()
         try:
             with open_bytes(path) as read:
