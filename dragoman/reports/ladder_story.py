@@ -49,7 +49,7 @@ def story_view(steps: Sequence[tuple[str, str, str]], views: Sequence[View]) -> 
     return View(
         "story",
         "The ladder",
-        "Each step changes one thing and trains on the same pairs, with the same batches and number of steps. The "
+        "Each step changes one thing and trains on the same pairs, with the same batches and budget. The "
         "figures in the text are those of these runs.",
         {"steps": told, "metric": metric["label"]},
     )

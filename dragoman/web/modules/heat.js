@@ -44,7 +44,7 @@ export function heatmap({ rows, columns, at, rowLabels, columnLabels, top, signe
   const natural = (wide - left) / columns;
   const across = cell ?? Math.max(columns > 120 ? 2.4 : columns > 60 ? 8 : 17, Math.min(natural, 38));
   const down = square ? Math.min(across, 30) : Math.max(rows > 120 ? 2.4 : 11, Math.min(24, 420 / rows));
-  const width = left + across * columns + 8;
+  const width = left + across * columns + 38; // room for the last leaning label
   const height = above + down * rows + 8;
   const scale = shades(top, signed);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
