@@ -453,7 +453,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("run folder is a file", {}, ["train", "pairs.tsv", "-q", "--run", "test.tsv"], ("test.tsv: found a file",)),
     ("a foreign folder", {"foreign/x": "x"}, ["train", "pairs.tsv", "-q", "--run", "foreign"], ("not a run folder",)),
     ("no room for a run", {}, ["train", "pairs.tsv", "-q", "--run", "test.tsv/x"], ("cannot make the run folder",)),
-    ("other settings", {}, ["train", "pairs.tsv", "-q", "--run", "runs/pairs"], ("model.encoder.layers was 1, is",)),
+    ("other settings", {}, ["train", "pairs.tsv", "-q", "--run", "runs/pairs"], ("with other settings (model.",)),
     ("another seed", {}, ["train", "runs/pairs", "train.seed=9"], ("train.seed was 1, is 9", "--run")),
     ("fewer steps", {}, ["train", "runs/pairs", "train.steps=2"], ("has 100 steps, more than train.steps = 2",)),
     # predict

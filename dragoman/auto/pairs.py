@@ -169,7 +169,8 @@ def preset_tie(preset: str, joint: bool) -> str:
     tie: str = model.get("tie", "target")
     if joint or tie in ("none", "target"):
         return tie
-    return "target" if model.get("kind", "encoder-decoder") == "encoder-decoder" else "none"
+    with_output = tie == "all" and model.get("kind", "encoder-decoder") == "encoder-decoder"
+    return "target" if with_output else "none"
 
 
 def choose_budget(profile: PairProfile, candidate: Candidate | None) -> tuple[dict[str, Any], str]:

@@ -92,7 +92,8 @@ PORTFOLIO = (
     Candidate("convs2s", "convs2s-2017-small"),
     Candidate("transformer-modern", "transformer-small", MODERN),
     Candidate("transformer-small", "transformer-small"),
-    Candidate("pointer-generator", "pointer-generator-small", fits=is_copied),
+    Candidate("pointer-generator", "pointer-generator-small",
+              ("model.encoder.dropout=0.5", "model.decoder.inner.dropout=0.5"), fits=is_copied),
     Candidate("pointer-transformer", "pointer-transformer-small", fits=is_copied),
     Candidate("luong-512", "luong-2015-small", dropout(0.5)),
     Candidate("transformer-tiny", "transformer-tiny", dropout(0.3)),
@@ -137,9 +138,9 @@ def usual_candidate(profile: PairProfile) -> Candidate | None:
     if profile.pairs <= 60_000 and is_short(profile):
         return usual("luong-256-unsmoothed", f"because there are {size} of short sequences")
     if profile.pairs <= 60_000 and is_copied(profile):
-        return usual("pointer-generator", f"because {percent(profile.copied)} of the target is copied from the source")
+        return usual("luong-512", f"because {percent(profile.copied)} of the target is copied from the source")
     if profile.pairs <= 5000:
-        return usual("luong-256-dropout", f"because there are only {size}")
+        return usual("transformer-small", f"because there are only {size} of sentences")
     return None
 
 

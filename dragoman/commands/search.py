@@ -79,6 +79,7 @@ def train_by_search(
     display: Display,
 ) -> None:
     """Start a search, or go on with the one in the folder."""
+    from dragoman.auto.baseline import copying_line
     from dragoman.auto.configure import configure_candidates
     from dragoman.auto.search.run import Search, check_folder, describe
     from dragoman.auto.search.state import has_search
@@ -98,6 +99,8 @@ def train_by_search(
             search.create(configs, asked, overrides)
             display.info(plan_line(search))
         state = search.run()
+    if line := copying_line(folder):
+        display.warning(line)
     display.info(describe(state))
     display.info(f"leaderboard: {folder}/leaderboard.md\nrun folder: {folder}\nuse it: dragoman predict {folder} FILE")
 

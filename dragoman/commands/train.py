@@ -147,6 +147,10 @@ def train(
     folder = run_folder or folder
     progress = train_run(config, folder, display, restart)
     if ProcessGroup().is_main:
+        from dragoman.auto.baseline import copying_line
+
+        if (line := copying_line(folder)) and not quiet:
+            display.warning(line)
         report_trained(folder, config, progress, display)
 
 

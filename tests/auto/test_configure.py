@@ -370,3 +370,46 @@ def test_a_decoder_of_another_kind_drops_the_automatic_sizes(tmp_path: Path, kin
     same, _ = configure(str(path), ["model.decoder.layers=1"])
     assert same.model.decoder.width == 64
     assert same.train.optimizer.learning_rate == 4e-3
+
+
+# ---------------------------------------------------------------------- bad input
+
+
+def reasons_for(path: Path, rows: list[tuple[str, str]], *overrides: str) -> str:
+    return "\n".join(configure(str(write_rows(path, rows)), list(overrides))[1])
+
+
+def test_senseless_pairs_are_told(tmp_path: Path) -> None:
+    same = reasons_for(tmp_path / "same.tsv", [(f"word{number}", "one") for number in range(60)])
+    assert "warning: all targets are the same text" in same
+    equal = reasons_for(tmp_path / "equal.tsv", [(f"word{number}", f"word{number}") for number in range(60)])
+    assert "warning: every source equals its target" in equal
+    two = reasons_for(tmp_path / "two.tsv", [("a", "b"), ("c", "d")])
+    assert "budget:" in two
+
+
+def test_swapped_columns_of_the_validation_file_are_told(tmp_path: Path) -> None:
+    rows = [(word, " ".join(word.upper())) for word in words(300, seed=2, shortest=3, longest=6, letters="abcdefgh")]
+    write_rows(tmp_path / "swapped.tsv", [(target, source) for source, target in rows[:40]])
+    write_rows(tmp_path / "straight.tsv", rows[:40])
+    said = reasons_for(tmp_path / "pairs.tsv", rows, f"data.valid={tmp_path / 'swapped.tsv'}")
+    assert "the columns of data.valid seem to be in the other order" in said
+    said = reasons_for(tmp_path / "pairs.tsv", rows, f"data.valid={tmp_path / 'straight.tsv'}")
+    assert "in the other order" not in said
+    assert "100 % of the validation sources are also training sources" in said
+
+
+def test_the_order_of_the_pairs_is_measured(tmp_path: Path) -> None:
+    some = words(300, seed=4, shortest=4, longest=7, letters="abcdefghijklm")
+    kept = profile_pairs(str(write_rows(tmp_path / "kept.tsv", [(word, word.upper()) for word in some])))
+    reversed_pairs = [(word, word[::-1].upper()) for word in some]
+    turned = profile_pairs(str(write_rows(tmp_path / "turned.tsv", reversed_pairs)))
+    assert kept.monotone > 0.9
+    assert turned.monotone < -0.5
+
+
+def test_features_are_recognised(tmp_path: Path) -> None:
+    rows = [(f"{word} V;{tense};SG", word + tense.lower()) for word in words(200, seed=5) for tense in ("PST", "PRS")]
+    built, reasons = configure(str(write_rows(tmp_path / "forms.tsv", rows)))
+    assert built.tokenizer.source.features == " ;"
+    assert "whole features" in "\n".join(reasons)

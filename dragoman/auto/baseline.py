@@ -1,0 +1,44 @@
+"""Compare a trained run with copying the input: a model that loses to that is of no use."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dragoman.runs import Run
+from dragoman.scoring.report import score_table
+from dragoman.tasks.translate import TranslateConfig
+from dragoman.training.validation.seq2seq import Seq2SeqValidator
+
+METRIC = "chrf"  # graded, so that it also compares outputs that are never quite right
+
+
+def compare_with_copying(folder: str | Path) -> tuple[float, float] | None:
+    """The best validated score of a run and that of copying, on the same validation inputs.
+
+    None if there is nothing to compare: another task, phonemes, or no text was decoded.
+    """
+    run = Run(folder)
+    config = run.config
+    best: list[dict[str, Any]] = [row["valid"] for row in run.metrics() if METRIC in row.get("valid", {})]
+    if not isinstance(config, TranslateConfig) or config.data.units == "phonemes" or not best:
+        return None
+    corpus = run.task.prepare(config)
+    validator = run.task.validator(config, corpus, torch.device("cpu"))
+    if not isinstance(validator, Seq2SeqValidator) or not validator.texts:
+        return None
+    copied = score_table(validator.texts, validator.references, (METRIC,), units="words")[METRIC]
+    return max(row[METRIC] for row in best), float(copied)
+
+
+def copying_line(folder: str | Path) -> str:
+    """A warning if copying the input scores as well as the run; else empty."""
+    found = compare_with_copying(folder)
+    if found is None or found[0] > found[1]:
+        return ""
+    return (
+        f"copying the input has {METRIC} {found[1]:.1f} on the validation pairs, the run {found[0]:.1f}: it needs more "
+        "training or data; --time 20m tries other models"
+    )
