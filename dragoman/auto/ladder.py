@@ -130,7 +130,7 @@ def hold_out(files: Files, folder: Path) -> tuple[str, list[Example]]:
     count = min(MAX_TEST, max(1, int(len(sources) * TEST_SHARE)))
     if len(sources) < 20:
         raise DataError(f"{files}: found {len(sources)} different sources, expected 20 or more to train and test on")
-    chosen = set(sources[:count])
+    chosen = set(sources[-count:])  # the lowest hashes become the validation data
     test = [example for example in examples if source_hash(example) in chosen]
     path = folder / "train.tsv"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -75,6 +75,8 @@ def test_compare_texts_writes_a_report(inside: Workshop) -> None:
 
 def test_the_ladder_holds_out_pairs_and_builds_five_configurations(tmp_path: Path) -> None:
     from dragoman.auto.ladder import hold_out, ladder
+    from dragoman.data.config import DataConfig
+    from dragoman.data.split import TrainValidSplit
 
     write_rows(tmp_path / "pairs.tsv", [(f"word {number}", f"wort {number}") for number in range(60)])
     path, test = hold_out(str(tmp_path / "pairs.tsv"), tmp_path / "ladder")
@@ -82,6 +84,8 @@ def test_the_ladder_holds_out_pairs_and_builds_five_configurations(tmp_path: Pat
     assert len(test) == 6
     assert len(kept) == 54
     assert not {one.source for one in test} & {line.split("\t")[0] for line in kept}
+    split = TrainValidSplit(DataConfig(train=path), lambda doing, count: None)
+    assert sum(1 for _ in split.valid("reading")) >= 3  # what is left still has pairs to validate on
     configs, rungs = ladder(path)
     assert (
         [rung.name for rung in rungs]
