@@ -19,6 +19,7 @@ from dragoman.commands.inspect_example import inspect
 from dragoman.commands.new import demo, new, presets
 from dragoman.commands.outputs import checked_outputs
 from dragoman.commands.predict import predict
+from dragoman.commands.repl import repl
 from dragoman.commands.score import score
 from dragoman.commands.serve import serve
 from dragoman.commands.shortlist import shortlist
@@ -78,6 +79,7 @@ for command in (
     predict,
     complete,
     serve,
+    repl,
     evaluate,
     score,
     compare,

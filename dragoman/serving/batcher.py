@@ -74,6 +74,12 @@ class Batcher:
         return self._waiting
 
     @property
+    def full(self) -> bool:
+        """Whether not even one more input would be admitted."""
+        late = self.wait > 0 and self._waiting > 0 and self.estimate(1) > self.wait
+        return self._waiting >= self.queue or late
+
+    @property
     def alive(self) -> bool:
         """Whether the thread still computes."""
         return self._thread.is_alive()

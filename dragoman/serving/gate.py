@@ -10,11 +10,15 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dragoman.serving.batcher import Busy
 from dragoman.serving.state import ServerState
 
 OPEN_PATHS = ("/health", "/ready", "/", "/inspect", "/favicon.ico", "/frontend/settings", "/openapi.json")
 OPEN_FOLDERS = ("/static/", "/web/")
 RETRY = 2  # seconds, while the server stops
+WORK = frozenset(
+    ("/v1/predict", "/v1/predict/file", "/v1/score", "/translate", "/translate_file", "/v1/completions")
+) | {"/v1/audio/transcriptions"}
 
 
 class BodyProblem(Exception):  # noqa: N818
@@ -44,6 +48,9 @@ class Gate:
                 await exchange.answer(*refusal)
                 return
             try:
+                if exchange.is_work and self.state.batcher.full:
+                    await exchange.refuse_work()
+                    return
                 await self.app(scope, exchange.receive, exchange.send)
             except BodyProblem as problem:
                 await exchange.answer(problem.status, str(problem))
@@ -124,17 +131,28 @@ class Exchange:
             return
         await self._send(message)
 
-    async def answer(self, status: int, message: str) -> None:
-        """A whole answer without a route; the connection closes, since the body may be unread."""
+    @property
+    def is_work(self) -> bool:
+        """Whether a request asks for computation."""
+        return self.scope["method"] == "POST" and self.scope["path"] in WORK
+
+    async def refuse_work(self) -> None:
+        """Answer 503 before anything is parsed: under overload refusing must cost next to nothing."""
+        while not self.complete:  # a connection can be used again only if the body was read
+            if (await self.receive())["type"] == "http.disconnect":
+                return
+        busy = Busy(self.state.batcher.estimate())
+        await self.answer(503, f"the server is busy; try again in {busy.retry_after} s", busy.retry_after)
+
+    async def answer(self, status: int, message: str, retry: int = RETRY) -> None:
+        """A whole answer without a route; the connection closes if the body is not read or the server stops."""
         self.status = status
         body = json.dumps({"error": message}, ensure_ascii=False).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
-        ]
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if self.state.draining or not self.complete or status in (408, 413):
+            headers.append((b"connection", b"close"))
         if status == 503:
-            headers.append((b"retry-after", str(RETRY).encode()))
+            headers.append((b"retry-after", str(retry).encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 

@@ -193,7 +193,7 @@ async def run_translation(
     """Translate with one model; placeholders of texts that have some are copied."""
     if any(find_placeholders(text) for text in texts) and form == "text":
         options = options.model_copy(update={"placeholders": True})
-    decoding = with_enough_beam(DecodingOptions(n_best=options.n_best), model)
+    decoding = with_enough_beam(DecodingOptions(n_best=options.n_best, scores=False), model)
     translator = Translator(state, request, model, decoding, InputBuilder(options, model))
     return await (translator.html(texts) if form == "html" else translator.split(texts))
 

@@ -1,0 +1,171 @@
+"""`dragoman repl`: type a line, read the output, ask why."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dragoman.commands.options import device_option, tag_option
+from dragoman.errors import DragomanError
+
+if TYPE_CHECKING:
+    from dragoman.inference.prediction import Prediction
+
+HELP = """\
+:beam N     width of the beam; 1 is greedy search
+:n N        outputs for each line
+:tag TAG    target language of a run trained with tags
+:sample     draw outputs at random; :search goes back to beam search
+:why        where each word of the last output comes from, and how sure it is
+:again      predict the last line again
+:help       this list
+:quit       leave (also Ctrl+D)"""
+HISTORY = Path("~/.cache/dragoman/repl_history")
+
+
+@click.command()
+@click.argument("run")
+@click.option("--beam", type=click.IntRange(1), help="Beam width. [default: the run's]")
+@tag_option
+@device_option
+def repl(run: str, beam: int | None, tag: str | None, device: str) -> None:
+    """Predict each line that you type, with a history and commands such as :beam 8 and :why.
+
+    \b
+    dragoman repl runs/my
+    """
+    from dragoman.inference.load import load_run
+
+    session = Session(load_run(run, device), beam, tag)
+    interactive = sys.stdin.isatty()
+    if interactive:
+        click.echo(f"{run}: {session.run.run.task.name}. Type a text, or :help", err=True)
+    for line in typed_lines(interactive):
+        if not session.read(line):
+            break
+
+
+def typed_lines(interactive: bool) -> Iterator[str]:
+    """The lines that a person types, with arrow keys for earlier ones; or those of a pipe."""
+    if not interactive:
+        yield from (line.rstrip("\n") for line in sys.stdin)
+        return
+    save = load_history()
+    try:
+        while True:
+            try:
+                yield input("> ")
+            except EOFError:
+                click.echo()
+                return
+            except KeyboardInterrupt:
+                click.echo("^C (Ctrl+D leaves)")
+    finally:
+        save()
+
+
+def load_history() -> Callable[[], None]:
+    """Read earlier lines; returns what writes them back."""
+    try:
+        import readline
+    except ImportError:  # Windows
+        return lambda: None
+    path = HISTORY.expanduser()
+    if path.is_file():
+        readline.read_history_file(path)
+
+    def save() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        readline.set_history_length(1000)
+        readline.write_history_file(path)
+
+    return save
+
+
+class Session:
+    """A run and what was asked last."""
+
+    def __init__(self, run: Any, beam: int | None, tag: str | None) -> None:
+        self.run, self.text = run, ""
+        self.options: dict[str, Any] = {
+            name: value for name, value in (("beam", beam), ("tag", tag)) if value is not None
+        }
+        self.last: Prediction | None = None
+
+    def read(self, line: str) -> bool:
+        """Answer one line; False: leave."""
+        try:
+            if line.startswith(":"):
+                return self.command(*line[1:].split(maxsplit=1))
+            if line.strip():
+                self.text = line
+                self.answer()
+        except DragomanError as error:
+            click.echo(f"! {error}", err=True)
+        return True
+
+    def command(self, name: str = "", value: str = "") -> bool:
+        """Run a command that begins with a colon."""
+        if name in ("quit", "q", "exit"):
+            return False
+        if name == "beam" and value.isdigit() and int(value):
+            self.options["beam"] = int(value)
+        elif name == "n" and value.isdigit() and int(value):
+            self.options["n_best"] = int(value)
+            if self.options.get("beam", 0) < int(value):
+                self.options["beam"] = int(value)
+        elif name == "tag" and value:
+            self.options["tag"] = value
+        elif name == "sample":
+            from dragoman.decoding.sampling import Sampling
+
+            self.options["method"] = Sampling()
+        elif name == "search":
+            self.options.pop("method", None)
+        elif name == "why":
+            self.why()
+        elif name == "again" and self.text:
+            self.answer()
+        else:
+            click.echo(HELP)
+        return True
+
+    def answer(self) -> None:
+        """Print the output of the last text, and its alternatives."""
+        from dragoman.inference.completer import Completer
+        from dragoman.inference.predictor import Predictor
+
+        if isinstance(self.run, Completer):
+            ((completed,),) = self.run.complete([self.text], allow_unknown=True, one_line=True)
+            click.echo(completed.text)
+            return
+        if not isinstance(self.run, Predictor):
+            click.echo(self.run.predict([self.text])[0].text)
+            return
+        self.last = self.run.predict([self.text], **self.options)[0]
+        click.echo(self.last.text)
+        for number, other in enumerate(self.last.alternatives, 2):
+            click.echo(f"  {number}. {other.text}   ({other.score:.3f})")
+
+    def why(self) -> None:
+        """Print for each word of the last output its source words and its probability."""
+        from dragoman.analysis.alignment import align_pairs
+
+        if self.last is None:
+            click.echo("nothing to explain yet: type a text first")
+            return
+        (aligned,) = align_pairs(self.run, [(self.text, self.last.text)], tag=self.options.get("tag"))
+        width = max([len(word) for word in aligned.target] or [0])
+        for index, word in enumerate(aligned.target):
+            best = aligned.weights[index].topk(min(3, len(aligned.source)))
+            shown = ", ".join(
+                f"{aligned.source[source]} {weight:.0%}"
+                for weight, source in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            )
+            click.echo(f"  {word:<{width}}  ← {shown}")
+        sure = "" if self.last.confidence is None else f", {self.last.confidence:.0%} sure"
+        click.echo(f"  score {self.last.score:.3f} per token{sure}")

@@ -1,0 +1,107 @@
+"""`dragoman repl`, the files under deploy/, and the examples of docs/serving.md."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+import tarfile
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from dragoman.commands.serve import server_config
+from dragoman.errors import ConfigError
+from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig, load_config
+from tests.conftest import Workshop, call
+from tests.serving.conftest import serving
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+
+
+def test_repl(inside: Workshop) -> None:
+    said = call("repl", inside.run, stdin=b"abc\n:n 2\n:again\n:why\n:beam x\n:tag de\nabc\n:quit\nnot read\n")
+    assert said.code == 0, said.err
+    expected = call("predict", inside.run, stdin=b"abc\n").out.strip()
+    lines = said.lines
+    assert lines[0] == lines[1] == expected
+    assert lines[2].startswith("  2. ")
+    assert any("←" in line for line in lines)
+    assert ":beam N" in said.out
+    assert "trained without tags" in said.err
+
+
+def test_the_example_configuration_has_every_default(tmp_path: Path) -> None:
+    config = load_config(ROOT / "deploy" / "serve.toml")
+    assert replace(config, models=()) == ServeConfig()
+    named = re.findall(r"^(\w+) =", (ROOT / "deploy" / "serve.toml").read_text(), re.MULTILINE)
+    left_out = {field.name for field in fields(LimitsConfig)} - set(named)
+    assert left_out == {"sentence", "streams", "connections"}
+    assert config.models[0].run == str(ROOT / "deploy" / "runs/de-en")
+    path = tmp_path / "serve.toml"
+    path.write_text('[[models]]\nrun = "a"\n[limits]\nbeem = 3\n')
+    with pytest.raises(ConfigError, match="Did you mean 'beam'"):
+        load_config(path)
+
+
+def test_options_change_the_file() -> None:
+    given = {"port": 7000, "queue": 9, "host": None, "cors": ()}
+    config = server_config(("runs/x",), str(ROOT / "deploy" / "serve.toml"), ("fr:en",), given)
+    assert (config.port, config.limits.queue, config.host) == (7000, 9, "127.0.0.1")
+    assert [model.source for model in config.models] == ["de", "fr"]
+    with pytest.raises(ConfigError, match="found no run"):
+        server_config((), None, (), {})
+
+
+def test_the_files_for_deployment_are_sound() -> None:
+    unit = configparser.RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(ROOT / "deploy" / "dragoman.service")
+    assert unit["Service"]["ExecStart"].split()[1:3] == ["serve", "--config"]
+    lines = (ROOT / "deploy" / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    words = [line.split()[0] for line in lines if line and not line.startswith("#")]
+    known = [
+        "FROM",
+        "WORKDIR",
+        "COPY",
+        "RUN",
+        "ENV",
+        "USER",
+        "EXPOSE",
+        "STOPSIGNAL",
+        "HEALTHCHECK",
+        "ENTRYPOINT",
+        "CMD",
+    ]
+    assert set(words) <= {*known, "CMD"}
+    assert words.index("USER") < words.index("ENTRYPOINT")
+    for line in lines:
+        if line.startswith("COPY") and "--from" not in line:
+            assert all((ROOT / name).exists() for name in line.split()[1:-1])
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_page(runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with tarfile.open(runs["speech"].parents[1] / "sounds.tar.gz") as tar:
+        file = tar.extractfile(tar.getmembers()[0])
+        assert file is not None
+        Path("recording.wav").write_bytes(file.read())
+    names = {"de-en": "ab-cd", "shakespeare": "characters", "speech": "speech"}
+    models = tuple(ModelConfig(str(runs[run]), name=name) for name, run in names.items())
+    with serving(ServeConfig(models=models, threads=1, device="cpu"), tmp_path / "spool") as live:
+        known: dict[str, object] = {}
+        for kind, block in re.findall(r"```(console|python)\n(.*?)```", PAGE, re.DOTALL):
+            text = block.replace("http://127.0.0.1:5000", live.url)
+            if kind == "python":
+                exec(compile(text, "docs/serving.md", "exec"), known)
+                continue
+            for line in text.splitlines():
+                words = shlex.split(line.removeprefix("$ "))
+                found = subprocess.run([*words, "--fail-with-body"], capture_output=True, text=True, timeout=60)
+                assert found.returncode == 0, (line, found.stdout, found.stderr)
+                assert found.stdout.startswith(("{", "["))
