@@ -43,11 +43,12 @@ class Gate:
         exchange = Exchange(self.state, scope, receive, send)
         self.state.active += 1
         try:
-            refusal = exchange.refusal()
-            if refusal is not None:
-                await exchange.answer(*refusal)
-                return
             try:
+                if refusal := exchange.refusal():
+                    if refusal[0] != 413:
+                        await exchange.read_body()
+                    await exchange.answer(*refusal)
+                    return
                 if exchange.is_work and self.state.batcher.full:
                     await exchange.refuse_work()
                     return
@@ -138,11 +139,14 @@ class Exchange:
 
     async def refuse_work(self) -> None:
         """Answer 503 before anything is parsed: under overload refusing must cost next to nothing."""
-        while not self.complete:  # a connection can be used again only if the body was read
-            if (await self.receive())["type"] == "http.disconnect":
-                return
+        await self.read_body()
         busy = Busy(self.state.batcher.estimate())
         await self.answer(503, f"the server is busy; try again in {busy.retry_after} s", busy.retry_after)
+
+    async def read_body(self) -> None:
+        """Read and forget the body: closing a connection with unread bytes would cut off the answer."""
+        while not self.complete and (await self.receive())["type"] != "http.disconnect":
+            pass
 
     async def answer(self, status: int, message: str, retry: int = RETRY) -> None:
         """A whole answer without a route; the connection closes if the body is not read or the server stops."""

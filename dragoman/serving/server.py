@@ -29,7 +29,7 @@ from dragoman.serving.state import ServerState
 
 LOG = logging.getLogger("dragoman.serving")
 CONFIG_VARIABLE = "DRAGOMAN_SERVE_CONFIG"
-LINGER = 0.5  # seconds: a stopping server still answers 503, so that no connection is cut before its answer
+LINGER = 1.0  # seconds: a stopping server still answers 503, so that no connection is cut before its answer
 BACKLOG = 1024
 QUICK_DEATH = 10.0  # seconds: a worker that dies sooner was not well from the start
 MAX_QUICK_DEATHS = 3
