@@ -29,6 +29,7 @@ from dragoman.training.runtime import resolve_device
 PROBE = {"cpu": 24, "cuda": 90}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = 8
 GPU_WORKERS = 4
+WARMUP = 100
 DECODED = 300  # validation inputs that are decoded for the score
 Say = Callable[[str], None]
 Show = Callable[[SearchState], None]
@@ -88,6 +89,8 @@ class Search:
         """The files trials/NAME.toml and, with folds, trials/NAME-1.toml, …"""
         decoded = DECODED if config.train.decode == TrainConfig.decode else config.train.decode
         train = replace(config.train, metric=state.metric, decode=decoded)
+        if state.seconds is not None:  # the first stage must see the full learning rate
+            train = replace(train, optimizer=replace(train.optimizer, warmup=min(WARMUP, train.optimizer.warmup)))
         config = with_absolute_paths(replace(config, train=train))
         write_text(self.trials / f"{name}.toml", settings.dump(config))
         if state.folds > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import time
@@ -67,7 +68,7 @@ def train_up_to(job: Job) -> Outcome:
     config = load(job.config, (*job.overrides, f"train.steps={job.steps}"))
     started = time.perf_counter()
     before = seconds_of(folder)
-    state = with_patience_for_locks(lambda: train(config, folder, Display(quiet=True)))
+    state = with_patience_for_locks(lambda: train(config, folder, Display(io.StringIO(), quiet=True)))
     wall = time.perf_counter() - started
     logged = [row for row in Run(folder).metrics() if "loss" in row]
     speed = 0.0
