@@ -144,7 +144,7 @@ def test_check_proves_it(here: Workshop, name: str) -> None:
     with quiet_machine(here.folder / "cache"):
         said = call("check", here.folder / f"{name}.toml")
     assert said.code == 0, said.err
-    assert said.lines[-1] == "all is well"
+    assert said.lines[-1].startswith(("all is well", "the run can start"))
     assert any(re.fullmatch(r"room: 0 of \d+ targets \(0\.0%\) are too long to be written at all", line)
                for line in said.lines)  # fmt: skip
     assert any(line.startswith("cycle: trained 2 steps") for line in said.lines)
