@@ -68,6 +68,10 @@ class Checkpointer:
                         f"{found}; continuing from the best weights, of step {state.best[0][1]}. The optimiser starts "
                         "anew, so the result differs from that of an uninterrupted run"
                     )
+                elif damaged:
+                    self.display.warning(
+                        f"{found}; the run is finished and keeps its best weights, of step {state.best[0][1]}"
+                    )
             elif damaged:
                 self.display.warning(f"{found}; starting from the first step")
         self.processes.barrier()

@@ -167,13 +167,13 @@ def empty(folder: Path) -> None:
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     damage: Callable[[Path], Any], configure: Configure, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
-    train(configure("train.steps=9", "train.log_every=1"), run)
+    run, nine = tmp_path / "run", ("train.steps=9", "train.optimizer.warmup=9", "train.log_every=1")
+    train(configure(*nine), run)
     assert Checkpoints(run).steps() == [6, 9]
     expected = result(run)
     damage(run / "checkpoints" / "00000009")
     said = io.StringIO()
-    train(configure("train.steps=9", "train.log_every=1"), run, Display(said))
+    train(configure(*nine), run, Display(said))
     warnings = [line for line in said.getvalue().splitlines() if line.startswith("warning:")]
     assert len(warnings) == 1
     assert "00000009" in warnings[0]
@@ -183,16 +183,39 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
 
 
 def test_a_run_without_a_readable_checkpoint_starts_from_the_first_step(configure: Configure, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    train(configure("train.steps=9"), run)
+    """If it has no weights either, as before the first validation."""
+    run, nine = tmp_path / "run", ("train.steps=9", "train.optimizer.warmup=9")
+    train(configure(*nine), run)
     expected = result(run)
     for folder in (run / "checkpoints").iterdir():
         truncate(folder)
+    (run / "weights.safetensors").unlink()
+    shutil.rmtree(run / "best")
     said = io.StringIO()
-    train(configure("train.steps=9"), run, Display(said))
+    train(configure(*nine), run, Display(said))
     assert said.getvalue().count("warning: ") == 3
     assert "no checkpoint can be read; starting from the first step" in said.getvalue()
     assert result(run) == expected
+
+
+def test_a_run_without_a_readable_checkpoint_keeps_its_weights(configure: Configure, tmp_path: Path) -> None:
+    run, warmup = tmp_path / "run", "train.optimizer.warmup=9"
+    train(configure("train.steps=9", warmup), run)
+    kept = [run / "weights.safetensors", run / "metrics.jsonl", *(run / "best").iterdir()]
+    before = [path.read_bytes() for path in kept]
+    copy = shutil.copytree(run, tmp_path / "copy")
+    for folder in (*(run / "checkpoints").iterdir(), *(copy / "checkpoints").iterdir()):
+        truncate(folder)
+    said = io.StringIO()
+    train(configure("train.steps=9", warmup), run, Display(said))
+    assert said.getvalue().count("warning: ") == 3
+    assert "warning: no checkpoint can be read; the run is finished and keeps its best weights" in said.getvalue()
+    assert [path.read_bytes() for path in kept] == before
+    said = io.StringIO()
+    assert train(configure("train.steps=12", warmup), copy, Display(said)).step == 12
+    assert said.getvalue().count("warning: ") == 3
+    assert "no checkpoint can be read; continuing from the best weights, of step 9. The optimiser" in said.getvalue()
+    assert Checkpoints(copy).steps() == [10, 12]
 
 
 @pytest.mark.parametrize("average", ["ema", "best"])
