@@ -12,7 +12,7 @@ from dragoman.commands.labels import refuse_options, require_search
 from dragoman.commands.layout import pair_files
 from dragoman.commands.media import require_text_inputs
 from dragoman.commands.options import beam_option, device_option, json_option, tag_option
-from dragoman.commands.printing import as_utf8
+from dragoman.commands.printing import as_utf8, print_warning
 from dragoman.commands.search import print_leaderboard
 from dragoman.errors import DataError
 
@@ -132,6 +132,7 @@ def probe(
     """
     from dragoman.analysis.probes import SENTENCES, run_probes
     from dragoman.data.readers.lines import read_lines
+    from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_predictor
     from dragoman.reports.text_tables import probe_lines
 
@@ -141,8 +142,9 @@ def probe(
     require_search("probe", run, '"translate"')
     given = SENTENCES if sentences is None else list(read_lines(sentences))
     predictor = load_predictor(run, device)
+    reports = StreamOptions(on_warning=print_warning, input_name="probe input {}".format)
     results = run_probes(
-        lambda texts: [prediction.text for prediction in predictor.predict(texts, tag=tag, beam=beam)],
+        lambda texts: [one.text for one in predictor.stream(texts, stream=reports, tag=tag, beam=beam)],
         names,
         sentences=given,
         examples=examples,

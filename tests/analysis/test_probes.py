@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -124,7 +125,10 @@ def test_the_number_of_examples_is_that_requested() -> None:
 
 
 def test_the_command(inside: Workshop) -> None:
-    found = json.loads(call("probe", inside.run, "--beam", "1", "--json").out)
+    said = call("probe", inside.run, "--beam", "1", "--json")
+    assert said.code == 0, said.err
+    assert re.search(r"^warning: probe input \d+: found \d+ tokens, .*; read in 2 parts$", said.err, re.MULTILINE)
+    found = json.loads(said.out)
     assert [outcome["probe"] for outcome in found] == list(PROBES)
     for outcome in found:
         assert sum(outcome["counts"].values()) == outcome["cases"]
