@@ -70,7 +70,11 @@ def test_a_signal_saves_and_the_same_command_goes_on(
 ) -> None:
     path = write_config(tmp_path / "tiny.toml", table(pairs))
     command = [*COMMAND, str(path), "--run", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    before = signal.signal(number, signal.SIG_DFL)  # under nohup the tests ignore SIGHUP, and so would the command
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment())
+    finally:
+        signal.signal(number, before)
     assert process.stderr is not None
     for line in process.stderr:
         if line.startswith("step 8/"):
