@@ -90,6 +90,11 @@ def test_overrides_come_last_and_a_file_names_its_run(
 def test_training_speaks_unless_told_not_to(
     table: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    dragoman.train(table, tmp_path / "warned", quiet=True)
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("warning: train.optimizer.warmup = 1,000 exceeds train.steps = 3")
+    table["train"]["optimizer"] = {"warmup": 1}
     dragoman.train(table, tmp_path / "quiet", quiet=True)
     assert capsys.readouterr() == ("", "")
     dragoman.train(table, tmp_path / "loud")
@@ -264,11 +269,17 @@ def test_loss_is_that_of_the_outputs_scores(run: Predictor) -> None:
 
 
 def test_an_input_too_long_for_the_model_is_named(table: dict[str, Any], tmp_path: Path) -> None:
+    """And read in parts, within the positions that the model has."""
     table["model"]["encoder"] = {"kind": "dense", "max_positions": 9, "embedding": 8, "hidden": 8, "width": 8}
-    table["data"]["max_length"] = 8
+    table["data"]["max_length"] = 8  # and <eos>: more is refused
     run = dragoman.train(table, tmp_path / "run", quiet=True)
-    with pytest.raises(DataError, match="input 2: found 13 tokens, <eos> included, expected at most the 9 of model"):
-        run.predict(["abc", "abcabcabcabc"])
+    told = "input 2: found 12 tokens, expected at most data.max_length = 8; read in 2 parts"
+    with pytest.warns(UserWarning, match=f"^{re.escape(told)}$"):
+        short, long = run.predict(["abc", "abcabcabcabc"], beam=1)
+    first, second = run.predict(["abcabc", "abcabc"], beam=1)
+    assert short.text == run.predict(["abc"], beam=1)[0].text
+    assert long.text == first.text + second.text
+    assert run.predict(["abcabcab"])  # the longest that needs no parts: a warning would be an error here
 
 
 def test_a_file_names_its_run_without_its_endings(table: dict[str, Any], tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_every_fault_is_named_by_file_and_line(here: Path) -> None:
     assert f"{len(FAULTS) * 3 + 2} usable pairs" in summary
     assert "3 wrong-columns" in summary
     assert said.err == (
-        f'dragoman: {len(FAULTS)} lines cannot be used; correct them, or skip them with data.faults="skip"\n'
+        f'dragoman: {len(FAULTS)} lines cannot be used; correct them, or leave such lines out with data.faults="skip"\n'
     )
     few = check("my.toml", "--show", "2")
     assert few.code == 2
@@ -122,7 +122,7 @@ def test_a_file_alone_is_told_every_fault_too(here: Path) -> None:
     assert [line.split(":")[1] for line in said.lines if line.startswith("pairs.tsv:")] == [
         str(count + number) for number in range(1, 6)
     ]
-    assert said.err.splitlines()[-1].startswith("dragoman: 5 lines cannot be used; mend them")
+    assert said.err.splitlines()[-1].startswith("dragoman: 5 lines cannot be used; correct them, or leave")
     assert check("pairs.tsv", "data.faults=stop").err.startswith(f"dragoman: pairs.tsv:{count + 1}: found 1 column")
     assert check("pairs.tsv", "data={train='pairs.tsv', faults='skip'}").lines[-1] == "all is well"
 

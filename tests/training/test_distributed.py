@@ -154,6 +154,7 @@ def test_a_run_resumes_with_as_many_batches_in_a_step_as_before(tmp_path: Path) 
     """Two processes with the train.accumulate of one would silently double every step."""
     content = table(write_pairs(tmp_path / "pairs.tsv"))
     content["train"] |= {"steps": 6, "accumulate": 2, "validate_every": 6, "decode": 0}
+    content["train"]["optimizer"]["warmup"] = 6  # more than the steps would be warned of
     train(dragoman.tasks.config.build(content), tmp_path / "run")
     content["train"]["steps"] = 9
     job = torchrun(write_config(tmp_path / "two.toml", content), tmp_path / "run")
