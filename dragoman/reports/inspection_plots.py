@@ -12,7 +12,7 @@ import torch
 from dragoman.analysis.attention_layers import merge_words
 from dragoman.errors import DataError
 from dragoman.reports.inspection import Inspection, View
-from dragoman.reports.plots import INK, MAX_INCHES, draw_heat, escaped, new_figure, save_plot
+from dragoman.reports.plots import INK, MAX_INCHES, draw_heat, new_figure, one_line_labels, save_plot
 
 CELL = 0.24  # inches of a cell with a label
 BLUE, RED, GREEN, GREY = "#2f5bd8", "#b42318", "#15803d", "#c3cad5"
@@ -133,7 +133,7 @@ def _bars(labels: Sequence[str], values: Sequence[float], title: str, unit: str)
     drawing = new_figure(7, min(MAX_INCHES, 1.2 + 0.26 * len(labels)))
     axes = drawing.subplots()
     axes.barh(range(len(labels)), values, color=[RED if value < 0 else BLUE for value in values])
-    axes.set_yticks(range(len(labels)), escaped(labels))
+    axes.set_yticks(range(len(labels)), one_line_labels(labels))
     axes.invert_yaxis()
     axes.set_xlabel(unit)
     axes.set_title(title, fontsize=11, color=INK)
@@ -151,7 +151,7 @@ def _next(view: View, layer: str | None) -> Any:
         shares = data["logits"][step][:6].exp().tolist()
         colours = [GREEN if token == data["chosen"][step] else BLUE for token in data["tokens"][step]]
         axes.barh(range(len(shares)), shares, color=colours)
-        axes.set_yticks(range(len(shares)), escaped(data["pieces"][step][:6]), fontsize=8)
+        axes.set_yticks(range(len(shares)), one_line_labels(data["pieces"][step][:6]), fontsize=8)
         axes.invert_yaxis()
         axes.set_xlim(0, 1)
         axes.set_title(f"step {step + 1}", fontsize=9, color=INK)
@@ -254,7 +254,7 @@ def _beam(view: View, layer: str | None) -> Any:
         begin = (0, lines[0]) if parent is None else (parent["step"] + 0.42, lines[parent["number"]])
         colour = GREEN if node["fate"] == "complete" else BLUE if kept else GREY
         axes.plot((begin[0], node["step"] - 0.42), (begin[1], lines[node["number"]]), color=colour, lw=1)
-        text = f"{escaped([node['piece']])[0][:8]} {node['normalised']:.2f}"
+        text = f"{one_line_labels([node['piece']])[0][:8]} {node['normalised']:.2f}"
         box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": colour, "lw": 0.8}
         ink = INK if kept else "#7b8794"
         axes.text(node["step"], lines[node["number"]], text, ha="center", va="center", fontsize=7, color=ink, bbox=box)

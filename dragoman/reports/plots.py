@@ -115,9 +115,9 @@ def draw_attention(alignments: Sequence[AttentionMap], path: str | Path, title: 
     return save_plot(drawing, path)
 
 
-def escaped(labels: Sequence[str]) -> list[str]:
-    """Labels that matplotlib does not read as mathematics."""
-    return [label.replace("$", "\\$").replace("\n", "⏎") for label in labels]
+def one_line_labels(labels: Sequence[str]) -> list[str]:
+    """Labels of one line each; `save_plot` takes care that dollars are no formula."""
+    return [label.replace("\n", "⏎") for label in labels]
 
 
 def draw_heat(
@@ -129,7 +129,7 @@ def draw_heat(
     image = axes.imshow(values, cmap="RdBu" if signed else "Blues", vmin=low, vmax=top, aspect="auto")
     for axis, labels, most in ((axes.xaxis, columns, 60), (axes.yaxis, rows, 90)):
         every = max(1, -(-len(labels) // most))
-        axis.set_ticks(range(0, len(labels), every), escaped(labels)[::every])
+        axis.set_ticks(range(0, len(labels), every), one_line_labels(labels)[::every])
     words = [label for label in columns if not (label.startswith("<") and label.endswith(">"))]
     if max((len(label) for label in words), default=0) > 2:
         axes.tick_params(axis="x", rotation=55)
