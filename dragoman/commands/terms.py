@@ -40,7 +40,8 @@ def terms(
     \b
     dragoman terms pairs.tsv > terms.tsv
     dragoman terms --source a.en --target a.de --max-words 2 --min-count 10
-    dragoman terms pairs.tsv | cut -f 1,2 > list.tsv; dragoman predict runs/my input.txt --terminology list.tsv
+    dragoman terms pairs.tsv | cut -f 1,2 > list.tsv
+    dragoman predict runs/my input.txt --terminology list.tsv
     """
     from dragoman.analysis.align_files import read_raw_pairs
     from dragoman.analysis.word_alignment import RawAligner, extract_terms
