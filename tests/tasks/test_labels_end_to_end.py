@@ -314,7 +314,7 @@ REFUSED = [
     (["align", "tag", "one.txt"], 'align needs task = "translate" or "transcribe"'),
     (["evaluate", "tag", "tag.test.tsv", "--intervals"], "--intervals goes with a search and the texts it finds"),
     (["predict", "apart", "one.txt"], "input 1: found 1 text, expected two texts with a tab"),
-    (["predict", "classify", "unknown.tsv"], "input 1: found 2 texts with tabs between them, expected one"),
+    (["predict", "classify", "two.txt"], "input 1: found 2 texts with tabs between them, expected one"),
     (["predict", "classify", "--media", "x"], "--media is for recordings and pictures"),
     (["evaluate", "tag", "tag.test.tsv", "--skip-unreadable"], "--skip-unreadable is for recordings and pictures"),
     (["evaluate", "series", "series.test.tsv", "--skip-unknown"], "--skip-unknown (skip_unknown=True) is for label"),
@@ -336,7 +336,8 @@ REFUSED = [
     (["train", "classify.toml", "train.metric=bleu", "--run", "x"], 'found "bleu", but task = "classify" has loss'),
     (["train", "classify.toml", "train.decode=5", "--run", "x"], "train.decode: configures a search"),
     (["train", "classify.toml", "search.beam=2", "--run", "x"], "search: configures a search"),
-    (["train", "classify.toml", "task=tag", "--run", "x"], 'model.kind: found "classifier", expected "tagger"'),
+    (["train", "classify.toml", "task=tag", "--run", "x"],
+     'model.kind: found "classifier", expected one of tagger, hmm'),
     (["train", "classify.toml", "task=clasify", "--run", "x"], "Did you mean 'classify'?"),
     (["train", "classify.toml", "model.texts=apart", "--run", "x"], "expected two texts"),
     (["train", "classify.toml", "tokenizer.source.kind=numbers", "model.word_dropout=0"], "which only task"),
@@ -354,6 +355,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(folder)
     (folder / "one.txt").write_text("one\n")
+    (folder / "two.txt").write_text("good\tpos\n")
     (folder / "long.txt").write_text("1 " * 9 + "\n")
     (folder / "long.tsv").write_text("1 2\t3\n" + "1 " * 9 + "\t2\n")
     (folder / "empty.tsv").write_text("")
