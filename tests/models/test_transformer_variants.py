@@ -288,7 +288,7 @@ def test_a_choice_is_a_word_or_a_table() -> None:
         ({"attention": "linear", "positions": "relative-bias"}, "positions: found 'relative-bias', but linear"),
         ({"attention": "linear", "score": "cosine"}, "score: found 'cosine', but linear attention has no scores"),
         ({"heads": 4, "key_heads": 3}, "key_heads: found 3, expected 0 or a divisor of heads = 4"),
-        ({"width": 36, "heads": 4, "positions": "rotary"}, "needs an even width / heads, found 9"),
+        ({"width": 36, "heads": 4, "positions": "rotary"}, "needs heads of an even size, found 9"),
         ({"attention": {"kind": "local", "window": 0}}, "window: found 0, expected at least 1"),
         ({"positions": {"kind": "relative", "distance": 0}}, "distance: found 0, expected at least 1"),
     ],
