@@ -72,6 +72,7 @@ class PointerGenerator(nn.Module):
     """
 
     gives_log_probabilities = True
+    unused_memory: tuple[str, ...] = ()  # of the class: whatever its inner decoder is, it attends over the values
     output: nn.Linear
     inner: Decoder
 
