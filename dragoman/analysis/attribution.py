@@ -36,6 +36,7 @@ class Attribution:
 def input_vectors(subject: Subject, scales: Tensor) -> Iterator[dict[str, list[Tensor]]]:
     """Make the input vectors of a forward pass leaves of its graph, each row times its scale: "source" and "prefix"."""
     found: dict[str, list[Tensor]] = {"source": [], "prefix": []}
+    read: list[tuple[nn.Module, Any, Tensor]] = []  # module, its argument and the leaf
     depth = 0
 
     def enter(module: nn.Module, arguments: Any) -> None:
@@ -47,12 +48,16 @@ def input_vectors(subject: Subject, scales: Tensor) -> Iterator[dict[str, list[T
         depth -= 1
 
     def replace(module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
+        for before, argument, leaf in read:
+            if before is module and argument is arguments[0]:
+                return leaf  # the same tokens once more, as by the gate of a pointer-generator: one input, not two
         leaf = output.detach()
         if leaf.shape[0] == len(scales):
             leaf = leaf * scales.to(leaf).view(-1, *[1] * (leaf.dim() - 1))
         leaf = leaf.requires_grad_()
         is_source = depth > 0 or isinstance(module, SeriesInput | Standardizer)
         found["source" if is_source else "prefix"].append(leaf)
+        read.append((module, arguments[0], leaf))
         return leaf
 
     modules = subject.model.modules()

@@ -34,6 +34,8 @@ from dragoman.layers.cells import (
 )
 from dragoman.layers.crf import LinearChainCRF
 from dragoman.layers.embeddings import TokenEmbedding
+from dragoman.models.decoders.pointer_generator import PointerGeneratorConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DECODERS, ENCODERS, has_attention
@@ -246,10 +248,18 @@ def test_loss_gradients_agree_with_finite_differences() -> None:
     torch.testing.assert_close(gradient.norm(dim=1).float(), flow.loss[:, place].float(), rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("config", [LSTMConfig(), None], ids=["lstm", "transformer"])
-def test_attribution(config: CellConfig | None) -> None:
-    small = TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0)
-    subject = recurrent(config) if config else subject_of(model_of(small, small))
+SMALL = TransformerConfig(layers=1, width=8, heads=2, feedforward=12, dropout=0.0)
+POINTERS = [
+    PointerGeneratorConfig(inner=RecurrentDecoderConfig(embedding=6, width=8, dropout=0.0)),
+    PointerGeneratorConfig(inner=SMALL),
+]  # they read the embeddings twice
+
+
+@pytest.mark.parametrize(
+    "decoder", [LSTMConfig(), SMALL, *POINTERS], ids=["lstm", "transformer", "pointer", "pointer-transformer"]
+)
+def test_attribution(decoder: Any) -> None:
+    subject = recurrent(decoder) if isinstance(decoder, LSTMConfig) else subject_of(model_of(SMALL, decoder))
     subject = replace(subject, model=subject.model.double())
     found = attribute(subject, "integrated-gradients", steps=200)
     assert found.source is not None
