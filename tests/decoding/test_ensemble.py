@@ -11,7 +11,7 @@ import torch
 
 from dragoman.data.batch import batch_of
 from dragoman.data.tokenizers.base import SOS
-from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.config import SearchConfig, StopRule
 from dragoman.decoding.ensemble import Average, Ensemble
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.mbr import MinimumBayesRisk, expected_costs
@@ -22,7 +22,8 @@ from dragoman.layers.positions import LearnedConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.non_autoregressive import NonAutoregressive, NonAutoregressiveConfig
 from dragoman.scoring.registry import segment_cost_metrics
-from tests.decoding.test_beam import DECODERS, ENCODERS, slow_beam
+from tests.decoding.test_beam import DECODERS, ENCODERS
+from tests.decoding.test_beam_options import Options, slow
 from tests.decoding.test_sampling import model_of, request_for, spelled
 
 SOURCES = [[5, 6, 7, 8], [8], [4, 6, 5]]
@@ -74,10 +75,12 @@ def test_a_model_with_itself_is_the_model(average: Average) -> None:
                     assert one.token_scores == pytest.approx(other.token_scores, abs=1e-10)
 
 
+@pytest.mark.parametrize("stop", ["ahead", "complete", "certain"])
 @pytest.mark.parametrize("average", AVERAGES)
-def test_beam_search_over_an_ensemble_is_the_slow_beam_over_averages_by_hand(average: Average) -> None:
+def test_beam_search_over_an_ensemble_is_the_slow_beam_over_averages_by_hand(average: Average, stop: StopRule) -> None:
     models = members()
-    found = search(Ensemble(models, average), batch_of(SOURCES), SearchConfig(beam=3, max_length=5), 1.0, 3)
+    config = SearchConfig(beam=3, max_length=5, stop=stop)
+    found = search(Ensemble(models, average), batch_of(SOURCES), config, 1.0, 3)
     for source, row in zip(SOURCES, found, strict=True):
 
         def guess(prefix: tuple[int, ...], source: list[int] = source) -> list[float]:
@@ -87,7 +90,7 @@ def test_beam_search_over_an_ensemble_is_the_slow_beam_over_averages_by_hand(ave
                 ]
             return [math.log(one) for one in averaged([out[0].tolist() for out in each], average)]
 
-        expected = slow_beam(guess, 6, width=3, length_penalty=1.0, n_best=3, complete=None)
+        expected = slow(guess, 6, Options(3, 1.0, "power", stop, 0, 0, 3))
         assert [one.tokens for one in row] == [one.tokens for one in expected]
         for left, right in zip(row, expected, strict=True):
             assert left.token_scores == pytest.approx(right.parts, abs=1e-10)

@@ -236,7 +236,8 @@ def test_search_writes_what_marian_writes(width: int) -> None:
     if width == 1:
         found = greedy_search(ours.step, ours.start(batch), limits)
     else:
-        found = [row[0] for row in beam_search(ours.step, ours.start(batch), limits, BeamOptions(width))]
+        options = BeamOptions(width, stop="complete")
+        found = [row[0] for row in beam_search(ours.step, ours.start(batch), limits, options)]
     lengths = []
     for row, hypothesis in zip(written[:, 1:].tolist(), found, strict=True):  # theirs begin with <sos>
         expected = tuple(row[: row.index(EOS) + 1])
