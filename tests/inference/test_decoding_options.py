@@ -267,7 +267,7 @@ MISTAKES = {
     ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "found 2 times --rerank and 1 times",
     ("--ensemble", "reader"): "reader: this run is a language model; use `dragoman complete`",
     ("--rerank", "back", "--rerank-tag", "de"): "tag: found 'de', but this run was trained without tags",
-    ("--length-penalty", "300"): "length_penalty: found 300.0, expected at least 0 and at most 10",
+    ("--length-penalty", "300"): "'--length-penalty': 300.0 is not in the range 0.0<=x<=10.0",
     ("--exhaustive", "12"): "over 4 words, expected at most 500,000; a length of 9 fits",
 }
 
@@ -281,6 +281,8 @@ def test_mistakes_are_one_line(options: tuple[str, ...]) -> None:
 
 
 def test_mistakes_in_python(large: Predictor) -> None:
+    with pytest.raises(ConfigError, match=r"length_penalty: found 300\.0, expected at least 0 and at most 10"):
+        large.predict(["ab"], length_penalty=300.0)
     with pytest.raises(ConfigError, match="temperature"):
         large.predict(["ab"], method=Sampling(temperature=0.0))
     with pytest.raises(ConfigError, match=r"sampling\.top_p"):
