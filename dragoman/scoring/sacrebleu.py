@@ -67,11 +67,11 @@ def combine_bleu(sums: FloatArray) -> FloatArray:
     return np.where((matches > 0).any(axis=-1) & (totals > 0).all(axis=-1), score, 0.0)
 
 
-def bleu_costs(hypotheses: Sequence[str], references: References) -> list[float]:
+def bleu_costs(hypotheses: Sequence[str], references: References, tokenizer: str | None = None) -> list[float]:
     """1 − sentence BLEU; effective order, because a segment shorter than four words has no 4-grams to match."""
     from sacrebleu.metrics.bleu import BLEU
 
-    metric = BLEU(effective_order=True)
+    metric = BLEU(effective_order=True, tokenize=tokenizer)
     pairs = zip(hypotheses, references, strict=True)
     return [1.0 - metric.sentence_score(hypothesis, list(texts)).score / 100 for hypothesis, texts in pairs]
 
@@ -134,7 +134,7 @@ METRICS = (
             percent=False,
             count=partial(count_bleu, tokenizer=tokenizer),
             combine=combine_bleu,
-            has_segment_costs=False,
+            sentence_costs=partial(bleu_costs, tokenizer=tokenizer),
         )
         for tokenizer, about in BLEU_TOKENIZERS.items()
     ),
