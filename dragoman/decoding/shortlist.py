@@ -157,7 +157,7 @@ def shortlist_model(model: Any) -> EncoderDecoder:
         )
     if not isinstance(model.output, nn.Linear):
         raise ConfigError(
-            f"shortlist: found model.decoder.kind = {model.config.decoder.kind!r}, which mixes several softmaxes, "
-            "expected a decoder with one output layer"
+            f"shortlist: found model.decoder.kind = {model.config.decoder.kind!r}, whose probabilities are "
+            "no single softmax over the target vocabulary, expected a decoder with one output layer"
         )
     return model
