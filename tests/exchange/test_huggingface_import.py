@@ -230,6 +230,27 @@ def test_t5_has_the_logits_of_transformers(tmp_path: Path, seed: int) -> None:
     logits_agree(tmp_path / "run", theirs, ids, TEXTS["source"], TEXTS["target"])
 
 
+def test_byt5_has_the_logits_of_transformers(tmp_path: Path) -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(4)
+    folder = tmp_path / "byt5"
+    config = T5Config(
+        vocab_size=384, d_model=24, d_kv=5, d_ff=31, num_layers=1, num_decoder_layers=1, num_heads=3,
+        relative_attention_num_buckets=8, relative_attention_max_distance=20, dropout_rate=0.0,
+        feed_forward_proj="gated-gelu", pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+    )  # fmt: skip
+    theirs = T5ForConditionalGeneration(config).eval()
+    shake(theirs, 4)
+    theirs.save_pretrained(folder)
+    with pytest.raises(DataError, match="nor the bytes of ByT5"):
+        import_folder(folder, tmp_path / "run")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
+    import_folder(folder, tmp_path / "run")
+    ids = {f"<0x{byte:02X}>": byte + 3 for byte in range(256)} | {"<pad>": 0, "<eos>": 1, "<unk>": 2, "<start>": 0}
+    logits_agree(tmp_path / "run", theirs, ids, TEXTS["source"], TEXTS["target"])
+
+
 @pytest.mark.parametrize("family", ["m2m_100", "mbart"])
 def test_multilingual_models_have_the_logits_of_transformers(tmp_path: Path, family: str) -> None:
     from transformers import (

@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.bytes import BYTE_TOKENS, BytesConfig, ByteTokenizer
 from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
@@ -38,14 +40,14 @@ class T5:
     def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
         """Their decoder starts with <pad>."""
         size, width = checkpoint.size("vocab_size", most=10_000_000), checkpoint.size("d_model")
-        processor = sentence_piece(checkpoint, "spiece.model", [])
-        tokens = [*processor.model_pieces()[:size]]
-        tokens += [f"<extra_id_{index}>" for index in reversed(range(100))][: size - len(tokens)]
-        tokens += [f"<unused {index}>" for index in range(len(tokens), size)]
+        is_bytes = not (checkpoint.folder / "spiece.model").exists()
+        tokens = byte_tokens(checkpoint, size) if is_bytes else piece_tokens(checkpoint, size)
         ids = [checkpoint.setting(f"{name}_token_id", int, default) for name, default in (("pad", 0), ("eos", 1))]
         start = checkpoint.setting("decoder_start_token_id", int, ids[0])
         vocabulary = Vocabulary(tuple(tokens), ids[0], tokens.index("<unk>") if "<unk>" in tokens else 2, start, ids[1])
-        tokenizer = sentence_piece(checkpoint, "spiece.model", vocabulary.names)
+        tokenizer: Tokenizer = ByteTokenizer(BytesConfig())
+        if not is_bytes:
+            tokenizer = sentence_piece(checkpoint, "spiece.model", vocabulary.names)
         # T5 v1.1 and mT5 have an output layer of their own and do not scale; transformers 5 says so in another setting.
         scaled = checkpoint.setting("tie_word_embeddings", bool, True)
         scaled = checkpoint.setting("scale_decoder_outputs", bool, scaled)
@@ -54,7 +56,7 @@ class T5:
         decoder = stack(checkpoint, checkpoint.size("num_decoder_layers", encoder.layers, most=1000), tied and scaled)
         config = TranslateConfig(
             data=DataConfig(train=str(checkpoint.folder.absolute())),
-            tokenizer=TokenizersConfig(SentencePieceConfig()),
+            tokenizer=TokenizersConfig(BytesConfig() if is_bytes else SentencePieceConfig()),
             model=EncoderDecoderConfig(
                 tie="all" if tied else "inputs", output_bias=True, encoder=encoder, decoder=decoder
             ),
@@ -63,6 +65,21 @@ class T5:
         weights = read_names(checkpoint, names("encoder", encoder) | names("decoder", decoder))
         weights |= tables(checkpoint, vocabulary, (size, width), tied, scaled)
         return Imported(config, tokenizer, tokenizer, weights)
+
+
+def piece_tokens(checkpoint: Checkpoint, size: int) -> list[str]:
+    """The pieces of the SentencePiece model, then the sentinels of pre-training, then rows that only pad the table."""
+    tokens = [*sentence_piece(checkpoint, "spiece.model", []).model_pieces()[:size]]
+    tokens += [f"<extra_id_{index}>" for index in reversed(range(100))][: size - len(tokens)]
+    return [*tokens, *(f"<unused {index}>" for index in range(len(tokens), size))]
+
+
+def byte_tokens(checkpoint: Checkpoint, size: int) -> list[str]:
+    """ByT5 (Xue et al. 2022): <pad>, </s>, <unk>, 256 bytes; the sentinels after them are left out."""
+    tokens = ["<pad>", "</s>", "<unk>", *BYTE_TOKENS]
+    if checkpoint.json("tokenizer_config.json", optional=True) is None or size < len(tokens):
+        raise DataError(f"{checkpoint.folder}: found neither spiece.model nor the bytes of ByT5, expected one of them")
+    return tokens
 
 
 def tables(
