@@ -19,6 +19,7 @@ from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.errors import RunError
 from dragoman.runs import Run
+from dragoman.runs.folder import import_record
 from dragoman.scoring.registry import higher_is_better, metrics_by_name
 from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.terminal import unguarded, visible
@@ -55,6 +56,7 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         if run.task.is_language_model
         else describe_example(source, batch, size),
         "data": run.data,
+        "imported": import_record(folder),
         "vocabulary": {"source": [source.kind, len(source)], "target": [target.kind, len(target)]},
         "about": {"source": describe_side(source, "source"), "target": describe_side(target, "target")},
         "source_unit": source.config.unit if isinstance(source, FeatureExtractor) else "",
@@ -149,8 +151,11 @@ def print_run_information(information: dict[str, Any]) -> None:
     else:
         show(f"(output shapes for {information['example']})\n")
     data = information["data"]
+    if about := information["imported"]:
+        show(f"imported: {about['family']}, licence {about['licence'] or 'unknown'}")
     for part in ("train", "valid"):
-        counts = data[part]
+        if not (counts := data[part]):
+            continue  # an imported model has no data of its own
         if information["running"]:
             show(f"{part}: {counts['pairs']:,} lines, {counts['target_tokens']:,} tokens with their ends")
             continue
@@ -169,7 +174,9 @@ def print_run_information(information: dict[str, Any]) -> None:
         counts = data.get("tags", {})
         show("tags: " + ", ".join(f"{tag} ({counts.get(tag, 0):,} pairs)" for tag in information["tags"]))
     step, steps = information["steps"]
-    if information["fitted"]:
+    if information["imported"] and not step:
+        show("not trained here")
+    elif information["fitted"]:
         show(f"\nfitted in {information['seconds']:.1f} s" + (f", {step:,} iterations" if step else ""))
     else:
         show(f"\ntrained {step:,} of {steps:,} steps in {duration(information['seconds'])}")

@@ -96,12 +96,18 @@ class Run:
         return read_rows(self.folder / "metrics.jsonl")
 
 
+def import_record(folder: str | Path) -> dict[str, str]:
+    """Family and licence of an imported model, or of the one that a run was fine-tuned from; else empty."""
+    try:
+        record = json.loads((Path(folder) / IMPORTED).read_text(encoding="utf-8"))
+        return {name: str(record[name]) for name in ("family", "licence")}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def licence_of(folder: str | Path) -> str:
     """The licence of an imported model, or of the imported model that a run was fine-tuned from; else empty."""
-    try:
-        return str(json.loads((Path(folder) / IMPORTED).read_text(encoding="utf-8"))["licence"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+    return import_record(folder).get("licence", "")
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from dragoman.data.corpus import Corpus
 from dragoman.errors import RunError
 from dragoman.files import write_text
 from dragoman.runs.data_report import print_data_report
-from dragoman.runs.folder import Run, create_run, is_run, replace_run
+from dragoman.runs.folder import IMPORTED, Run, create_run, is_run, replace_run
 from dragoman.runs.lock import locked
 from dragoman.runs.pretrained import (
     check_optional_packages,
@@ -74,6 +74,11 @@ def train(config: Config, folder: str | Path, display: Display | None = None, re
             return trainer.train()
 
 
+def is_untrained_import(folder: Path) -> bool:
+    """Whether a run was imported and has not been trained here."""
+    return (folder / IMPORTED).exists() and Run(folder).data["fingerprint"] == "imported"
+
+
 def prepare_trainer(
     config: Config, folder: Path, runtime: Runtime, locks: ExitStack, restart: bool = False
 ) -> Trainer | Fitter:
@@ -84,6 +89,11 @@ def prepare_trainer(
     more_steps = resuming and config.train.steps > Run(folder).config.train.steps
     if exists:
         locks.enter_context(locked(folder))
+    if resuming and is_untrained_import(folder):
+        raise RunError(
+            f"{folder}: an imported model has no training data to resume with; fine-tune it in a new run: "
+            f"dragoman train PAIRS.tsv --run NEW train.start_from={folder}"
+        )
     if resuming:
         check_resumable(Run(folder), config, processes.world_size)
         for warning in resume_warnings(Run(folder).config, config):

@@ -406,3 +406,26 @@ def test_bad_folders_are_one_clear_error(tmp_path: Path) -> None:
     broken(setting("eos_token_id", 10**6), "eos_token_id: found 1000000, expected an id below")
     broken(setting("activation_function", "sine"), "activation_function: found 'sine', expected one of")
     broken(setting("encoder_attention_heads", 3), "heads: found 3, expected a divisor of width")
+
+
+def test_an_imported_model_goes_back_as_it_came(tmp_path: Path) -> None:
+    theirs = marian_folder(tmp_path / "opus", 0, ending=2.0)
+    import_folder(tmp_path / "opus", tmp_path / "run")
+    shown = call("info", tmp_path / "run")
+    assert shown.code == 0, shown.err
+    assert "imported: marian, licence cc-by-4.0" in shown.out
+    trained = call("train", tmp_path / "run")
+    assert trained.code == 2
+    assert "fine-tune it in a new run: dragoman train PAIRS.tsv --run NEW train.start_from=" in trained.err
+    exported = call("export", tmp_path / "run", "--to", "huggingface", "--output", tmp_path / "back")
+    assert exported.code == 0, exported.err
+    assert "licence of the imported model: cc-by-4.0" in exported.out
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "back").eval()
+    texts = []
+    for model, folder in ((theirs, "opus"), (again, "back")):
+        tokenizer = MarianTokenizer.from_pretrained(tmp_path / folder)
+        inputs = tokenizer(TEXTS["source"], return_tensors="pt", padding=True)
+        bad = [[tokenizer.pad_token_id], [tokenizer.unk_token_id]]
+        written = model.generate(**inputs, num_beams=1, max_new_tokens=12, bad_words_ids=bad)
+        texts.append(tokenizer.batch_decode(written, skip_special_tokens=True))
+    assert texts[0] == texts[1]

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dragoman.data.tokenizers.base import EOS, PAD, SOS, SPECIALS, UNK, Tokenizer
+from dragoman.data.tokenizers.sentence_piece import SentencePieceTokenizer
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
 from dragoman.exchange.huggingface.family import Names, bart_layers, linear
@@ -53,7 +54,7 @@ class HuggingFaceExporter:
         """Settings that neither class can express."""
         found = model_blockers(run.config.model)
         for side, tokenizer in zip(TOKENIZER_FILES, run.tokenizers(), strict=True):
-            if not isinstance(tokenizer, SubwordTokenizer):
+            if not isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer):
                 found.append(f"tokenizer.{side}: found {tokenizer.kind!r}, expected 'subwords' without language tags")
         return found
 
@@ -211,10 +212,10 @@ def reordered(name: str, tensor: Tensor, order: Tensor | None) -> Tensor:
 
 def write_tokenizer(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
     """The files of MarianTokenizer: a SentencePiece model for each side and the ids of the pieces."""
-    separate = source.fingerprint() != target.fingerprint()
+    separate = source.pieces(range(len(source))) != target.pieces(range(len(target)))
     vocabularies = {"vocab.json": source, **({"target_vocab.json": target} if separate else {})}
     for (side, name), tokenizer in zip(TOKENIZER_FILES.items(), (source, target), strict=True):
-        assert isinstance(tokenizer, SubwordTokenizer), side
+        assert isinstance(tokenizer, SubwordTokenizer | SentencePieceTokenizer), side
         (folder / name).write_bytes(tokenizer.model)
     for name, tokenizer in vocabularies.items():
         pieces = {piece: index for index, piece in enumerate(tokenizer.pieces(range(len(tokenizer))))}
@@ -224,6 +225,7 @@ def write_tokenizer(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
         "separate_vocabs": separate,
         "pad_token": SPECIALS[PAD],
         "unk_token": SPECIALS[UNK],
+        "bos_token": SPECIALS[SOS],  # decoded texts begin with it, and special tokens can be left out
         "eos_token": SPECIALS[EOS],
         "model_max_length": POSITIONS,
         "source_lang": "",
