@@ -317,7 +317,7 @@ def test_transformers_opens_an_exported_run(tmp_path: Path, norm: str, tie: str)
         decoder_input_ids=torch.cat([starts, batch.target[:, :-1]], 1),
     ).logits  # fmt: skip
     found = ours.logits(batch)  # type: ignore[operator]
-    torch.testing.assert_close(found, expected[..., : found.shape[-1]], rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, expected[..., : found.shape[-1]], rtol=3e-5, atol=1e-5)
     written = theirs.generate(**{k: inputs[k] for k in ("input_ids", "attention_mask")}, num_beams=1, max_new_tokens=20)
     texts = tokenizer.batch_decode(written, skip_special_tokens=True)
     predicted = load_run(run, "cpu", beam=1, max_length=19).predict(TEXTS["source"])
