@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -199,17 +199,33 @@ def run_files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if is_run_file(path.name) and path.name != "lock")
 
 
+class RunData(Protocol):
+    """What a run folder keeps of its data: a corpus has it, and so has an imported model."""
+
+    @property
+    def source_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the source."""
+
+    @property
+    def target_tokenizer(self) -> Tokenizer:
+        """The tokenizer of the target."""
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The content of data.json."""
+
+
 @contextmanager
-def new_run(folder: Path, config: Config, corpus: Corpus) -> Iterator[Path]:
+def new_run(folder: Path, config: Config, data: RunData) -> Iterator[Path]:
     """A temporary folder beside `folder` with the files of an untrained run; removed at the end of the block."""
     temporary = folder.with_name(f".{folder.name}.part")
     try:
         remove_folder(temporary)  # a killed process may have left one
         temporary.mkdir(parents=True)
         (temporary / "tokenizer").mkdir()
-        corpus.source_tokenizer.save(temporary / "tokenizer", "source")
-        corpus.target_tokenizer.save(temporary / "tokenizer", "target")
-        (temporary / "data.json").write_text(json.dumps(corpus.report, indent=2), encoding="utf-8")
+        data.source_tokenizer.save(temporary / "tokenizer", "source")
+        data.target_tokenizer.save(temporary / "tokenizer", "target")
+        (temporary / "data.json").write_text(json.dumps(data.report, indent=2), encoding="utf-8")
         (temporary / "run.json").write_text(json.dumps({"format": RUN_FORMAT, "version": __version__}), "utf-8")
         (temporary / "config.toml").write_text(settings.dump(with_absolute_paths(config)), encoding="utf-8")
         yield temporary

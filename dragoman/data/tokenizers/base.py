@@ -108,9 +108,7 @@ class VocabularyTokenizer(Tokenizer):
         """Write the settings, and the vocabulary with one token per line: token id = line number from 0."""
         table, vocabulary = self.files(folder, name)
         write_text(table, settings_json(self.kind, self.config, self.fingerprint()))
-        # Escaping what cannot be printed keeps line separators, controls and lone surrogates harmless.
-        lines = (json.dumps(token, ensure_ascii=not token.isprintable()) for token in self._tokens)
-        write_text(vocabulary, "\n".join(lines) + "\n")
+        write_vocabulary(vocabulary, self._tokens)
 
     def fingerprint(self) -> str:
         """A hash of the tokens in their order and of the rule that splits text."""
@@ -142,6 +140,20 @@ def count_tokens(texts: Iterable[Iterable[str]], max_tokens: int = 1_000_000) ->
 def paths(folder: Path, name: str, *suffixes: str) -> tuple[Path, ...]:
     """The path of each file of a saved tokenizer."""
     return tuple(Path(folder) / f"{name}.{suffix}" for suffix in suffixes)
+
+
+def without_surrogates(text: str) -> str:
+    """The text as UTF-8 can hold it: a lone surrogate, which only JSON or Python can produce, becomes U+FFFD."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def write_vocabulary(path: Path, tokens: Iterable[str]) -> None:
+    """Write one token per line as JSON. Escaping what cannot be printed keeps line separators and controls harmless."""
+    write_text(path, "\n".join(json.dumps(token, ensure_ascii=not token.isprintable()) for token in tokens) + "\n")
 
 
 def read_bytes(path: Path) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,9 @@ from dragoman.data.tokenizers.base import (
     content_hash,
     paths,
     settings_json,
+    without_surrogates,
     write_text,
+    write_vocabulary,
 )
 
 _SPACE_MARK = "\u2581"  # how SentencePiece writes a space
@@ -74,7 +75,7 @@ class SentencePieceTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         """The ids of a text; pieces that the vocabulary lacks become <unk>."""
         tag, start = self._without_tag(text)
-        pieces = self._processor.encode(_clean(text[start:]), out_type=str)
+        pieces = self._processor.encode(without_surrogates(text[start:]), out_type=str)
         return tag + [self._ids.get(piece, UNK) for piece in pieces]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -96,7 +97,7 @@ class SentencePieceTokenizer(Tokenizer):
     def spans(self, text: str) -> list[Span]:
         """The characters of the text behind every piece; a prefix covers none."""
         tag, start = self._without_tag(text)
-        clean = _clean(text[start:])
+        clean = without_surrogates(text[start:])
         spans: list[Span] = [(0, start)] * len(tag)
         for piece in self._processor.encode(clean, out_type="immutable_proto").pieces:
             spans.append((start + piece.begin, start + piece.end))
@@ -111,8 +112,7 @@ class SentencePieceTokenizer(Tokenizer):
         table, model, vocabulary = self.files(folder, name)
         write_text(table, settings_json(self.kind, self.config, self.fingerprint()))
         model.write_bytes(self._model)
-        lines = (json.dumps(token, ensure_ascii=not token.isprintable()) for token in self._tokens)
-        write_text(vocabulary, "\n".join(lines) + "\n")
+        write_vocabulary(vocabulary, self._tokens)
 
     def model_pieces(self) -> list[str]:
         """The pieces of the SentencePiece file, in its own order."""
@@ -130,12 +130,3 @@ class SentencePieceTokenizer(Tokenizer):
         pieces = list(zip(self._processor.id_to_piece(indices), self._processor.get_score(indices), strict=True))
         content = {"kind": self.kind, "prefix": self.config.prefix, "tokens": self._tokens, "pieces": pieces}
         return content_hash(content)
-
-
-def _clean(text: str) -> str:
-    """The text without lone surrogates, which SentencePiece cannot read."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text

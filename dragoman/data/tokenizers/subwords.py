@@ -28,6 +28,7 @@ from dragoman.data.tokenizers.base import (
     content_hash,
     paths,
     settings_json,
+    without_surrogates,
     write_text,
 )
 from dragoman.errors import ConfigError, DataError
@@ -190,11 +191,7 @@ def _training_error(config: SubwordsConfig, reason: str) -> DataError | ConfigEr
 def _escape_mark(text: str) -> str:
     """The text as sentencepiece may read it: without U+2581 and without lone surrogates."""
     if not text.isascii():
-        text = text.replace(_SPACE_MARK, _MARK_REPLACEMENT)
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:  # a lone surrogate, which only JSON or Python itself can produce
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = without_surrogates(text.replace(_SPACE_MARK, _MARK_REPLACEMENT))
     return text
 
 

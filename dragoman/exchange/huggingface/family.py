@@ -17,13 +17,21 @@ from dragoman.tasks.base import Config
 NEVER = -1e3  # bias of a token that the imported model does not have: its probability is 0 in float32
 
 
+LENGTH_RATIO = 2.0  # target tokens for one source token, which limits the length of outputs; no folder says it
+
+
 class Imported(NamedTuple):
     """A model read from a folder."""
 
     config: Config
-    source: Tokenizer
-    target: Tokenizer
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
     weights: dict[str, Tensor]  # by our parameter names
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The content of data.json: there are no training data."""
+        return {"train": {}, "valid": {}, "length_ratio": LENGTH_RATIO, "fingerprint": "imported"}
 
 
 class Family(Protocol):

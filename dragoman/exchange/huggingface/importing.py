@@ -17,13 +17,10 @@ from dragoman.exchange.huggingface.m2m100 import M2M100
 from dragoman.exchange.huggingface.marian import Marian
 from dragoman.exchange.huggingface.mbart import MBart
 from dragoman.exchange.huggingface.t5 import T5
-from dragoman.files import remove_folder
-from dragoman.runs.folder import IMPORTED, RUN_FORMAT
+from dragoman.runs.folder import IMPORTED, limit_parameters, new_run
 from dragoman.tasks.table import task_of
-from dragoman.version import __version__
 
 FAMILIES: dict[str, Family] = {"marian": Marian(), "m2m_100": M2M100(), "mbart": MBart(), "t5": T5(), "mt5": T5()}
-LENGTH_RATIO = 2.0  # target tokens for one source token, which limits the length of outputs; the folder does not say
 
 
 class ImportReport(NamedTuple):
@@ -52,34 +49,22 @@ def import_folder(folder: str | Path, run: str | Path, options: Mapping[str, str
             imported = FAMILIES[family].read(checkpoint, options or {})
         except ConfigError as error:
             raise DataError(f"{checkpoint.folder}: {error}") from None
-        licence = checkpoint.licence()
-        parameters = write_run(imported, path, checkpoint.folder)
-    about = {"family": family, "licence": licence, "folder": str(checkpoint.folder.absolute())}
-    (path / IMPORTED).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return ImportReport(path, family, imported.config.task, parameters, licence)
+        about = {"family": family, "licence": checkpoint.licence(), "folder": str(checkpoint.folder.absolute())}
+        parameters = write_run(imported, path, checkpoint.folder, about)
+    return ImportReport(path, family, imported.config.task, parameters, about["licence"])
 
 
-def write_run(imported: Imported, path: Path, folder: Path) -> int:
+def write_run(imported: Imported, path: Path, folder: Path, about: Mapping[str, str]) -> int:
     """Write the run folder; returns the number of parameters."""
     config = settings.build(type(imported.config), settings.as_table(imported.config))  # with all checks
-    model = task_of(config).model(config, imported.source, imported.target)
+    numbers = sum(tensor.numel() for tensor in imported.weights.values())
+    with limit_parameters(numbers, f"{folder / 'config.json'}"):
+        model = task_of(config).model(config, imported.source_tokenizer, imported.target_tokenizer)
     check_weights(model, imported.weights, folder)
     parameters = {name: imported.weights[name].contiguous() for name, _ in model.named_parameters()}
-    report = {"train": {}, "valid": {}, "length_ratio": LENGTH_RATIO, "fingerprint": "imported"}
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        remove_folder(temporary)
-        (temporary / "tokenizer").mkdir(parents=True)
-        imported.source.save(temporary / "tokenizer", "source")
-        imported.target.save(temporary / "tokenizer", "target")
-        (temporary / "data.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
-        (temporary / "run.json").write_text(json.dumps({"format": RUN_FORMAT, "version": __version__}), "utf-8")
-        (temporary / "config.toml").write_text(settings.dump(config), encoding="utf-8")
+    with new_run(path, config, imported) as temporary:
         save_file(parameters, temporary / "weights.safetensors")
+        (temporary / IMPORTED).write_text(json.dumps(about, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         temporary.rename(path)
-    except OSError as error:
-        raise RunError(f"{path}: cannot make the run folder ({error.strerror})") from None
-    finally:
-        remove_folder(temporary)
     return sum(tensor.numel() for tensor in parameters.values())

@@ -52,6 +52,8 @@ def read_multilingual(
             f"{checkpoint.folder}: decoder_start_token_id: found {ids['decoder_start']}, expected eos_token_id = "
             f"{ids['eos']}; models whose decoder starts with a language code (mBART-25) cannot be imported"
         )
+    if "<unk>" not in tokens:
+        raise DataError(f"{checkpoint.folder}: found no <unk> in the vocabulary, expected one")
     vocabulary = Vocabulary(tokens, ids["pad"], tokens.index("<unk>"), tokens.index(target_code), ids["eos"])
     name = next((name for name in PIECES if (checkpoint.folder / name).exists()), PIECES[0])
     source = sentence_piece(checkpoint, name, vocabulary.names, source_code)

@@ -70,7 +70,8 @@ class T5:
 def piece_tokens(checkpoint: Checkpoint, size: int) -> list[str]:
     """The pieces of the SentencePiece model, then the sentinels of pre-training, then rows that only pad the table."""
     tokens = [*sentence_piece(checkpoint, "spiece.model", []).model_pieces()[:size]]
-    tokens += [f"<extra_id_{index}>" for index in reversed(range(100))][: size - len(tokens)]
+    if "<extra_id_0>" not in tokens:  # mT5 has them among its pieces
+        tokens += [f"<extra_id_{index}>" for index in reversed(range(100))][: size - len(tokens)]
     return [*tokens, *(f"<unused {index}>" for index in range(len(tokens), size))]
 
 
