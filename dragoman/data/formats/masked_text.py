@@ -169,11 +169,11 @@ def pair_with_next(items: Iterable[Example | Fault | None]) -> Iterator[Example 
 
 
 def encode_masked(text: str, tokenizer: Tokenizer) -> list[int]:
-    """The tokens of a text, MASK_ID for each [MASK]; unless a space is a token, spaces around [MASK] are dropped."""
+    """The tokens of a text, MASK_ID for each [MASK]; unless a space belongs to tokens, spaces around it are dropped."""
     row: list[int] = []
     for index, part in enumerate(text.split(MASK)):
         if tokenizer.space is None:
-            part = part.strip()
+            part = part.rstrip() if tokenizer.keeps_leading_space else part.strip()
         if index:
             row.append(MASK_ID)
         if part:

@@ -77,7 +77,8 @@ class TagFormat(ExampleFormat):
 def word_positions(text: str, tokenizer: Tokenizer) -> list[int]:
     """The position of every word's first token: the token that covers its first character.
 
-    Words are separated by single spaces.
+    Words are separated by single spaces. A word that the tokenizer drops (control characters alone) has the token
+    before it.
     """
     words = text.split(" ")
     word_starts = list(accumulate((len(word) + 1 for word in words[:-1]), initial=0))
@@ -85,7 +86,7 @@ def word_positions(text: str, tokenizer: Tokenizer) -> list[int]:
     for position, (first, end) in enumerate(tokenizer.spans(text)):
         while first < end and text[first] == " ":
             first += 1
-        if first < end and bisect_right(word_starts, first) - 1 >= len(positions):
-            positions.append(position)
-    assert len(positions) == len(words), f"found the positions of {len(positions)} words in {len(words)}"
-    return positions
+        if first < end and (word := bisect_right(word_starts, first) - 1) >= len(positions):
+            dropped = word - len(positions)
+            positions += [*[max(0, position - 1)] * dropped, position]
+    return positions + [positions[-1] if positions else 0] * (len(words) - len(positions))

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from dragoman.config import settings
 from dragoman.config.settings import setting
 from dragoman.data.media.feature_extractor import MEDIA_CONFIGS, FeatureExtractor, MediaConfig
 from dragoman.data.tokenizers.base import SPECIALS, Tokenizer, paths, read_bytes
+from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig, ByteLevelBPETokenizer, parse_merges
 from dragoman.data.tokenizers.bytes import BytesConfig, ByteTokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary
@@ -20,6 +21,7 @@ from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
 from dragoman.data.tokenizers.sentence_piece import SentencePieceConfig, SentencePieceTokenizer
 from dragoman.data.tokenizers.subwords import SubwordsConfig, SubwordTokenizer
 from dragoman.data.tokenizers.text_pair import TextPairTokenizer
+from dragoman.data.tokenizers.word_piece import WordPieceConfig, WordPieceTokenizer
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from dragoman.errors import ConfigError, RunError, hint
 
@@ -41,10 +43,9 @@ class RunTokenizerConfig:
             return ""
 
 
-TokenizerConfig = WordsConfig | CharactersConfig | SubwordsConfig | BytesConfig | SentencePieceConfig
-TEXT_CONFIGS: dict[str, type[TokenizerConfig]] = {
-    config.kind: config for config in (WordsConfig, CharactersConfig, SubwordsConfig, BytesConfig, SentencePieceConfig)
-}
+ImportedConfig = SentencePieceConfig | WordPieceConfig | ByteLevelBPEConfig  # of published models
+TokenizerConfig = WordsConfig | CharactersConfig | SubwordsConfig | BytesConfig | ImportedConfig
+TEXT_CONFIGS: dict[str, type[TokenizerConfig]] = {config.kind: config for config in get_args(TokenizerConfig)}
 # Tokenizers that are saved as one JSON file.
 _SINGLE_FILE: dict[str, Any] = {
     LabelVocabulary.kind: LabelVocabulary,
@@ -70,7 +71,7 @@ def train_tokenizer(
             return NumberScaler.train(config, texts)
         case RunTokenizerConfig():
             return load_run_tokenizer(config)
-        case SentencePieceConfig():
+        case SentencePieceConfig() | WordPieceConfig() | ByteLevelBPEConfig():
             raise ConfigError(
                 f'tokenizer: found kind = "{config.kind}", which belongs to an imported model and is not learned from '
                 'data; take it from that run: { kind = "run", run = "runs/imported" }'
@@ -143,6 +144,10 @@ def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expecte
         tokens = _read_vocabulary(content)[len(SPECIALS) :]
         if isinstance(config, WordsConfig):
             tokenizer = WordTokenizer(config, tokens)
+        elif isinstance(config, WordPieceConfig):
+            tokenizer = WordPieceTokenizer(config, tokens)
+        elif isinstance(config, ByteLevelBPEConfig):
+            tokenizer = ByteLevelBPETokenizer(config, tokens, _read_merges(paths(folder, name, "merges.txt")[0]))
         elif isinstance(config, BytesConfig):
             tokenizer = ByteTokenizer(config, tokens)
         else:
@@ -167,3 +172,10 @@ def _read_vocabulary(path: Path) -> list[str]:
     if not all(isinstance(token, str) for token in tokens):
         raise RunError(f"{path}: damaged tokenizer file (found a line that is not a JSON string)")
     return tokens
+
+
+def _read_merges(path: Path) -> list[tuple[str, str]]:
+    try:
+        return parse_merges(read_bytes(path).decode("utf-8"))
+    except ValueError as error:
+        raise RunError(f"{path}: damaged tokenizer file ({error})") from error

@@ -1,0 +1,142 @@
+"""WordPiece tokenizer of BERT: words and punctuation marks, split greedily into pieces (Devlin et al. 2019)."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from dragoman.config.settings import setting
+from dragoman.data.tokenizers.base import UNK, Span, VocabularyTokenizer, content_hash
+
+CONTINUATION = "##"  # begins a piece that continues a word
+MAX_CACHED = 1 << 16  # words
+MAX_WORD = 100  # a longer word becomes <unk>, as in BERT
+_WORD = re.compile(r"[^\t\n\r \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
+# Spaces that decoding leaves out: before marks that end a clause, and around apostrophes.
+_BEFORE_MARK = re.compile(r" (?=[.,!?])| (?=(?:n't|'m|'s|'ve|'re)\b)")
+_IDEOGRAPHS = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+
+Piece = tuple[int, int, int]  # token id, and the characters of the word that it covers
+
+
+@dataclass(frozen=True)
+class WordPieceConfig:
+    """Pieces of words; a piece that continues a word begins with ##."""
+
+    kind: ClassVar[str] = "wordpiece"
+    lowercase: bool = setting(True, help="lower-case the text")
+    strip_accents: bool = setting(True, help="remove accents: é becomes e")
+    handle_chinese_chars: bool = setting(True, help="every Chinese character is a word of its own")
+
+
+class WordPieceTokenizer(VocabularyTokenizer):
+    """BERT's tokenizer. It normalises its text, so decoding gives the normalised text."""
+
+    kind = WordPieceConfig.kind
+    config: WordPieceConfig
+
+    def __init__(self, config: WordPieceConfig, tokens: Sequence[str]) -> None:
+        super().__init__(config, tokens)
+        self.space = None
+        self._longest = max(map(len, self._tokens))
+        self._cache: dict[str, tuple[Piece, ...]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text."""
+        return [piece[0] for match in _WORD.finditer(text) for piece in self._cached(match.group())]
+
+    def spans(self, text: str) -> list[Span]:
+        """The characters of every piece; an unknown word is one piece."""
+        return [
+            (match.start() + first, match.start() + end)
+            for match in _WORD.finditer(text)
+            for _, first, end in self._cached(match.group())
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The words with single spaces between them, and none before punctuation marks."""
+        words: list[str] = []
+        for surface in self.surfaces(ids):
+            if surface.startswith(CONTINUATION) and words:
+                words[-1] += surface.removeprefix(CONTINUATION)
+            else:
+                words.append(surface)
+        return _BEFORE_MARK.sub("", " ".join(words))
+
+    def fingerprint(self) -> str:
+        """A hash of the pieces and of the rules that normalise text."""
+        return content_hash({"kind": self.kind, **asdict(self.config), "tokens": self._tokens})
+
+    def _cached(self, word: str) -> tuple[Piece, ...]:
+        if (found := self._cache.get(word)) is None:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            found = self._cache[word] = self._encode_word(word)
+        return found
+
+    def _encode_word(self, word: str) -> tuple[Piece, ...]:
+        pieces: list[Piece] = []
+        for token, places in self._basic_tokens(word):
+            pieces += self._split(token, places)
+        return tuple(pieces)
+
+    def _split(self, token: str, places: Sequence[int]) -> list[Piece]:
+        """The longest piece first, from left to right; <unk> for the whole token if a rest has no piece."""
+        unknown = [(UNK, places[0], places[-1] + 1)]
+        if len(token) > MAX_WORD:
+            return unknown
+        pieces: list[Piece] = []
+        start = 0
+        while start < len(token):
+            prefix = CONTINUATION if start else ""
+            for end in range(min(len(token), start + self._longest), start, -1):
+                if (index := self._ids.get(prefix + token[start:end])) is not None:
+                    pieces.append((index, places[start], places[end - 1] + 1))
+                    start = end
+                    break
+            else:
+                return unknown
+        return pieces
+
+    def _basic_tokens(self, word: str) -> Iterator[tuple[str, list[int]]]:
+        """Normalised words and single punctuation marks, with the index in `word` of each character."""
+        token, places = "", list[int]()
+        for char, index in self._normalised(word):
+            alone = is_punctuation(char) or (self.config.handle_chinese_chars and is_ideograph(char))
+            if alone and token:
+                yield token, places
+                token, places = "", []
+            if alone:
+                yield char, [index]
+            else:
+                token += char
+                places.append(index)
+        if token:
+            yield token, places
+
+    def _normalised(self, word: str) -> Iterator[tuple[str, int]]:
+        """The characters that remain of a word, with their index in it."""
+        for index, char in enumerate(word):
+            if char == "\ufffd" or unicodedata.category(char)[0] == "C":
+                continue
+            parts = unicodedata.normalize("NFD", char) if self.config.strip_accents else char
+            for part in parts:
+                if not (self.config.strip_accents and unicodedata.category(part) == "Mn"):
+                    yield from ((one, index) for one in (part.lower() if self.config.lowercase else part))
+
+
+def is_punctuation(char: str) -> bool:
+    """Whether BERT splits a word here: all ASCII symbols, and the punctuation of Unicode."""
+    return (char.isascii() and not char.isalnum() and char > " ") or unicodedata.category(char)[0] == "P"
+
+
+def is_ideograph(char: str) -> bool:
+    """Whether a character is a CJK ideograph."""
+    code = ord(char)
+    return code >= 0x3400 and any(first <= code <= last for first, last in _IDEOGRAPHS)
