@@ -499,7 +499,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("idle counting", {}, ["align", "runs/pairs", "test.tsv", "--gold-from", "1"], ("--gold-from needs --gold",)),
     ("no threshold", {}, ["align", "runs/pairs", "test.tsv", "--threshold", "nan"], ("--threshold: found nan",)),
     ("no links", {"a": ""}, ["score-alignment", "a", "a"], ("nothing to score: found no line in a and a",)),
-    ("idle sentences", {}, ["probe", "runs/pairs", "--sentences", "test.tsv", "--probe", "gender"], ("length probe",)),
+    ("idle sentences", {}, ["probe", "runs/pairs", "--sentences", "test.tsv", "--probe", "gender"], ("and length",)),
     ("other length", {"a": "x\ny\n", "b": "x\n"}, ["score", "a", "b"], ("b: found 1 lines, expected 2 as in a",)),
     ("no references", {}, ["score", "pairs.tsv"], ("Missing argument 'REFERENCES...'",)),
     ("nothing to score", {"a": ""}, ["score", "a", "a"], ("nothing to score: found 0 hypotheses",)),

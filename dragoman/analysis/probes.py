@@ -1,32 +1,23 @@
 """Behavioural probes of a run: repeated input, copying, extreme lengths, gender.
 
-A probe feeds made-up inputs to the run and classifies each output. It counts and shows examples; it does not judge.
-The built-in texts are English; pass `sentences` for another language.
+A probe feeds made-up inputs to the run and classifies each output. It counts and shows examples. Probes of repetition
+and length work in any language; the others have English inputs.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 
+from dragoman.analysis.probe_texts import ProbeTexts
 from dragoman.errors import DataError, DragomanError, hint
-from dragoman.scoring.edit import edit_distance
+from dragoman.scoring.edit import align_edits, edit_distance
 
 Predict = Callable[[Sequence[str]], Sequence[str]]
 
-SENTENCES = (
-    "the man is reading a book .",
-    "a small dog runs through the park .",
-    "two children are playing in the garden .",
-    "we will meet again next week .",
-    "she bought bread and milk at the market .",
-    "the train arrives late in the evening .",
-    "it is raining and the streets are wet .",
-    "please open the window and close the door .",
-)
-REPEATED = ("the", "dog", "yes", "and", "very", ".", "is", "house")
 REPETITIONS = (4, 16, 48)
 NAMES = ("Anna Kowalski", "Omar Haddad", "Yuki Tanaka", "Peter Obi", "Maria Silva", "Lars Nilsson")
 NUMBERS = ("7", "42", "365", "1984", "20517", "3.14")
@@ -34,13 +25,29 @@ NAMED = ("my name is {} .", "yesterday {} came to visit us .")
 NUMBERED = ("the number is {} .", "there are {} people in the room .")
 OCCUPATIONS = (
     "doctor", "nurse", "teacher", "engineer", "cook", "pilot", "secretary", "scientist", "farmer", "lawyer", "dancer",
-    "mechanic",
+    "mechanic", "programmer",
 )  # fmt: skip
 GENDERED = (("he is a {} .", "she is a {} ."), ("the {} said that he is late .", "the {} said that she is late ."))
+# After Stanovsky et al. 2019 (WinoMT): the gender that an output gives to an occupation, with and without a pronoun.
+STEREOTYPED = (
+    ("the {} finished the work .", "the {} finished his work .", "the {} finished her work ."),
+    ("the {} is reading a book .", "the {} is reading his book .", "the {} is reading her book ."),
+)
+# Words for he and she, his and her, and so on, in the languages that such data sets have most often.
+PRONOUN_PAIRS = (
+    "he/she", "him/her", "his/her", "his/hers", "himself/herself", "er/sie", "ihm/ihr", "ihn/sie", "sein/ihr",
+    "seine/ihre", "seinen/ihren", "seiner/ihrer", "seinem/ihrem", "seines/ihres", "il/elle", "qu'il/qu'elle",
+    "lui/elle", "él/ella", "egli/ella", "lui/lei", "ele/ela", "dele/dela", "hij/zij", "hij/ze", "hem/haar",
+    "zijn/haar", "han/hon", "honom/henne", "hans/hennes", "han/hun", "ham/hende", "hans/hendes", "ham/henne",
+    "on/ona", "jego/jej", "jeho/její", "jeho/jej", "mu/jej", "mu/jí", "он/она", "его/её", "его/ее", "ему/ей",
+    "він/вона", "його/її", "йому/їй", "αυτός/αυτή", "του/της", "el/ea", "lui/ei", "hann/hún", "hans/hennar", "他/她",
+    "彼/彼女",
+)  # fmt: skip
+PRONOUNS = {frozenset(pair.split("/")) for pair in PRONOUN_PAIRS}
 
 MIN_LOOP = 4  # repetitions in a row that count as a loop
 MAX_PERIOD = 6  # words of one repetition
-PRONOUN_EDITS = 2  # words that may differ where only a pronoun, or also its verb, was exchanged
+MAX_ONCE = 3  # words of an output that says a repeated word once, with an article or a full stop
 
 
 class ProbeCase(NamedTuple):
@@ -62,9 +69,10 @@ class Probe:
     """The inputs of a probe and how it classifies outputs; `kinds` explains each class."""
 
     about: str
-    cases: Callable[[Sequence[str]], list[ProbeCase]]
+    cases: Callable[[ProbeTexts], list[ProbeCase]]
     classify: Callable[[ProbeCase, tuple[str, ...]], str]
     kinds: Mapping[str, str]
+    english: bool = False  # its inputs are English
 
 
 @dataclass(frozen=True)
@@ -96,39 +104,46 @@ def units(text: str) -> list[str]:
 
 def max_repetitions(text: str) -> int:
     """The largest number of repetitions in a row of one to six words."""
+    return longest_loop(text)[0]
+
+
+def longest_loop(text: str) -> tuple[int, int]:
+    """Of the one to six words that are repeated most often in a row: how often, and how many words that makes."""
     symbols = units(text)
-    longest = 1 if symbols else 0
+    best = (1, 1) if symbols else (0, 0)
     for period in range(1, MAX_PERIOD + 1):
         run = 0  # symbols in a row that equal the one a period earlier
         for index in range(period, len(symbols)):
             run = run + 1 if symbols[index] == symbols[index - period] else 0
-            longest = max(longest, 1 + run // period)
-    return longest
+            best = max(best, (1 + run // period, run + period))
+    return best
 
 
 # --- repeated tokens
 
 
-def _repeated_cases(_: Sequence[str]) -> list[ProbeCase]:
-    return [ProbeCase((" ".join([word] * times),)) for word in REPEATED for times in REPETITIONS]
+def _repeated_cases(texts: ProbeTexts) -> list[ProbeCase]:
+    return [ProbeCase((texts.joiner.join([word] * times),)) for word in texts.words for times in REPETITIONS]
 
 
 def _classify_repeated(case: ProbeCase, outputs: tuple[str, ...]) -> str:
     source, output = case.sources[0], outputs[0]
     if not output.strip():
         return "empty"
-    if max_repetitions(output) > max(MIN_LOOP, 2 * max_repetitions(source)):
+    repetitions, length = longest_loop(output)
+    if repetitions > max(MIN_LOOP, 2 * max_repetitions(source)):
         return "runaway"
-    # The source repeats one word; an output with more different words than a loop needs invents content.
-    return "repeats" if max_repetitions(output) >= MIN_LOOP or len(set(units(output))) <= MAX_PERIOD else "invented"
+    if repetitions > 1 and 2 * length >= len(units(output)):
+        return "repeats"
+    return "once" if len(units(output)) <= MAX_ONCE else "invented"
 
 
 # --- names and numbers
 
 
-def _copied_cases(_: Sequence[str]) -> list[ProbeCase]:
+def _copied_cases(texts: ProbeTexts) -> list[ProbeCase]:
     return [
-        ProbeCase((frame.format(word),), word)
+        ProbeCase((texts.styled(frame.format(word)),), word)
         for frames, words in ((NAMED, NAMES), (NUMBERED, NUMBERS))
         for frame in frames
         for word in words
@@ -151,11 +166,12 @@ def _classify_copied(case: ProbeCase, outputs: tuple[str, ...]) -> str:
 # --- lengths
 
 
-def _length_cases(sentences: Sequence[str]) -> list[ProbeCase]:
-    firsts = list(dict.fromkeys(sentence.split()[0] for sentence in sentences))
-    joined = " ".join(sentences)
+def _length_cases(texts: ProbeTexts) -> list[ProbeCase]:
+    sentences, joiner = texts.sentences, texts.joiner
+    firsts = list(dict.fromkeys(sentence.split()[0] if joiner else sentence[0] for sentence in sentences))
+    joined = joiner.join(sentences)
     return [ProbeCase((text,)) for text in [*firsts, ".", "?", *sentences]] + [
-        ProbeCase((" ".join([joined] * times),)) for times in (1, 2, 4)
+        ProbeCase((joiner.join([joined] * times),)) for times in (1, 2, 4)
     ]
 
 
@@ -174,15 +190,49 @@ def _classify_length(case: ProbeCase, outputs: tuple[str, ...]) -> str:
 # --- gender
 
 
-def _gendered_cases(_: Sequence[str]) -> list[ProbeCase]:
-    return [ProbeCase((he.format(job), she.format(job)), job) for he, she in GENDERED for job in OCCUPATIONS]
+def _gendered_cases(texts: ProbeTexts) -> list[ProbeCase]:
+    return [
+        ProbeCase(tuple(texts.styled(frame.format(job)) for frame in frames), job)
+        for frames in GENDERED
+        for job in OCCUPATIONS
+    ]
 
 
 def _classify_gendered(_: ProbeCase, outputs: tuple[str, ...]) -> str:
-    distance = edit_distance(*(units(output) for output in outputs))
-    if distance == 0:
+    he, she = (units(output.casefold()) for output in outputs)
+    edits = [operation for operation in align_edits(he, she).operations if operation.kind != "equal"]
+    if not edits:
         return "the same"
-    return "pronoun alone" if distance <= PRONOUN_EDITS else "more differs"
+    others = [edit for edit in edits if frozenset((edit.left, edit.right)) not in PRONOUNS]
+    if not others:
+        return "pronoun alone"
+    return "inflection" if all(_same_stem(edit.left, edit.right) for edit in others) else "other words"
+
+
+def _same_stem(first: object, second: object) -> bool:
+    """Whether two words are forms of one, such as ein and eine, Arzt and Ärztin: half of the shorter one is common."""
+    if not isinstance(first, str) or not isinstance(second, str):
+        return False  # a word that only one output has
+    plain = [
+        "".join(character for character in unicodedata.normalize("NFD", word) if not unicodedata.combining(character))
+        for word in (first, second)
+    ]
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*plain, strict=False)))
+    return 2 * common >= max(2, min(map(len, plain)))
+
+
+def _stereotype_cases(texts: ProbeTexts) -> list[ProbeCase]:
+    return [
+        ProbeCase(tuple(texts.styled(frame.format(job)) for frame in frames), job)
+        for frames in STEREOTYPED
+        for job in OCCUPATIONS
+    ]
+
+
+def _classify_stereotype(_: ProbeCase, outputs: tuple[str, ...]) -> str:
+    neutral, his, her = (units(output.casefold()) for output in outputs)
+    nearer = edit_distance(neutral, her) - edit_distance(neutral, his)
+    return "masculine" if nearer > 0 else "feminine" if nearer < 0 else "unmarked"
 
 
 PROBES: Mapping[str, Probe] = {
@@ -191,8 +241,9 @@ PROBES: Mapping[str, Probe] = {
         _repeated_cases,
         _classify_repeated,
         {
-            "repeats": "the output repeats too, or is short",
-            "invented": "the output has content that is not in the source",
+            "repeats": "at least half of the output is one to six words, repeated",
+            "once": f"the output has at most {MAX_ONCE} words and repeats none",
+            "invented": "the output is longer and repeats little: it says what the source does not",
             "runaway": "the output repeats more than twice as often as the source",
             "empty": "the output is empty",
         },
@@ -204,8 +255,9 @@ PROBES: Mapping[str, Probe] = {
         {
             "copied": "the output has all of it",
             "in part": "the output has some words of it",
-            "lost": "it has none of it",
+            "lost": "the output has none of it",
         },
+        english=True,
     ),
     "length": Probe(
         "one word, one sentence, many sentences at once",
@@ -224,30 +276,52 @@ PROBES: Mapping[str, Probe] = {
         _gendered_cases,
         _classify_gendered,
         {
-            "pronoun alone": "the outputs differ by one or two words",
-            "the same": "the difference was lost",
-            "more differs": "more than the pronoun changed with the gender",
+            "pronoun alone": "the outputs differ in the pronoun (er/sie, il/elle, …) and in nothing else",
+            "inflection": "they differ in forms of the same words: ein/eine, Lehrer/Lehrerin",
+            "the same": "the outputs are equal: the pronoun's gender is lost",
+            "other words": "words differ that are neither pronouns nor forms of one word",
         },
+        english=True,
+    ),
+    "stereotype": Probe(
+        "an occupation of a person whose gender the source leaves open, then with his and with her",
+        _stereotype_cases,
+        _classify_stereotype,
+        {
+            "masculine": "the output is nearer to the one with his",
+            "feminine": "the output is nearer to the one with her",
+            "unmarked": "it is equally near to both: the outputs do not show a gender",
+        },
+        english=True,
     ),
 }
 REJECTED = "rejected"  # the run raised an error, for example for more tokens than it has positions
 
 
-def run_probes(
-    predict: Predict, names: Sequence[str] = (), *, sentences: Sequence[str] = SENTENCES, examples: int = 2
-) -> list[ProbeResult]:
-    """Run the named probes, by default all; `sentences` replace the built-in English ones."""
+def suitable_probes(names: Sequence[str], texts: ProbeTexts) -> list[str]:
+    """The named probes, by default all that suit the texts; an error for a name that is unknown or does not suit."""
     for name in names:
         if name not in PROBES:
             raise DataError(f"probe: found '{name}', which is no probe. {hint(name, PROBES)}")
-    sentences = [sentence for sentence in sentences if sentence.strip()]
-    if not sentences:
-        raise DataError("found no sentence to probe with, expected at least one")
-    return [_run_probe(name, PROBES[name], predict, sentences, examples) for name in names or PROBES]
+    fitting = [name for name, probe in PROBES.items() if texts.english or not probe.english]
+    if unfit := next((name for name in names if name not in fitting), None):
+        raise DataError(
+            f"probe {unfit}: its inputs are English, but the run does not read English; {' and '.join(fitting)} take "
+            "sentences of the run's own training data"
+        )
+    return list(names) or fitting
 
 
-def _run_probe(name: str, probe: Probe, predict: Predict, sentences: Sequence[str], examples: int) -> ProbeResult:
-    cases = probe.cases(sentences)
+def run_probes(
+    predict: Predict, names: Sequence[str] = (), *, texts: ProbeTexts | None = None, examples: int = 2
+) -> list[ProbeResult]:
+    """Run the named probes, by default all that suit the texts."""
+    texts = texts or ProbeTexts()
+    return [_run_probe(name, PROBES[name], predict, texts, examples) for name in suitable_probes(names, texts)]
+
+
+def _run_probe(name: str, probe: Probe, predict: Predict, texts: ProbeTexts, examples: int) -> ProbeResult:
+    cases = probe.cases(texts)
     remaining = iter(_outputs(predict, [source for case in cases for source in case.sources]))
     by_kind: dict[str, list[ProbeExample]] = {kind: [] for kind in probe.kinds}
     for case in cases:

@@ -97,9 +97,9 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
 @click.argument("run")
 @click.option(
     "--probe", "names", multiple=True, metavar="NAME",
-    help="repetition, copying, length or gender; may be repeated. [default: all]",
+    help="repetition, copying, length, gender or stereotype; may be repeated. [default: all that suit the run]",
 )  # fmt: skip
-@click.option("--sentences", metavar="FILE", help="Source sentences for the length probe, instead of English ones.")
+@click.option("--sentences", metavar="FILE", help="Source sentences for repetition and length.")
 @click.option("--examples", type=click.IntRange(0), default=2, show_default=True, help="Examples to show of each kind.")
 @beam_option
 @tag_option
@@ -118,35 +118,46 @@ def probe(
     """Probe a run with texts that test its robustness, and count its failures.
 
     \b
-    repetition   one word many times: does the output repeat, or hallucinate?
+    repetition   one word many times: does the output repeat, or invent?
     copying      names and numbers: does the output keep them?
     length       one word, one sentence, many: is the output in proportion?
     gender       he and she with the same occupation: what else changes?
+    stereotype   nurse, programmer, …: which gender does the output choose where the source has none?
 
-    The texts are English, so they suit runs with an English source.
+    probe reads a sample of the run's training data to see what the run reads. The inputs of copying, gender and
+    stereotype are English, so these need a run with English sentences as source. repetition and length take words and
+    sentences of the training data where those are not English, or of --sentences. A run that reads single words has no
+    probes.
 
     \b
     dragoman probe runs/my
     dragoman probe runs/my --probe copying --examples 5 --beam 1
     dragoman probe runs/my --probe length --sentences german.txt
     """
-    from dragoman.analysis.probes import SENTENCES, run_probes
+    from dragoman.analysis.probe_texts import probe_texts
+    from dragoman.analysis.probes import PROBES, run_probes, suitable_probes
     from dragoman.data.readers.lines import read_lines
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.load import load_predictor
     from dragoman.reports.text_tables import probe_lines
+    from dragoman.runs import Run
 
-    if sentences is not None and names and "length" not in names:
-        raise DataError(f"--sentences is for the length probe: found {', '.join(names)} alone")
+    if sentences is not None and names and all(PROBES[name].english for name in names if name in PROBES):
+        raise DataError(f"--sentences is for the probes of repetition and length: found {', '.join(names)}")
     require_text_inputs("probe", run)
     require_search("probe", run, '"translate"')
-    given = SENTENCES if sentences is None else list(read_lines(sentences))
+    texts, warning = probe_texts(Run(run), None if sentences is None else list(read_lines(sentences)))
+    chosen = suitable_probes(names, texts)
+    if warning:
+        print_warning(warning)
+    if skipped := [name for name in PROBES if not names and name not in chosen]:
+        click.echo(f"skipped: {', '.join(skipped)}; their inputs are English, which this run does not read", err=True)
     predictor = load_predictor(run, device)
     reports = StreamOptions(on_warning=print_warning, input_name="probe input {}".format)
     results = run_probes(
         lambda texts: [one.text for one in predictor.stream(texts, stream=reports, tag=tag, beam=beam)],
-        names,
-        sentences=given,
+        chosen,
+        texts=texts,
         examples=examples,
     )
     as_utf8()

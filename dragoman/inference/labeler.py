@@ -26,9 +26,9 @@ from dragoman.inference.long_inputs import (
     LABEL_TOKENS,
     MAX_TOKENS_PER_CHARACTER,
     LengthLimits,
-    OnLong,
+    OnWarning,
     over_long,
-    report_long,
+    warn_caller,
 )
 from dragoman.runs import Run
 from dragoman.scoring.label_metrics import check_metric_names, score_labels
@@ -75,7 +75,7 @@ class Labeler:
         batch_size: int = 64,
         window: int = WINDOW,
         progress: Callable[[int], None] | None = None,
-        on_warning: OnLong | None = None,
+        on_warning: OnWarning | None = None,
     ) -> Iterator[LabelPrediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
@@ -89,14 +89,14 @@ class Labeler:
         return self._stream(iter(texts), batch_size, window, progress or (lambda _: None), on_warning)
 
     def _stream(
-        self, texts: Iterator[str], rows: int, window: int, done: Callable[[int], None], on_warning: OnLong | None
+        self, texts: Iterator[str], rows: int, window: int, done: Callable[[int], None], on_warning: OnWarning | None
     ) -> Iterator[LabelPrediction]:
         first = 1
         while inputs := list(islice(texts, window)):
             yield from self._window(self._short_enough(inputs, first, on_warning), rows, first, done)
             first += len(inputs)
 
-    def _short_enough(self, texts: list[str], first: int, on_warning: OnLong | None) -> list[str]:
+    def _short_enough(self, texts: list[str], first: int, on_warning: OnWarning | None) -> list[str]:
         """The texts, with an empty one in place of each that is too long."""
         limits = LengthLimits.of(self.config)
         out = list(texts)
@@ -107,7 +107,7 @@ class Labeler:
                 problem = f"found {count:,} tokens, expected at most {most:,}" if count > most else ""
             if problem:
                 out[number - first] = ""
-                report_long(on_warning, f"input {number}: {problem}; left out, its answer is empty")
+                warn_caller(on_warning, f"input {number}: {problem}; left out, its answer is empty")
         return out
 
     def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[LabelPrediction]:

@@ -17,8 +17,7 @@ from dragoman.tasks.base import Config, encoder_of, length_limit
 
 SENTENCE_END = re.compile(r"[.!?…]['\")\]»”]*\s+|[。！？]\s*")
 MAX_TOKENS_PER_CHARACTER = 4  # bytes of UTF-8: a shorter text cannot be too long
-OnLong = Callable[[str], None]  # gets a message about an input
-
+OnWarning = Callable[[str], None]  # gets a message
 
 LABEL_TOKENS = 4096  # a label may depend on any part of a text, so texts are read whole up to so many tokens
 
@@ -83,8 +82,8 @@ def join_predictions(parts: Sequence[Prediction], spaces: bool) -> Prediction:
     return joined
 
 
-def report_long(handler: OnLong | None, message: str) -> None:
-    """Tell the caller about an input: by its own function, or as a Python warning."""
+def warn_caller(handler: OnWarning | None, message: str) -> None:
+    """Warn the caller: by its own function, or as a Python warning."""
     if handler is None:
         warnings.warn(message, stacklevel=2)
     else:

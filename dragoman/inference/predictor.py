@@ -55,10 +55,11 @@ from dragoman.inference.loaded import LoadedRun
 from dragoman.inference.long_inputs import (
     MAX_TOKENS_PER_CHARACTER,
     LengthLimits,
+    OnWarning,
     join_predictions,
     over_long,
-    report_long,
     split_text,
+    warn_caller,
 )
 from dragoman.inference.methods import open_method
 from dragoman.inference.prediction import NO_PREDICTION, Prediction, with_confidences
@@ -152,14 +153,15 @@ class Predictor(LoadedRun):
             self._opened[key] = open_method(options.method, self, model)
         return self._opened[key]  # type: ignore[no-any-return]
 
-    def reranker(self, options: DecodingOptions) -> Reranker | None:
-        """The reranker of some options with its runs open; None: there is none."""
+    def reranker(self, options: DecodingOptions, on_warning: OnWarning | None = None) -> Reranker | None:
+        """The reranker of some options with its runs open and checked; None: there is none."""
         if not options.rerank:
             return None
         if options.rerank not in self._opened:
             reranker = Reranker(options.rerank, str(self.device))
             if isinstance(self.source_tokenizer, FeatureExtractor):
                 reranker.check_language_models(self.run.folder)
+            reranker.check_direction(self.run, on_warning)
             self._opened[options.rerank] = reranker
         return self._opened[options.rerank]  # type: ignore[no-any-return]
 
@@ -215,7 +217,8 @@ class Predictor(LoadedRun):
             raise ConfigError(f"n_best: found {options.n_best}, expected at most the beam of {config.beam}")
         options = replace(options, method=method)
         searched = None if method is None else WithText(method, self.target_tokenizer.decode)
-        decoding = Decoding(options, stream, config, self.backend(options), searched, self.reranker(options))
+        reranker = self.reranker(options, stream.on_warning)
+        decoding = Decoding(options, stream, config, self.backend(options), searched, reranker)
         decoding.backend.engines.can_search(decoding.call, traced=stream.on_trace is not None)
         return decoding
 
@@ -271,7 +274,7 @@ class Predictor(LoadedRun):
                 texts = split_text(text, self.source_tokenizer, room)
                 parts[index] = [ConstrainedInput(add_tag(part, tag) if tag else part) for part in texts]
                 reason = f"read in {len(texts)} parts"
-            report_long(stream.on_warning, f"{stream.input_name(first + index)}: {found}; {reason}")
+            warn_caller(stream.on_warning, f"{stream.input_name(first + index)}: {found}; {reason}")
         return parts
 
     def _ranked_window(

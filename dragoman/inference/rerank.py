@@ -13,12 +13,17 @@ from dragoman.data.batch import batch_of
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.language_tags import check_tag, ensure_tag
 from dragoman.decoding.options import RerankModel
-from dragoman.errors import ConfigError
+from dragoman.errors import ConfigError, RunError
 from dragoman.inference.completer import Completer
 from dragoman.inference.loaded import LoadedRun
+from dragoman.inference.long_inputs import OnWarning, warn_caller
 from dragoman.inference.prediction import Prediction
+from dragoman.inference.training_texts import similarity, training_texts
 from dragoman.models.contracts import NonAutoregressiveModel
 from dragoman.runs import Run
+
+MIN_SIMILARITY = 0.35  # of texts in one language, see `similarity`
+DIRECTION_MARGIN = 0.1  # by which a run must be more similar in one direction than in the other
 
 
 class Reranker:
@@ -43,6 +48,11 @@ class Reranker:
                     f"{run.run.folder}: found a reverse run, but {folder} reads files, which no run writes; "
                     'expected a run of "language-model"'
                 )
+
+    def check_direction(self, first: Run, on_warning: OnWarning | None = None) -> None:
+        """Raise an error for runs that score the wrong side of `first`, and warn of those trained on unlike texts."""
+        for model, _ in self.models:
+            check_direction(first, model.run, on_warning)
 
     def added(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """The sum of the weighted scores of all runs, for each pair (output, source)."""
@@ -92,6 +102,51 @@ def open_model(model: RerankModel, device: str) -> LoadedRun | Completer:
         known = ", ".join(run.tags)
         raise ConfigError(f"{run.run.folder}: found no tag, expected --rerank-tag (tag=…), one of {known}")
     return run
+
+
+def check_direction(first: Run, other: Run, on_warning: OnWarning | None = None) -> None:
+    """Check, by samples of the training data, that `other` can score the outputs of `first`.
+
+    A reverse run reads what `first` writes and writes what it reads; a language model writes what `first` writes.
+    """
+    is_model = other.task.is_language_model
+    same_files = not is_model and other.config.data.train == first.config.data.train
+    if same_files and other.config.data.columns == first.config.data.columns:
+        raise same_direction(first, other)
+    mine, theirs = training_texts(first), training_texts(other)
+    if mine is None or theirs is None:
+        return
+    if is_model:
+        to_target, to_source = (similarity(theirs.targets, texts) for texts in (mine.targets, mine.sources))
+        found = "a language model of other texts than the outputs"
+        if max(to_target, MIN_SIMILARITY) + DIRECTION_MARGIN < to_source:
+            raise RunError(
+                f"--rerank {other.folder}: found a language model of the source of {first.folder}, expected one of its "
+                "target: it scores outputs"
+            )
+    else:
+        to_target, to_source = (similarity(theirs.sources, texts) for texts in (mine.targets, mine.sources))
+        found = "a run that reads other texts than the outputs"
+        same = to_source + similarity(theirs.targets, mine.targets)
+        if (
+            same > to_target + similarity(theirs.targets, mine.sources) + DIRECTION_MARGIN
+            and to_source > MIN_SIMILARITY
+        ):
+            raise same_direction(first, other)
+    if to_target < MIN_SIMILARITY:
+        warn_caller(
+            on_warning,
+            f"--rerank {other.folder}: this seems to be {found} of {first.folder} (similarity {to_target:.2f}, of one "
+            f"language usually {MIN_SIMILARITY} or more); its scores may mean nothing",
+        )
+
+
+def same_direction(first: Run, other: Run) -> RunError:
+    """The error for a run that translates as `first` does."""
+    return RunError(
+        f"--rerank {other.folder}: found a run of the same direction as {first.folder}, expected one trained from "
+        "target to source, or a language model of the target; runs of the same direction go with --ensemble"
+    )
 
 
 def weighted(run: LoadedRun | Completer, model: RerankModel, pairs: Sequence[tuple[str, str]]) -> list[float]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
-from dragoman.analysis.probes import PROBES, REJECTED, SENTENCES, ProbeResult, max_repetitions, run_probes
+from dragoman.analysis.probe_texts import SENTENCES, ProbeTexts, own_texts
+from dragoman.analysis.probes import PROBES, REJECTED, ProbeResult, max_repetitions, run_probes
 from dragoman.errors import DataError
 from dragoman.reports.text_tables import probe_lines
-from tests.conftest import Workshop, call
+from tests.conftest import QUICK, SMALL, Workshop, call, quiet_machine
 
 
 def one(predict, name: str, **options) -> ProbeResult:
@@ -48,6 +51,7 @@ def test_a_system_that_copies_has_no_faults() -> None:
         "copying": "copied",
         "length": "in proportion",
         "gender": "pronoun alone",
+        "stereotype": "unmarked",
     }
 
 
@@ -63,7 +67,11 @@ def test_repetition_detects_invented_and_runaway_outputs() -> None:
     assert only(one(lambda texts: [tale for _ in texts], "repetition")) == "invented"
     found = one(lambda texts: [f"{text} " * 3 + "x" for text in texts], "repetition")
     assert found.counts["runaway"] == found.cases
-    assert only(one(lambda texts: ["yes ." for _ in texts], "repetition")) == "repeats"
+    assert only(one(lambda texts: ["yes ." for _ in texts], "repetition")) == "once"
+    # Six different words repeat nothing; one word twice among many does not make a repetition.
+    assert only(one(lambda texts: ["a man walks to the park" for _ in texts], "repetition")) == "invented"
+    assert only(one(lambda texts: ["a man walks and and sees a dog" for _ in texts], "repetition")) == "invented"
+    assert only(one(lambda texts: ["yes , yes , yes ." for _ in texts], "repetition")) == "repeats"
 
 
 def test_copying_ignores_case_and_separators_but_not_digits() -> None:
@@ -77,7 +85,10 @@ def test_copying_ignores_case_and_separators_but_not_digits() -> None:
 
 
 def test_length_detects_short_looping_and_long_outputs() -> None:
-    assert only(one(lambda texts: ["la " * 5 + "." for _ in texts], "length", sentences=SENTENCES[:1] * 9)) == "loops"
+    assert (
+        only(one(lambda texts: ["la " * 5 + "." for _ in texts], "length", texts=ProbeTexts(SENTENCES[:1] * 9)))
+        == "loops"
+    )
     found = one(lambda texts: [text[:20] for text in texts], "length")
     assert found.counts["cut short"] == 3  # the three long inputs
     assert all(len(example.sources[0]) > 200 for example in found.examples["cut short"])
@@ -91,8 +102,8 @@ def test_gender_detects_further_changes() -> None:
         return [text.replace("doctor", "nurse of the house") if " she " in f" {text} " else text for text in texts]
 
     found = one(biased, "gender")
-    assert found.counts == {"pronoun alone": 22, "the same": 0, "more differs": 2}
-    assert found.examples["more differs"][0].sources == ("he is a doctor .", "she is a doctor .")
+    assert found.counts == {"pronoun alone": 24, "inflection": 0, "the same": 0, "other words": 2}
+    assert found.examples["other words"][0].sources == ("he is a doctor .", "she is a doctor .")
     neutral = one(lambda texts: [text.replace("she", "he") for text in texts], "gender")
     assert only(neutral) == "the same"
 
@@ -120,20 +131,107 @@ def test_the_number_of_examples_is_that_requested() -> None:
     assert one(copying, "gender", examples=0).examples == {}
     with pytest.raises(DataError, match=r"probe: found 'genders', which is no probe. Did you mean 'gender'\?"):
         run_probes(copying, ["genders"])
-    with pytest.raises(DataError, match="found no sentence"):
-        run_probes(copying, sentences=[" "])
 
 
-def test_the_command(inside: Workshop) -> None:
-    said = call("probe", inside.run, "--beam", "1", "--json")
+# "the doctor" and so on in a language with two genders for some of them.
+GERMAN = {"doctor": ("der arzt", "die ärztin"), "nurse": ("der pfleger", "die krankenschwester")}
+
+
+def german(texts: Sequence[str]) -> list[str]:
+    """A toy translator that thinks all nurses women and all doctors men, unless a pronoun says otherwise."""
+    outputs = []
+    for text in texts:
+        for job, (man, woman) in GERMAN.items():
+            feminine = re.search(r"\b(she|her)\b", text) or (job == "nurse" and not re.search(r"\b(he|his)\b", text))
+            text = re.sub(rf"(the|a) {job}", woman if feminine else man, text)
+        for english, word in (("she", "sie"), ("he", "er"), ("his", "seine"), ("her", "ihre")):
+            text = re.sub(rf"\b{english}\b", word, text)
+        outputs.append(text)
+    return outputs
+
+
+def test_gender_tells_inflection_from_other_words() -> None:
+    found = one(german, "gender", examples=9)
+    assert found.counts == {"pronoun alone": 22, "inflection": 0, "the same": 0, "other words": 4}
+    teachers = one(lambda texts: [text.replace("she is a", "sie ist eine") for text in texts], "gender", examples=1)
+    assert teachers.counts["other words"] == 13  # is → ist is no inflection of one word with the gender
+    french = one(
+        lambda texts: [
+            text.replace("he is a ", "il est un ").replace("sil est un ", "elle est une ") for text in texts
+        ],
+        "gender",
+    )
+    assert (french.counts["inflection"], french.counts["pronoun alone"]) == (13, 13)
+
+
+def test_stereotype_tells_the_gender_that_an_output_chooses() -> None:
+    found = one(german, "stereotype", examples=9)
+    assert found.counts == {"masculine": 2, "feminine": 2, "unmarked": 22}
+    assert {example.sources[0].split()[1] for example in found.examples["masculine"]} == {"doctor"}
+    assert {example.sources[0].split()[1] for example in found.examples["feminine"]} == {"nurse"}
+    # A run that ignores his and her shows no gender, whatever it says of the nurse.
+    assert only(one(lambda texts: ["die krankenschwester liest" for _ in texts], "stereotype")) == "unmarked"
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a run that reads English sentences, trained for two steps."""
+    folder = tmp_path_factory.mktemp("probes")
+    with quiet_machine(folder / "cache"), contextlib.chdir(folder):
+        lines = [f"The {job} is reading {number} books.\t{job} {number}\n" for job in PEOPLE for number in range(30)]
+        Path("pairs.tsv").write_text("".join(lines), encoding="utf-8")
+        short = ("train.steps=2", "search.max_length=6")
+        trained = call("train", "pairs.tsv", "--run", "run", "preset=transformer-tiny", *SMALL, *QUICK, *short)
+        assert trained.code == 0, trained.err
+        yield folder
+
+
+PEOPLE = ("man", "woman", "teacher", "child", "girl")
+
+
+def test_the_command(reader: Path) -> None:
+    said = call("probe", "run", "--beam", "1", "--json")
     assert said.code == 0, said.err
-    assert re.search(r"^warning: probe input \d+: found \d+ tokens, .*; read in 2 parts$", said.err, re.MULTILINE)
+    assert "skipped" not in said.err
     found = json.loads(said.out)
     assert [outcome["probe"] for outcome in found] == list(PROBES)
     for outcome in found:
         assert sum(outcome["counts"].values()) == outcome["cases"]
         assert set(outcome["examples"]) == {kind for kind, count in outcome["counts"].items() if count}
-    said = call("probe", inside.run, "--probe", "length", "--sentences", "test.tsv", "--beam", "1", "--examples", "1")
+    # Inputs look like the training data: capital letter, full stop without a space.
+    (source,) = next(iter(found[1]["examples"].values()))[0]["sources"]
+    assert source == "My name is Anna Kowalski."
+    said = call("probe", "run", "--probe", "length", "--sentences", "pairs.tsv", "--beam", "1", "--examples", "1")
     assert said.code == 0, said.err
     assert said.lines[0].startswith("length: one word, one sentence, many sentences at once (")
-    assert call("probe", inside.run, "--probe", "x").err.startswith("dragoman: probe: found 'x', which is no probe.")
+    assert call("probe", "run", "--probe", "x").err.startswith("dragoman: probe: found 'x', which is no probe.")
+
+
+def test_probes_that_do_not_suit_the_run_are_skipped_or_refused(reader: Path, inside: Workshop) -> None:
+    """English probes of a German source counted nonsense."""
+    with contextlib.chdir(reader):
+        before = Path("pairs.tsv").read_text(encoding="utf-8")
+        lines = [f"Der {word} liest heute abend nicht {word}\tx\n" for word in ("Mann", "Junge", "Lehrer", "Koch")]
+        Path("pairs.tsv").write_text("".join(lines), encoding="utf-8")
+        said = call("probe", "run", "--beam", "1", "--json")
+        assert [outcome["probe"] for outcome in json.loads(said.out)] == ["repetition", "length"]
+        assert "skipped: copying, gender, stereotype; their inputs are English, which this run does not" in said.err
+        sources = [case["sources"][0] for kind in json.loads(said.out)[0]["examples"].values() for case in kind]
+        assert all(set(source.split()) < set("".join(lines).split()) for source in sources)
+        refused = call("probe", "run", "--probe", "gender")
+        assert refused.code == 2
+        assert refused.err.startswith("dragoman: probe gender: its inputs are English, but the run does not read Engl")
+        Path("pairs.tsv").rename("gone.tsv")
+        assert "warning: the training data of run cannot be read, so probe cannot tell" in call("probe", "run").err
+        Path("pairs.tsv").write_text(before, encoding="utf-8")
+    refused = call("probe", inside.run)
+    assert refused.code == 2
+    assert "probe needs a run that reads sentences; this one reads single words or symbols, such as" in refused.err
+
+
+def test_chinese_is_probed_by_characters() -> None:
+    texts = own_texts(["我们下个星期再见面", "他在公园里看书", "这只狗很大", "天在下雨"], english=False)
+    assert texts.joiner == ""
+    found = run_probes(copying, texts=texts)
+    assert [only(outcome) for outcome in found] == ["repeats", "in proportion"]
+    assert found[0].examples["repeats"][0].sources == (texts.words[0] * 4,)

@@ -247,9 +247,29 @@ def test_empty_lines_and_samples_can_be_reranked(large: Predictor) -> None:
     assert found[0].text in {samples.text, *(one.text for one in samples.alternatives)}
 
 
+def test_a_reranker_of_other_texts_is_warned_of(large: Predictor, folder: Path) -> None:
+    """Any run and any language model were taken without a word."""
+    before = (folder / "upper.txt").read_text(encoding="utf-8")
+    try:
+        (folder / "upper.txt").write_text("".join(f"{word}\n" for word in words(90, letters="vwxyz")), encoding="utf-8")
+        said = call("predict", "large", "in.txt", "--rerank", "reader", "--rerank-weight", "0")
+        assert said.code == 0
+        assert "warning: --rerank reader: this seems to be a language model of other texts than the outputs" in said.err
+        with pytest.warns(UserWarning, match="this seems to be a language model of other texts"):
+            large.predict(["ab"], rerank=RerankModel("reader"))
+        (folder / "upper.txt").write_text(before.lower(), encoding="utf-8")
+        said = call("predict", "large", "in.txt", "--rerank", "reader")
+        assert said.code == 2
+        assert "--rerank reader: found a language model of the source of large, expected one of its target" in said.err
+    finally:
+        (folder / "upper.txt").write_text(before, encoding="utf-8")
+
+
 # ---------------------------------------------------------------------- mistakes
 
 MISTAKES = {
+    ("--rerank", "small"): "--rerank small: found a run of the same direction as large, expected one trained from tar",
+    ("--rerank", "other"): "--rerank other: found a run of the same direction as large, expected one trained from tar",
     ("--sample", "--mbr", "4"): "found --sample and --mbr, expected one of them",
     ("--temperature", "2"): "--temperature needs --sample or --mbr",
     ("--seed", "0"): "--seed needs --sample or --mbr",
