@@ -11,8 +11,10 @@ import traceback
 import click
 
 from dragoman import terminal
+from dragoman.commands.progress import LongWork
 from dragoman.commands.root import OutputClosed, cli
 from dragoman.errors import DragomanError
+from dragoman.progress import listening
 
 __all__ = ["cli", "guarded", "main"]
 
@@ -34,7 +36,8 @@ def guarded(arguments: list[str]) -> int:
     trace = "--trace" in arguments
     try:
         try:
-            cli.main([word for word in arguments if word != "--trace"], prog_name="dragoman", standalone_mode=False)
+            with listening(LongWork()):
+                cli.main([word for word in arguments if word != "--trace"], prog_name="dragoman", standalone_mode=False)
             if sys.stdout is not None:
                 sys.stdout.flush()  # a full disk or a closed pipe raises here, not at exit
         except click.exceptions.Exit as exiting:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
+
 from dragoman.terminal import unguarded
 
 BLOCK = 1 << 20
@@ -36,6 +38,34 @@ def progress_bar(unit: str, total: int | None = None) -> Iterator[Callable[[int]
             bar.update(task, advance=more, state=f"{count:,}{whole} {unit}, {rate:,.0f} a second")
 
         yield done
+
+
+class LongWork:
+    """Prints how long tracked work will take once that is known, and again whenever the time has doubled.
+
+    Work of a few seconds prints nothing. The lines go to standard error, to a terminal or a file alike.
+    """
+
+    FIRST, WORTH = 2.0, 10.0  # seconds until the first estimate, and to go for it to be worth a line
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.started = self.due = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Hear of some work."""
+        now = self.clock()
+        if not done:
+            self.started, self.due = now, now + self.FIRST
+        elapsed = now - self.started
+        if now < self.due or not done or done >= total:
+            return
+        left = elapsed * (total - done) / done
+        self.due = now + max(elapsed, self.FIRST)
+        if left >= self.WORTH:
+            from dragoman.training.display import duration
+
+            click.echo(f"{what}: {done / total:.0%} done, about {duration(left)} left", err=True)
 
 
 def count_lines(path: str | Path | None) -> int | None:

@@ -19,7 +19,10 @@ from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request
 from dragoman.decoding.sampling import Sampling, draw_samples
 from dragoman.errors import ConfigError, hint
+from dragoman.progress import track
 from dragoman.scoring.registry import segment_cost_metrics
+
+MAX_PAIRS = 1 << 18  # outputs compared at once
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,12 @@ class MinimumBayesRisk:
 
 def expected_costs(candidates: Sequence[str], references: Counter[str], metric: str) -> list[float]:
     """The mean cost of each candidate over the references, weighted by their counts."""
-    weights = np.array(list(references.values())) / references.total()
-    costs = segment_cost_metrics()[metric].pairwise_costs(candidates, list(references))
-    expected: list[float] = (costs @ weights).tolist()
+    weights, texts = np.array(list(references.values())) / references.total(), list(references)
+    size = max(1, MAX_PAIRS // max(1, len(texts)))  # candidates at once, which bounds the memory
+    done = track(f"{len(texts):,} samples compared with each other", len(candidates))
+    expected: list[float] = []
+    for first in range(0, len(candidates), size):
+        some = candidates[first : first + size]
+        expected += (segment_cost_metrics()[metric].pairwise_costs(some, texts) @ weights).tolist()
+        done(len(some))
     return expected

@@ -19,6 +19,7 @@ from dragoman.decoding.greedy import TokenChooser, argmax_token, greedy_search
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request, distinct
 from dragoman.decoding.scorer import NEG_INF, Scorer
+from dragoman.progress import track
 
 MAX_ROWS = 1024  # outputs sampled side by side, which bounds the memory
 
@@ -55,6 +56,7 @@ def draw_samples(request: Request, sampling: Sampling, count: int, method: str) 
     state = model.start(request.batch)
     samples: list[list[Hypothesis]] = [[] for _ in sources]
     at_once = max(1, MAX_ROWS // max(1, len(sources)))
+    done = track(f"{count:,} samples of {len(sources):,} input{'s' if len(sources) > 1 else ''}", count)
     for first in range(0, count, at_once):
         numbers = range(first, min(count, first + at_once))
         rows = torch.arange(len(sources), device=request.limits.device).repeat_interleave(len(numbers))
@@ -68,6 +70,7 @@ def draw_samples(request: Request, sampling: Sampling, count: int, method: str) 
         )
         for row, hypothesis in zip(rows.tolist(), drawn, strict=True):
             samples[row].append(hypothesis)
+        done(len(numbers))
     return samples
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dragoman.errors import DataError
+from dragoman.progress import track
 from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric
 
 DEFAULT_DRAWS = 1000
@@ -29,8 +30,10 @@ class Interval(NamedTuple):
 
 def _blocks(draws: int, segments: int) -> Iterator[int]:
     size = max(1, BLOCK // max(1, segments))
+    done = track(f"{draws:,} draws from {segments:,} segments", draws)
     for first in range(0, draws, size):
         yield min(size, draws - first)
+        done(min(size, draws - first))
 
 
 def bootstrap_sums(rows: FloatArray, draws: int = DEFAULT_DRAWS, seed: int = 1) -> FloatArray:

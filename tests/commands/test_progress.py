@@ -10,11 +10,16 @@ import struct
 import subprocess
 import sys
 import termios
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dragoman.commands.progress import count_lines, progress_bar
+from dragoman.commands.progress import LongWork, count_lines, progress_bar
+from dragoman.decoding.mbr import expected_costs
+from dragoman.progress import listening, track
+from dragoman.scoring.significance import bootstrap_sums
 from tests.conftest import Workshop, call
 
 
@@ -119,3 +124,40 @@ def test_standard_output_is_left_alone(capsys: pytest.CaptureFixture[str]) -> No
     said = capsys.readouterr()
     assert said.out == "data\n"
     assert "3 of 3 lines" in said.err
+
+
+def test_long_work_says_how_long_it_will_take(capsys: pytest.CaptureFixture[str]) -> None:
+    """--draws 100000 and --mbr 10000 ran for minutes without a word."""
+    now = 0.0
+    with listening(LongWork(lambda: now)):
+        done = track("1,000 draws from 5 segments", 1000)
+        for second in (1, 2, 3, 4, 60):
+            now = float(second)
+            done(10)
+        done(950)
+    assert capsys.readouterr().err.splitlines() == [
+        "1,000 draws from 5 segments: 2% done, about 1:38 left",
+        "1,000 draws from 5 segments: 4% done, about 1:36 left",
+        "1,000 draws from 5 segments: 5% done, about 19:00 left",
+    ]
+    with listening(LongWork(lambda: now)):  # what is over in a few seconds prints nothing
+        done = track("short", 10)
+        for second in range(10):
+            now = 60.0 + second
+            done(1)
+    assert not capsys.readouterr().err
+
+
+def test_draws_and_samples_are_tracked() -> None:
+    heard: list[tuple[str, int, int]] = []
+    with listening(lambda *work: heard.append(work)):
+        bootstrap_sums(np.ones((5000, 2)), draws=1700)
+    assert heard == [("1,700 draws from 5,000 segments", done, 1700) for done in (0, 838, 1676, 1700)]
+    heard.clear()
+    texts = [f"{number:x}" for number in range(600)]
+    with listening(lambda *work: heard.append(work)):
+        costs = expected_costs(texts, Counter(texts), "cer")
+    assert [done for _, done, _ in heard] == [0, 436, 600]
+    assert costs == pytest.approx(
+        expected_costs(texts[:300], Counter(texts), "cer") + expected_costs(texts[300:], Counter(texts), "cer")
+    )
