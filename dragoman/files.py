@@ -174,7 +174,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 def run_name(path: str) -> str:
     """The default name of a run: the name of its data or configuration file without suffixes."""
     name = Path(path).name
-    for suffix in (".gz", ".zst", ".toml", ".tsv", ".csv", ".txt", ".jsonl", ".ndjson", ".parquet"):
+    for suffix in (".gz", ".zst", ".toml", ".tsv", ".csv", ".txt", ".jsonl", ".ndjson", ".parquet", ".tmx"):
         if name.lower().endswith(suffix):
             name = name[: -len(suffix)]
     return name or "run"

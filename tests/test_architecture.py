@@ -31,6 +31,7 @@ ORDER = [
     {"exchange"},
     {"inference"},
     {"analysis"},
+    {"documents"},
     {"web"},
     {"reports"},
     {"serving"},

@@ -9,6 +9,7 @@ from dragoman.data.config import DataConfig, Files, file_list
 from dragoman.data.examples import Pairs
 from dragoman.data.readers.csv_files import is_header
 from dragoman.data.readers.lines import file_format, is_csv, open_bytes, text_blocks
+from dragoman.data.readers.tmx import is_tmx
 from dragoman.errors import DataError
 
 FEW_TARGETS, REPEATED = 30, 20  # at most so many different targets, each so often on average: labels
@@ -21,7 +22,9 @@ def header_row(files: Files, data: DataConfig) -> tuple[str, ...]:
         path = Path(str(entry.file if isinstance(entry, Pairs) else entry))
         if data.header or (isinstance(entry, Pairs) and entry.file is None):
             return ()
-        if not path.is_file() or is_csv(path) or file_format(path)[0] != "columns":  # a pipe can be read only once
+        if is_csv(path) or is_tmx(path) or file_format(path)[0] != "columns":
+            return ()
+        if not path.is_file():  # a pipe can be read only once
             return ()
         try:
             with open_bytes(path) as read:

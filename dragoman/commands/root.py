@@ -25,6 +25,7 @@ from dragoman.commands.serve import serve
 from dragoman.commands.shortlist import shortlist
 from dragoman.commands.terms import terms
 from dragoman.commands.train import check, train
+from dragoman.commands.translate import translate
 from dragoman.errors import hint
 from dragoman.version import __version__
 
@@ -77,6 +78,7 @@ for command in (
     check,
     distil,
     predict,
+    translate,
     complete,
     serve,
     repl,

@@ -129,9 +129,9 @@ def train(
     dragoman train text.txt task=language-model   a language model, from plain text
     torchrun --nproc-per-node 2 -m dragoman train my.toml --run-folder runs/my    on several processes
 
-    Data may be .tsv, .jsonl or .parquet, also as .gz or .zst. On Ctrl-C, SIGTERM and SIGHUP train saves and stops; the
-    same command resumes, and the result is the same to the bit. With torchrun write --run-folder in
-    place of --run, which torchrun would take for its own --run-path.
+    Data may be .tsv, .jsonl, .parquet or .tmx, also as .gz or .zst. On Ctrl-C, SIGTERM and SIGHUP train saves and
+    stops; the same command resumes, and the result is the same to the bit. With torchrun write --run-folder in place
+    of --run, which torchrun would take for its own --run-path.
     """
     from dragoman.auto.search.run import SearchOptions
     from dragoman.runs import train as train_run

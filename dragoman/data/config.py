@@ -24,8 +24,8 @@ class DataConfig:
 
     train: Files = setting(
         help="the training file in the format of the task (pairs, labelled texts, plain text, a manifest), a list of "
-        'files, or parallel files { source = "a.en", target = "a.de" }; .tsv, .jsonl or .parquet, also .gz or .zst; '
-        'a table may name a language tag, as in { file = "a.tsv", tag = "de" }'
+        'files, or parallel files { source = "a.en", target = "a.de" }; .tsv, .jsonl, .parquet or .tmx, also .gz or '
+        '.zst; a table may name a language tag, as in { file = "a.tsv", tag = "de" }'
     )
     valid: Files | None = setting(
         None, help="the same for validation; without it some training examples are set aside (holdout)"
@@ -33,7 +33,7 @@ class DataConfig:
     columns: tuple[str, ...] = setting(
         (),
         help='the columns to read, such as ["2", "3"] or ["en", "de"]; for two texts and a label or number '
-        'name three, as in ["4", "5", "1"]',
+        'name three, as in ["4", "5", "1"]; of a .tmx file name the languages',
     )
     header: bool = setting(False, help="the first line of every tab-separated file names its columns")
     holdout: Annotated[int, Range(1, None)] = setting(

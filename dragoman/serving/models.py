@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,12 +12,14 @@ import torch
 
 from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
 from dragoman.data.examples import Fault
+from dragoman.data.languages import UNKNOWN, languages_of_name, same_language
 from dragoman.data.media.archives import MediaError
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.complete import CompletionOptions
 from dragoman.decoding.constraints.spec import ConstrainedInput
 from dragoman.decoding.options import DecodingOptions
+from dragoman.documents.run import fits
 from dragoman.errors import DragomanError, RunError
 from dragoman.inference.completer import Completed, Completer
 from dragoman.inference.inputs import StreamOptions
@@ -27,13 +28,10 @@ from dragoman.inference.load import load_run
 from dragoman.inference.prediction import Prediction
 from dragoman.inference.predictor import Predictor
 from dragoman.serving.config import ModelConfig, ServeConfig
-from dragoman.serving.languages import UNKNOWN, same_language, short_code
 from dragoman.tasks.base import encoder_of, length_limit
 
 if TYPE_CHECKING:
     from dragoman.reports.inspection import Inspection
-
-PAIR = re.compile(r"(?:^|[._])([a-z]{2,3})(?:-|_|2|_to_)([a-z]{2,3})(?:$|[._-])")
 
 
 class Work(NamedTuple):
@@ -73,11 +71,10 @@ class ServedModel:
         self.engine: Predictor | Labeler | Completer = load_run(folder, serve.device, searches)
         self.task = self.engine.run.task.name
         self.batch_size = serve.batch_size
-        match = PAIR.search(self.name.lower())
-        guessed = tuple(map(short_code, match.groups())) if match else (UNKNOWN, UNKNOWN)
-        self.source = config.source or guessed[0]
+        source, target = languages_of_name(self.name)
+        self.source = config.source or source or UNKNOWN
         self.tags: tuple[str, ...] = self.engine.tags if isinstance(self.engine, Predictor) else ()
-        self.targets = self.tags or (config.target or guessed[1],)
+        self.targets = self.tags or (config.target or target or UNKNOWN,)
         self.operations: dict[str, Callable[[Any, list[Any]], list[Any]]] = {
             "predict": self._predict,
             "files": self._predict_files,
@@ -222,12 +219,7 @@ class ServedModel:
 
     def fits(self, text: str) -> bool:
         """Whether the encoder can read a text as one source."""
-        _, maximum = length_limit(encoder_of(self.engine.config))
-        if (
-            maximum is None or len(text.encode()) < maximum - 2
-        ):  # no tokenizer has more tokens than bytes; a tag is one more
-            return True
-        return len(self.engine.source_tokenizer.encode(text)) < maximum - 1  # type: ignore[union-attr]
+        return fits(self.predictor, text)
 
 
 def _input_name(number: int) -> str:

@@ -6,16 +6,20 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
 from dragoman.analysis.alignment import WordAlignment, token_word_shares
-from dragoman.data.sentences import Sentence, join_sentences, split_long, split_sentences
+from dragoman.data.sentences import Sentence, join_sentences
 from dragoman.decoding.options import DecodingOptions
+from dragoman.documents.base import Output
+from dragoman.documents.html import parse_blocks
+from dragoman.documents.markup import Block, words_of
+from dragoman.documents.translate import Predict, advance, sentences_of, translate_blocks
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.prediction import Prediction
-from dragoman.serving.markup import Aligned, Block, parse_blocks, place_markup, words_of
 from dragoman.serving.models import ServedModel, Work, fault_of
 from dragoman.serving.options import InputBuilder
 from dragoman.serving.state import ServerState
@@ -52,16 +56,11 @@ class Translator:
 
     def sentences(self, text: str) -> list[Sentence]:
         """The sentences of a text, none longer than the model can read."""
-        longest = self.state.limits.sentence
+        return sentences_of(text, self.fits)
 
-        def fits(part: str) -> bool:
-            return len(part) <= longest and self.model.fits(part)
-
-        found: list[Sentence] = []
-        for sentence in split_sentences(text):
-            parts = split_long(sentence.text, fits)
-            found += [*parts[:-1], Sentence(parts[-1].text, parts[-1].space + sentence.space)]
-        return found
+    def fits(self, text: str) -> bool:
+        """Whether a text can be one source."""
+        return len(text) <= self.state.limits.sentence and self.model.fits(text)
 
     async def predict(self, texts: Sequence[str]) -> list[Prediction]:
         """A prediction for each text as the model reads it; equal texts are computed once."""
@@ -124,55 +123,31 @@ class Translator:
             )
         return found
 
+    async def blocks(self, blocks: Sequence[Block]) -> list[Output]:
+        """Translations of texts with inline tags."""
+        steps = translate_blocks(blocks, self.fits)
+        answer: list[Any] | None = None
+        texts = [block.text for block in blocks]
+        while True:
+            request, outputs = await in_thread(partial(advance, steps, answer), texts)
+            if request is None:
+                break
+            answer = await (
+                self.predict(request.texts) if isinstance(request, Predict) else self.alignments(request.pairs)
+            )
+        for output in outputs:
+            if isinstance(output, Exception):
+                raise output
+        return [output for output in outputs if isinstance(output, Output)]
+
     async def html(self, documents: Sequence[str]) -> list[Translated]:
         """Translations of HTML documents with all their tags."""
         parsed = await in_thread(lambda: [parse_blocks(document) for document in documents], documents)
-        blocks = [part for parts in parsed for part in parts if isinstance(part, Block)]
-        plans = await in_thread(lambda: [self.sentences(block.text) for block in blocks], documents)
-        flat = [sentence.text for plan in plans for sentence in plan if sentence.text]
-        predictions = await self.predict(flat)
-        aligned = await self._aligned(blocks, plans, predictions)
-        placed = await in_thread(lambda: list(map(place_markup, blocks, aligned)), documents)
-        rendered = iter(placed)
+        rendered = iter(await self.blocks([part for parts in parsed for part in parts if isinstance(part, Block)]))
         return [
-            Translated("".join(next(rendered) if isinstance(part, Block) else part for part in parts))
+            Translated("".join(next(rendered).markup if isinstance(part, Block) else part for part in parts))
             for parts in parsed
         ]
-
-    async def _aligned(
-        self, blocks: Sequence[Block], plans: Sequence[list[Sentence]], predictions: Sequence[Prediction]
-    ) -> list[Aligned]:
-        """The output of each block, aligned where inline tags need it."""
-        outputs = iter(predictions)
-        rows: list[list[tuple[Sentence, str]]] = [
-            [(sentence, next(outputs).text if sentence.text else "") for sentence in plan] for plan in plans
-        ]
-        needed = [
-            (sentence.text, output)
-            for block, row in zip(blocks, rows, strict=True)
-            for sentence, output in row
-            if block.elements and sentence.text
-        ]
-        alignments = iter(await self.alignments(needed))
-        found = []
-        for block, row in zip(blocks, rows, strict=True):
-            text, sources, targets = "", list[int](), list[int]()
-            for sentence, output in row:
-                text += output + sentence.space
-                if block.elements and sentence.text:
-                    links = word_links(next(alignments), len(sentence.text.split()), len(output.split()))
-                    before = len(targets), len(sources)
-                    sources += [one + before[0] if one >= 0 else one for one in links[0]]
-                    targets += [one + before[1] if one >= 0 else one for one in links[1]]
-            found.append(Aligned(text, sources, targets))
-        return found
-
-
-def word_links(alignment: WordAlignment | None, sources: int, targets: int) -> tuple[list[int], list[int]]:
-    """For each output word of a sentence the source word of highest weight, and the other way round; −1: unknown."""
-    if alignment is None or alignment.weights.shape != (targets, sources) or not alignment.weights.numel():
-        return [-1] * targets, [-1] * sources
-    return alignment.weights.argmax(1).tolist(), alignment.weights.argmax(0).tolist()
 
 
 def paired(plan: Sequence[Sentence], own: Sequence[Translated]) -> list[Translated]:

@@ -19,6 +19,7 @@ from dragoman.data.readers.lines import (
     text_blocks,
 )
 from dragoman.data.readers.records import FIELDS, read_json, read_parquet
+from dragoman.data.readers.tmx import is_tmx, read_tmx
 from dragoman.errors import ConfigError, DataError, nearest
 
 
@@ -33,10 +34,10 @@ def read_pairs(
 ) -> Iterator[Example | Fault]:
     """The examples and faults of a file, in order. Its suffix decides the format (.tsv, .jsonl.gz, …).
 
-    `columns` are 1-based numbers for tab-separated files and field names otherwise: source, target and, with
-    `several_references`, more references. With a `header`, the first line of a tab-separated file names its columns,
-    and `columns` may be these names. With `numbers`, a JSON field may be a number or a list of numbers. A missing file
-    or a wrong setting raises at the call, not at the first item.
+    `columns` are 1-based numbers for tab-separated files, languages for .tmx and field names otherwise: source, target
+    and, with `several_references`, more references. With a `header`, the first line of a tab-separated file names its
+    columns, and `columns` may be these names. With `numbers`, a JSON field may be a number or a list of numbers. A
+    missing file or a wrong setting raises at the call, not at the first item.
     """
     if isinstance(path, Pairs) and path.tag is not None:
         bare = replace(path, tag=None)
@@ -61,6 +62,8 @@ def read_pairs(
     fields = columns or FIELDS
     if is_csv(path):
         return read_csv(path, columns, several_references, max_characters, header)
+    if is_tmx(path):
+        return read_tmx(path, columns, max_characters)
     if header and format_ != "columns":
         raise ConfigError(f"data.header: found true for {path}, expected false: only tab-separated files have one")
     if format_ == "parquet":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from pathlib import PurePath
@@ -13,11 +14,12 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.datastructures import UploadFile
 
+from dragoman.data.languages import UNKNOWN, detect, language_name, same_language
 from dragoman.decoding.constraints.source import find_placeholders
 from dragoman.decoding.options import DecodingOptions
+from dragoman.documents.base import Output, Reading
+from dragoman.documents.registry import FORMATS, open_document
 from dragoman.errors import ConfigError
-from dragoman.serving.documents import FORMATS, translate_document
-from dragoman.serving.languages import UNKNOWN, detect, language_name, same_language
 from dragoman.serving.models import ServedModel
 from dragoman.serving.options import InputBuilder, with_enough_beam
 from dragoman.serving.routes.predict import PROBLEMS, problem
@@ -171,16 +173,22 @@ def detected_language(state: ServerState, text: str, target: str) -> tuple[str, 
     return code, round(100 * share, 1)
 
 
+def find_route(state: ServerState, source: str, target: str) -> tuple[ServedModel, str] | None:
+    """The model and tag between two languages; None: they are one language, and there is nothing to translate."""
+    route = state.models.route(source, target)
+    if route is None and (source == UNKNOWN or not same_language(source, target)):
+        pairs = ", ".join(f"{one.source} → {code}" for one in state.models.translators for code in one.targets)
+        raise ConfigError(f"source, target: found {source} → {target}, expected one of: {pairs or 'none'}")
+    return route
+
+
 async def translate_from(
     request: Request, state: ServerState, body: TranslateRequest, source: str, texts: list[str]
 ) -> list[Translated]:
     """Translations of texts in one language."""
-    route = state.models.route(source, body.target)
+    route = find_route(state, source, body.target)
     if route is None:
-        if same_language(source, body.target) and source != UNKNOWN:
-            return [Translated(text) for text in texts]
-        pairs = ", ".join(f"{one.source} → {code}" for one in state.models.translators for code in one.targets)
-        raise ConfigError(f"source, target: found {source} → {body.target}, expected one of: {pairs or 'none'}")
+        return [Translated(text) for text in texts]
     model, tag = route
     glossary: dict[str, str | list[str]] | None = dict(body.glossary) if body.glossary else None
     options = Options(terminology=glossary, tag=tag or None, n_best=1 + min(body.alternatives, state.limits.beam - 1))
@@ -282,18 +290,34 @@ async def translate_file(request: Request) -> Any:
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_url=False, include_input=False)) from None
 
-    async def translated(texts: list[str], form: Literal["text", "html"]) -> list[str]:
-        state.check_texts([" ".join(texts)])
-        found, _ = await translate_texts(request, state, body.model_copy(update={"format": form}), texts)
-        return [one.text for one in found]
-
-    result = await translate_document(
-        name, data, lambda texts: translated(texts, "text"), lambda texts: translated(texts, "html")
-    )
+    result = await translate_document(request, state, body, name, data)
     key = state.spool.add(result)
     path = PurePath(name)
     shown = quote(f"{path.stem[:80]}_{body.target}{path.suffix.lower()}")
     return {"translatedFileUrl": str(request.url_for("download_file", key=key, name=shown))}
+
+
+async def translate_document(
+    request: Request, state: ServerState, body: TranslateRequest, name: str, data: bytes
+) -> bytes:
+    """The bytes of a document with all units translated that have no translation yet."""
+    reading = Reading("" if body.source == "auto" else body.source, body.target)
+    document = await asyncio.to_thread(open_document, PurePath(name).name or "file", data, reading)
+    chosen = [index for index, unit in enumerate(document.units) if not unit.translated]
+    text = " ".join(document.units[index].block.text for index in chosen)
+    state.check_texts([text])
+    source = detected_language(state, text, body.target)[0] if body.source == "auto" else body.source
+    route = find_route(state, source, body.target)
+    outputs: list[Output | None] = [None] * len(document.units)
+    if route is not None:
+        model, tag = route
+        translator = Translator(
+            state, request, model, DecodingOptions(), InputBuilder(Options(tag=tag or None, placeholders=True), model)
+        )
+        blocks = [document.units[index].block for index in chosen]
+        for index, output in zip(chosen, await translator.blocks(blocks), strict=True):
+            outputs[index] = output
+    return await asyncio.to_thread(document.render, outputs)
 
 
 @router.get("/download_file/{key}/{name}")

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
-from dragoman.serving.languages import language_name
+from dragoman.data.languages import language_name
 from dragoman.serving.models import ServedModel
 from dragoman.serving.state import state_of
 from dragoman.version import __version__

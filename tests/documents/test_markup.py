@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.data.sentences import join_sentences, split_long, split_sentences
-from dragoman.serving.documents import balanced_lines
-from dragoman.serving.markup import Aligned, Block, parse_blocks, place_markup, tokens_of
+from dragoman.documents.html import parse_blocks, tokens_of
+from dragoman.documents.markup import Aligned, Block, place_markup
+from dragoman.documents.subtitles import balanced_lines
 
 PROSE = st.text(st.sampled_from("aBc .!?…\n\t\"')。3 Dr."), max_size=60)
 

@@ -34,6 +34,13 @@ THREE_LETTERS: dict[str, str] = dict(
     )
 )
 _LOCK = threading.Lock()
+_PAIR = re.compile(r"(?:^|[._])([a-z]{2,3})(?:-|_|2|_to_)([a-z]{2,3})(?:$|[._-])")
+
+
+def languages_of_name(name: str) -> tuple[str, str]:
+    """Source and target language by the name of a run, such as "de-en"; empty where it does not say."""
+    match = _PAIR.search(name.lower())
+    return (short_code(match[1]), short_code(match[2])) if match else ("", "")
 
 
 def short_code(code: str) -> str:

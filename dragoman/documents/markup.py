@@ -1,7 +1,6 @@
-"""Translate HTML: blocks become texts, and inline tags are put around the words that the alignment says.
+"""Text with inline markup: tags are taken out of a text, and put around the words that the alignment says.
 
-Every tag of the input is in the output exactly once and as well nested as it was. Scripts, styles, code, comments and
-elements with translate="no" are copied.
+Every tag of a block is in the output exactly once and as well nested as it was.
 """
 
 from __future__ import annotations
@@ -9,29 +8,23 @@ from __future__ import annotations
 import bisect
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
-# Bounded repetitions: a hostile text must not make matching quadratic.
-_ATTRIBUTES = r"""(?:[^<>"']|"[^"]{0,8000}"|'[^']{0,8000}'){0,2000}+"""
-_TAG = re.compile(rf"<(?P<close>/?)(?P<name>[A-Za-z][A-Za-z0-9:-]{{0,60}}+)(?P<attributes>{_ATTRIBUTES})>", re.DOTALL)
-_DECLARATION = re.compile(r"<[!?][^<>]{0,8000}>")
 MAX_DEPTH = 50  # of inline elements; deeper ones are kept, but not as elements
-_NO_TRANSLATE = re.compile(r"""translate\s*=\s*["']?no\b|class\s*=\s*["'][^"']*\bnotranslate\b""", re.IGNORECASE)
-INLINE = frozenset(
-    re.findall(
-        r"\w+",
-        "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark q s samp small span "
-        "strike strong sub sup time tt u var wbr",
-    )
-)
-VOID = frozenset(re.findall(r"\w+", "area base br col embed hr img input link meta param source track wbr"))
-COPIED = frozenset(re.findall(r"\w+", "code kbd math noscript pre samp script style svg template textarea var"))
+Escape = Callable[[str], str]
+escape_text: Escape = partial(html.escape, quote=False)
+
+
+def unchanged(text: str) -> str:
+    """The escape of formats that need none."""
+    return text
 
 
 class Token(NamedTuple):
-    """A tag, a copied stretch or a text of an HTML document."""
+    """A tag, a copied stretch or a text of a document."""
 
     kind: str  # text, open, close, void, copied
     name: str
@@ -49,6 +42,7 @@ class Element:
     children: list[Element] = field(default_factory=list)
     spaced: bool = False  # a point with white space on both sides
     before_mark: bool = False  # punctuation of the same word follows its end
+    edge: int = 0  # −1: a point before all text, 1: a point after it
 
 
 @dataclass
@@ -56,7 +50,9 @@ class Block:
     """The text between two block tags, without its inline tags."""
 
     text: str
-    elements: list[Element]
+    elements: list[Element] = field(default_factory=list)
+    escape: Escape = escape_text  # how the format writes text
+    raw: str = ""  # text and tags as they were
 
 
 class Aligned(NamedTuple):
@@ -70,99 +66,16 @@ class Aligned(NamedTuple):
     targets: list[int] = []  # noqa: RUF012  (never changed)
 
 
-def tokens_of(document: str) -> list[Token]:
-    """The document cut into tags, copied stretches and texts; their `raw` joined is the document."""
-    raw = _raw_tokens(document)
-    ends = _element_ends(raw)
-    found: list[Token] = []
-    index = 0
-    while index < len(raw):
-        token = raw[index]
-        if token.kind == "open" and (token.name in COPIED or _NO_TRANSLATE.search(token.raw)) and index in ends:
-            whole = "".join(one.raw for one in raw[index : ends[index] + 1])
-            found.append(Token("copied", token.name, whole))
-            index = ends[index]
-        else:
-            found.append(token)
-        index += 1
-    return found
-
-
-def _raw_tokens(document: str) -> list[Token]:
-    """Tags, comments and texts in the order of the document; texts of scripts are one token."""
-    found: list[Token] = []
-    place = start = 0  # of the search, and of the text that is not yet a token
-    comments = True  # whether a comment may still end
-    while (place := document.find("<", place)) >= 0:
-        if comments and document.startswith("<!--", place):
-            end = document.find("-->", place + 4)
-            comments = end >= 0
-            token = Token("copied", "", document[place : end + 3]) if comments else None
-        elif match := _TAG.match(document, place):
-            name = match["name"].lower()
-            kind = "close" if match["close"] else "void" if name in VOID or match[0].endswith("/>") else "open"
-            token = Token(kind, name, match[0])
-        else:
-            declaration = _DECLARATION.match(document, place)
-            token = Token("copied", "", declaration[0]) if declaration else None
-        if token is None:
-            place += 1
-            continue
-        if place > start:
-            found.append(Token("text", "", document[start:place]))
-        found.append(token)
-        place = start = place + len(token.raw)
-        if token.kind == "open" and token.name in ("script", "style"):
-            end = document.lower().find(f"</{token.name}", place)
-            place = end if end >= 0 else len(document)
-    if start < len(document):
-        found.append(Token("text", "", document[start:]))
-    return found
-
-
-def _element_ends(tokens: Sequence[Token]) -> dict[int, int]:
-    """The index of the closing tag of every opening tag that has one."""
-    waiting: dict[str, list[int]] = {}
-    ends: dict[int, int] = {}
-    for index, token in enumerate(tokens):
-        if token.kind == "open":
-            waiting.setdefault(token.name, []).append(index)
-        elif token.kind == "close" and waiting.get(token.name):
-            ends[waiting[token.name].pop()] = index
-    return ends
-
-
-def parse_blocks(document: str) -> list[Block | str]:
-    """The blocks of a document, and between them the tags and other stretches to copy."""
-    out: list[Block | str] = []
-    waiting: list[Token] = []
-
-    def flush() -> None:
-        if any(token.kind == "text" and token.raw.strip() for token in waiting):
-            out.append(_block(waiting))
-        else:
-            out.extend(token.raw for token in waiting)
-        waiting.clear()
-
-    for token in tokens_of(document):
-        if token.kind == "text" or token.name in INLINE or (token.kind == "copied" and not token.name):
-            waiting.append(token)
-        else:
-            flush()
-            out.append(token.raw)
-    flush()
-    return out
-
-
-def _block(tokens: Sequence[Token]) -> Block:
+def block_of(tokens: Iterable[Token], unescape: Escape = html.unescape, escape: Escape = escape_text) -> Block:
     """A block from its texts and inline tags; tags without a partner in the block become points."""
-    text = ""
+    text, raw = "", []
     root: list[Element] = []
     stack: list[tuple[str, Element, list[Element]]] = []  # open elements and the lists that hold them
     inside = root
     for token in tokens:
+        raw.append(token.raw)
         if token.kind == "text":
-            text += html.unescape(token.raw)
+            text += unescape(token.raw)
         elif token.kind == "open" and len(stack) < MAX_DEPTH:
             element = Element(len(text), len(text), token.raw)
             inside.append(element)
@@ -180,7 +93,10 @@ def _block(tokens: Sequence[Token]) -> Block:
     for _, element, _ in stack:
         element.end = len(text) if element.closing else element.start
     _describe(root, text)
-    return Block(text, root)
+    for element in root:
+        if element.start == element.end and text:
+            element.edge = -1 if not element.start else int(element.start == len(text))
+    return Block(text, root, escape, "".join(raw))
 
 
 def _describe(elements: Iterable[Element], text: str) -> None:
@@ -200,18 +116,18 @@ def words_of(text: str) -> list[tuple[int, int]]:
 
 
 def place_markup(block: Block, output: Aligned) -> str:
-    """The output as HTML, with the inline tags of the block around the words that come from theirs."""
+    """The output with the inline tags of the block around the words that come from theirs."""
     if not block.elements:
-        return html.escape(output.text, quote=False)
+        return block.escape(output.text)
     words, spans = words_of(block.text), words_of(output.text)
     inserted: list[tuple[int, int, str]] = []  # (character, order, tag)
     projection = _Projection(words, spans, fill_unaligned(output.sources, len(spans), len(words)), output)
     projection.place(block.elements, 0, len(spans), inserted)
     parts, place = [], 0
     for character, _, tag in sorted(inserted, key=lambda one: one[:2]):
-        parts += [html.escape(output.text[place:character], quote=False), tag]
+        parts += [block.escape(output.text[place:character]), tag]
         place = character
-    return "".join([*parts, html.escape(output.text[place:], quote=False)])
+    return "".join([*parts, block.escape(output.text[place:])])
 
 
 def fill_unaligned(sources: Sequence[int], targets: int, words: int) -> list[int]:
@@ -255,6 +171,9 @@ class _Projection:
         opening, closing = element.opening, element.closing
         if first >= end:  # nothing inside: a point before word `first`
             inside = "".join(_raw(child) for child in element.children)
+            if (element.edge < 0 and not first) or (element.edge > 0 and first >= len(self.spans)):
+                self.insert(0 if element.edge < 0 else len(self.text), opening + inside + closing, inserted)
+                return
             if first < len(self.spans) and (first < high or not first):
                 self.insert(self.spans[first][0], opening + inside + closing + " " * element.spaced, inserted)
             else:

@@ -1,0 +1,159 @@
+"""`dragoman translate`: whole documents."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dragoman.commands.labels import require_search
+from dragoman.commands.options import (
+    DECODING,
+    build_options,
+    device_option,
+    options,
+)
+from dragoman.commands.progress import progress_bar
+from dragoman.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from dragoman.documents.run import Translation
+
+USED = ("beam", "length_penalty", "batch_size", "tag", "terminology", "forbid", "ensemble", "engine", "precision")
+
+
+@click.command()
+@click.argument("run")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("-o", "--output", help="The translated file, or a folder for several. [default: FILE.LANGUAGE.SUFFIX]")
+@click.option("--from", "source", metavar="CODE", default="", help="Source language, where a .tmx has several.")
+@click.option("--to", "target", metavar="CODE", default="", help="Target language, as .xlf and .tmx name it.")
+@click.option("--all", "everything", is_flag=True, help="Translate also what has a translation already.")
+@click.option("--encoding", default="", help="Encoding of a file that is not UTF-8 and does not say so, as latin-1.")
+@options(DECODING[name] for name in USED)
+@device_option
+def translate(
+    run: str,
+    files: tuple[str, ...],
+    output: str | None,
+    source: str,
+    target: str,
+    everything: bool,
+    encoding: str,
+    device: str,
+    **given: Any,
+) -> None:
+    """Translate whole documents: only their text changes.
+
+    \b
+    dragoman translate runs/en-de guide.docx                    writes guide.de.docx
+    dragoman translate runs/en-de app.po -o app.de.po
+    dragoman translate runs/en-de job.xlf --terminology terms.tsv
+    dragoman translate runs/en-de memory.tmx --from en --to de
+    dragoman translate runs/en-de docs/*.md -o translated/
+
+    \b
+    .docx              paragraphs, tables, headers, footers, notes; formatting follows its words
+    .html .md          tags, links, emphasis and code are kept, tags go where the words go
+    .xlf .xliff .tmx   XLIFF 1.2 and 2.x, TMX; quality of each translation in match-quality
+    .po .pot           gettext, with plural forms
+    .srt .vtt .txt     subtitles with their times; plain text line by line
+
+    translate splits texts into sentences, and sentences that are too long for the model into parts, so nothing is cut
+    off. Units that have a translation already, or translate="no", are left alone. Placeholders such as {name}, %s and
+    addresses are copied. Everything that is no text stays byte for byte. A unit that cannot be translated is left as it
+    is, and reported.
+    """
+    from dragoman.documents.registry import FORMATS
+
+    require_search("translate", run, '"translate"')
+    language = target or given["tag"] or run_languages(run)[1]
+    outputs = output_files(files, output, language)
+    for file in files:
+        if Path(file).suffix.lower() not in FORMATS:
+            raise DataError(f"{file}: found {Path(file).suffix or 'no suffix'!r}, expected one of {', '.join(FORMATS)}")
+    translate_files(run, files, outputs, (source, language, encoding), everything, device, given)
+
+
+def translate_files(
+    run: str,
+    files: tuple[str, ...],
+    outputs: list[str],
+    reading: tuple[str, str, str],
+    everything: bool,
+    device: str,
+    given: dict[str, Any],
+) -> None:
+    """Translate each file into its output; the run is opened once."""
+    from dragoman.data.readers.lines import check_file
+    from dragoman.documents.base import Reading
+    from dragoman.documents.registry import open_document
+    from dragoman.documents.run import DocumentTranslator
+    from dragoman.files import atomic_write
+    from dragoman.inference.load import load_predictor
+
+    for file in files:
+        check_file(Path(file))
+    decoding = build_options({**dict.fromkeys(DECODING), "require": (), "constrain": (), "rerank": (), **given})
+    predictor = load_predictor(run, device, decoding)
+    for file, written in zip(files, outputs, strict=True):
+        document = open_document(file, Path(file).read_bytes(), Reading(*reading))
+        bar = progress_bar("sentences") if sys.stderr.isatty() else nullcontext()
+        with bar as progress:
+            translator = DocumentTranslator(predictor, decoding, progress or (lambda count: None))
+            found = translator.translate(document, everything)
+        if written == "-":
+            sys.stdout.buffer.write(found.data)
+        else:
+            with atomic_write(written) as beside:
+                beside.write_bytes(found.data)
+        print_translation(file, written, found)
+
+
+def print_translation(file: str, written: str, found: Translation) -> None:
+    """Say what became of the units of a document."""
+    counts = ", ".join(f"{count:,} {name}" for name, count in found.counts.items() if count) or "no text"
+    sure = sum(found.confidences) / len(found.confidences) if found.confidences else None
+    quality = "" if sure is None else f"; mean token probability {sure:.0%}"
+    click.echo(f"{written}: {counts}{quality}" if written != "-" else f"{file}: {counts}{quality}", err=True)
+    for fault in found.faults[:10]:
+        click.echo(f"warning: {file}: {fault}; left as it is", err=True)
+    if len(found.faults) > 10:
+        click.echo(f"warning: and {len(found.faults) - 10:,} more", err=True)
+
+
+def run_languages(run: str) -> tuple[str, str]:
+    """Source and target language by the name of a run, such as "en-de"; empty where it does not say."""
+    from dragoman.data.languages import languages_of_name
+
+    return languages_of_name(Path(run).resolve().name)
+
+
+def output_files(files: tuple[str, ...], output: str | None, language: str) -> list[str]:
+    """The file to write for each file."""
+    from dragoman.files import check_writable, same_file
+
+    if output == "-" and len(files) > 1:
+        raise ConfigError(f"--output -: found {len(files)} files, expected one")
+    folder = output is not None and output != "-" and (len(files) > 1 or output.endswith("/") or Path(output).is_dir())
+    if folder:
+        Path(str(output)).mkdir(parents=True, exist_ok=True)
+        outputs = [str(Path(str(output)) / Path(file).name) for file in files]
+    elif output is not None:
+        outputs = [output]
+    else:
+        outputs = [str(Path(file).with_suffix(f".{language or 'translated'}{Path(file).suffix}")) for file in files]
+    for file, written in zip(files, outputs, strict=True):
+        if written == "-":
+            continue
+        if Path(written).suffix.lower() != Path(file).suffix.lower():
+            raise ConfigError(f"--output {written}: expected the suffix of {file}: the format stays the same")
+        if same_file(file, written):
+            raise DataError(f"{written}: this would overwrite the input; name another file with --output")
+        check_writable(written)
+    if len({*outputs}) < len(outputs):
+        raise ConfigError("--output: found two files of one name, expected different names for one folder")
+    return outputs

@@ -1,0 +1,182 @@
+"""What every document format has in common: units of text in a file that stays as it is around them."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dragoman.documents.markup import Block
+from dragoman.errors import DataError
+
+MAX_BYTES = 1 << 28  # of a document, which is read whole
+
+
+class Unit(NamedTuple):
+    """A text of a document that can be translated."""
+
+    block: Block
+    location: str  # for messages: "line 7"
+    translated: bool = False  # the document has a translation of it already
+
+
+class Output(NamedTuple):
+    """The translation of a unit."""
+
+    markup: str  # with the inline tags of the unit, escaped as the format needs it
+    text: str  # without them
+    confidence: float | None = None  # geometric mean of the probabilities of its tokens
+
+
+class Edit(NamedTuple):
+    """A stretch of a text and what replaces it."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a caller knows about a document that the file may not say."""
+
+    source: str = ""  # language codes
+    target: str = ""
+    encoding: str = ""
+
+
+class Document(ABC):
+    """A file with units; `render` gives its bytes again, with some units translated."""
+
+    units: list[Unit]
+
+    @abstractmethod
+    def render(self, outputs: Sequence[Output | None]) -> bytes:
+        """The file with these translations; None leaves a unit as it is."""
+
+
+class TextDocument(Document):
+    """A document that is text: each translation is a few edits of it."""
+
+    def __init__(self, data: bytes, reading: Reading, declared: str = "") -> None:
+        self.file = decode(data, reading.encoding or declared)
+        self.text = self.file.text
+        self.units = []
+
+    @abstractmethod
+    def edits(self, index: int, output: Output) -> Iterable[Edit]:
+        """The edits that put the translation of a unit into the text."""
+
+    def render(self, outputs: Sequence[Output | None]) -> bytes:
+        """See Document."""
+        edits = [
+            edit for index, output in enumerate(outputs) if output is not None for edit in self.edits(index, output)
+        ]
+        if edits:
+            edits += self.further_edits(outputs)
+        return self.file.encode(splice(self.text, edits), self.escape_unknown)
+
+    def further_edits(self, outputs: Sequence[Output | None]) -> Iterable[Edit]:
+        """Edits that belong to no single unit."""
+        return ()
+
+    escape_unknown = False  # True: a character that the encoding lacks may be written as &#233;
+
+
+def splice(text: str, edits: Iterable[Edit]) -> str:
+    """The text with some stretches replaced; insertions at one place keep their order."""
+    parts, place = [], 0
+    for start, end, new in sorted(edits, key=lambda edit: edit[:2]):
+        assert start >= place, "edits overlap"
+        parts += [text[place:start], new]
+        place = end
+    return "".join([*parts, text[place:]])
+
+
+class PartsDocument(TextDocument):
+    """A document in which each unit is one stretch of the text."""
+
+    def __init__(self, data: bytes, reading: Reading, declared: str = "") -> None:
+        super().__init__(data, reading, declared)
+        self.spans: list[tuple[int, int]] = []  # of the units
+        self._line, self._counted = 1, 0  # line of the character up to which lines were counted
+
+    def add(self, block: Block, start: int, end: int) -> None:
+        """Add the unit between two characters of the text; units come in order."""
+        self._line += self.text.count("\n", self._counted, start)
+        self._counted = start
+        self.units.append(Unit(block, f"line {self._line}"))
+        self.spans.append((start, end))
+
+    def edits(self, index: int, output: Output) -> Iterable[Edit]:
+        """See TextDocument."""
+        yield Edit(*self.spans[index], output.markup)
+
+
+# --- encodings
+
+_BYTE_ORDER_MARKS = (
+    (b"\xef\xbb\xbf", "utf-8"),
+    (b"\xff\xfe\x00\x00", "utf-32-le"),
+    (b"\x00\x00\xfe\xff", "utf-32-be"),
+    (b"\xff\xfe", "utf-16-le"),
+    (b"\xfe\xff", "utf-16-be"),
+)
+_DECLARED = re.compile(
+    rb"""<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:-]+)|<meta[^>]{0,200}?charset\s*=\s*["']?([\w.:-]+)"""
+    rb"""|Content-Type:\s*text/plain;\s*charset=([\w.:-]+)""",
+    re.IGNORECASE,
+)
+_KNOWN = re.compile(
+    r"utf-?(8|16|32)(-?[lb]e)?|us-ascii|ascii|latin-?\d+|(iso-?)?8859-\d+|iso-8859-\d+|iso-2022-\w+|windows-\d+|cp-?\d+"
+    r"|koi8-[rut]|mac-?\w+|gb2312|gbk|gb18030|big5(-?hkscs)?|shift[_-]?jis|euc[_-]?(jp|kr)|tis-620",
+    re.IGNORECASE,
+)
+
+
+class DecodedFile(NamedTuple):
+    """The text of a file, and how its bytes encode it."""
+
+    text: str
+    encoding: str
+    mark: bytes = b""
+
+    def encode(self, text: str, references: bool = False) -> bytes:
+        """The bytes of a text in the same encoding; with `references`, other characters are written as &#233;."""
+        try:
+            return self.mark + text.encode(self.encoding, "xmlcharrefreplace" if references else "strict")
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"document: the translation has {text[error.start]!r}, which {self.encoding} lacks; convert the file "
+                "to UTF-8 first"
+            ) from None
+
+
+def declared_encoding(data: bytes) -> str:
+    """The encoding that the head of an XML, HTML or PO file names; empty: none."""
+    match = _DECLARED.search(data[:4096])
+    name = next((group for group in match.groups() if group), b"").decode() if match else ""
+    return "" if name.upper() == "CHARSET" else name  # the template of gettext
+
+
+def decode(data: bytes, encoding: str = "") -> DecodedFile:
+    """The text of a file: by its byte order mark, or else in `encoding`, which is UTF-8 by default."""
+    if len(data) > MAX_BYTES:
+        raise DataError(f"document: found {len(data):,} bytes, expected at most {MAX_BYTES:,}; split the file")
+    mark, found = next(((mark, name) for mark, name in _BYTE_ORDER_MARKS if data.startswith(mark)), (b"", ""))
+    encoding = found or encoding or "utf-8"
+    if not found and not _KNOWN.fullmatch(encoding):
+        raise DataError(f"document: found the encoding {encoding[:40]!r}, expected one such as utf-8 or latin-1")
+    try:
+        text = data[len(mark) :].decode(encoding)
+        if text.encode(encoding) != data[len(mark) :]:
+            raise DataError(f"document: the bytes of this file are not plain {encoding}; convert it to UTF-8 first")
+    except LookupError:
+        raise DataError(f"document: found the unknown encoding {encoding[:40]!r}, expected utf-8") from None
+    except UnicodeError as error:
+        place = f"byte 0x{data[len(mark) + error.start]:02x} at {error.start:,}" if hasattr(error, "start") else "bytes"
+        advice = "" if found else " (--encoding names another encoding, such as latin-1)"
+        raise DataError(f"document: found {place}, which is not {encoding}{advice}") from None
+    return DecodedFile(text, encoding, mark)

@@ -1,0 +1,127 @@
+"""Translate documents with an open run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from dragoman.analysis.alignment import AttentionView, WordAlignment, align_pairs, select_view
+from dragoman.decoding.constraints.spec import ConstrainedInput
+from dragoman.decoding.options import DecodingOptions
+from dragoman.documents.base import Document, Output
+from dragoman.documents.markup import Block
+from dragoman.documents.translate import Align, Predict, Steps, advance, translate_blocks
+from dragoman.errors import DragomanError
+from dragoman.inference.inputs import StreamOptions, model_inputs
+from dragoman.inference.isolate import predict_each
+from dragoman.inference.long_inputs import MAX_TOKENS_PER_CHARACTER
+from dragoman.inference.predictor import Predictor
+
+Progress = Callable[[int], None]
+WINDOW = 4096  # sentences
+
+
+@dataclass
+class Translation:
+    """A translated document, and what became of its units."""
+
+    data: bytes
+    counts: Counter[str] = field(default_factory=Counter)  # translated, "already translated", failed
+    faults: list[str] = field(default_factory=list)  # place and reason of each unit that failed
+    confidences: list[float] = field(default_factory=list)
+
+
+@dataclass
+class DocumentTranslator:
+    """A run with decoding options; placeholders of every text are kept."""
+
+    predictor: Predictor
+    options: DecodingOptions
+    progress: Progress = lambda count: None
+
+    def __post_init__(self) -> None:
+        self.options = replace(self.options, placeholders=True, scores=True)
+
+    def translate(self, document: Document, everything: bool = False) -> Translation:
+        """Translate the units that have no translation yet; with `everything` all of them."""
+        chosen = [index for index, unit in enumerate(document.units) if everything or not unit.translated]
+        outputs: list[Output | None] = [None] * len(document.units)
+        counts = Counter({"already translated": len(document.units) - len(chosen)})
+        translation = Translation(b"", +counts)
+        results = self.blocks([document.units[index].block for index in chosen])
+        for index, result in zip(chosen, results, strict=True):
+            if isinstance(result, Exception):
+                translation.faults.append(f"{document.units[index].location}: {result}")
+                continue
+            outputs[index] = result
+            if result.confidence is not None:
+                translation.confidences.append(result.confidence)
+        translation.counts["translated"] = len(chosen) - len(translation.faults)
+        translation.counts["failed"] = len(translation.faults)
+        translation.data = document.render(outputs)
+        return translation
+
+    def blocks(self, blocks: Sequence[Block]) -> list[Output | Exception]:
+        """An output for every block, or its error."""
+        return self._drive(translate_blocks(blocks, lambda text: fits(self.predictor, text)))
+
+    def _drive(self, steps: Steps) -> list[Output | Exception]:
+        answer: list[Any] | None = None
+        while True:
+            request, outputs = advance(steps, answer)
+            if request is None:
+                return outputs
+            answer = self._predict(request) if isinstance(request, Predict) else self._align(request)
+
+    def _predict(self, request: Predict) -> list[Any]:
+        """Predictions, equal texts once; those with constraints apart, since they may need another engine."""
+        repeated = Counter(request.texts)
+        distinct = list(repeated)
+        options = self.options
+        inputs = predict_each(lambda several: list(model_inputs(several, options, self.predictor.tags)), distinct)
+        found: dict[str, Any] = {}
+        bare = replace(options, terminology=None, placeholders=False, tag=None)
+        for constrained in (False, True):
+            chosen = [
+                (text, one)
+                for text, one in zip(distinct, inputs, strict=True)
+                if isinstance(one, ConstrainedInput) and bool(one.constraints) is constrained
+            ]
+            for first in range(0, len(chosen), WINDOW):
+                window = chosen[first : first + WINDOW]
+                stream = StreamOptions(on_warning=lambda line: None, input_name=lambda number: "text")
+                outputs = predict_each(
+                    lambda several, stream=stream: list(self.predictor.stream(several, bare, stream)),  # type: ignore[misc]
+                    [one for _, one in window],
+                )
+                for (text, _), output in zip(window, outputs, strict=True):
+                    found[text] = output
+                self.progress(sum(repeated[text] for text, _ in window))
+        found |= {text: one for text, one in zip(distinct, inputs, strict=True) if isinstance(one, Exception)}
+        return [found[text] for text in request.texts]
+
+    @cached_property
+    def _view(self) -> AttentionView:
+        return select_view(self.predictor)
+
+    def _align(self, request: Align) -> list[WordAlignment | None]:
+        """Alignments; all unknown where the model has no attention to read them from."""
+        distinct = list(dict.fromkeys(request.pairs))
+        try:
+            tag = self.options.tag
+            found = dict(zip(distinct, align_pairs(self.predictor, distinct, view=self._view, tag=tag), strict=True))
+        except DragomanError:
+            return [None] * len(request.pairs)
+        return [found[pair] for pair in request.pairs]
+
+
+def fits(predictor: Predictor, text: str) -> bool:
+    """Whether a model can read a text as one source."""
+    limits = predictor.length_limits
+    if len(text) > limits.characters:
+        return False
+    room = limits.tokens - 2  # a tag takes one, and a piece at the start may be split differently
+    return len(text) * MAX_TOKENS_PER_CHARACTER <= room or len(predictor.source_tokenizer.encode(text)) <= room

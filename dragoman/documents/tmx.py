@@ -1,0 +1,104 @@
+"""TMX translation memories as documents: each unit gets a variant in the target language where it has none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dragoman.data.languages import same_language
+from dragoman.documents.base import Edit, Output, Reading, TextDocument, Unit, declared_encoding
+from dragoman.documents.inline import inline_block
+from dragoman.documents.xml import XMLToken, attributes_of, check_xml, local, quoted, xml_tokens
+from dragoman.errors import DataError
+
+AROUND = frozenset({"hi"})  # all others hold native code
+
+
+@dataclass
+class _Variant:
+    language: str
+    start: XMLToken
+    segment: list[XMLToken] = field(default_factory=list)  # tokens of <seg>
+    end: int = 0
+
+
+class TMXDocument(TextDocument):
+    """A unit for every <tu> with a variant in the source language."""
+
+    escape_unknown = True
+
+    def __init__(self, data: bytes, reading: Reading) -> None:
+        super().__init__(data, reading, declared_encoding(data))
+        check_xml(self.text, "document")
+        self.header = ""
+        entries = self._read()
+        source, self.target = self._languages(entries, reading)
+        self.places: list[tuple[_Variant, _Variant | None]] = []
+        for number, variants in enumerate(entries, 1):
+            first = next((one for one in variants if same_language(one.language, source)), None)
+            other = next((one for one in variants if same_language(one.language, self.target)), None)
+            if first is None or len(first.segment) < 3:
+                continue
+            content = self.text[other.segment[0].end : other.segment[-1].start] if other and other.segment else ""
+            block = inline_block(self.text, first.segment[1:-1], AROUND)
+            self.units.append(Unit(block, f"unit {number}", bool(content.strip())))
+            self.places.append((first, other))
+
+    def _read(self) -> list[list[_Variant]]:
+        """The variants of every unit."""
+        entries: list[list[_Variant]] = []
+        inside, found = False, False
+        for token in xml_tokens(self.text, "document"):
+            name = local(token.name)
+            variant = entries[-1][-1] if entries and entries[-1] else None
+            if inside and variant is not None:
+                variant.segment.append(token)
+            if token.kind in ("open", "empty"):
+                attributes = attributes_of(self.text[token.start : token.end]) if name in ("tuv", "header") else {}
+                if name == "tmx":
+                    found = True
+                elif name == "header":
+                    self.header = attributes.get("srclang", "")
+                elif name == "tu":
+                    entries.append([])
+                elif name == "tuv" and entries and token.kind == "open":
+                    entries[-1].append(_Variant(attributes.get("xml:lang") or attributes.get("lang", ""), token))
+                elif name == "seg" and variant is not None:
+                    variant.segment = [token]
+                    inside = token.kind == "open"
+            elif token.kind == "close" and name == "seg":
+                inside = False
+            elif token.kind == "close" and name == "tuv" and variant is not None:
+                variant.end = token.end
+        if not found:
+            raise DataError("document: found no <tmx>, expected a translation memory")
+        return entries
+
+    def _languages(self, entries: list[list[_Variant]], reading: Reading) -> tuple[str, str]:
+        """Source and target language: as asked for, or by the header and the only other language of the file."""
+        counts = Counter(variant.language.lower() for variants in entries for variant in variants)
+        source = reading.source or ("" if self.header.lower() == "*all*" else self.header)
+        source = source or next((one.language for variants in entries for one in variants), "")
+        if reading.target:
+            return source, reading.target
+        others = [code for code in counts if not same_language(code, source)]
+        if len(others) != 1:
+            found = ", ".join(sorted(counts)) or "no language"
+            raise DataError(f"document: found {found}; name the target language with --to")
+        return source, others[0]
+
+    def edits(self, index: int, output: Output) -> Iterable[Edit]:
+        """See TextDocument."""
+        first, other = self.places[index]
+        if other is not None and other.segment:
+            yield Edit(other.segment[0].start, other.segment[-1].end, f"<seg>{output.markup}</seg>")
+            return
+        space = self.text[self.text.rfind(">", 0, first.start.start) + 1 : first.start.start]
+        space = "" if space.strip() else space
+        quality = ""
+        if output.confidence is not None:
+            quality = f'<prop type="x-match-quality">{100 * output.confidence:.0f}</prop>'
+        name = "lang" if " lang=" in self.text[first.start.start : first.start.end] else "xml:lang"
+        variant = f"<tuv {name}={quoted(self.target)}>{quality}<seg>{output.markup}</seg></tuv>"
+        yield Edit(first.end, first.end, space + variant)

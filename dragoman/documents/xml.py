@@ -1,0 +1,108 @@
+"""XML as text with positions: checked by expat, which resolves no entity, then cut into tags and texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dragoman.data.readers.safe_xml import SafeParser
+from dragoman.errors import DataError
+
+MAX_TAG = 1 << 20  # characters
+_TOKEN = re.compile(
+    r"<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<!DOCTYPE(?:[^\[\]>\"']|\"[^\"]*\"|'[^']*'|\[[^\]]*\])*+>"
+    r"|<(?P<close>/?)(?P<name>[^\s/>\"'<!?]++)(?:[^\"'>]|\"[^\"]*\"|'[^']*')*+>",
+    re.DOTALL,
+)
+_ATTRIBUTE = re.compile(r"""([^\s=<>"']+)\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+_REFERENCE = re.compile(r"&(?:#x([0-9a-fA-F]{1,6})|#([0-9]{1,7})|(lt|gt|amp|quot|apos));")
+_NAMES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
+
+
+class XMLToken(NamedTuple):
+    """A tag, a text, or another stretch of an XML document."""
+
+    kind: str  # open, close, empty, text, cdata, other
+    name: str
+    start: int
+    end: int
+
+
+def unescape_xml(text: str) -> str:
+    """A text with the references of XML resolved, which are no more than five names and numbers."""
+    if "&" not in text:
+        return text
+
+    def resolved(match: re.Match[str]) -> str:
+        if match[3]:
+            return _NAMES[match[3]]
+        code = int(match[1], 16) if match[1] else int(match[2])
+        return chr(code) if code < 0x110000 else match[0]
+
+    return _REFERENCE.sub(resolved, text)
+
+
+def check_xml(text: str, name: str) -> None:
+    """Raise DataError unless a text is well-formed XML of reasonable depth without entities of its own."""
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{name}: found half a character (a lone surrogate), expected complete ones") from None
+    SafeParser(name, "utf-8").feed(data, True)
+
+
+def xml_tokens(text: str, name: str) -> Iterator[XMLToken]:
+    """All tokens of a checked document in order; together they are its whole text."""
+    place = 0
+    for match in _TOKEN.finditer(text):
+        start, end = match.span()
+        if start > place:
+            yield XMLToken("text", "", place, start)
+        if end - start > MAX_TAG:
+            raise DataError(f"{name}: found a tag of {end - start:,} characters, expected at most {MAX_TAG:,}")
+        if tag := match["name"]:
+            kind = "close" if match["close"] else "empty" if text[end - 2] == "/" else "open"
+            yield XMLToken(kind, tag, start, end)
+        else:
+            yield XMLToken("cdata" if text.startswith("<![CDATA[", start) else "other", "", start, end)
+        place = end
+    if place < len(text):
+        yield XMLToken("text", "", place, len(text))
+
+
+def element_ends(tokens: Sequence[XMLToken]) -> dict[int, int]:
+    """The index of the end tag of every start tag."""
+    waiting: list[int] = []
+    ends: dict[int, int] = {}
+    for index, token in enumerate(tokens):
+        if token.kind == "open":
+            waiting.append(index)
+        elif token.kind == "close":
+            ends[waiting.pop()] = index
+    return ends
+
+
+def attributes_of(tag: str) -> dict[str, str]:
+    """The attributes of a tag."""
+    return {name: unescape_xml(one or other) for name, one, other in _ATTRIBUTE.findall(tag)}
+
+
+def quoted(value: str) -> str:
+    """An attribute value with its quotes."""
+    escaped = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+    return f'"{escaped}"'
+
+
+def with_attribute(tag: str, name: str, value: str) -> str:
+    """A start tag with an attribute set; one of that name is replaced."""
+    found = re.compile(rf"""(\s{re.escape(name)}\s*=\s*)(?:"[^"]*"|'[^']*')""")
+    if found.search(tag):
+        return found.sub(lambda match: match[1] + quoted(value), tag, count=1)
+    end = len(tag) - (2 if tag.endswith("/>") else 1)
+    return f"{tag[:end].rstrip()} {name}={quoted(value)}{tag[end:]}"
+
+
+def local(name: str) -> str:
+    """A name without its prefix."""
+    return name.rpartition(":")[2]
