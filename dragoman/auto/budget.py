@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 CHARACTERS_PER_TOKEN = {"characters": 1, "subwords": 4}  # roughly
@@ -26,3 +27,9 @@ def cosine_schedule(steps: int, batch_tokens: int, metric: str) -> dict[str, Any
         "metric": metric,
         "optimizer": {"warmup": max(20, steps // 10), "schedule": "cosine", "learning_rate": 2e-3},
     }
+
+
+def gentle_rate(rate: float, theirs: Mapping[str, Any]) -> float:
+    """The learning rate for weights of another run: its own, where that is lower; those of imported runs are."""
+    own = theirs.get("train", {}).get("optimizer", {}).get("learning_rate", rate)
+    return min(rate, float(own))

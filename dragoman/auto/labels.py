@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, up_to
+from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, gentle_rate, up_to
 from dragoman.auto.derived import finish
 from dragoman.config.settings import merge, override, read_toml
 from dragoman.data.config import DataConfig, Files, paths_of
@@ -72,6 +72,9 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
     steps = max(300, min(20_000, math.ceil(up_to(EPOCHS, profile.count) * steps_per_epoch)))
     metric = task.config.metrics()[1]
     table["train"] = cosine_schedule(steps, BATCH_TOKENS, metric)
+    if folder := started_folder(given):
+        optimizer, theirs = table["train"]["optimizer"], read_toml(Path(folder) / "config.toml")
+        optimizer["learning_rate"] = gentle_rate(optimizer["learning_rate"], theirs)
     reasons = [
         reason,
         f"budget: {steps:,} steps of {BATCH_TOKENS:,} tokens for {profile.count:,} examples; the trainer keeps the "

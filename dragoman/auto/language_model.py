@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, up_to
+from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, gentle_rate, up_to
 from dragoman.auto.derived import finish
 from dragoman.classical.ngram import NGramConfig
-from dragoman.config.settings import merge, override
+from dragoman.config.settings import merge, override, read_toml
 from dragoman.data.config import Files, paths_of
 from dragoman.data.examples import Fault
 from dragoman.data.fault_messages import fault_message
 from dragoman.data.split import read_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
-from dragoman.tasks.config import Config, build
+from dragoman.tasks.config import Config, build, started_folder
 
 FEW_CHARACTERS = 2_000_000  # with less text, characters work better than sub-words
 LARGE = 2e7  # tokens that fill the larger model
@@ -33,6 +34,9 @@ def configure_language_model(
         return configure_ngram(task, table, files, overrides)
     recurrent = (stack if isinstance(stack, str) else stack.get("kind")) == "recurrent"
     default: dict[str, Any] = {} if recurrent else {"model": {"stack": {"kind": "transformer", "positions": "rotary"}}}
+    theirs = started_run(given, task)
+    if theirs:
+        default = {"model": theirs["model"]}
     characters = count_characters(task, build(override(merge(table, default), list(overrides))), files)
     few = characters < FEW_CHARACTERS
     units = {"kind": "characters"} if few else {"kind": "subwords", "vocab_size": 8000 if characters < 5e7 else 32_000}
@@ -62,7 +66,28 @@ def configure_language_model(
         f"budget: {steps:,} steps of {batch_tokens:,} tokens, about {steps * batch_tokens / tokens:.0f} epochs; the "
         "trainer keeps the weights with the lowest loss",
     ]
+    if theirs:
+        table, reasons = like_started_run(table, reasons, theirs)
     return finish(table, overrides, reasons)
+
+
+def started_run(given: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """The settings of the language model that train.start_from names; empty if it names none."""
+    folder = started_folder(given)
+    theirs: dict[str, Any] = read_toml(Path(folder) / "config.toml") if folder else {}
+    return theirs if theirs.get("task") == task.name and "segment" in theirs.get("model", {}) else {}
+
+
+def like_started_run(
+    table: dict[str, Any], reasons: list[str], theirs: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """The choices for a run that starts from a language model: its tokenizer, its model and its learning rate."""
+    table = {name: value for name, value in table.items() if name != "tokenizer"} | {"model": theirs["model"]}
+    train = table["train"]
+    train["batch_tokens"] = max(train["batch_tokens"], theirs["model"]["segment"])
+    train["optimizer"]["learning_rate"] = gentle_rate(train["optimizer"]["learning_rate"], theirs)
+    kept = [reason for reason in reasons if reason.startswith("budget:")]
+    return table, ["model and tokenizer: those of the run from which training starts", *kept]
 
 
 def configure_ngram(

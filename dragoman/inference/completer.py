@@ -108,9 +108,13 @@ class Completer:
         )
 
     def encode(self, text: str, place: str, allow_unknown: bool = False) -> list[int]:
-        """The tokens of a text, <eos> between its lines; a word outside the vocabulary is an error that names it."""
+        """The tokens of a text; a word outside the vocabulary is an error that names it.
+
+        <eos> stands between its lines, unless the tokenizer has tokens for line ends.
+        """
         row: list[int] = []
-        for number, line in enumerate(text.split("\n")):
+        lines = [text] if self.tokenizer.keeps_white_space else text.split("\n")
+        for number, line in enumerate(lines):
             tokens = self.tokenizer.encode(line)
             if UNK in tokens and not allow_unknown:
                 begin, end = self.tokenizer.spans(line)[tokens.index(UNK)]

@@ -28,6 +28,7 @@ from dragoman.models.base import BaseModel
 from dragoman.models.contracts import Loss, Memory, TokenScores
 from dragoman.models.encoders.bert import BertEncoder, BertEncoderConfig
 from dragoman.models.heads.softmax import CrossEntropy, full_precision, token_scores
+from dragoman.models.transformer import build_norm
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class MaskedLM(BaseModel):
         self.mask_vector = nn.Parameter(torch.randn(width) * width**-0.5)
         self.transform = Linear(width, width)
         self.activation = ACTIVATIONS[config.encoder.activation]
-        self.transform_norm = nn.LayerNorm(width)
+        self.transform_norm = build_norm(config.encoder.stack)
         self.output = FirstRowsLinear(width, vocabulary)
         self.output.weight = embedding.weight
         self.cross_entropy = CrossEntropy()

@@ -12,19 +12,17 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
-from safetensors.torch import save_file
-from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel, MarianTokenizer
 
 from dragoman.data.batch import batch_of
-from dragoman.data.tokenizers.base import EOS, PAD
-from dragoman.errors import DataError, DragomanError
+from dragoman.data.tokenizers.base import EOS
+from dragoman.errors import DragomanError
 from dragoman.exchange.huggingface.importing import import_folder
 from dragoman.inference.load import load_run
-from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run
 from dragoman.runs.folder import licence_of
 from tests.conftest import call
+from tests.exchange.families import BUILDERS
 
 TEXTS = {
     "source": ["the cat sat on the mat", "a dog reads a book", "where is the red house", "I see four green birds"],
@@ -96,202 +94,17 @@ def marian_folder(folder: Path, seed: int, ending: float = 0.0) -> MarianMTModel
     return model
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_marian_has_the_logits_and_gradients_of_transformers(tmp_path: Path, seed: int) -> None:
-    theirs = marian_folder(tmp_path / "opus", seed)
+def test_marian_splits_texts_as_transformers_does(tmp_path: Path) -> None:
+    marian_folder(tmp_path / "opus", 0)
     report = import_folder(tmp_path / "opus", tmp_path / "run")
     assert (report.family, report.licence, report.task) == ("marian", "cc-by-4.0", "translate")
-    run = Run(tmp_path / "run")
-    ours = run.model(torch.device("cpu"))
-    assert isinstance(ours, EncoderDecoder)
     tokenizer = MarianTokenizer.from_pretrained(tmp_path / "opus")
-    source, target = run.tokenizers()
-    batch = batch_of([source.encode(text) for text in TEXTS["source"]], [target.encode(t) for t in TEXTS["target"]])
-    inputs = tokenizer(TEXTS["source"], text_target=TEXTS["target"], return_tensors="pt", padding=True)
-    assert batch.source_mask.sum(1).tolist() == inputs["attention_mask"].sum(1).tolist()
-    labels = inputs["labels"]
-    starts = torch.full_like(labels[:, :1], theirs.config.decoder_start_token_id)
-    expected = theirs(
-        **{k: inputs[k] for k in ("input_ids", "attention_mask")},
-        decoder_input_ids=torch.cat([starts, labels[:, :-1]], 1),
-    ).logits
-    rows = order(run, tokenizer)
-    found = ours.logits(batch)
-    real = batch.target != PAD
-    torch.testing.assert_close(found[real][:, keep(rows)], expected[real][:, theirs_of(rows)], rtol=3e-5, atol=1e-5)
-
-    total, count = ours(batch)
-    (total / count).backward()
-    masked = labels.masked_fill(labels == theirs.config.pad_token_id, -100)
-    F.cross_entropy(expected.flatten(0, 1), masked.flatten()).backward()
-    mine = ours.decoder.blocks[0].cross.query.weight.grad
-    torch.testing.assert_close(
-        mine, theirs.model.decoder.layers[0].encoder_attn.q_proj.weight.grad, rtol=3e-5, atol=1e-5
-    )
-
-
-def order(run: Run, tokenizer: Any) -> list[int]:
-    """Their id of each of ours; −1 for <sos>, which they do not have."""
-    tokens = run.tokenizers()[1].pieces(range(len(run.tokenizers()[1])))
-    special = {"<pad>": tokenizer.pad_token_id, "<unk>": tokenizer.unk_token_id, "<eos>": tokenizer.eos_token_id}
-    return [special.get(token, tokenizer.encoder.get(token, -1)) for token in tokens]
-
-
-def keep(rows: list[int]) -> list[int]:
-    return [index for index, row in enumerate(rows) if row >= 0]
-
-
-def theirs_of(rows: list[int]) -> list[int]:
-    return [row for row in rows if row >= 0]
-
-
-@pytest.mark.parametrize("beams", [1, 4])
-def test_marian_writes_what_transformers_writes(tmp_path: Path, beams: int) -> None:
-    """At the length limit transformers takes <eos> as certain where ours counts its probability: no such rows."""
-    theirs = marian_folder(tmp_path / "opus", 3, ending=4.0)
-    tokenizer = MarianTokenizer.from_pretrained(tmp_path / "opus")
-    import_folder(tmp_path / "opus", tmp_path / "run")
-    found = load_run(tmp_path / "run", "cpu", beam=beams, max_length=15).predict(TEXTS["source"])
-    inputs = tokenizer(TEXTS["source"], return_tensors="pt", padding=True)
-    bad = [[theirs.config.pad_token_id], [tokenizer.unk_token_id]]
-    written = theirs.generate(**inputs, num_beams=beams, max_new_tokens=16, bad_words_ids=bad, early_stopping=False)
-    expected = tokenizer.batch_decode(written, skip_special_tokens=True)
-    ended = [row for row, tokens in enumerate(written.tolist()) if beams == 1 or 0 in tokens[1:16]]
-    assert len(ended) >= 2
-    assert [found[row].text for row in ended] == [expected[row] for row in ended]
-
-
-# ---------------------------------------------------------------------- T5, M2M-100, mBART-50
-
-
-def logits_agree(
-    run_folder: Path, theirs: Any, their_id: dict[str, int], sources: list[str], targets: list[str]
-) -> None:
-    """Our logits of every target token against theirs; `their_id` names their id of each of our tokens."""
-    run = Run(run_folder)
-    ours = run.model(torch.device("cpu"))
-    assert isinstance(ours, EncoderDecoder)
-    source, target = run.tokenizers()
-    batch = batch_of([source.encode(text) for text in sources], [target.encode(text) for text in targets])
-    tokens = target.pieces(range(len(target)))
-    rows = torch.tensor([their_id.get(token, -1) for token in tokens])
-    assert int((rows < 0).sum()) <= 1, "only <sos> may be missing there"
-    mask = batch.source_mask
-    start = torch.full_like(batch.target[:, :1], their_id["<start>"])
-    inputs = rows[batch.target[:, :-1]].masked_fill(batch.target[:, :-1] == PAD, their_id["<pad>"])
-    prompt = [torch.full_like(start, their_id[name]) for name in ("<prompt>",) if name in their_id]
-    expected = theirs(
-        input_ids=rows[batch.source],
-        attention_mask=mask.long(),
-        decoder_input_ids=torch.cat([*prompt, start, inputs], 1),
-    ).logits[:, len(prompt) :]
-    real, here = batch.target != PAD, rows >= 0
-    torch.testing.assert_close(ours.logits(batch)[real][:, here], expected[real][:, rows[here]], rtol=1e-5, atol=1e-5)
-    # Step by step, as the search goes.
-    state, token = ours.start(batch), batch.target.new_full((len(sources),), 2)
-    for index in range(3):
-        scores, state = ours.scores(token, state)
-        torch.testing.assert_close(scores[:, here], expected[:, index][:, rows[here]], rtol=1e-5, atol=1e-5)
-        token = batch.target[:, index]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_t5_has_the_logits_of_transformers(tmp_path: Path, seed: int) -> None:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    torch.manual_seed(seed)
-    folder = tmp_path / "t5"
-    folder.mkdir()
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter((TEXTS["source"] + TEXTS["target"]) * 5), model_writer=model, vocab_size=70,
-        hard_vocab_limit=False, pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=3,
-    )  # fmt: skip
-    (folder / "spiece.model").write_bytes(model.getvalue())
-    pieces_there = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    size = pieces_there.get_piece_size()
-    config = T5Config(
-        vocab_size=size + 104, d_model=24, d_kv=5, d_ff=31, num_layers=2, num_decoder_layers=1 + seed % 2, num_heads=3,
-        relative_attention_num_buckets=8, relative_attention_max_distance=20, dropout_rate=0.0,
-        feed_forward_proj=("relu", "gated-gelu")[seed // 2], tie_word_embeddings=seed % 2 == 0,
-        pad_token_id=0, eos_token_id=1, decoder_start_token_id=0, initializer_factor=1.0,
-    )  # fmt: skip
-    theirs = T5ForConditionalGeneration(config).eval()
-    shake(theirs, seed)
-    theirs.save_pretrained(folder)
-    if seed == 3:  # as published: an output layer of its own
-        theirs.lm_head.weight = torch.nn.Parameter(torch.randn_like(theirs.lm_head.weight))
-        save_file({name: tensor.clone() for name, tensor in theirs.state_dict().items()}, folder / "model.safetensors")
-    import_folder(folder, tmp_path / "run")
-    ids = {pieces_there.id_to_piece(index): index for index in range(size)}
-    ids |= {f"<extra_id_{99 - index}>": size + index for index in range(100)}
-    ids |= {f"<unused {size + 100 + index}>": size + 100 + index for index in range(4)}
-    ids |= {"<pad>": 0, "<eos>": 1, "<unk>": 2, "<start>": 0}
-    logits_agree(tmp_path / "run", theirs, ids, TEXTS["source"], TEXTS["target"])
-
-
-def test_byt5_has_the_logits_of_transformers(tmp_path: Path) -> None:
-    from transformers import T5Config, T5ForConditionalGeneration
-
-    torch.manual_seed(4)
-    folder = tmp_path / "byt5"
-    config = T5Config(
-        vocab_size=384, d_model=24, d_kv=5, d_ff=31, num_layers=1, num_decoder_layers=1, num_heads=3,
-        relative_attention_num_buckets=8, relative_attention_max_distance=20, dropout_rate=0.0,
-        feed_forward_proj="gated-gelu", pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
-    )  # fmt: skip
-    theirs = T5ForConditionalGeneration(config).eval()
-    shake(theirs, 4)
-    theirs.save_pretrained(folder)
-    with pytest.raises(DataError, match="nor the bytes of ByT5"):
-        import_folder(folder, tmp_path / "run")
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "ByT5Tokenizer"}')
-    import_folder(folder, tmp_path / "run")
-    ids = {f"<0x{byte:02X}>": byte + 3 for byte in range(256)} | {"<pad>": 0, "<eos>": 1, "<unk>": 2, "<start>": 0}
-    logits_agree(tmp_path / "run", theirs, ids, TEXTS["source"], TEXTS["target"])
-
-
-@pytest.mark.parametrize("family", ["m2m_100", "mbart"])
-def test_multilingual_models_have_the_logits_of_transformers(tmp_path: Path, family: str) -> None:
-    from transformers import (
-        M2M100Config,
-        M2M100ForConditionalGeneration,
-        MBartConfig,
-        MBartForConditionalGeneration,
-    )
-
-    torch.manual_seed(1)
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "sentencepiece.bpe.model").write_bytes(pieces("source", 60))
-    there = sentencepiece.SentencePieceProcessor(model_proto=pieces("source", 60))
-    codes = ["__en__", "__de__"] if family == "m2m_100" else ["en_XX", "de_DE"]
-    vocabulary = ["<s>", "<pad>", "</s>", "<unk>", *(there.id_to_piece(i) for i in range(3, there.get_piece_size()))]
-    vocabulary += codes
-    table = {token: index for index, token in enumerate(vocabulary)}
-    (folder / "vocab.json").write_text(json.dumps(table))
-    common: dict[str, Any] = {
-        "vocab_size": len(vocabulary), "d_model": 16, "encoder_layers": 2, "decoder_layers": 2,
-        "encoder_attention_heads": 2, "decoder_attention_heads": 4, "encoder_ffn_dim": 20, "decoder_ffn_dim": 30,
-        "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "max_position_embeddings": 300,
-        "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2, "scale_embedding": True,
-        "init_std": 0.3,
-    }  # fmt: skip
-    theirs: Any = (
-        M2M100ForConditionalGeneration(M2M100Config(**common, activation_function="relu"))
-        if family == "m2m_100"
-        else MBartForConditionalGeneration(MBartConfig(**common, activation_function="gelu"))
-    ).eval()
-    shake(theirs, 5)
-    with torch.no_grad():
-        theirs.model.shared.weight[1] = 0.0
-    theirs.save_pretrained(folder)
-    with pytest.raises(DataError, match="--source-language: found nothing, expected one of"):
-        import_folder(folder, tmp_path / "run")
-    languages = {"source_language": codes[0].strip("_"), "target_language": codes[1]}
-    import_folder(folder, tmp_path / "run", languages)
-    ids = table | {"<eos>": 2, "<start>": table[codes[1]], "<prompt>": 2}
-    logits_agree(tmp_path / "run", theirs, ids, TEXTS["source"], TEXTS["source"][::-1])
+    source, target = Run(tmp_path / "run").tokenizers()
+    inputs = tokenizer(TEXTS["source"], text_target=TEXTS["target"])
+    for side, ours, rows in (("source", source, inputs["input_ids"]), ("target", target, inputs["labels"])):
+        for text, row in zip(TEXTS[side], rows, strict=True):
+            names = [{"</s>": "<eos>"}.get(token, token) for token in tokenizer.convert_ids_to_tokens(row)]
+            assert [*ours.pieces(ours.encode(text)), "<eos>"] == names
 
 
 # ---------------------------------------------------------------------- exports
@@ -429,3 +242,47 @@ def test_an_imported_model_goes_back_as_it_came(tmp_path: Path) -> None:
         written = model.generate(**inputs, num_beams=1, max_new_tokens=12, bad_words_ids=bad)
         texts.append(tokenizer.batch_decode(written, skip_special_tokens=True))
     assert texts[0] == texts[1]
+
+
+# ---------------------------------------------------------------------- BERT and GPT-2 on the command line
+
+
+def test_an_imported_bert_fills_masks_and_starts_classify_and_tag(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    BUILDERS["bert"](tmp_path / "model", 1)
+    run, cache = tmp_path / "run", f"data.cache={tmp_path / 'cache'}"
+    assert call("import", tmp_path / "model", "--run", run).code == 0
+    filled = call("predict", run, "--json", stdin=b"the cat [MASK] on the mat\n")
+    assert len(json.loads(filled.out)["masks"][0]) == 5, filled.err
+    (tmp_path / "labels.tsv").write_text("".join(f"{text}\t{text < 'd'}\n" for text in TEXTS["source"] * 6))
+    tagged = "\n".join(
+        "\n".join(f"{word}\t{'XY'[len(word) > 3]}" for word in text.split()) + "\n" for text in TEXTS["source"] * 6
+    )
+    (tmp_path / "tags.tsv").write_text(tagged)
+    for task, file in (("classify", "labels.tsv"), ("tag", "tags.tsv")):
+        options = ["train.steps=2", "train.validate_every=2", "train.device=cpu", cache, f"train.start_from={run}"]
+        trained = call("train", tmp_path / file, f"task={task}", "--run", tmp_path / task, *options)
+        assert trained.code == 0, trained.err
+        theirs, ours = (Run(folder).model(torch.device("cpu")) for folder in (run, tmp_path / task))
+        assert ours.encoder.positions.shape == theirs.encoder.positions.shape  # type: ignore[union-attr]
+        assert "weights loaded" in trained.err
+    answer = call("predict", tmp_path / "tag", stdin=b"the red dog\n").out
+    assert answer.count("X") + answer.count("Y") == 3
+
+
+def test_an_imported_gpt2_completes_scores_and_is_fine_tuned(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    BUILDERS["gpt2"](tmp_path / "model", 1)
+    run, text = tmp_path / "run", tmp_path / "text.txt"
+    text.write_text("\n".join(TEXTS["source"] * 20) + "\n")
+    assert call("import", tmp_path / "model", "--run", run).code == 0
+    completed = call("complete", run, "the cat", "--max-length", 3)
+    assert completed.out.startswith("the cat"), completed.err
+    before = json.loads(call("evaluate", run, text, "--json").out)["perplexity"]
+    trained = call(
+        "train", text, "task=language-model", "--run", tmp_path / "tuned", f"train.start_from={run}",
+        "train.steps=6", "train.validate_every=6", "train.batch_tokens=96", "train.optimizer.learning_rate=0.01",
+        "train.device=cpu", f"data.cache={tmp_path / 'cache'}",
+    )  # fmt: skip
+    assert trained.code == 0, trained.err
+    assert json.loads(call("evaluate", tmp_path / "tuned", text, "--json").out)["perplexity"] < before

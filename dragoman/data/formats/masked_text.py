@@ -173,7 +173,7 @@ def encode_masked(text: str, tokenizer: Tokenizer) -> list[int]:
     row: list[int] = []
     for index, part in enumerate(text.split(MASK)):
         if tokenizer.space is None:
-            part = part.rstrip() if tokenizer.keeps_leading_space else part.strip()
+            part = part.rstrip() if tokenizer.keeps_white_space else part.strip()
         if index:
             row.append(MASK_ID)
         if part:

@@ -36,7 +36,7 @@ class Tokenizer(ABC):
 
     tags: tuple[str, ...] = ()  # language tags that the tokenizer reads at the front of a text
     space: int | None = None  # the id of the token that is a single space, if the vocabulary has one
-    keeps_leading_space = False  # whether a space belongs to the token after it, as in byte-level BPE
+    keeps_white_space = False  # byte-level BPE: a space belongs to the token after it, and line ends are in tokens
     is_text = True  # False for labels, numbers and media features
 
     @property

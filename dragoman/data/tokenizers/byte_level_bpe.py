@@ -77,7 +77,7 @@ class ByteLevelBPETokenizer(VocabularyTokenizer):
 
     kind = ByteLevelBPEConfig.kind
     config: ByteLevelBPEConfig
-    keeps_leading_space = True
+    keeps_white_space = True
 
     def __init__(self, config: ByteLevelBPEConfig, tokens: Sequence[str], merges: Merges) -> None:
         super().__init__(config, tokens)

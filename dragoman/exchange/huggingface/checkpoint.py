@@ -29,13 +29,15 @@ class Checkpoint:
         # Older folders keep the generation settings in config.json.
         self.generation = self.config | (self.json("generation_config.json", optional=True) or {})
         self._files = ExitStack()
-        self._tensors: dict[str, Any] = {}  # name → the opened file that holds it
+        self._tensors: dict[str, tuple[Any, str]] = {}  # name → the opened file that holds it, and its name there
 
     def __enter__(self) -> Checkpoint:
         try:
             for path in self._weight_files():
                 opened = self._files.enter_context(safe_open(path, "pt"))
-                self._tensors |= dict.fromkeys(opened.keys(), opened)
+                # Folders converted from TensorFlow have gamma and beta for the weight and bias of a norm.
+                names = {name: name.replace(".gamma", ".weight").replace(".beta", ".bias") for name in opened.keys()}  # noqa: SIM118
+                self._tensors |= {new: (opened, name) for name, new in names.items()}
         except (SafetensorError, OSError) as error:
             raise DataError(f"{path}: damaged weights ({error})") from None
         return self
@@ -118,10 +120,11 @@ class Checkpoint:
         """A weight in float32; an error if it is missing or has another shape."""
         if name not in self._tensors:
             raise DataError(f"{self.folder}: the weights have no {name}")
-        found = self._tensors[name].get_slice(name).get_shape()
+        opened, stored = self._tensors[name]
+        found = opened.get_slice(stored).get_shape()
         if shape is not None and list(shape) != list(found):
             raise DataError(f"{self.folder}: {name}: found the shape {list(found)}, expected {list(shape)}")
-        tensor: Tensor = self._tensors[name].get_tensor(name).to(torch.float32)
+        tensor: Tensor = opened.get_tensor(stored).to(torch.float32)
         if not torch.isfinite(tensor).all():
             raise DataError(f"{self.folder}: {name}: found NaN or infinite values")
         return tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -83,28 +84,32 @@ def read_names(
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """How the ids of an imported model become ours: <pad>, <unk>, <sos>, <eos>, then all others in their order."""
+    """How the ids of an imported model become ours: <pad>, <unk>, <sos>, <eos>, then all others in their order.
+
+    None: the model has no such token. Ours then has a row of zeros and is never chosen.
+    """
 
     tokens: tuple[str, ...]  # theirs, by id
-    pad: int
-    unk: int
-    start: int  # what their decoder reads first
+    pad: int | None
+    unk: int | None
+    start: int | None  # what their decoder reads first
     eos: int
-    rows: tuple[int, ...] = field(init=False)  # their id of each of ours
+    rows: tuple[int, ...] = field(init=False)  # their id of each of ours, −1 where they have none
 
     def __post_init__(self) -> None:
         for name in ("pad", "unk", "start", "eos"):
             index = getattr(self, name)
-            if not isinstance(index, int) or not 0 <= index < len(self.tokens):
+            if index is not None and not 0 <= index < len(self.tokens):
                 raise DataError(f"{name}_token_id: found {index!r}, expected an id below {len(self.tokens)}")
         special = {self.pad, self.unk, self.eos} | ({self.start} if self.start_is_special else set())
         rest = [index for index in range(len(self.tokens)) if index not in special]
-        object.__setattr__(self, "rows", (self.pad, self.unk, self.start, self.eos, *rest))
+        first = [-1 if index is None else index for index in (self.pad, self.unk, self.start, self.eos)]
+        object.__setattr__(self, "rows", (*first, *rest))
 
     @property
     def start_is_special(self) -> bool:
         """Whether the start symbol is a token of its own, or <pad> or <eos>; a language code stays a token too."""
-        return self.tokens[self.start].startswith("<") and self.tokens[self.start].endswith(">")
+        return self.start is not None and bool(re.fullmatch(r"<.*>|\[.*\]", self.tokens[self.start]))
 
     @property
     def names(self) -> list[str]:
@@ -113,11 +118,12 @@ class Vocabulary:
 
     def table(self, weight: Tensor) -> Tensor:
         """The rows of a table (V, …) in our order."""
-        return weight[list(self.rows)]
+        return torch.cat([weight, torch.zeros_like(weight[:1])])[list(self.rows)]  # −1 is the row of zeros
 
     def output_bias(self, bias: Tensor | None) -> Tensor:
         """A bias in our order, in which the start symbol is never chosen: it is there a second time."""
         out = torch.zeros(len(self.rows)) if bias is None else self.table(bias).clone()
+        out[[row < 0 for row in self.rows]] = NEVER
         out[SOS] = NEVER
         return out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,16 +12,33 @@ from safetensors.torch import save_file
 
 from dragoman.config import settings
 from dragoman.errors import ConfigError, DataError, RunError, hint
+from dragoman.exchange.huggingface.bert import Bert
 from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.family import Family, Imported, check_weights
+from dragoman.exchange.huggingface.gpt2 import GPT2
 from dragoman.exchange.huggingface.m2m100 import M2M100
 from dragoman.exchange.huggingface.marian import Marian
 from dragoman.exchange.huggingface.mbart import MBart
+from dragoman.exchange.huggingface.roberta import Roberta
 from dragoman.exchange.huggingface.t5 import T5
 from dragoman.runs.folder import IMPORTED, limit_parameters, new_run
 from dragoman.tasks.table import task_of
+from dragoman.training.optimizer import OptimizerConfig
 
-FAMILIES: dict[str, Family] = {"marian": Marian(), "m2m_100": M2M100(), "mbart": MBart(), "t5": T5(), "mt5": T5()}
+# By `model_type`.
+FAMILIES: dict[str, Family] = {
+    "marian": Marian(),
+    "m2m_100": M2M100(),
+    "mbart": MBart(),
+    "t5": T5(),
+    "mt5": T5(),
+    "bert": Bert(),
+    "roberta": Roberta(),
+    "gpt2": GPT2(),
+}
+
+
+FINE_TUNING_RATE = 5e-5  # for runs that start from this one; a higher rate destroys pre-trained weights
 
 
 class ImportReport(NamedTuple):
@@ -56,7 +74,9 @@ def import_folder(folder: str | Path, run: str | Path, options: Mapping[str, str
 
 def write_run(imported: Imported, path: Path, folder: Path, about: Mapping[str, str]) -> int:
     """Write the run folder; returns the number of parameters."""
-    config = settings.build(type(imported.config), settings.as_table(imported.config))  # with all checks
+    train = replace(imported.config.train, optimizer=OptimizerConfig(learning_rate=FINE_TUNING_RATE))
+    config = replace(imported.config, train=train)
+    config = settings.build(type(config), settings.as_table(config))  # with all checks
     numbers = sum(tensor.numel() for tensor in imported.weights.values())
     with limit_parameters(numbers, f"{folder / 'config.json'}"):
         model = task_of(config).model(config, imported.source_tokenizer, imported.target_tokenizer)

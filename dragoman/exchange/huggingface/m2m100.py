@@ -60,8 +60,9 @@ def read_multilingual(
     target = sentence_piece(checkpoint, name, vocabulary.names)
     changes = {"norm": "pre", "positions": positions, "embedding_norm": embedding_norm}
     encoder, decoder = (replace(transformer(checkpoint, side), **changes) for side in ("encoder", "decoder"))  # type: ignore[arg-type]
+    longest = min(256, max(1, getattr(positions, "max_positions", 1 << 16) - 1))  # <eos> needs a position too
     config = TranslateConfig(
-        data=DataConfig(train=str(checkpoint.folder.absolute())),
+        data=DataConfig(train=str(checkpoint.folder.absolute()), max_length=longest),
         tokenizer=TokenizersConfig(SentencePieceConfig(source_code), SentencePieceConfig()),
         model=EncoderDecoderConfig(tie="all", output_bias=True, prompt=(EOS,), encoder=encoder, decoder=decoder),
         search=search_settings(checkpoint.generation),

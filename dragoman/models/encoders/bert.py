@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dragoman.config.settings import Share, Size, setting
+from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.layers.dropout import Dropout
 from dragoman.layers.embeddings import TokenEmbedding
@@ -22,7 +22,7 @@ from dragoman.layers.masking import crop_to_maximum
 from dragoman.layers.positions import NoPositionsConfig
 from dragoman.models.contracts import Memory
 from dragoman.models.encoders.transformer import EncoderBlock
-from dragoman.models.transformer import TransformerConfig, last_norm, relative_positions_of
+from dragoman.models.transformer import TransformerConfig, build_norm, last_norm, relative_positions_of
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,9 @@ class BertEncoderConfig:
     )
     max_positions: Size = setting(511, help="longest row, in tokens with every <eos>; [CLS] is not counted")
     segments: Size = setting(2, help="number of segment embeddings: texts of a row that are distinguished")
+    norm_epsilon: Annotated[float, Range(0.0, 1.0)] = setting(
+        0.0, help="what the layer norms add to the variance; 0: 1e-5. BERT has 1e-12"
+    )
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
@@ -68,6 +71,7 @@ class BertEncoderConfig:
             norm=self.norm,
             activation=self.activation,
             positions=NoPositionsConfig(),
+            norm_epsilon=self.norm_epsilon,
         )
 
 
@@ -82,7 +86,7 @@ class BertEncoder(nn.Module):
         # Initialised like the token table, N(0, 1/D): the norm that follows removes any common scale.
         self.positions = nn.Parameter(torch.randn(config.max_positions + 1, config.width) * config.width**-0.5)
         self.segments = nn.Parameter(torch.randn(config.segments, config.width) * config.width**-0.5)
-        self.embedding_norm = nn.LayerNorm(config.width)
+        self.embedding_norm = build_norm(stack)
         self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             EncoderBlock(stack, relative) for relative in relative_positions_of(stack, causal=False)

@@ -1,0 +1,96 @@
+"""GPT-2 (Radford et al. 2019): a language model, to complete and to score texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from dragoman.data.config import DataConfig, TokenizersConfig
+from dragoman.errors import DataError
+from dragoman.exchange.huggingface.checkpoint import Checkpoint
+from dragoman.exchange.huggingface.family import Imported, Names, Vocabulary, linear, read_names
+from dragoman.exchange.huggingface.marian import activation
+from dragoman.exchange.huggingface.tokenizer_files import byte_pieces
+from dragoman.layers.positions import LearnedConfig
+from dragoman.models.language_model import LanguageModelConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.tasks.language_model import LanguageModelTaskConfig
+from dragoman.training.config import TrainConfig
+
+EXPRESSED = {
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "tie_word_embeddings": True,
+    "add_cross_attention": False,
+}
+
+
+class GPT2:
+    """A pre-norm Transformer with learned positions. <|endoftext|> is our <eos>, which ends a line of text."""
+
+    def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
+        """Their names have the prefix `transformer.`, except in the first published folders."""
+        for name, expected in EXPRESSED.items():
+            if (found := checkpoint.setting(name, bool, expected)) != expected:
+                raise DataError(f"{checkpoint.folder}: {name}: found {found}, expected {expected}")
+        size, eos = checkpoint.size("vocab_size", most=10_000_000), checkpoint.setting("eos_token_id", int)
+        tokens, make = byte_pieces(checkpoint, size)
+        vocabulary = Vocabulary(tokens, None, None, None, eos)
+        tokenizer = make(vocabulary.names)
+        stack = stack_settings(checkpoint)
+        prefix = "transformer." if "transformer.wte.weight" in checkpoint.names() else ""
+        weights = read_names(checkpoint, names(prefix, stack.layers), transposed)
+        table = checkpoint.tensor(f"{prefix}wte.weight", (size, stack.width))
+        weights["stack.input.embedding.weight"] = vocabulary.table(table)
+        weights["output.bias"] = vocabulary.output_bias(None)
+        assert isinstance(stack.positions, LearnedConfig)
+        positions = stack.positions.max_positions
+        weights["stack.input.positions.table"] = checkpoint.tensor(f"{prefix}wpe.weight", (positions, stack.width))
+        config = LanguageModelTaskConfig(
+            data=DataConfig(train=str(checkpoint.folder.absolute())),
+            tokenizer=TokenizersConfig(tokenizer.config),
+            model=LanguageModelConfig(stack=stack, segment=positions),
+            train=TrainConfig(batch_tokens=max(4096, positions)),
+        )
+        return Imported(config, tokenizer, tokenizer, weights)
+
+
+def stack_settings(checkpoint: Checkpoint) -> TransformerConfig:
+    """The settings of the blocks."""
+    width = checkpoint.size("n_embd")
+    inner = checkpoint.config.get("n_inner")
+    return TransformerConfig(
+        layers=checkpoint.size("n_layer", most=1000),
+        width=width,
+        heads=checkpoint.size("n_head"),
+        feedforward=4 * width if inner is None else checkpoint.size("n_inner"),
+        dropout=float(checkpoint.setting("resid_pdrop", (float, int), 0.1)),
+        attention_dropout=float(checkpoint.setting("attn_pdrop", (float, int), 0.1)),
+        activation=activation(checkpoint, "activation_function"),
+        positions=LearnedConfig(checkpoint.size("n_positions")),
+        scale_embedding=False,
+        norm_epsilon=float(checkpoint.setting("layer_norm_epsilon", float, 1e-5)),
+    )
+
+
+def names(prefix: str, layers: int) -> Names:
+    """The blocks and the last norm."""
+    found = linear("stack.norm", f"{prefix}ln_f")
+    for layer in range(layers):
+        ours, theirs = f"stack.blocks.{layer}", f"{prefix}h.{layer}"
+        for part, their_part in {
+            "attention.project": "attn.c_attn",
+            "attention.output": "attn.c_proj",
+            "attention_norm": "ln_1",
+            "feedforward.widen": "mlp.c_fc",
+            "feedforward.narrow": "mlp.c_proj",
+            "feedforward_norm": "ln_2",
+        }.items():
+            found |= linear(f"{ours}.{part}", f"{theirs}.{their_part}")
+    return found
+
+
+def transposed(name: str, tensor: Tensor) -> Tensor:
+    """Their matrices are (inputs, outputs), those of linear layers (outputs, inputs)."""
+    return tensor.t() if tensor.dim() == 2 else tensor
