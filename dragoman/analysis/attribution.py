@@ -15,8 +15,8 @@ from dragoman.data.batch import Batch
 from dragoman.errors import DataError
 from dragoman.kernels.deferred_gradients import immediate_gradients
 from dragoman.layers.embeddings import OneHot, TokenEmbedding
-from dragoman.models.classifier import SeriesInput
 from dragoman.models.encoders.frames import Standardizer
+from dragoman.models.sources import SeriesInput
 
 Method = Literal["input-x-gradient", "integrated-gradients"]
 METHODS: tuple[Method, ...] = get_args(Method)

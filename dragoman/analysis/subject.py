@@ -164,11 +164,10 @@ def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
     tokenizer = loaded.source_tokenizer
     sources, targets = loaded.example_format.encode_inputs([text], tokenizer, 1)
     batch = loaded.collator.collate(sources, targets).to(loaded.device)
-    if tokenizer.is_text:
-        axis = text_axis(tokenizer, text, sources[0])
-    else:
-        axis = plain_axis([f"{value:.4g}" for value in sources[0]], text)
-    if axis.tokens and len(axis) != batch.source.shape[-1]:
+    axis = (
+        text_axis(tokenizer, text, sources[0]) if tokenizer.is_text else plain_axis(tokenizer.pieces(sources[0]), text)
+    )
+    if tokenizer.is_text and axis.tokens and len(axis) != batch.source.shape[-1]:
         axis = plain_axis([*tokenizer.pieces(batch.source.flatten().tolist())], text)
     subject = Subject(loaded, loaded.model, batch, axis, plain_axis([]), target is not None)
     return _with_labels(subject, loaded, text, target)
@@ -198,6 +197,8 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
     if isinstance(loaded.model, Tagger):
         batch = batch._replace(target=torch.stack([values, batch.target[:, 1]], 1))
         words = text.split(" ")
+        if isinstance(loaded.source_tokenizer, FeatureExtractor):
+            words = [str(frame) for frame in range(1, values.shape[1] + 1)]
         labels = [f"{word}/{tag}" for word, tag in zip(words, codec.pieces(values[0].tolist()), strict=False)]
     else:
         batch = batch._replace(target=values)

@@ -11,7 +11,7 @@ from dragoman.auto.derived import finish
 from dragoman.auto.first_line import header_row, label_advice
 from dragoman.auto.labels import configure_labels
 from dragoman.auto.language_model import configure_language_model
-from dragoman.auto.media import configure_media
+from dragoman.auto.media import configure_media, configure_media_labels, media_of
 from dragoman.auto.pairs import choose_pairs
 from dragoman.auto.portfolio import candidates_for
 from dragoman.auto.portrait import portrait, warnings
@@ -43,6 +43,8 @@ def configure(
         return configure_language_model(task, entry, files, overrides)
     if isinstance(task, MediaTask):
         return configure_media(task, entry, files, overrides)
+    if task.config.reads_media and (usual := media_of(files, overrides)):
+        return configure_media_labels(task, entry, files, overrides, usual)
     if task.automatic is not None:
         return configure_labels(task, entry, files, overrides)
     table = merge(task.starter.table, {"data": {"train": entry}})

@@ -18,7 +18,7 @@ from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.fault_messages import fault_message
 from dragoman.data.readers.lines import file_format
 from dragoman.data.split import read_examples
-from dragoman.data.tokenizers.numbers import number_error
+from dragoman.data.tokenizers.numbers import number_error, series_shape
 from dragoman.errors import ConfigError, DataError
 from dragoman.models.bilm import BiLMConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
@@ -41,8 +41,19 @@ class LabelProfile:
     count: int = 0
     characters: int = 0
     series: bool = True  # whether every source is a series of numbers
+    steps: int = 0  # of all series
+    channels: int = 1  # numbers in each step
     labels: Counter[str] = field(default_factory=Counter)
     first: Example | None = None
+
+    def is_series(self, task: Task) -> bool:
+        """Whether to read sources as series; a single number with a label may as well be a name."""
+        return self.series and (isinstance(task, Regress) or self.steps >= 2 * self.count)
+
+
+def with_channels(choice: Automatic, channels: int) -> Automatic:
+    """The automatic choice for series, with inputs of as many numbers as a step has."""
+    return Automatic(merge(choice.table, {"model": {"encoder": {"embedding": channels}}}), choice.reason)
 
 
 def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[str]) -> tuple[Config, list[str]]:
@@ -59,10 +70,12 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
         return started(table, given)
 
     assert task.automatic is not None
-    choices = [task.automatic] + ([task.automatic_series] if isinstance(task, Regress) else [])
+    choices = [task.automatic] + ([task.automatic_series] if task.automatic_series else [])
     trial = first_valid([override(defaults(choice), list(overrides)) for choice in choices])  # reports mistakes early
     profile = profile_labels(task, trial, files)
-    choice = task.automatic_series if isinstance(task, Regress) and profile.series else task.automatic
+    choice = task.automatic
+    if task.automatic_series and profile.is_series(task):
+        choice = with_channels(task.automatic_series, profile.channels)
     table, reason = defaults(choice), choice.reason
     if table.get("model") != choice.table["model"]:
         reason = "model: as asked" if other_model else "model: the encoder of the run it starts from"
@@ -100,6 +113,9 @@ def profile_labels(task: Task, config: Config, files: Files) -> LabelProfile:
         profile.count += 1
         profile.characters += len(item.source)
         profile.series = profile.series and not number_error(item.source)
+        if profile.series:
+            steps, profile.channels = series_shape(item.source)
+            profile.steps += steps
         if isinstance(task, Classify):
             profile.labels[item.references[0]] += 1
             profile.first = profile.first or item

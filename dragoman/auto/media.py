@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from dragoman.auto.budget import cosine_schedule
 from dragoman.auto.derived import follow_steps
 from dragoman.auto.labels import check_profile
+from dragoman.config import settings
 from dragoman.config.settings import merge, override
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Example, Fault
 from dragoman.data.media.archives import MediaError, read_bytes
 from dragoman.data.media.audio import read_sample_rate
-from dragoman.data.media.files import AUDIO_SUFFIXES
+from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES
 from dragoman.data.split import read_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
@@ -32,6 +34,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "line-image": {"augment": {"kind": "line"}, "encoder": {"inner": {"kind": "recurrent", "layers": 2, "width": 256}}},
     "picture": {"augment": {"kind": "picture"}, "encoder": {"kind": "resnet"}, "decoder": {"kind": "recurrent"}},
 }
+FRAMES = {"kind": "frames", "inner": {"kind": "recurrent", "layers": 2, "width": 256}}
+LABEL_MODELS: dict[str, dict[str, Any]] = {
+    "audio": {"augment": {"kind": "specaugment"}, "encoder": FRAMES},
+    "line-image": {"encoder": FRAMES},
+    "picture": {"augment": {"kind": "picture"}, "encoder": {"kind": "resnet"}},
+}
+FIRST_LINES = 3
 
 
 def configure_media(task: MediaTask, entry: Any, files: Files, overrides: Sequence[str]) -> tuple[Config, list[str]]:
@@ -64,6 +73,48 @@ def configure_media(task: MediaTask, entry: Any, files: Files, overrides: Sequen
         reason,
         f"{budget}; the trainer keeps the weights with the best {metric}",
     ]
+
+
+def configure_media_labels(
+    task: Task, entry: Any, files: Files, overrides: Sequence[str], usual: str
+) -> tuple[Config, list[str]]:
+    """A configuration for recordings or pictures with labels, numbers or tags, and the reasons."""
+    base: dict[str, Any] = {"task": task.name, "data": {"train": entry}}
+    given: dict[str, Any] = override({}, list(overrides))
+    source = given.get("tokenizer", {}).get("source", {})
+    wanted: dict[str, Any] = {"kind": source} if isinstance(source, str) else source
+
+    def built(features: dict[str, Any], training: dict[str, Any]) -> Config:
+        table = {"tokenizer": {"source": features}, "model": LABEL_MODELS.get(features["kind"], {})}
+        return build(override(follow_steps(merge(merge(base, table), training), overrides), list(overrides)))
+
+    kind = wanted.get("kind", usual)
+    trial = built({"kind": kind, **NARROW_BAND_FEATURES} if kind == "audio" else {"kind": kind}, {})
+    examples = usable_examples(task, trial, files)
+    features, reason = choose_features(usual, wanted, examples, trial.data)
+    rows = typical_rows(built(features, {}).tokenizer.source, examples)
+    batch_tokens = int(min(20_000, max(4 * rows, len(examples) * rows / 8)))
+    steps = max(300, min(20_000, math.ceil(30 * max(1.0, len(examples) * rows / batch_tokens))))
+    metric = task.config.metrics()[1]
+    training = cosine_schedule(steps, batch_tokens, metric)
+    budget = f"budget: {steps:,} steps of {batch_tokens:,} rows of features for {len(examples):,} examples"
+    return built(features, {"train": training}), [
+        reason,
+        f"{budget}; the trainer keeps the weights with the best {metric}",
+    ]
+
+
+def media_of(files: Files, overrides: Sequence[str]) -> str:
+    """ "audio" or "picture" if the first line of the data names such a file; else empty."""
+    given = override({}, list(overrides)).get("data", {})
+    read = settings.build(DataConfig, merge({"train": "-"}, given if isinstance(given, Mapping) else {}), "data")
+    for item in islice(read_examples(read, files), FIRST_LINES):
+        name = item.source.lower() if isinstance(item, Example) else ""
+        if name.endswith(AUDIO_SUFFIXES) and " " not in name.strip():
+            return "audio"
+        if name.endswith(IMAGE_SUFFIXES) and " " not in name.strip():
+            return "picture"
+    return ""
 
 
 def usable_examples(task: Task, config: Config, files: Files) -> list[Example]:

@@ -127,13 +127,17 @@ class KalmanModel:
         model = KalmanModel(transition, observation, state_noise, observation_noise, first, covariance)
         return model, float(filtered.log_likelihood.sum())
 
-    def forecast(self, values: Floats) -> tuple[Floats, Floats]:
-        """The mean (B, p) and covariance (B, p, p) of the next value after series (B, T, p)."""
+    def forecast(self, values: Floats, steps: int = 1) -> tuple[Floats, Floats]:
+        """The means (B, n, p) and covariances (B, n, p, p) of the next n values after series (B, T, p)."""
         filtered = self.filter(values)
-        mean = filtered.means[:, -1] @ self.transition.T
-        covariance = self.transition @ filtered.covariances[:, -1] @ self.transition.T + self.state_noise
-        spread = self.observation @ covariance @ self.observation.T + self.observation_noise
-        return mean @ self.observation.T, spread
+        mean, covariance = filtered.means[:, -1], filtered.covariances[:, -1]
+        means, spreads = [], []
+        for _ in range(steps):
+            mean = mean @ self.transition.T
+            covariance = self.transition @ covariance @ self.transition.T + self.state_noise
+            means.append(mean @ self.observation.T)
+            spreads.append(self.observation @ covariance @ self.observation.T + self.observation_noise)
+        return np.stack(means, 1), np.stack(spreads, 1)
 
 
 def known_steps(values: Floats) -> NDArray[np.bool_]:
@@ -162,9 +166,10 @@ class KalmanRegressor(FittedModel):
 
     tensor_names = NAMES
 
-    def __init__(self, config: KalmanConfig) -> None:
+    def __init__(self, config: KalmanConfig, channels: int = 1, steps: int = 1) -> None:
+        """For series with this many values in a step, and forecasts of so many steps."""
         super().__init__()
-        self.config = config
+        self.config, self.channels, self.steps = config, channels, steps
         self.model: KalmanModel | None = None
 
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
@@ -172,18 +177,22 @@ class KalmanRegressor(FittedModel):
         count = len(corpus.train)
         rows = np.unique(np.linspace(0, count - 1, min(count, MAX_SERIES)).astype(np.int64))
         pairs = zip(corpus.train.source.rows(rows), corpus.train.target.rows(rows), strict=True)
-        return self.fit_series([np.concatenate([left, right]).astype(np.float64) for left, right in pairs], note)
+        series = [np.concatenate([left, right]).astype(np.float64).reshape(-1, self.channels) for left, right in pairs]
+        return self.fit_series(series, note)
 
     def fit_series(self, series: list[Floats], note: Note = lambda doing, count: None) -> list[float]:
-        """The same for series in memory; shorter ones get missing values in front."""
-        values = np.full((len(series), max(map(len, series)), 1), np.nan)
+        """The same for series (T, p) in memory; shorter ones get missing values in front."""
+        width = self.channels
+        values = np.full((len(series), max(map(len, series)), width), np.nan)
         for row, one in enumerate(series):
-            values[row, values.shape[1] - len(one) :, 0] = one
+            values[row, values.shape[1] - len(one) :] = np.reshape(one, (-1, width))
+        values[~np.isfinite(values)] = np.nan
         size = self.config.states
         generator = np.random.default_rng(1)
         model = KalmanModel(
-            0.9 * np.eye(size) + 0.1 * np.eye(size, k=1), np.ones((1, size)) / size + 0.1 * generator.random((1, size)),
-            0.1 * np.eye(size), 0.1 * np.eye(1), np.zeros(size), np.eye(size),
+            0.9 * np.eye(size) + 0.1 * np.eye(size, k=1),
+            np.ones((width, size)) / size + 0.1 * generator.random((width, size)),
+            0.1 * np.eye(size), 0.1 * np.eye(width), np.zeros(size), np.eye(size),
         )  # fmt: skip
         losses = []
         known = int((~np.isnan(values)).sum())
@@ -200,24 +209,22 @@ class KalmanRegressor(FittedModel):
         self.model = KalmanModel(*(tensors[name].numpy() for name in NAMES))
 
     def outputs(self, batch: Batch) -> Tensor:
-        """Forecasts (B, 1); the padding of a batch is NaN behind each series."""
+        """Forecasts (B, n·p); the padding of a batch is NaN behind each series, a missing value is ∞."""
         assert self.model is not None
-        source = batch.source.double().cpu().numpy()
+        source = batch.source.double().cpu().numpy().reshape(*batch.source.shape[:2], self.channels)
+        source = np.where(np.isfinite(source), source, np.nan)
         lengths = batch.source_mask.sum(1).cpu().numpy()
-        aligned = np.full(source.shape, np.nan)
-        for row, length in enumerate(lengths):
-            aligned[row, source.shape[1] - length :] = source[row, :length]
-        # A series starts with its own first value: rows are filtered by length.
-        out = np.zeros((len(source), 1))
-        for length in np.unique(lengths):
+        out = np.zeros((len(source), self.steps * self.channels))
+        for length in np.unique(lengths):  # a series starts with its own first value: rows are filtered by length
             rows = lengths == length
-            out[rows] = self.model.forecast(aligned[rows, source.shape[1] - length :, None])[0]
+            forecasts = self.model.forecast(source[rows, :length], self.steps)[0]
+            out[rows] = forecasts.reshape(len(forecasts), -1)
         return torch.from_numpy(out).to(batch.source.device)
 
     def forward(self, batch: Batch) -> Loss:
-        """Summed squared error and the number of rows."""
+        """Summed squared error and the count of numbers."""
         error = self.outputs(batch) - batch.target
-        return Loss(error.square().sum(), torch.tensor(len(error)))
+        return Loss(error.square().sum(), torch.tensor(error.numel()))
 
     def score(self, batch: Batch) -> TokenScores:
         """The negative squared error as score."""
@@ -225,6 +232,6 @@ class KalmanRegressor(FittedModel):
         return TokenScores(-error.square(), torch.zeros_like(error).bool(), torch.ones_like(error).bool())
 
     def predict(self, batch: Batch) -> ClassifierOutput:
-        """The forecast (B, 1)."""
+        """The forecasts (B, n·p)."""
         outputs = self.outputs(batch)
         return ClassifierOutput(outputs, None, torch.ones_like(outputs).bool())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from dragoman.commands.layout import ReadingOptions
+from dragoman.commands.media import input_locations, print_unreadable, printable, reads_files
 from dragoman.commands.printing import as_utf8, baseline_text, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.commands.sources import Source, read_sources
@@ -19,11 +21,11 @@ from dragoman.errors import ConfigError, DataError, RunError
 
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig
-    from dragoman.data.examples import Example, Pairs
+    from dragoman.data.examples import Example, Fault, Pairs
     from dragoman.inference.labeler import Labeler
     from dragoman.runs import Run
 
-PREDICT_ARGUMENTS = {"run", "file", "columns", "header", "batch_size", "as_json", "device"}
+PREDICT_ARGUMENTS = {"run", "file", "columns", "header", "batch_size", "as_json", "device", "skip_unreadable", "media"}
 EVALUATE_ARGUMENTS = {
     *PREDICT_ARGUMENTS, "source", "target", "metrics", "skip_unknown", "output", "baseline",
 }  # fmt: skip
@@ -74,7 +76,15 @@ def texts_of(file: str | None) -> Iterator[str]:
 
 
 def texts_to_label(run: Run, file: str | None, reading: ReadingOptions) -> Iterator[str]:
-    """The texts of a file; a constraint on the output, which a label has not, is an error."""
+    """The texts of a file, or the paths of recordings or pictures.
+
+    A constraint on the output, which a label has not, is an error.
+    """
+    from dragoman.data.readers.lines import read_lines
+
+    if reads_files(run):
+        found = input_locations(run, file, reading.media)
+        return iter(found) if found is not None else read_lines(file)
     sources = read_sources(run, file, reading)
 
     def text_of(number: int, source: Source) -> str:
@@ -86,15 +96,25 @@ def texts_to_label(run: Run, file: str | None, reading: ReadingOptions) -> Itera
 
 
 def predict_labels(
-    run: Run, file: str | None, reading: ReadingOptions, batch_size: int, as_json: bool, device: str
+    run: Run,
+    file: str | None,
+    reading: ReadingOptions,
+    batch_size: int,
+    as_json: bool,
+    device: str,
+    skip_unreadable: bool = False,
 ) -> None:
-    """Print one answer for every line."""
+    """Print one answer for every line or file."""
     from dragoman.inference.inputs import WINDOW
     from dragoman.inference.labeler import labeler_of
 
     refuse_options(run, PREDICT_ARGUMENTS)
     typed = file in (None, "-")
     lines = texts_to_label(run, file, reading)
+    names: deque[str] = deque()  # of files that were read and have no answer yet
+    if as_json and reads_files(run):
+        lines = remembered(lines, names)
+    unreadable: list[Fault] = []
     labeler = labeler_of(run, device)
     as_utf8()
     interactive = typed and sys.stdin.isatty()
@@ -104,13 +124,23 @@ def predict_labels(
             progress = stack.enter_context(progress_bar("lines", None if typed else count_lines(file)))
         window = 1 if interactive else WINDOW
         stream = labeler.stream(
-            lines, batch_size=batch_size, window=window, progress=progress, on_warning=print_warning
-        )
+            lines, batch_size=batch_size, window=window, progress=progress, on_warning=print_warning,
+            on_unreadable=unreadable.append if skip_unreadable else None,
+        )  # fmt: skip
         for answer in stream:
-            sys.stdout.write((answer.as_json() if as_json else answer.text) + "\n")
+            source = {"source": printable(names.popleft())} if names else {}
+            sys.stdout.write((answer.as_json(**source) if as_json else answer.text) + "\n")
             if interactive:
                 sys.stdout.flush()
         sys.stdout.flush()
+    print_unreadable(unreadable, "each has an empty line")
+
+
+def remembered(lines: Iterator[str], names: deque[str]) -> Iterator[str]:
+    """The lines, each of which is also appended to `names`."""
+    for line in lines:
+        names.append(line)
+        yield line
 
 
 def read_examples(
@@ -156,10 +186,15 @@ def evaluate_labels(
         raise ConfigError(f'--output: task = "{run.task.name}" has scores, but no answers to write')
     examples = read_examples(data, files, labeler.example_format, "example")
     arguments = {name: given[name] for name in ("batch_size", "metrics", "skip_unknown")}
+    unreadable: list[Fault] = []
+    arguments["on_unreadable"] = unreadable.append if given["skip_unreadable"] else None
     with progress_bar("examples", len(examples)) if sys.stderr.isatty() else nullcontext() as progress:
         scores, answers = labeler.evaluate(examples, progress=progress, **arguments)
-    if found := label_baselines(labeler, examples, given["metrics"], all_=given["baseline"]):
-        scores["baselines"] = found
+    if not reads_files(run):
+        if found := label_baselines(labeler, examples, given["metrics"], all_=given["baseline"]):
+            scores["baselines"] = found
+    elif given["baseline"]:
+        raise DataError(f"--baseline needs sources of text; {run.folder} reads files")
     if output is not None:
         with atomic_write(output) as beside:
             beside.write_text("".join(f"{answer.text}\n" for answer in answers), encoding="utf-8", newline="\n")
@@ -168,6 +203,7 @@ def evaluate_labels(
         click.echo(json.dumps(scores, ensure_ascii=False))
     else:
         print_label_scores(labeler, scores)
+    print_unreadable(unreadable, "no score counts them")
 
 
 def print_label_scores(labeler: Labeler, scores: dict[str, Any]) -> None:

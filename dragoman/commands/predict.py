@@ -103,7 +103,7 @@ def predict(
         raise RunError(f"{run}: this run is a language model; use `dragoman complete`")
     check_media_options(opened, skip_unreadable, reading.media)
     if opened.task.head_decoder is not None:
-        predict_labels(opened, file, reading, given["batch_size"], as_json, device)
+        predict_labels(opened, file, reading, given["batch_size"], as_json, device, skip_unreadable)
         return
     n_best = given["n_best"]
     if n_best > 1 and not as_json:

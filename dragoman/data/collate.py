@@ -56,17 +56,17 @@ class TokenCollator(ColumnCollator):
 
 
 class ScalarCollator(ColumnCollator):
-    """One label or number per row: (B, 1)."""
+    """As many labels or numbers in every row: (B, K)."""
 
     def __init__(self, dtype: torch.dtype = torch.int64) -> None:
         self.dtype = dtype
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, 1)."""
-        return torch.tensor([[row[0]] for row in rows], dtype=self.dtype)
+        """(B, K)."""
+        return torch.tensor(np.stack([np.asarray(row) for row in rows]), dtype=self.dtype)
 
     def dummy(self, rows: int, width: int) -> Tensor:
-        """Zeros."""
+        """Zeros (B, 1), which stand for any number of them."""
         return torch.zeros(rows, 1, dtype=self.dtype)
 
 
@@ -132,18 +132,26 @@ class ConcatenatedTextsCollator(TokenCollator):
 
 
 class SeriesCollator(ColumnCollator):
-    """Series of numbers: (B, S), padded with NaN."""
+    """Series of numbers: (B, S), of several series (B, S, C), padded with NaN."""
+
+    def __init__(self, channels: int = 1) -> None:
+        self.channels = channels
+
+    def padded_lengths(self, lengths: Lengths) -> Lengths:
+        """Steps."""
+        return lengths // self.channels
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
-        """(B, S), float32."""
-        out = np.full((len(rows), width or max(len(row) for row in rows)), np.nan, dtype=np.float32)
+        """(B, S) or (B, S, C), float32."""
+        width = width or max(len(row) for row in rows) // self.channels
+        out = np.full((len(rows), width * self.channels), np.nan, dtype=np.float32)
         for index, row in enumerate(rows):
             out[index, : len(row)] = row
-        return torch.from_numpy(out)
+        return torch.from_numpy(out if self.channels == 1 else out.reshape(len(rows), width, self.channels))
 
     def dummy(self, rows: int, width: int) -> Tensor:
         """Zeros."""
-        return torch.zeros(rows, width)
+        return torch.zeros((rows, width) if self.channels == 1 else (rows, width, self.channels))
 
 
 class FrameCollator(ColumnCollator):

@@ -139,7 +139,7 @@ def write_store(
             for row in example_format.encode(chunk, source, target):
                 if isinstance(row, Fault):
                     faults.append(row)
-                elif example_format.fits(row, max_length):
+                elif example_format.fits(row, max_length * source.channels):
                     rows.append(row)
                 else:
                     counts["too_long"] += 1
@@ -232,12 +232,13 @@ def _build(
     if split.tags:
         report["tags"] = dict(sorted(split.tags.items()))
     train = split.train("tokenising")
-    report["train"], _ = write_store(folder / "train", train, trained, config.max_length, example_format)
+    report["train"], wrong = write_store(folder / "train", train, trained, config.max_length, example_format)
     valid = _save_texts(folder / "valid.jsonl", split.valid("tokenising validation pairs"))
-    report["valid"], unknown = write_store(folder / "valid", valid, trained, config.max_length, example_format)
-    if unknown and config.faults == "stop":
-        raise DataError(fault_message(unknown, len(unknown)))
-    report["faults"] = dict(split.faults + Counter(fault.kind for fault in unknown))
+    report["valid"], wrong_valid = write_store(folder / "valid", valid, trained, config.max_length, example_format)
+    wrong += wrong_valid
+    if wrong and config.faults == "stop":
+        raise DataError(fault_message(wrong, len(wrong)))
+    report["faults"] = dict(split.faults + Counter(fault.kind for fault in wrong))
     for part in ("train", "valid"):
         if not report[part]["pairs"]:
             raise _empty_part(config, split, part, report[part]["too_long"])

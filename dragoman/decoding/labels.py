@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.numbers import parse_steps
 from dragoman.errors import DragomanError
 from dragoman.models.contracts import ClassifierModel, ClassifierOutput
 from dragoman.scoring.label_metrics import classification_report
@@ -27,9 +28,13 @@ class LabelPrediction:
     def __str__(self) -> str:
         return self.text
 
-    def as_json(self) -> str:
-        """One JSON object on one line."""
-        return json.dumps({"text": self.text, **self.details}, ensure_ascii=False)
+    def as_table(self) -> dict[str, Any]:
+        """The text and all details."""
+        return {"text": self.text, **self.details}
+
+    def as_json(self, **before: Any) -> str:
+        """One JSON object on one line; `before` are fields in front of its own."""
+        return json.dumps({**before, **self.as_table()}, ensure_ascii=False)
 
 
 class HeadDecoder(Protocol):
@@ -90,23 +95,32 @@ class LabelDecoder:
         return classification_report(predicted, references)
 
 
+def number_or_numbers(values: Sequence[float]) -> float | tuple[float, ...]:
+    """A number alone; several as a tuple."""
+    return values[0] if len(values) == 1 else tuple(values)
+
+
 class NumberDecoder:
-    """A number, in the scale of the data."""
+    """One or more numbers, in the scale of the data."""
 
     outputs: OutputKind = "numbers"
 
     def decode(self, model: ClassifierModel, batch: Batch, codec: Any) -> list[LabelPrediction]:
         """Numbers."""
-        values = [codec.unscale(scaled) for scaled in finite_outputs(model, batch).values[:, 0].double().tolist()]
-        return [LabelPrediction(f"{value:.7g}", value, {"value": value}) for value in values]
+        predictions = []
+        for row in finite_outputs(model, batch).values.double().tolist():
+            values = codec.unscale(row)
+            details = {"value": values[0]} if len(values) == 1 else {"values": values}
+            predictions.append(LabelPrediction(codec.text(values), number_or_numbers(values), details))
+        return predictions
 
     def references(self, batch: Batch, codec: Any) -> list[Any]:
         """Numbers in the scale of the data."""
-        return [codec.unscale(scaled) for scaled in batch.target[:, 0].tolist()]
+        return [number_or_numbers(codec.unscale(row)) for row in batch.target.tolist()]
 
     def parse_reference(self, text: str) -> Any:
-        """A number."""
-        return float(text)
+        """One or more numbers."""
+        return number_or_numbers([number for step in parse_steps(text) for number in step])
 
     def report(self, predicted: Sequence[Any], references: Sequence[Any]) -> dict[str, dict[str, float]]:
         """Numbers have no labels."""

@@ -14,13 +14,15 @@ import torch
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.base import Row
 from dragoman.data.formats.masked_text import MASK
+from dragoman.data.formats.media_targets import frame_tags
+from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import UNKNOWN_SURFACE
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.decoding.fill_mask import MaskDecoder
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.errors import ConfigError, DataError
-from dragoman.inference.evaluation import Evaluation, as_examples, read_examples
-from dragoman.inference.inputs import WINDOW
+from dragoman.inference.evaluation import Evaluation, as_examples, read_examples, read_files
+from dragoman.inference.inputs import MEDIA_WINDOW, WINDOW, StreamOptions
 from dragoman.inference.loaded import describe
 from dragoman.inference.long_inputs import (
     LABEL_TOKENS,
@@ -76,24 +78,27 @@ class Labeler:
         window: int = WINDOW,
         progress: Callable[[int], None] | None = None,
         on_warning: OnWarning | None = None,
+        on_unreadable: Callable[[Fault], None] | None = None,
     ) -> Iterator[LabelPrediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
         A text that is too long gets an empty prediction; `on_warning` gets a line about it (None: a Python warning).
+        So does a file that cannot be read if `on_unreadable` takes its fault; without it, it is an error.
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
         for name, value in (("batch_size", batch_size), ("window", window)):
             if value < 1:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
-        return self._stream(iter(texts), batch_size, window, progress or (lambda _: None), on_warning)
+        if isinstance(self.source_tokenizer, FeatureExtractor):
+            window = min(window, MEDIA_WINDOW)
+        stream = StreamOptions(window=window, progress=progress, on_warning=on_warning, on_unreadable=on_unreadable)
+        return self._stream(iter(texts), batch_size, stream)
 
-    def _stream(
-        self, texts: Iterator[str], rows: int, window: int, done: Callable[[int], None], on_warning: OnWarning | None
-    ) -> Iterator[LabelPrediction]:
+    def _stream(self, texts: Iterator[str], rows: int, stream: StreamOptions) -> Iterator[LabelPrediction]:
         first = 1
-        while inputs := list(islice(texts, window)):
-            yield from self._window(self._short_enough(inputs, first, on_warning), rows, first, done)
+        while inputs := list(islice(texts, stream.window)):
+            yield from self._window(self._short_enough(inputs, first, stream.on_warning), rows, first, stream)
             first += len(inputs)
 
     def _short_enough(self, texts: list[str], first: int, on_warning: OnWarning | None) -> list[str]:
@@ -110,33 +115,57 @@ class Labeler:
                 warn_caller(on_warning, f"input {number}: {problem}; left out, its answer is empty")
         return out
 
-    def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[LabelPrediction]:
+    def _window(self, texts: list[str], rows: int, first: int, stream: StreamOptions) -> list[LabelPrediction]:
         if (wrong := next((text for text in texts if not isinstance(text, str)), None)) is not None:
             raise TypeError(f"found {wrong!r} among the texts, expected strings")
         out = [NO_PREDICTION] * len(texts)
         indices = [index for index, text in enumerate(texts) if text.strip()]
-        done(len(texts) - len(indices))
+        stream.done(len(texts) - len(indices))
         sources: list[list[Any]] = []
         targets: list[list[Any]] | None = None
+        if isinstance(self.source_tokenizer, FeatureExtractor):
+            indices = self._read_files(self.source_tokenizer, texts, indices, first, stream)
         for index in indices:  # one by one, so that an error names its input
             left, right = self.example_format.encode_inputs([texts[index]], self.source_tokenizer, first + index)
-            self._check_length(left[0], f"input {first + index}")
+            self._check_length(left[0], stream.input_name(first + index))
             sources += left
             if right is not None:
                 targets = [*(targets or []), *right]
+        if isinstance(self.source_tokenizer, FeatureExtractor):
+            self.source_tokenizer.preload({})
         for chosen in self._batches_of_rows(sources, rows):
             batch_targets = None if targets is None else [targets[row] for row in chosen]
             batch = self.collator.collate([sources[row] for row in chosen], batch_targets).to(self.device)
             predictions = self.head_decoder.decode(self.model, batch, self.target_tokenizer)
             for row, prediction in zip(chosen, predictions, strict=True):
                 out[indices[row]] = prediction
-            done(len(chosen))
+            stream.done(len(chosen))
         return out
+
+    def _read_files(
+        self, extractor: FeatureExtractor, paths: list[str], indices: list[int], first: int, stream: StreamOptions
+    ) -> list[int]:
+        """Read the files of a window together, an archive once; returns the indices of those that can be read."""
+        found = extractor.encode_or_fault([paths[index] for index in indices])
+        readable: dict[int, Any] = {}
+        for index, features in zip(indices, found, strict=True):
+            if not isinstance(features, Fault):
+                readable[index] = features
+                continue
+            fault = Fault(stream.input_name(first + index), features.kind, str(features))
+            if stream.on_unreadable is None:
+                raise DataError(f"{fault}; leave such inputs out with --skip-unreadable")
+            stream.on_unreadable(fault)
+            stream.done(1)
+        extractor.preload({paths[index]: features for index, features in readable.items()})
+        return list(readable)
 
     def _batches_of_rows(self, sources: Sequence[Sequence[Any]], rows: int) -> Iterator[list[int]]:
         """Indices of rows of like lengths, `rows` in a batch; longer than training had them, each alone."""
         order = sorted(range(len(sources)), key=lambda row: len(sources[row]))
-        usual = [row for row in order if len(sources[row]) <= self.config.data.max_length]
+        longest = self.config.data.max_length * self.source_tokenizer.channels
+        is_media = isinstance(self.source_tokenizer, FeatureExtractor)  # tokenizer.source limits their length
+        usual = [row for row in order if is_media or len(sources[row]) <= longest]
         for start in range(0, len(usual), rows):
             yield usual[start : start + rows]
         yield from ([row] for row in order[len(usual) :])
@@ -203,23 +232,30 @@ class Labeler:
         metrics: str | Sequence[str] = (),
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
+        on_unreadable: Callable[[Fault], None] | None = None,
     ) -> Evaluation:
         """Scores of the run on sources with their labels, numbers or tags, and the predictions behind them.
 
-        A label that training did not have is an error, or with `skip_unknown` left out and counted as `unknown`.
+        A label that training did not have is an error, or with `skip_unknown` left out and counted as `unknown`. A file
+        that cannot be read is an error too, or its fault goes to `on_unreadable`.
         """
         examples, names = self._checked(pairs, metrics, skip_unknown)
+        unreadable: list[Fault] = []
+        if isinstance(self.source_tokenizer, FeatureExtractor):
+            examples, unreadable = self._readable(self.source_tokenizer, examples, on_unreadable)
         examples, rows, errors = self.known(examples)
         if errors and not skip_unknown:
             more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
             raise DataError(f"{errors[0]}{more}; leave such examples out with --skip-unknown (skip_unknown=True)")
         if not examples:
             raise DataError(f"nothing to evaluate: all {len(errors)} examples have labels that training did not have")
-        texts = [example.source for example in examples]
+        texts = [example.model_input for example in examples]
         predictions = list(self.stream(texts, batch_size=batch_size, progress=progress))
         values = [prediction.value for prediction in predictions]
-        expected = [self.head_decoder.parse_reference(example.references[0]) for example in examples]
+        expected = [self._reference(example, row) for example, row in zip(examples, rows, strict=True)]
         scores: dict[str, Any] = {"segments": len(examples)}
+        if unreadable:
+            scores["unreadable"] = len(unreadable)
         scores |= score_labels(metrics_for(self.head_decoder.outputs), values, expected, names, self.labels)
         scores["loss"] = self.loss(rows, batch_size)
         if errors:
@@ -227,6 +263,28 @@ class Labeler:
         if by_label := self.head_decoder.report(values, expected):
             scores["labels"] = by_label
         return Evaluation(scores, predictions)
+
+    def _readable(
+        self, extractor: FeatureExtractor, examples: list[Example], on_unreadable: Callable[[Fault], None] | None
+    ) -> tuple[list[Example], list[Fault]]:
+        """The examples whose files can be read, which are read once; other files are errors, or reported."""
+        readable, faults = read_files(extractor, examples, self)
+        if faults and on_unreadable is None:
+            more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+            raise DataError(f"{faults[0]}{more}; leave such examples out with --skip-unreadable")
+        for fault in faults:
+            assert on_unreadable is not None
+            on_unreadable(fault)
+        if not readable:
+            raise DataError(f"nothing to evaluate: none of {len(faults)} files could be read")
+        return readable, faults
+
+    def _reference(self, example: Example, row: Row) -> Any:
+        """The value of an example's target that metrics compare."""
+        text = example.references[0].strip()
+        if isinstance(self.source_tokenizer, FeatureExtractor) and self.head_decoder.outputs == "tags":
+            return tuple(frame_tags(text, len(row[0]), self.source_tokenizer.config))  # one tag for each frame
+        return self.head_decoder.parse_reference(text)
 
 
 def restore_unknown(text: str, prediction: LabelPrediction) -> LabelPrediction:
@@ -243,8 +301,8 @@ class MaskFiller(Labeler):
 
     writes = False
 
-    def _window(self, texts: list[str], rows: int, first: int, done: Callable[[int], None]) -> list[LabelPrediction]:
-        predictions = super()._window(texts, rows, first, done)
+    def _window(self, texts: list[str], rows: int, first: int, stream: StreamOptions) -> list[LabelPrediction]:
+        predictions = super()._window(texts, rows, first, stream)
         return [restore_unknown(text, prediction) for text, prediction in zip(texts, predictions, strict=True)]
 
     def evaluate(
@@ -255,6 +313,7 @@ class MaskFiller(Labeler):
         metrics: str | Sequence[str] = (),
         skip_unknown: bool = False,
         progress: Callable[[int], None] | None = None,
+        on_unreadable: Callable[[Fault], None] | None = None,
     ) -> Evaluation:
         """Scores of masked tokens, always the same ones of a text; the list of predictions is empty."""
         examples, names = self._checked(pairs, metrics, skip_unknown)

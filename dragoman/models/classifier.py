@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from dragoman.config.settings import Share, SizeOrNone, setting
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import UNK
+from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
 from dragoman.layers.embeddings import word_dropout
 from dragoman.layers.linear import glorot
 from dragoman.layers.pooling import POOLINGS, MeanConfig, PoolingConfig
@@ -19,12 +20,13 @@ from dragoman.models.base import BaseModel
 from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
-from dragoman.models.registry import EncoderConfig, build_encoder, encoder_graph_blockers
+from dragoman.models.registry import encoder_graph_blockers
+from dragoman.models.sources import AnyEncoderConfig, build_source_encoder
 
 
 @dataclass(frozen=True)
 class ClassifierConfig:
-    """One label or number for one or two texts, or for a series of numbers."""
+    """One label, or one or more numbers, for one or two texts, series of numbers, a recording or a picture."""
 
     kind: ClassVar[str] = "classifier"
     pooling: PoolingConfig = setting(MeanConfig(), help="how the memory of a text becomes one vector")
@@ -36,24 +38,10 @@ class ClassifierConfig:
     dropout: Share = setting(0.0, help="dropout on the pooled vector and on the hidden layer")
     word_dropout: Share = setting(0.0, help="share of input tokens replaced by <unk> during training")
     label_smoothing: Share = setting(0.0, help="share of the target probability spread over all labels")
-    encoder: EncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the texts or of the series")
-
-
-class SeriesInput(nn.Module):
-    """Takes the place of an embedding for a series of numbers: each number, or each number times a learned vector."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-        self.weight = nn.Parameter(torch.randn(width)) if width > 1 else None
-        self.register_buffer("like", torch.zeros(()), persistent=False)  # has the precision of the model
-
-    like: Tensor
-
-    def forward(self, series: Tensor) -> Tensor:
-        """(B, S), NaN on padding → (B, S, D)."""
-        x = series.nan_to_num().to(self.like.dtype)[..., None]
-        return x if self.weight is None else x * self.weight
+    augment: AugmentationConfig = setting(
+        NoAugmentationConfig(), help="data augmentation of recordings and pictures during training"
+    )
+    encoder: AnyEncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the source")
 
 
 class PooledModel(BaseModel):
@@ -62,12 +50,15 @@ class PooledModel(BaseModel):
     encoder: Encoder
     has_unused_parameters = True  # a pooling may ignore the final states, or all others
 
-    def __init__(self, config: ClassifierConfig, embedding: nn.Module, outputs: int, *, keep_from: int) -> None:
-        """Word dropout never drops token ids from `keep_from` on: they are no words."""
+    def __init__(self, config: ClassifierConfig, inputs: nn.Module, outputs: int, *, keep_from: int) -> None:
+        """`inputs`: an embedding, a SeriesInput or a FeatureInput.
+
+        Word dropout never drops token ids from `keep_from` on: they are no words.
+        """
         super().__init__()
         self.config, self.keep_from = config, keep_from
-        self.space: int | None = getattr(embedding, "space", None)
-        self.encoder = build_encoder(config.encoder, embedding)
+        self.space: int | None = getattr(inputs, "space", None)
+        self.encoder = build_source_encoder(config.encoder, inputs)
         self.pooling = POOLINGS[type(config.pooling)](config.pooling, self.encoder.width)
         width = self.pooling.width * (4 if config.texts == "apart" else 1)
         self.dropout = nn.Dropout(config.dropout)
@@ -94,7 +85,7 @@ class PooledModel(BaseModel):
     def outputs(self, batch: Batch) -> Tensor:
         """Logits or numbers (B, K), at least float32."""
         source, mask = batch.source, batch.source_mask
-        if source.dim() == 3:  # (B, 2, S)
+        if self.config.texts == "apart":  # (B, 2, S)
             both = self.pooled(source.flatten(0, 1), mask.flatten(0, 1))
             u, v = both[0::2], both[1::2]
             vector = torch.cat([u, v, (u - v).abs(), u * v], 1)
@@ -129,12 +120,12 @@ class Classifier(PooledModel):
 
 
 class Regressor(PooledModel):
-    """Predicts a number; targets (B, 1) are standardised by the number codec."""
+    """Predicts K numbers; targets (B, K) are standardised by the number codec."""
 
     def forward(self, batch: Batch) -> Loss:
-        """Summed squared error and the number of rows."""
-        total = F.mse_loss(self.outputs(batch), batch.target.to(self.output.weight.dtype), reduction="sum")
-        return Loss(total, torch.ones_like(batch.target).sum())
+        """Summed squared error and the count of numbers."""
+        error = self.outputs(batch) - batch.target.to(self.output.weight.dtype)
+        return Loss(error.square().sum(), torch.ones_like(error).sum())
 
     def score(self, batch: Batch) -> TokenScores:
         """The negative squared error as score; no number counts as correct."""
@@ -142,6 +133,6 @@ class Regressor(PooledModel):
         return TokenScores(-error.square(), torch.zeros_like(error).bool(), torch.ones_like(error).bool())
 
     def predict(self, batch: Batch) -> ClassifierOutput:
-        """The predicted number (B, 1)."""
+        """The predicted numbers (B, K)."""
         outputs = self.outputs(batch)
         return ClassifierOutput(outputs, None, torch.ones_like(outputs).bool())

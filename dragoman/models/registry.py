@@ -174,7 +174,7 @@ def build_decoder(config: DecoderConfig, embedding: nn.Module, memory_width: int
 
 def encoder_graph_blockers(config: EncoderConfig) -> list[str]:
     """Reasons why a training step with this encoder cannot be captured as a CUDA graph."""
-    blocker = ENCODERS[type(config)].graph_blocker
+    blocker = {**ENCODERS, **FEATURE_ENCODERS}[type(config)].graph_blocker
     return [blocker] if blocker else []
 
 

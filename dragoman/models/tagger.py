@@ -14,6 +14,7 @@ from dragoman.config.settings import Share, setting
 from dragoman.data.batch import Batch
 from dragoman.data.collate import NO_TAG
 from dragoman.data.tokenizers.base import EOS, PAD, UNK
+from dragoman.layers.augmentation import AugmentationConfig, NoAugmentationConfig
 from dragoman.layers.crf import LinearChainCRF
 from dragoman.layers.embeddings import word_dropout
 from dragoman.layers.linear import glorot
@@ -21,14 +22,16 @@ from dragoman.models.base import BaseModel
 from dragoman.models.contracts import ClassifierOutput, Encoder, Loss, TokenScores
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.dense import DenseEncoderConfig
+from dragoman.models.encoders.frames import FramesConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.heads.softmax import full_precision
-from dragoman.models.registry import EncoderConfig, build_encoder, encoder_graph_blockers
+from dragoman.models.registry import encoder_graph_blockers
+from dragoman.models.sources import AnyEncoderConfig, build_source_encoder, frames_per_state
 
 
 @dataclass(frozen=True)
 class TaggerConfig:
-    """One tag per word; words may consist of several tokens."""
+    """One tag per word, step of a series or frame of a recording; words may consist of several tokens."""
 
     kind: ClassVar[str] = "tagger"
     read: Literal["first", "mean"] = setting(
@@ -38,7 +41,10 @@ class TaggerConfig:
     dropout: Share = setting(0.3, help="dropout on the vectors of words")
     word_dropout: Share = setting(0.0, help="share of input tokens replaced by <unk> during training")
     label_smoothing: Share = setting(0.0, help="share of the target probability spread over all tags; not with crf")
-    encoder: EncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the sentence")
+    augment: AugmentationConfig = setting(
+        NoAugmentationConfig(), help="data augmentation of recordings during training"
+    )
+    encoder: AnyEncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the sentence, series or recording")
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
@@ -46,22 +52,28 @@ class TaggerConfig:
             yield f"label_smoothing: found {self.label_smoothing}, expected 0 with crf"
         if isinstance(self.encoder, DenseEncoderConfig):
             yield "encoder: 'dense' has no memory entry per word, expected another kind"
+        if isinstance(self.encoder, FramesConfig) and self.read == "mean":
+            yield "read: found 'mean', but frames have one vector each; leave it out"
         if isinstance(self.encoder, CharacterWordsConfig) and self.read == "mean":
             yield "read: found 'mean', but 'character-words' gives one vector per word; leave it out"
 
 
 class Tagger(BaseModel):
-    """Tags every word; targets (B, 2, W) are tags and the index of each word's first token."""
+    """Tags words, steps or frames; targets (B, 2, W) are tags, and the first token of each word."""
 
     encoder: Encoder
     has_unused_parameters = True  # those behind the encoder's final states
 
-    def __init__(self, config: TaggerConfig, embedding: nn.Module, tags: int, *, keep_from: int) -> None:
-        """Word dropout never drops token ids from `keep_from` on: they are no words."""
+    def __init__(self, config: TaggerConfig, inputs: nn.Module, tags: int, *, keep_from: int) -> None:
+        """`inputs`: an embedding, a SeriesInput or a FeatureInput.
+
+        Word dropout never drops token ids from `keep_from` on: they are no words.
+        """
         super().__init__()
         self.config, self.keep_from = config, keep_from
-        self.space: int | None = getattr(embedding, "space", None)
-        self.encoder = build_encoder(config.encoder, embedding)
+        self.space: int | None = getattr(inputs, "space", None)
+        self.encoder = build_source_encoder(config.encoder, inputs)
+        self.stride = frames_per_state(config.encoder)
         self.by_word = isinstance(config.encoder, CharacterWordsConfig)  # the memory has one entry per word
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(self.encoder.width, tags)
@@ -85,6 +97,8 @@ class Tagger(BaseModel):
             words = starts.shape[1]
             # A batch may be wider than its longest sentence; the zeros added there are never read.
             return F.pad(states, (0, 0, 0, max(0, words - states.shape[1])))[:, :words]
+        if self.stride > 1:
+            starts = (starts // self.stride).clamp(max=states.shape[1] - 1)
         if self.config.read == "first":
             return states.gather(1, starts[:, :, None].expand(-1, -1, states.shape[2]))
         return self.means(states, batch.source, batch.target)

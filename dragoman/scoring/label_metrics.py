@@ -39,6 +39,18 @@ def over_words(score: Callable[[Sequence[str], Sequence[str]], float]) -> Callab
     return score_words
 
 
+def over_numbers(score: Callable[[Sequence[float], Sequence[float]], float]) -> Callable[..., float]:
+    """A metric of numbers, applied to all numbers of all rows, which have one or several."""
+
+    def flat(rows: Sequence[Any]) -> list[float]:
+        return [number for row in rows for number in (row if isinstance(row, tuple) else (row,))]
+
+    def score_numbers(predictions: Sequence[Any], targets: Sequence[Any]) -> float:
+        return score(flat(predictions), flat(targets))
+
+    return score_numbers
+
+
 def bio_span_f1(predictions: Sequence[Sequence[str]], targets: Sequence[Sequence[str]]) -> float:
     """The F₁ of whole spans of BIO tags."""
     try:
@@ -95,7 +107,7 @@ METRICS: tuple[Metric, ...] = (
         higher_is_better=False,
         percent=False,
         decimals=".4g",
-        score=mean_squared_error,
+        score=over_numbers(mean_squared_error),
     ),
     LabelMetric(
         name="pearson",
@@ -104,7 +116,7 @@ METRICS: tuple[Metric, ...] = (
         outputs=("numbers",),
         percent=False,
         decimals=".4g",
-        score=pearson,
+        score=over_numbers(pearson),
         applies=two_examples,
     ),
     LabelMetric(
@@ -114,7 +126,7 @@ METRICS: tuple[Metric, ...] = (
         outputs=("numbers",),
         percent=False,
         decimals=".4g",
-        score=spearman,
+        score=over_numbers(spearman),
         applies=two_examples,
     ),
     LabelMetric(

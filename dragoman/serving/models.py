@@ -92,7 +92,7 @@ class ServedModel:
     @property
     def reads_files(self) -> bool:
         """Whether its inputs are recordings or pictures."""
-        return isinstance(self.engine, Predictor) and isinstance(self.engine.source_tokenizer, FeatureExtractor)
+        return isinstance(getattr(self.engine, "source_tokenizer", None), FeatureExtractor)
 
     @property
     def predictor(self) -> Predictor:
@@ -124,8 +124,8 @@ class ServedModel:
         return list(self.predictor.stream(inputs, options, StreamOptions(input_name=_input_name, on_warning=_ignore)))
 
     def _predict_files(self, options: DecodingOptions, inputs: list[Upload]) -> list[Any]:
-        predictor = self.predictor
-        extractor = predictor.source_tokenizer
+        assert isinstance(self.engine, Predictor | Labeler)
+        extractor = self.engine.source_tokenizer
         assert isinstance(extractor, FeatureExtractor)
         outputs: list[Any] = [None] * len(inputs)
         features: dict[str, Any] = {}
@@ -136,8 +136,11 @@ class ServedModel:
                 outputs[index] = error
         extractor.preload(features)  # names that no file has: nothing is read from disk
         try:
-            names = [ConstrainedInput(name) for name in features]
-            predictions = iter(self._predict(options, names)) if names else iter(())
+            if isinstance(self.engine, Labeler):
+                predictions = iter(self._label(None, list(features)))
+            else:
+                names = [ConstrainedInput(name) for name in features]
+                predictions = iter(self._predict(options, names)) if names else iter(())
         finally:
             extractor.preload({})
         return [next(predictions) if output is None else output for output in outputs]
@@ -202,7 +205,7 @@ class ServedModel:
 
         if isinstance(text, str):
             return inspect(self.inspector, text, target, tag=tag, beam=beam)
-        assert isinstance(self.inspector, Predictor)
+        assert isinstance(self.inspector, Predictor | Labeler)
         extractor = self.inspector.source_tokenizer
         assert isinstance(extractor, FeatureExtractor)
         extractor.preload({text.name: extractor.config.decode(text.data, text.name)})

@@ -84,7 +84,10 @@ class Config:
             )
         if not self.reads_media and (self.data.media or isinstance(source, MEDIA)):
             name = "data.media" if self.data.media else f'tokenizer.source: found "{source.kind}", which'
-            yield f'{name} goes with task = "transcribe" or "caption"; found {self.task_setting}'
+            yield (
+                f'{name} goes with task = "transcribe", "caption", "classify", "regress" or "tag"; found '
+                f"{self.task_setting}"
+            )
 
     def unused_settings(self, unused: Mapping[str, tuple[Any, Any]], reason: str) -> Iterator[str]:
         """Errors for settings that this task ignores; unused: setting → (its value, its default).
@@ -138,6 +141,7 @@ class Task:
     config: ClassVar[type[Config]]
     starter: ClassVar[Starter]
     automatic: ClassVar[Automatic | None] = None  # None: `auto` has rules of its own for the task
+    automatic_series: ClassVar[Automatic | None] = None  # the same where every source is a series of numbers
     head_decoder: ClassVar[HeadDecoder | None] = None  # how a model's outputs become answers; None: by search
     is_language_model: ClassVar[bool] = False  # whether the data are one long text rather than rows
     default_metrics: ClassVar[tuple[str, ...]] = ()  # that `evaluate` reports by default; none: those of translation

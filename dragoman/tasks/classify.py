@@ -1,4 +1,4 @@
-"""Task `classify`: one label for one or two texts."""
+"""Task `classify`: one label for one or two texts, a series of numbers, a recording or a picture."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from dragoman.config.settings import setting
 from dragoman.data.collate import Collator, ScalarCollator
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.labels import LabelFormat
+from dragoman.data.formats.media_targets import MediaLabelFormat
+from dragoman.data.formats.numbers import SeriesLabelFormat
 from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.labels import LabelDecoder
 from dragoman.layers.pooling import TimeAttentionConfig
 from dragoman.models.classifier import Classifier, ClassifierConfig
-from dragoman.tasks.base import Automatic, Config, Starter
+from dragoman.tasks.base import MEDIA, Automatic, Config, Starter
 from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_collator
 
-_FORMAT = LabelFormat()
+_TEXT, _SERIES, _MEDIA = LabelFormat(), SeriesLabelFormat(), MediaLabelFormat()
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,8 @@ class PooledTaskConfig(NoSearchConfig):
     """Settings of a task with one answer per example."""
 
     model: ClassifierConfig = setting(ClassifierConfig(), help="the model to train")
+    reads_media = True
+    reads_series = True
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
@@ -45,14 +50,14 @@ class PooledTaskConfig(NoSearchConfig):
 
 @dataclass(frozen=True)
 class ClassifyConfig(PooledTaskConfig):
-    """Labelled texts."""
+    """Labelled texts, series, recordings or pictures."""
 
     task: Literal["classify"] = setting("classify", help="the kind of problem")
     output = "labels"
 
 
 class Classify(LabelTask):
-    """Texts to labels."""
+    """Texts, series, recordings or pictures to labels."""
 
     config = ClassifyConfig
     model_class = Classifier
@@ -81,9 +86,18 @@ class Classify(LabelTask):
         "model: a bidirectional LSTM of 256 over words with attention pooling, because few words decide a label",
     )
 
+    automatic_series = Automatic(
+        {
+            "tokenizer": {"source": {"kind": "numbers"}},
+            "model": {"pooling": {"kind": "queries"}, "encoder": {"kind": "recurrent", "embedding": 1, "width": 64}},
+        },
+        "model: a bidirectional LSTM of 64 over the numbers with attention pooling, because every source is a series",
+    )
+
     def example_format(self, config: Config) -> ExampleFormat:
-        """Token rows with the id of a label."""
-        return _FORMAT
+        """Token rows, rows of numbers or of features, with the id of a label."""
+        source = config.tokenizer.source
+        return _SERIES if isinstance(source, NumbersConfig) else _MEDIA if isinstance(source, MEDIA) else _TEXT
 
     def collator(self, config: Config, source: Tokenizer) -> Collator:
         """Padded sources with one label id each."""

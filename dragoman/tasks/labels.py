@@ -1,10 +1,10 @@
-"""What classify, regress and tag share: sources of text or numbers, and outputs without a search."""
+"""What classify, regress and tag share: sources of text, numbers or features, and outputs without a search."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -17,16 +17,20 @@ from dragoman.data.collate import (
     TokenCollator,
 )
 from dragoman.data.corpus import Corpus
+from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import PAD, Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.data.tokenizers.text_pair import TextPairTokenizer
 from dragoman.decoding.config import SearchConfig
+from dragoman.layers.augmentation import NoAugmentationConfig
 from dragoman.layers.embeddings import build_embedding
-from dragoman.models.classifier import ClassifierConfig, SeriesInput
+from dragoman.models.classifier import ClassifierConfig
 from dragoman.models.encoders.bert import BertEncoderConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
 from dragoman.models.encoders.elmo import ElmoEncoderConfig
-from dragoman.tasks.base import Config, Task, encoder_of, too_long
+from dragoman.models.sources import FeatureInput, SeriesInput
+from dragoman.tasks.base import MEDIA, Config, Task, encoder_of, too_long
+from dragoman.tasks.media import READ_BY, feature_collator, feature_problems
 from dragoman.tasks.translate import set_lower_case
 from dragoman.training.config import TrainConfig
 from dragoman.training.objectives import LikelihoodConfig
@@ -38,12 +42,20 @@ from dragoman.training.validation.result import Validator
 class NoSearchConfig(Config):
     """Settings of a task whose model answers without a search."""
 
+    reads_series: ClassVar[bool] = False  # whether sources may be series of numbers
+
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
         yield from super().problems()
-        numbers = isinstance(self.tokenizer.source, NumbersConfig)
-        if numbers and self.task != "regress":
-            yield f'tokenizer.source: found "numbers", which only task = "regress" reads; found {self.task_setting}'
+        numbers, media = isinstance(self.tokenizer.source, NumbersConfig), isinstance(self.tokenizer.source, MEDIA)
+        if numbers and not self.reads_series:
+            yield (
+                'tokenizer.source: found "numbers", which task = "classify", "regress" or "tag" reads; found '
+                f"{self.task_setting}"
+            )
+        if self.data.media and not media and self.reads_media:
+            kind = self.tokenizer.source.kind
+            yield f'data.media: goes with recordings and pictures, found tokenizer.source = "{kind}"'
         target = self.tokenizer.target
         if target is not None and not (self.task == "regress" and isinstance(target, NumbersConfig)):
             expected = 'kind = "numbers" or nothing' if self.task == "regress" else "nothing: its targets are not text"
@@ -62,6 +74,15 @@ class NoSearchConfig(Config):
         encoder = getattr(self.model, "encoder", None)
         if encoder is None:  # a fitted model
             return
+        if media or type(encoder) in READ_BY:
+            yield from feature_problems(self)
+            if getattr(self.model, "word_dropout", False):
+                yield f"model.word_dropout: found {self.model.word_dropout}, expected 0: features are not words"
+            return
+        augment = getattr(self.model, "augment", NoAugmentationConfig())
+        yield from self.unused_settings(
+            {"model.augment": (augment, NoAugmentationConfig())}, "changes recordings and pictures, not text or numbers"
+        )
         if numbers and (isinstance(encoder, CharacterWordsConfig) or encoder.embedding == 0):
             yield "model.encoder: reads numbers, expected an embedding of at least 1 and no 'character-words'"
         if numbers and getattr(self.model, "word_dropout", False):
@@ -78,8 +99,10 @@ def read_tokenizer(config: Config, source: Tokenizer) -> Tokenizer:
 
 def source_collator(config: Config, source: Tokenizer) -> ColumnCollator:
     """How sources are collated."""
+    if isinstance(source, FeatureExtractor):
+        return feature_collator(source)
     if isinstance(config.tokenizer.source, NumbersConfig):
-        return SeriesCollator()
+        return SeriesCollator(source.channels)
     if isinstance(config.model, ClassifierConfig) and config.model.texts == "apart":
         assert isinstance(source, TextPairTokenizer)
         return SeparateTextsCollator(source.separator)
@@ -95,14 +118,16 @@ class LabelTask(Task):
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """An encoder with an output layer over labels, tags or a number."""
-        width = encoder_of(config).embedding
-        embedding: nn.Module
-        if isinstance(config.tokenizer.source, NumbersConfig):
-            embedding = SeriesInput(width)
+        inputs: nn.Module
+        if isinstance(source, FeatureExtractor):
+            inputs = FeatureInput(len(source), config.model.augment, source.scale)
+        elif isinstance(config.tokenizer.source, NumbersConfig):
+            inputs = SeriesInput(encoder_of(config).embedding, source.channels)
         else:
-            embedding = build_embedding(len(read_tokenizer(config, source)), width, PAD, source.space)
+            width = encoder_of(config).embedding
+            inputs = build_embedding(len(read_tokenizer(config, source)), width, PAD, source.space)
         words = source.separator if isinstance(source, TextPairTokenizer) else len(source)
-        model: nn.Module = self.model_class(config.model, embedding, len(target), keep_from=words)
+        model: nn.Module = self.model_class(config.model, inputs, len(target), keep_from=words)
         return set_lower_case(model, read_tokenizer(config, source))
 
     def validator(self, config: Config, corpus: Corpus, device: torch.device) -> Validator:

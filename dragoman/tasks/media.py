@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from dragoman.data.collate import Collator, FrameCollator, PictureCollator
+from dragoman.data.collate import Collator, ColumnCollator, FrameCollator, PictureCollator
 from dragoman.data.corpus import Corpus
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
@@ -39,6 +39,28 @@ AUGMENTED_BY: dict[type, tuple[Any, ...]] = {
 }
 
 
+def feature_problems(config: Config) -> Iterator[str]:
+    """Errors of a source, encoder and augmentation that do not go together."""
+    source, encoder, augment = config.tokenizer.source, config.model.encoder, config.model.augment
+    fitting = READ_BY.get(type(encoder), ())
+    if not isinstance(source, fitting):
+        kinds = " or ".join(f'"{one.kind}"' for one in fitting) or "text or numbers"
+        yield f'tokenizer.source: found "{source.kind}", but model.encoder.kind = "{encoder.kind}" reads {kinds}'
+        return
+    if not isinstance(source, AUGMENTED_BY[type(augment)]):
+        yield f'model.augment: found "{augment.kind}", which does not go with tokenizer.source "{source.kind}"'
+    if isinstance(encoder, PatchesConfig) and isinstance(source, PictureConfig) and source.size % encoder.size:
+        yield f"model.encoder.size: found {encoder.size}, expected a divisor of tokenizer.source.size = {source.size}"
+
+
+def feature_collator(source: FeatureExtractor) -> ColumnCollator:
+    """How the features of recordings or pictures are collated."""
+    features = source.config
+    if isinstance(features, PictureConfig):
+        return PictureCollator(features.size, features.features)
+    return FrameCollator(features.features, features.dtype)
+
+
 @dataclass(frozen=True)
 class MediaConfig(Config):
     """Settings of a task that reads recordings or images and writes text."""
@@ -48,26 +70,15 @@ class MediaConfig(Config):
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
         yield from super().problems()
-        source, encoder, target = self.tokenizer.source, self.model.encoder, self.tokenizer.target
-        fitting = READ_BY[type(encoder)]
-        if not isinstance(source, fitting):
-            kinds = " or ".join(f'"{config.kind}"' for config in fitting)
-            yield f'tokenizer.source: found "{source.kind}", but model.encoder.kind = "{encoder.kind}" reads {kinds}'
+        target = self.tokenizer.target
+        if wrong := list(feature_problems(self)):
+            yield from wrong
             return
         if target is None or isinstance(target, NumbersConfig):
             found = target.kind if target else "nothing"
             yield (
                 f"tokenizer.target: found {found} with {self.task_setting}, expected a tokenizer of text, such as "
                 '"characters"'
-            )
-        if not isinstance(source, AUGMENTED_BY[type(self.model.augment)]):
-            yield (
-                f'model.augment: found "{self.model.augment.kind}", which does not go with tokenizer.source '
-                f'"{source.kind}"'
-            )
-        if isinstance(encoder, PatchesConfig) and isinstance(source, PictureConfig) and source.size % encoder.size:
-            yield (
-                f"model.encoder.size: found {encoder.size}, expected a divisor of tokenizer.source.size = {source.size}"
             )
         if not isinstance(self.train.objective, LikelihoodConfig):
             yield (
@@ -84,10 +95,7 @@ class MediaTask(Task):
     def collator(self, config: Config, source: Any) -> Collator:
         """Padded features with padded token rows."""
         assert isinstance(source, FeatureExtractor)
-        features = source.config
-        if isinstance(features, PictureConfig):
-            return Collator(PictureCollator(features.size, features.features))
-        return Collator(FrameCollator(features.features, features.dtype))
+        return Collator(feature_collator(source))
 
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """A model that standardises features by the mean and deviation of the training data."""

@@ -1,4 +1,4 @@
-"""Task `regress`: one number for a text or a series of numbers."""
+"""Task `regress`: one or more numbers for a text, a series of numbers, a recording or a picture."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from dragoman.classical.kalman import KalmanConfig, KalmanRegressor
 from dragoman.config.settings import setting
 from dragoman.data.collate import Collator, ScalarCollator
 from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.formats.media_targets import MediaNumberFormat
 from dragoman.data.formats.numbers import NumberFormat, SeriesFormat
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.numbers import NumbersConfig
+from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
 from dragoman.decoding.labels import NumberDecoder
+from dragoman.errors import ConfigError
 from dragoman.models.classifier import ClassifierConfig, Regressor
-from dragoman.tasks.base import Automatic, Config, Starter
+from dragoman.tasks.base import MEDIA, Automatic, Config, Starter
 from dragoman.tasks.classify import PooledTaskConfig
 from dragoman.tasks.labels import LabelTask, source_collator
 
-_TEXT, _SERIES = NumberFormat(), SeriesFormat()
+_TEXT, _SERIES, _GAPS, _MEDIA = NumberFormat(), SeriesFormat(), SeriesFormat(missing=True), MediaNumberFormat()
 
 
 @dataclass(frozen=True)
 class RegressConfig(PooledTaskConfig):
-    """Texts or series with a number."""
+    """Texts, series, recordings or pictures with numbers."""
 
     task: Literal["regress"] = setting("regress", help="the kind of problem")
     model: ClassifierConfig | KalmanConfig = setting(ClassifierConfig(), help="the model to train")  # type: ignore[assignment]
@@ -45,7 +47,7 @@ class RegressConfig(PooledTaskConfig):
 
 
 class Regress(LabelTask):
-    """Texts or series to numbers."""
+    """Texts, series, recordings or pictures to numbers."""
 
     config = RegressConfig
     model_class = Regressor
@@ -83,12 +85,21 @@ class Regress(LabelTask):
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """A neural regressor, or a Kalman filter."""
         if isinstance(config.model, KalmanConfig):
-            return KalmanRegressor(config.model)
+            assert isinstance(target, NumberScaler)
+            if target.channels != source.channels:
+                raise ConfigError(
+                    f'model.kind: "kalman" forecasts all series, found {source.channels} numbers in a step of the '
+                    f"source and {target.channels} in one of the target"
+                )
+            return KalmanRegressor(config.model, source.channels, max(1, target.steps))
         return super().model(config, source, target)
 
     def example_format(self, config: Config) -> ExampleFormat:
-        """Token rows or rows of numbers, with a number."""
-        return _SERIES if isinstance(config.tokenizer.source, NumbersConfig) else _TEXT
+        """Token rows, rows of numbers or of features, with numbers."""
+        source = config.tokenizer.source
+        if isinstance(source, NumbersConfig):
+            return _GAPS if isinstance(config.model, KalmanConfig) else _SERIES
+        return _MEDIA if isinstance(source, MEDIA) else _TEXT
 
     def collator(self, config: Config, source: Tokenizer) -> Collator:
         """Padded sources with one number each."""

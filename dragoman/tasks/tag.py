@@ -1,7 +1,8 @@
-"""Task `tag`: one tag for every word of a sentence."""
+"""Task `tag`: one tag for every word of a sentence, step of a series or frame of a recording."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,23 +12,40 @@ from dragoman.classical.hmm_tagger import HMMTagger, HMMTaggerConfig
 from dragoman.config.settings import setting
 from dragoman.data.collate import Collator, TagCollator
 from dragoman.data.formats.base import ExampleFormat
+from dragoman.data.formats.media_targets import MediaTagFormat
+from dragoman.data.formats.numbers import SeriesTagFormat
 from dragoman.data.formats.tags import TagFormat
+from dragoman.data.media.images import PictureConfig
 from dragoman.data.tokenizers.base import Tokenizer
+from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.labels import TagDecoder
 from dragoman.models.tagger import Tagger, TaggerConfig
-from dragoman.tasks.base import Automatic, Config, Starter
+from dragoman.tasks.base import MEDIA, Automatic, Config, Starter
 from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_collator
 
-_FORMAT = TagFormat()
+_TEXT, _SERIES, _MEDIA = TagFormat(), SeriesTagFormat(), MediaTagFormat()
 
 
 @dataclass(frozen=True)
 class TagConfig(NoSearchConfig):
-    """Tagged sentences."""
+    """Tagged sentences, series or recordings."""
 
     task: Literal["tag"] = setting("tag", help="the kind of problem")
     model: TaggerConfig | HMMTaggerConfig = setting(TaggerConfig(), help="the model to train")
     output = "tags"
+    reads_media = True
+    reads_series = True
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        yield from super().problems()
+        source, model = self.tokenizer.source, self.model
+        if isinstance(source, PictureConfig):
+            yield f'tokenizer.source: found "{source.kind}", which has no frames to tag; expected recordings or text'
+        if isinstance(source, NumbersConfig) and getattr(model, "read", "first") != "first":
+            yield "model.read: found 'mean', but steps have one vector each; leave it out"
+        if isinstance(model, HMMTaggerConfig) and isinstance(source, (NumbersConfig, *MEDIA)):
+            yield f'model.kind: "hmm" reads words, found tokenizer.source = "{source.kind}"'
 
 
 class Tag(LabelTask):
@@ -64,6 +82,14 @@ class Tag(LabelTask):
         "words",
     )  # fmt: skip
 
+    automatic_series = Automatic(
+        {
+            "tokenizer": {"source": {"kind": "numbers"}},
+            "model": {"encoder": {"kind": "recurrent", "embedding": 1, "width": 64}},
+        },
+        "model: a bidirectional LSTM of 64 over the numbers, because every source is a series",
+    )
+
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """A neural tagger, or a hidden Markov model."""
         if isinstance(config.model, HMMTaggerConfig):
@@ -71,8 +97,9 @@ class Tag(LabelTask):
         return super().model(config, source, target)
 
     def example_format(self, config: Config) -> ExampleFormat:
-        """Token rows with the first token of every word, and tags."""
-        return _FORMAT
+        """Token rows, rows of numbers or of features, with tags and where each stands."""
+        source = config.tokenizer.source
+        return _SERIES if isinstance(source, NumbersConfig) else _MEDIA if isinstance(source, MEDIA) else _TEXT
 
     def collator(self, config: Config, source: Tokenizer) -> Collator:
         """Padded sources with a tag for every word."""

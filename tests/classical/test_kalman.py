@@ -6,11 +6,13 @@ import json
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from dragoman.classical.kalman import KalmanModel
+from dragoman.inference.load import load_run
 from tests.conftest import call
 
 
@@ -72,6 +74,52 @@ def test_em_is_that_of_pykalman_and_never_loses_likelihood() -> None:
         ours, now = ours.em(series[:1])
         assert now >= likelihood - 1e-6
         likelihood = now
+
+
+def test_forecasts_are_steps_without_values() -> None:
+    model, series = example()
+    series[0, 10:] = np.nan  # the last values are missing
+    means, covariances = model.forecast(series, 3)
+    for row, one in enumerate(series):
+        other = theirs(model)
+        known = np.ma.masked_invalid(np.concatenate([one, np.full((3, 2), np.nan)]))
+        states, spreads = other.filter(known)
+        for step in range(3):
+            assert means[row, step] == pytest.approx(model.observation @ states[12 + step])
+            spread = model.observation @ spreads[12 + step] @ model.observation.T + model.observation_noise
+            assert covariances[row, step] == pytest.approx(spread)
+
+
+def test_several_series_with_missing_values_come_from_files(tmp_path: Path, cached: Path) -> None:
+    random.seed(4)
+    lines = []
+    for _ in range(80):
+        phase = random.uniform(0, 6)
+        wave = [(math.sin(phase + 0.5 * step), 50 + 10 * math.cos(phase + 0.5 * step)) for step in range(14)]
+        steps = [f"{a:.4f};{b:.3f}" for a, b in wave]
+        steps[random.randrange(3, 12)] = "nan;nan"
+        lines.append(" ".join(steps[:12]) + "\t" + " ".join(f"{a:.4f};{b:.3f}" for a, b in wave[12:]) + "\n")
+    data, run = tmp_path / "train.tsv", tmp_path / "run"
+    data.write_text("".join(lines))
+    settings = ("task=regress", "tokenizer.source.kind=numbers", "model.states=2")
+    told = call("train", data, *settings, "model.kind=kalman", "model.iterations=10", "--run", run)
+    assert told.code == 0, told.err
+    scores = json.loads(call("evaluate", run, data, "--json").out)
+    assert scores["mse"] < 1  # of two numbers, one of which has a variance of 50
+    (line,) = call("predict", run, stdin=b"0.1;51 nan;nan 0.7;55 nan;nan\n").out.splitlines()
+    assert [step.count(";") for step in line.split()] == [1, 1]
+    loaded: Any = load_run(run)
+    model: Any = loaded.model
+    series = np.array([loaded.source_tokenizer.encode("0.1;51 nan;nan 0.7;55 nan;nan")]).reshape(1, 4, 2)
+    expected = model.model.forecast(np.where(np.isfinite(series), series, np.nan), 2)[0]
+    found = [float(one) for one in line.replace(";", " ").split()]
+    assert found == pytest.approx(loaded.target_tokenizer.unscale(expected.ravel()), rel=1e-5)
+    refused = call("train", data, "task=regress", "tokenizer.source.kind=numbers", "--run", tmp_path / "no")
+    assert (refused.code, "found 'nan', expected a number in the series" in refused.err) == (2, True)
+    other = tmp_path / "other.tsv"
+    other.write_text("".join(line.split("\t")[0] + "\t1\n" for line in lines))
+    refused = call("train", other, *settings, "model.kind=kalman", "--run", tmp_path / "no")
+    assert (refused.code, "forecasts all series" in refused.err) == (2, True)
 
 
 def test_a_kalman_filter_is_a_run(tmp_path: Path, cached: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
 from dragoman.data.formats.labels import LabelFormat
-from dragoman.data.formats.numbers import NumberFormat, SeriesFormat
+from dragoman.data.formats.numbers import NumberFormat, SeriesFormat, SeriesLabelFormat, SeriesTagFormat
 from dragoman.data.formats.tags import TagFormat, word_positions
 from dragoman.data.readers.conll import read_conll
 from dragoman.data.tokenizers.characters import CharactersConfig
@@ -69,7 +69,11 @@ def test_a_header_names_columns(tmp_path: Path) -> None:
         (LabelFormat(), "x\t \t1\n", {"columns": ("1", "2", "3")}, "a.tsv:1: the target is empty"),
         (NumberFormat(), "x\t1.5\nx\tmany\n", {}, "a.tsv:2: found 'many', expected a number as the target"),
         (NumberFormat(), "x\tnan\n", {}, "a.tsv:1: found 'nan', expected a number"),
-        (NumberFormat(), "x\t1 2\n", {}, "a.tsv:1: found '1 2', expected one number"),
+        (NumberFormat(), "x\t1\nx\t1 2\n", {}, "a.tsv:2: found '1 2' with 2 numbers as the target, expected 1 numbers"),
+        (SeriesFormat(), "1;2 3\t3\n", {}, "a.tsv:1: found 1 numbers in '3', expected 2 as in the first step in the"),
+        (SeriesFormat(), "1;2 3;4\t3\n1 2\t3\n", {}, "a.tsv:2: found 1 numbers in a step of the series, expected 2"),
+        (SeriesLabelFormat(), "1 nan\ta\n", {}, "a.tsv:1: found 'nan', expected a number in the series"),
+        (SeriesTagFormat(), "1\tup\n2x\tup\n\n", {}, "a.tsv:1: found '2x', expected a number in the series"),
         (SeriesFormat(), "1 2 x\t3\n", {}, "a.tsv:1: found 'x', expected a number in the series"),
     ],
 )  # fmt: skip

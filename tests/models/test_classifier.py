@@ -31,10 +31,11 @@ from dragoman.layers.pooling import (
     QueriesConfig,
     TimeAttentionConfig,
 )
-from dragoman.models.classifier import Classifier, ClassifierConfig, Regressor, SeriesInput
+from dragoman.models.classifier import Classifier, ClassifierConfig, Regressor
 from dragoman.models.encoders.character_words import CharacterWordsConfig, HashedWords
 from dragoman.models.encoders.dense import DenseEncoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.sources import SeriesInput
 from dragoman.models.tagger import Tagger, TaggerConfig
 from tests.contract.conftest import ENCODER_CASES, SPACE, VOCABULARY
 

@@ -340,7 +340,7 @@ REFUSED = [
      'model.kind: found "classifier", expected one of tagger, hmm'),
     (["train", "classify.toml", "task=clasify", "--run", "x"], "Did you mean 'classify'?"),
     (["train", "classify.toml", "model.texts=apart", "--run", "x"], "expected two texts"),
-    (["train", "classify.toml", "tokenizer.source.kind=numbers", "model.word_dropout=0"], "which only task"),
+    (["train", "classify.toml", "tokenizer.source.kind=numbers", "model.word_dropout=0"], "in the series"),
     (["train", "classify.toml", "tokenizer.target.kind=words", "--run", "x"], "its targets are not text"),
     (["train", "series.toml", "data.max_length=9", "--run", "x"], "model.pooling.steps = 8; expected at most 8"),
     (["train", "tag.toml", "model.read=mean", "--run", "x"], "one vector per word"),

@@ -12,7 +12,7 @@ from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary, UnknownLabelError
 from dragoman.data.tokenizers.load import train_tokenizer
-from dragoman.data.tokenizers.numbers import NumberScaler, number_error
+from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER, TextPairTokenizer
 from dragoman.errors import ConfigError, DataError
 
@@ -93,12 +93,9 @@ class LabelFormat(ExampleFormat):
         """The tokens of one text, or of two texts with a tab between them; a wrong number of texts is a DataError."""
         expected = 2 if isinstance(source, TextPairTokenizer) else 1
         for number, text in enumerate(texts, first):
-            is_series = isinstance(source, NumberScaler)
-            parts = [text] if is_series else text.split(PAIR_DELIMITER)
+            parts = text.split(PAIR_DELIMITER)
             if len(parts) != expected or not all(part.strip() for part in parts):
                 raise DataError(f"input {number}: {_count_error(len(parts), expected)}")
-            if is_series and (error := number_error(text)):
-                raise DataError(f"input {number}: {error}")
         return source.encode_batch(texts), None
 
     def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:

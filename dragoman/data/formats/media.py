@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -68,36 +69,43 @@ class MediaFormat(ExampleFormat):
         doing = f"reading {len(paths):,} file{'' if len(paths) == 1 else 's'}"
         for fault in write_features(folder, paths, config, lambda done: progress(doing, done)):
             rows[fault.location] = fault
-        media_format = MediaFormat(self.name, self.several, rows)
-        media_format.column = FeatureColumn(folder)
+        media_format = copy(self)
+        media_format.rows, media_format.column = rows, FeatureColumn(folder)
         return media_format
 
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
     ) -> TokenizerPair:
-        """A feature extractor, with corpus statistics if the settings say so, and the vocabulary of all texts."""
+        """A feature extractor, with corpus statistics if the settings say so, and the tokenizer of the targets."""
         media: Any = tokenizers.source
-        assert tokenizers.target is not None, "checked with the configuration"
         mean = deviation = None
         if isinstance(media, AudioConfig) and media.normalise == "corpus":
             assert self.column is not None
             rows = [self._row(example) for example in examples.train("measuring features")]
             statistics = feature_statistics(self.column, rows)
             mean, deviation = statistics[0].tolist(), statistics[1].clamp(min=1e-5).tolist()
+        return FeatureExtractor(media, mean, deviation), self.train_target(tokenizers, examples)
+
+    def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
+        """The vocabulary of all texts."""
+        assert tokenizers.target is not None, "checked with the configuration"
         texts = (text for example in examples.train("learning the vocabulary") for text in example.references)
-        return FeatureExtractor(media, mean, deviation), train_tokenizer(tokenizers.target, texts)
+        return train_tokenizer(tokenizers.target, texts)
 
     def _row(self, example: Example) -> int:
         row = (self.rows or {})[example.media_path]
         assert isinstance(row, int), "a file with a fault gives no example"
         return row
 
+    def source_rows(self, examples: Sequence[Example], source: Tokenizer) -> list[Any]:
+        """The row number of each example's features, or the features themselves without a store."""
+        if self.rows is None:
+            return source.encode_batch([example.model_input for example in examples])
+        return [[self._row(example)] for example in examples]
+
     def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
         """The row number of the features (the features themselves without a store) and the tokens of each text."""
-        if self.rows is None:
-            source_rows = source.encode_batch([example.model_input for example in examples])
-        else:
-            source_rows = [[self._row(example)] for example in examples]
+        source_rows = self.source_rows(examples, source)
         target_rows = iter(target.encode_batch([text for example in examples for text in example.references]))
         return [
             (row, next(target_rows))

@@ -1,60 +1,211 @@
-"""Regression examples: one or two texts, or a series of numbers, and a number."""
+"""Examples with numbers: series as sources of labels, tags and numbers, and numbers as targets of texts and series."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dragoman.data.config import DataConfig, TokenizersConfig
-from dragoman.data.examples import Example, Fault
-from dragoman.data.formats.base import TokenizerPair, TrainingExamples, targets
+from dragoman.data.examples import Example, Fault, Pairs
+from dragoman.data.formats.base import Row, TokenizerPair, TrainingExamples, targets
 from dragoman.data.formats.labels import LabelFormat
+from dragoman.data.formats.tags import TagFormat
 from dragoman.data.tokenizers.base import Tokenizer
-from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig, number_error
+from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig, number_error, series_shape
+from dragoman.errors import ConfigError, DataError
+
+
+def series_columns(config: DataConfig) -> None:
+    """Raise an error for several columns of sources: several series are one column."""
+    if len(config.columns) > 2:
+        raise ConfigError(
+            f"data.columns: found {len(config.columns)}, expected one series and its target; several series are one "
+            'column with semicolons: "0.1;20 0.2;21"'
+        )
+
+
+def same_channels(items: Iterator[Example | Fault]) -> Iterator[Example | Fault]:
+    """The examples; one whose series has more or fewer values in a step than the first becomes a fault."""
+    first = 0
+    for item in items:
+        if isinstance(item, Example):
+            channels = series_shape(item.source)[1]
+            first = first or channels
+            if channels != first:
+                found = f"found {channels} numbers in a step of the series, expected {first} as in the first series"
+                item = Fault(item.location, "not-a-number", found)
+        yield item
+
+
+def same_targets(items: Iterator[Example | Fault]) -> Iterator[Example | Fault]:
+    """The examples; one with more or fewer numbers in its target than the first becomes a fault."""
+    first = (0, 0)
+    for item in items:
+        if isinstance(item, Example):
+            shape = series_shape(item.references[0])
+            first = first if first != (0, 0) else shape
+            if shape != first:
+                found, expected = (f"{steps * width} numbers" for steps, width in (shape, first))
+                text = item.references[0]
+                detail = f"found '{text}' with {found} as the target, expected {expected} as in the first example"
+                item = Fault(item.location, "not-a-number", detail)
+        yield item
+
+
+def check_shape(text: str, scaler: Any, location: str) -> None:
+    """Raise an error for a series whose shape is not that of the training data."""
+    if isinstance(scaler, NumberScaler) and (error := scaler.shape_error(text)):
+        raise DataError(f"{location}: {error}")
 
 
 class NumberFormat(LabelFormat):
-    """One or two texts, or a series of numbers, and a number."""
+    """One or two texts and one or more numbers."""
 
     name = "numbers"
     target = "number"
 
+    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
+        """The last of the columns holds the numbers, as many in every example."""
+        return same_targets(super().read(config, entry, several_references))
+
     def validate(self, example: Example) -> Example | Fault:
-        """The target must be one number."""
-        text = example.references[0]
-        error = number_error(text) or ("" if len(text.split()) == 1 else f"found '{text}', expected one number")
+        """The target must be one or more numbers."""
+        error = number_error(example.references[0])
         return Fault(example.location, "not-a-number", f"{error} as the target") if error else example
+
+    def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
+        """The scale of the targets: one for all their steps."""
+        config = tokenizers.target if isinstance(tokenizers.target, NumbersConfig) else NumbersConfig()
+        scaler = NumberScaler.train(config, targets(examples, "learning the scale of numbers"))
+        return with_steps(scaler, examples)
+
+    def encode_target(self, text: str, target: Any) -> list[Any]:
+        """The scaled numbers."""
+        row: list[Any] = target.encode(text)
+        return row
+
+    def target_count(self, row: Row) -> int:
+        """Numbers."""
+        return len(row[1])
+
+    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+        """The tokens of the texts or the numbers of the series, and the numbers of the target."""
+        for example in examples:
+            check_shape(example.source, source, example.location)
+            check_shape(example.references[0], target, f"{example.location}: target")
+        return super().encode(examples, source, target)
+
+
+def with_steps(scaler: NumberScaler, examples: TrainingExamples) -> NumberScaler:
+    """The scaler of targets that have as many steps as that of the first example."""
+    first = next(iter(examples.train("learning the scale of numbers")))
+    return NumberScaler(scaler.config, scaler.shift, scaler.scale, series_shape(first.references[0])[0])
+
+
+class SeriesFormat(NumberFormat):
+    """One or more series of numbers, and one or more numbers. With `missing`, "nan" is a missing value of a series."""
+
+    def __init__(self, missing: bool = False) -> None:
+        self.missing, self.name = missing, "series-with-gaps" if missing else "series"
+
+    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
+        """A series, whose steps all have as many values, and its target."""
+        series_columns(config)
+        return same_channels(super().read(config, entry, several_references))
+
+    def validate(self, example: Example) -> Example | Fault:
+        """Source and target must be numbers."""
+        if error := number_error(example.source, self.missing):
+            return Fault(example.location, "not-a-number", f"{error} in the series")
+        return super().validate(example)
 
     def train_tokenizers(
         self, config: DataConfig, tokenizers: TokenizersConfig, examples: TrainingExamples
     ) -> TokenizerPair:
-        """Source vocabulary and target scale; a series without a target tokenizer shares one scale with its target."""
-        if isinstance(tokenizers.source, NumbersConfig) and tokenizers.target is None:
-            numbers = (
-                f"{example.source} {example.references[0]}"
-                for example in examples.train("learning the scale of numbers")
-            )
-            scaler: Tokenizer = NumberScaler.train(tokenizers.source, numbers)
-            return scaler, scaler
-        return super().train_tokenizers(config, tokenizers, examples)
+        """The scales of source and target; without a target tokenizer both are one, if both have as many series."""
+        assert isinstance(tokenizers.source, NumbersConfig)
+        first = next(iter(examples.train("learning the scale of numbers")))
+        if tokenizers.target is not None or series_shape(first.source)[1] != series_shape(first.references[0])[1]:
+            return super().train_tokenizers(config, tokenizers, examples)
+        numbers = (f"{one.source} {one.references[0]}" for one in examples.train("learning the scale of numbers"))
+        scaler = NumberScaler.train(tokenizers.source, numbers)
+        return scaler, with_steps(scaler, examples)
 
-    def train_target(self, tokenizers: TokenizersConfig, examples: TrainingExamples) -> Tokenizer:
-        """The scale of the targets."""
-        config = tokenizers.target if isinstance(tokenizers.target, NumbersConfig) else NumbersConfig()
-        return NumberScaler.train(config, targets(examples, "learning the scale of numbers"))
-
-    def encode_target(self, text: str, target: Any) -> list[Any]:
-        """The scaled number."""
-        row: list[Any] = target.encode(text)
-        return row
+    def encode_inputs(
+        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
+        """The scaled numbers."""
+        return encode_series(texts, source, first, self.missing), None
 
 
-class SeriesFormat(NumberFormat):
-    """A series of numbers and a number."""
+def encode_series(texts: Sequence[str], source: Tokenizer, first: int, missing: bool = False) -> list[list[Any]]:
+    """The scaled numbers of inputs, of which `first` is the number of the first."""
+    for number, text in enumerate(texts, first):
+        if error := number_error(text, missing):
+            raise DataError(f"input {number}: {error}")
+        check_shape(text, source, f"input {number}")
+    return source.encode_batch(texts)
 
-    name = "series"
+
+class SeriesLabelFormat(LabelFormat):
+    """One or more series of numbers, and a label."""
+
+    name = "series-labels"
+
+    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
+        """A series, whose steps all have as many values, and its label."""
+        series_columns(config)
+        return same_channels(super().read(config, entry, several_references))
 
     def validate(self, example: Example) -> Example | Fault:
-        """Source and target must be numbers."""
-        if error := number_error(example.source):
-            return Fault(example.location, "not-a-number", f"{error} in the series")
-        return super().validate(example)
+        """The source must be numbers."""
+        error = number_error(example.source)
+        return Fault(example.location, "not-a-number", f"{error} in the series") if error else example
+
+    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+        """The scaled numbers, and the label."""
+        for example in examples:
+            check_shape(example.source, source, example.location)
+        return super().encode(examples, source, target)
+
+    def encode_inputs(
+        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
+        """The scaled numbers."""
+        return encode_series(texts, source, first), None
+
+
+class SeriesTagFormat(TagFormat):
+    """One or more series of numbers, and one tag per step. A step stands where a sentence has a word."""
+
+    name = "series-tags"
+
+    def read(self, config: DataConfig, entry: str | Pairs, several_references: bool) -> Iterator[Example | Fault]:
+        """Steps with tags, in the layouts of sentences."""
+        return same_channels(self._checked(super().read(config, entry, several_references)))
+
+    def _checked(self, items: Iterator[Example | Fault]) -> Iterator[Example | Fault]:
+        for item in items:
+            error = number_error(item.source) if isinstance(item, Example) else ""
+            yield Fault(item.location, "not-a-number", f"{error} in the series") if error else item
+
+    def encode(self, examples: Sequence[Example], source: Tokenizer, target: Tokenizer) -> list[Row | Fault]:
+        """The scaled numbers; and the tags with the positions of steps."""
+        for example in examples:
+            check_shape(example.source, source, example.location)
+        return super().encode(examples, source, target)
+
+    def encode_inputs(
+        self, texts: Sequence[str], source: Tokenizer, first: int = 1
+    ) -> tuple[list[list[Any]], list[list[Any]] | None]:
+        """The scaled numbers; and zeros in place of the tags, with the positions of steps."""
+        positions = [self.positions(text, source) for text in texts]
+        return encode_series(texts, source, first), [[*[0] * len(row), *row] for row in positions]
+
+    def positions(self, text: str, source: Tokenizer) -> list[int]:
+        """The number of every step."""
+        return list(range(len(text.split())))
+
+    def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
+        """Scaled numbers are floats."""
+        return {**super().column_dtypes(source, target, max_length), "source": "float32"}

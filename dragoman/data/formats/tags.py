@@ -50,7 +50,7 @@ class TagFormat(ExampleFormat):
             except UnknownLabelError as error:
                 out.append(Fault(example.word_location(len(tags)), "unknown-label", str(error)))
                 continue
-            out.append((row, [*tags, *word_positions(example.source, source)]))
+            out.append((row, [*tags, *self.positions(example.source, source)]))
         return out
 
     def fits(self, row: Row, max_length: int) -> bool:
@@ -66,8 +66,12 @@ class TagFormat(ExampleFormat):
     ) -> tuple[list[list[Any]], list[list[Any]] | None]:
         """The tokens; and zeros in place of the tags, with the positions of words."""
         texts = [" ".join(split_words(text)) for text in texts]
-        positions = [word_positions(text, source) for text in texts]
+        positions = [self.positions(text, source) for text in texts]
         return source.encode_batch(texts), [[*[0] * len(row), *row] for row in positions]
+
+    def positions(self, text: str, source: Tokenizer) -> list[int]:
+        """The position of every word's first token."""
+        return word_positions(text, source)
 
     def column_dtypes(self, source: Tokenizer, target: Tokenizer, max_length: int) -> Mapping[str, str]:
         """A position may be larger than any tag id."""

@@ -38,6 +38,7 @@ class Tokenizer(ABC):
     space: int | None = None  # the id of the token that is a single space, if the vocabulary has one
     keeps_white_space = False  # byte-level BPE: a space belongs to the token after it, and line ends are in tokens
     is_text = True  # False for labels, numbers and media features
+    channels = 1  # entries of a row for one position: several series have several numbers for each step
 
     @property
     @abstractmethod

@@ -1,4 +1,8 @@
-"""Number scaler: space-separated numbers of a series or a regression target ↔ standardised floats."""
+"""Number scaler: the numbers of a series or of a regression target ↔ standardised floats.
+
+Spaces separate the steps of a series. If a step has values of several series, semicolons separate them: "0.1;20 0.2;21"
+are two steps of two series.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dragoman.config import settings
 from dragoman.config.settings import setting
 from dragoman.data.tokenizers.base import Tokenizer, content_hash, write_text
 from dragoman.errors import DataError
+
+CHANNEL_SEPARATOR = ";"
+MISSING = "nan"
 
 
 @dataclass(frozen=True)
@@ -33,78 +43,166 @@ def parse_number(text: str) -> float:
     return value
 
 
-def number_error(text: str) -> str:
-    """Why a text is not a list of numbers; empty if it is one."""
-    for word in text.split():
-        try:
-            parse_number(word)
-        except ValueError:
-            return f"found '{word}', expected a number"
+def parse_steps(text: str) -> list[list[float]]:
+    """The values of each step; a missing value ("nan") is NaN. Raises ValueError for anything but numbers."""
+    return [
+        [math.nan if one.lower() == MISSING else parse_number(one) for one in step.split(CHANNEL_SEPARATOR)]
+        for step in text.split()
+    ]
+
+
+def number_error(text: str, missing: bool = False) -> str:
+    """Why a text is not a series of numbers, each step with as many values; empty if it is one.
+
+    With `missing`, "nan" stands for a missing value.
+    """
+    channels = 0
+    for step in text.split():
+        values = step.split(CHANNEL_SEPARATOR)
+        if len(values) != (channels := channels or len(values)):
+            return f"found {len(values)} numbers in '{step}', expected {channels} as in the first step"
+        for value in values:
+            try:
+                if not (missing and value.lower() == MISSING):
+                    parse_number(value)
+            except ValueError:
+                return f"found '{value}', expected a number"
     return "" if text.split() else "found nothing, expected numbers"
 
 
+def series_shape(text: str) -> tuple[int, int]:
+    """Steps, and values in each step, of a valid series."""
+    steps = text.split()
+    return len(steps), steps[0].count(CHANNEL_SEPARATOR) + 1
+
+
+class Statistics:
+    """Count, mean, squared deviations, minimum and maximum of each series, in constant memory (Chan et al. 1979)."""
+
+    def __init__(self, channels: int) -> None:
+        self.count = np.zeros(channels)
+        self.mean, self.squares = np.zeros(channels), np.zeros(channels)
+        self.low, self.high = np.full(channels, np.inf), np.full(channels, -np.inf)
+
+    def add(self, values: NDArray[np.float64]) -> None:
+        """Count the steps (S, C) of one series; NaN is missing."""
+        known = ~np.isnan(values)
+        count, filled = known.sum(0), np.where(known, values, 0.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = filled.sum(0) / np.maximum(count, 1)
+            squares = (np.where(known, filled - mean, 0.0) ** 2).sum(0)
+            step, total = np.where(count > 0, mean - self.mean, 0.0), np.maximum(self.count + count, 1)
+            self.squares = self.squares + squares + step**2 * self.count * count / total
+            self.mean = self.mean + step * count / total
+        self.count = self.count + count
+        self.low = np.minimum(self.low, np.where(known, values, np.inf).min(0))
+        self.high = np.maximum(self.high, np.where(known, values, -np.inf).max(0))
+
+    def scale(self, kind: str) -> tuple[list[float], list[float]]:
+        """What to subtract from the numbers of each series, and what to divide them by."""
+        if kind == "none":
+            return [0.0] * len(self.mean), [1.0] * len(self.mean)
+        known = self.count > 0
+        if kind == "range":
+            shift, scale = np.where(known, self.low, 0.0), np.where(known, self.high - self.low, 1.0)
+        else:
+            shift, scale = self.mean, np.sqrt(self.squares / np.maximum(self.count, 1))
+        if not np.isfinite(scale).all():
+            raise DataError('the numbers are too large for a standard deviation; set scale = "range"')
+        return shift.tolist(), np.where(scale == 0, 1.0, scale).tolist()
+
+
 class NumberScaler(Tokenizer):
-    """Encodes a number x as (x − shift) / scale; `decode` inverts it."""
+    """Encodes a number x of series c as (x − shift[c]) / scale[c]; `decode` inverts it.
+
+    A row holds the values step by step. `steps` is the number of steps of every target; 0: any number of them.
+    """
 
     kind = NumbersConfig.kind
     is_text = False
 
-    def __init__(self, config: NumbersConfig, shift: float = 0.0, scale: float = 1.0) -> None:
-        self.config, self.shift, self.scale = config, shift, scale
+    def __init__(
+        self, config: NumbersConfig, shift: Sequence[float] = (0.0,), scale: Sequence[float] = (1.0,), steps: int = 0
+    ) -> None:
+        self.config, self.shift, self.scale, self.steps = config, tuple(shift), tuple(scale), steps
 
     @classmethod
     def train(cls, config: NumbersConfig, texts: Iterable[str]) -> NumberScaler:
-        """Measure shift and scale over the texts in constant memory."""
-        count, mean, squares = 0, 0.0, 0.0
-        low, high = math.inf, -math.inf
+        """Measure shift and scale of each series over the texts in constant memory."""
+        statistics: Statistics | None = None
         for text in texts:
-            for value in map(parse_number, text.split()):
-                count += 1
-                step = value - mean
-                mean += step / count
-                squares += step * (value - mean)  # Welford 1962
-                low, high = min(low, value), max(high, value)
-        if not count:
+            values = np.array(parse_steps(text))
+            statistics = statistics or Statistics(values.shape[1])
+            statistics.add(values)
+        if statistics is None or not statistics.count.any():
             raise DataError("no numbers to learn from")
-        shift, scale = {
-            "none": (0.0, 1.0),
-            "standard": (mean, math.sqrt(squares / count) if squares < math.inf else math.inf),
-            "range": (low, high - low),
-        }[config.scale]
-        if not math.isfinite(scale):
-            raise DataError('the numbers are too large for a standard deviation; set scale = "range"')
-        return cls(config, shift, scale or 1.0)
+        return cls(config, *statistics.scale(config.scale))
+
+    @property
+    def channels(self) -> int:  # type: ignore[override]
+        """Values in each step."""
+        return len(self.shift)
 
     def __len__(self) -> int:
-        return 1
+        return self.channels * max(1, self.steps)
+
+    def shape_error(self, text: str) -> str:
+        """Why a valid series does not have the shape of the training data; empty if it has."""
+        steps, channels = series_shape(text)
+        if channels != self.channels:
+            return f"found {channels} numbers in a step, expected {self.channels} as in the training data"
+        if self.steps and steps != self.steps:
+            return f"found {steps} steps, expected {self.steps} as in the training data"
+        return ""
 
     def encode(self, text: str) -> list[float]:
-        """The scaled numbers."""
-        return [(parse_number(number) - self.shift) / self.scale for number in text.split()]
+        """The scaled numbers, step by step; ∞ is a missing value, since NaN is padding."""
+        return [
+            math.inf if math.isnan(number) else (number - shift) / scale
+            for step in parse_steps(text)
+            for number, shift, scale in zip(step, self.shift, self.scale, strict=True)
+        ]
 
-    def unscale(self, scaled: float) -> float:
-        """A number in the units of the data."""
-        return scaled * self.scale + self.shift
+    def unscale(self, row: Sequence[float]) -> list[float]:
+        """The numbers of a row in the units of the data."""
+        channels = self.channels
+        return [value * self.scale[at % channels] + self.shift[at % channels] for at, value in enumerate(row)]
+
+    def text(self, numbers: Sequence[float]) -> str:
+        """Numbers in the units of the data as a series."""
+        shown = [f"{number:.7g}" if math.isfinite(number) else MISSING for number in numbers]
+        steps = range(0, len(shown), self.channels)
+        return " ".join(CHANNEL_SEPARATOR.join(shown[first : first + self.channels]) for first in steps)
 
     def decode(self, ids: Sequence[float]) -> str:
-        """The numbers in the units of the data, separated by spaces."""
-        return " ".join(f"{self.unscale(scaled):.7g}" for scaled in ids)
+        """The numbers in the units of the data as a series."""
+        return self.text(self.unscale(ids))
 
     def pieces(self, ids: Sequence[float]) -> list[str]:
-        """Each number as text."""
-        return [self.decode([scaled]) for scaled in ids]
+        """Each step as text."""
+        return self.decode(ids).split(" ") if len(ids) else []
+
+    def _table(self) -> dict[str, Any]:
+        """Shift, divisor and steps; of one series as plain numbers."""
+        one = self.channels == 1
+        table: dict[str, Any] = {
+            "shift": self.shift[0] if one else list(self.shift),
+            "divisor": self.scale[0] if one else list(self.scale),
+        }
+        return table | ({"steps": self.steps} if self.steps > 1 else {})
 
     def save(self, folder: Path, name: str) -> None:
         """Write settings, shift and scale."""
-        table = {"kind": self.kind, **asdict(self.config), "shift": self.shift, "divisor": self.scale}
+        table = {"kind": self.kind, **asdict(self.config), **self._table()}
         text = json.dumps(table | {"fingerprint": self.fingerprint()}, indent=2) + "\n"
         write_text(self.files(folder, name)[0], text)
 
     def fingerprint(self) -> str:
         """A hash of shift and scale."""
-        return content_hash({"kind": self.kind, "shift": self.shift, "divisor": self.scale})
+        return content_hash({"kind": self.kind, **self._table()})
 
     @classmethod
     def load(cls, table: dict[str, Any]) -> NumberScaler:
         """The scaler from the JSON object that `save` wrote."""
-        return cls(settings.build(NumbersConfig, {"scale": table["scale"]}), table["shift"], table["divisor"])
+        shift, scale = ([one] if isinstance(one, int | float) else one for one in (table["shift"], table["divisor"]))
+        return cls(settings.build(NumbersConfig, {"scale": table["scale"]}), shift, scale, table.get("steps", 0))

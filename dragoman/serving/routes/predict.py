@@ -117,9 +117,13 @@ async def predict_file(
     beam: Annotated[int | None, Form(ge=1, le=1_000)] = None,
     n_best: Annotated[int, Form(ge=1, le=1_000)] = 1,
 ) -> Any:
-    """The transcript of a recording or of a line of text, or the caption of a picture."""
+    """The transcript, caption or label of a recording or picture."""
     state = state_of(request)
     served = file_model(state, model)
+    if isinstance(served.engine, Labeler) and (beam is not None or n_best > 1):
+        raise ConfigError(
+            f'model: "{served.name}" has task = "{served.task}", which needs no search: no beam or n_best'
+        )
     body = Options(beam=beam, n_best=n_best)
     options = with_enough_beam(decoding_options(body, state.limits), served)
     upload = Upload(await file.read())

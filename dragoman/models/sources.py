@@ -1,0 +1,91 @@
+"""Sources that are no tokens, for models that read any kind of source: series of numbers, recordings and pictures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.layers.augmentation import Augmentation, AugmentationConfig
+from dragoman.models.contracts import Encoder, Memory
+from dragoman.models.encoders.frames import FramesConfig, Standardizer
+from dragoman.models.entries import union_of
+from dragoman.models.registry import (
+    ENCODERS,
+    FEATURE_ENCODERS,
+    build_encoder,
+    build_feature_encoder,
+)
+
+if TYPE_CHECKING:
+    AnyEncoderConfig = Any
+else:
+    AnyEncoderConfig = union_of({**ENCODERS, **FEATURE_ENCODERS})
+
+
+class SeriesInput(nn.Module):
+    """Takes the place of an embedding for series of numbers: the C numbers of a step, or W of them, W (C, D)."""
+
+    def __init__(self, width: int, channels: int = 1) -> None:
+        """A width of C leaves the numbers unchanged."""
+        super().__init__()
+        self.width, self.channels = width, channels
+        shape = (width,) if channels == 1 else (channels, width)
+        self.weight = nn.Parameter(torch.randn(shape) * channels**-0.5) if width != channels else None
+        self.register_buffer("like", torch.zeros(()), persistent=False)  # has the precision of the model
+
+    like: Tensor
+
+    def forward(self, series: Tensor) -> Tensor:
+        """(B, S) or (B, S, C), NaN on padding → (B, S, D)."""
+        x = series.nan_to_num().to(self.like.dtype)
+        if self.channels == 1:
+            x = x[..., None]
+            return x if self.weight is None else x * self.weight
+        return x if self.weight is None else x @ self.weight
+
+
+class FeatureInput(nn.Module):
+    """Standardises the features of recordings or pictures, and augments them in training."""
+
+    def __init__(self, features: int, augment: AugmentationConfig, scale: tuple[Tensor, Tensor]) -> None:
+        super().__init__()
+        self.features = features
+        self.standardizer = Standardizer(features)
+        self.standardizer.set_scale(*scale)
+        self.augment = Augmentation(augment)
+
+    def forward(self, source: Tensor, mask: Tensor) -> Tensor:
+        """(B, T, F), mask (B, T) → (B, T, F)."""
+        out: Tensor = self.augment(self.standardizer(source, mask), mask)
+        return out
+
+
+class FeatureReader(nn.Module):
+    """A feature input and the encoder that reads it."""
+
+    encoder: Encoder
+
+    def __init__(self, config: AnyEncoderConfig, inputs: FeatureInput) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.encoder = build_feature_encoder(config, inputs.features)
+        self.width = self.encoder.width
+
+    def forward(self, source: Tensor, mask: Tensor) -> Memory:
+        """source (B, T, F), mask (B, T)."""
+        return self.encoder(self.inputs(source, mask), mask)
+
+
+def build_source_encoder(config: AnyEncoderConfig, inputs: nn.Module) -> Encoder:
+    """The encoder that the settings name, which reads an embedding, a SeriesInput or a FeatureInput."""
+    if isinstance(inputs, FeatureInput):
+        reader: Encoder = FeatureReader(config, inputs)
+        return reader
+    return build_encoder(config, inputs)
+
+
+def frames_per_state(config: AnyEncoderConfig) -> int:
+    """How many frames of a recording one entry of the memory stands for."""
+    return config.subsampling.stride if isinstance(config, FramesConfig) else 1
