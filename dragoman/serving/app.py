@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from importlib import resources
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from dragoman.errors import DragomanError
+from dragoman.serving.answers import busy_message, error_table
 from dragoman.serving.batcher import Busy
 from dragoman.serving.gate import Gate
 from dragoman.serving.routes import inspection, libretranslate, openai, operations, predict
@@ -82,12 +82,8 @@ PAGE_HEADERS = {
 
 
 def answer(request: Request, status: int, message: str, headers: dict[str, str] | None = None) -> Response:
-    """An error: {"error": "…"}, or as OpenAI writes it on its paths."""
-    table: dict[str, Any] = {"error": message}
-    if request.url.path in ("/v1/completions", "/v1/audio/transcriptions"):
-        kind = "server_error" if status >= 500 else "invalid_request_error"
-        table = {"error": {"message": message, "type": kind, "param": None, "code": None}}
-    return JSONResponse(table, status, headers=headers)
+    """An error in the form that the clients of the path expect."""
+    return JSONResponse(error_table(request.url.path, status, message), status, headers=headers)
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -116,8 +112,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(Busy)
     async def busy(request: Request, error: Busy) -> Response:
-        message = f"the server is busy; try again in {error.retry_after} s"
-        return answer(request, 503, message, {"retry-after": str(error.retry_after)})
+        return answer(request, 503, busy_message(error), {"retry-after": str(error.retry_after)})
 
     @app.exception_handler(TooLate)
     async def late(request: Request, error: TooLate) -> Response:

@@ -42,6 +42,7 @@ class LimitsConfig:
     """What a request may ask for, and how much may wait."""
 
     body: Size = setting(10_000_000, help="bytes of a request body")
+    json: Size = setting(2_000_000, help="bytes of a body without files")
     items: Size = setting(1_000, help="texts in a request")
     characters: Size = setting(50_000, help="characters of all texts of a request together")
     sentence: Size = setting(

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import time
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dragoman.serving.answers import WORK, busy_message, error_body
 from dragoman.serving.batcher import Busy
 from dragoman.serving.state import ServerState
 
 OPEN_PATHS = ("/health", "/ready", "/", "/inspect", "/favicon.ico", "/frontend/settings", "/openapi.json")
 OPEN_FOLDERS = ("/static/", "/web/")
-RETRY = 2  # seconds, while the server stops
-WORK = frozenset(
-    ("/v1/predict", "/v1/predict/file", "/v1/score", "/translate", "/translate_file", "/v1/completions")
-) | {"/v1/audio/transcriptions"}
+WATCHED = ("/health", "/ready", "/metrics")  # answered however many connections there are
+RETRY = 2  # seconds
 
 
 class BodyProblem(Exception):  # noqa: N818
@@ -76,10 +74,10 @@ class Exchange:
     def refusal(self) -> tuple[int, str] | None:
         """Status and message for a request that goes no further."""
         path = self.scope["path"]
-        if self.state.draining and path not in ("/health", "/ready", "/metrics"):
-            return 503, "the server is stopping; try again or use another one"
+        if self.crowded and path not in WATCHED:
+            return 503, f"found more than {self.state.limits.connections:,} open connections; try again later"
         length = self.headers.get("content-length", b"0")
-        if length.isdigit() and int(length) > self.state.limits.body:
+        if length.isdigit() and int(length) > self.most:
             return 413, self.too_large
         token = self.state.config.token
         if token and path not in OPEN_PATHS and not path.startswith(OPEN_FOLDERS) and not self.authorised(token):
@@ -87,9 +85,21 @@ class Exchange:
         return None
 
     @property
+    def crowded(self) -> bool:
+        """Whether there are more connections than the server allows."""
+        return self.state.connections > self.state.limits.connections
+
+    @property
+    def most(self) -> int:
+        """The largest body: files may be larger than JSON, which is parsed at once while all other requests wait."""
+        limits = self.state.limits
+        uploads = self.headers.get("content-type", b"").lower().startswith(b"multipart/")
+        return limits.body if uploads else min(limits.body, limits.json)
+
+    @property
     def too_large(self) -> str:
         """The message for a large body."""
-        return f"body: found more than {self.state.limits.body:,} bytes, the limit of this server"
+        return f"body: found more than {self.most:,} bytes, the limit of this server"
 
     def authorised(self, token: str) -> bool:
         """Whether a request brings the token; /translate and its kin also look for api_key in the body."""
@@ -110,7 +120,7 @@ class Exchange:
         if message["type"] == "http.request":
             self.received += len(message.get("body", b""))
             self.complete = not message.get("more_body", False)
-            if self.received > self.state.limits.body:
+            if self.received > self.most:
                 self.raise_problem(413, self.too_large)
         return message
 
@@ -141,7 +151,7 @@ class Exchange:
         """Answer 503 before anything is parsed: under overload refusing must cost next to nothing."""
         await self.read_body()
         busy = Busy(self.state.batcher.estimate())
-        await self.answer(503, f"the server is busy; try again in {busy.retry_after} s", busy.retry_after)
+        await self.answer(503, busy_message(busy), busy.retry_after)
 
     async def read_body(self) -> None:
         """Read and forget the body: closing a connection with unread bytes would cut off the answer."""
@@ -151,10 +161,13 @@ class Exchange:
     async def answer(self, status: int, message: str, retry: int = RETRY) -> None:
         """A whole answer without a route; the connection closes if the body is not read or the server stops."""
         self.status = status
-        body = json.dumps({"error": message}, ensure_ascii=False).encode()
+        body = error_body(self.scope["path"], status, message)
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-        if self.state.draining or not self.complete or status in (408, 413):
+        if self.state.draining or not self.complete or status in (408, 413) or self.crowded:
             headers.append((b"connection", b"close"))
+        origin = self.headers.get("origin", b"")
+        if origin and {origin.decode("latin-1"), "*"} & {*self.state.config.cors}:
+            headers += [(b"access-control-allow-origin", origin), (b"vary", b"origin")]
         if status == 503:
             headers.append((b"retry-after", str(retry).encode()))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})

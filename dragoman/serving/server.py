@@ -14,97 +14,84 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dragoman.errors import ConfigError, DragomanError, RunError
+from dragoman.errors import DragomanError, RunError
 from dragoman.serving.app import create_app
 from dragoman.serving.config import ServeConfig, config_as_json, config_from_json
 from dragoman.serving.models import Models
+from dragoman.serving.protocol import GuardedProtocol
+from dragoman.serving.sockets import BACKLOG, address_of, has_waiting, ignore_new_connections, listen
 from dragoman.serving.spool import Spool
 from dragoman.serving.state import ServerState
 
 LOG = logging.getLogger("dragoman.serving")
 CONFIG_VARIABLE = "DRAGOMAN_SERVE_CONFIG"
-LINGER = 1.0  # seconds: a stopping server still answers 503, so that no connection is cut before its answer
-BACKLOG = 1024
+LINGER = 2.0  # seconds: a client that got an answer may be about to send its next request on the same connection
+HANDSHAKE = 0.25  # seconds: a client that has begun to connect when the server stops gets through
+SAME_SIGNAL = 1.0  # seconds: Ctrl+C and a supervisor may send one signal each
+SWITCH_INTERVAL = 0.0005  # seconds, see `run_worker`
 QUICK_DEATH = 10.0  # seconds: a worker that dies sooner was not well from the start
 MAX_QUICK_DEATHS = 3
 
 
-class GuardedProtocol(H11Protocol):
-    """uvicorn's HTTP protocol that closes connections which never send a whole request head."""
-
-    read_time = 15.0
-
-    def connection_made(self, transport: Any) -> None:
-        """Give the client some time for its first request."""
-        super().connection_made(transport)
-        self.loop.call_later(self.read_time, self._close_if_silent)
-
-    def _close_if_silent(self) -> None:
-        if self.cycle is None and not self.transport.is_closing():
-            self.transport.close()
-
-
 class DrainingServer(uvicorn.Server):
-    """On SIGTERM it answers what it has accepted, refuses the rest with 503, and then stops."""
+    """After SIGTERM it accepts no further connection, answers every request of those it has, and then stops.
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, on_ready: Callable[[], None]) -> None:
+    A worker of several leaves it to the supervisor to ignore new connections: if it stops alone, the others go on.
+    """
+
+    shared = False  # whether other workers listen on the same socket
+
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, listening: socket.socket, on_ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
-        self.state, self.on_ready = state, on_ready
+        self.state, self.listening, self.on_ready = state, listening, on_ready
+        self._signalled = 0.0
+        self._running: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begin to drain; a second signal stops at once."""
-        if self.state.draining:
-            self.should_exit = self.force_exit = True
+        """Begin to drain; a second signal stops at once, unless it comes with the first."""
+        now = time.monotonic()
+        if self.state.draining or self._running is None:
+            self.should_exit = self.force_exit = now - self._signalled > SAME_SIGNAL
             return
-        self.state.draining = True
+        self.state.draining, self._signalled = True, now
         # A signal handler runs between two instructions of the loop: only wake it up here.
-        self._loop.call_soon_threadsafe(self._drain_soon)
+        self._running.call_soon_threadsafe(self._drain_soon)
 
     def _drain_soon(self) -> None:
-        self._stopping = self._loop.create_task(self._drain())
+        self._stopping = asyncio.ensure_future(self._drain())
 
     async def _drain(self) -> None:
-        quiet_since = time.monotonic()
-        while time.monotonic() - quiet_since < LINGER:
-            if self.state.active:
-                quiet_since = time.monotonic()
+        """Close the listening socket, then every connection once it has been idle for a while."""
+        empties = self.shared or ignore_new_connections(self.listening)
+        await asyncio.sleep(HANDSHAKE)
+        deadline = time.monotonic() + (self.state.limits.request_time if empties else LINGER)
+        while has_waiting(self.listening) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        for server in self.servers:
+            server.close()
+        for _ in range(5):  # turns of the loop: the connections just accepted get their protocols
+            await asyncio.sleep(0)
+        while self.server_state.connections:
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, GuardedProtocol) and connection.idle_for() > LINGER:
+                    connection.shutdown()
             await asyncio.sleep(0.02)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn does, then say that the server is ready."""
-        self._loop = asyncio.get_running_loop()
+        self._running = asyncio.get_running_loop()
         await super().startup(sockets)
         self.on_ready()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, socket.SOCK_STREAM)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
-        found.listen(BACKLOG)
-    except OSError as error:
-        raise ConfigError(
-            f"host, port: cannot listen on {host}:{port} ({error.strerror or error}); choose another --port"
-        ) from None
-    found.set_inheritable(True)
-    return found
-
-
-def address_of(listening: socket.socket) -> str:
-    """The address of a listening socket, for people."""
-    host, port = listening.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def run_worker(
@@ -113,18 +100,22 @@ def run_worker(
     """Open the models and answer requests until a signal comes."""
     threads = config.threads or max(1, len(os.sched_getaffinity(0)) // config.workers)
     torch.set_num_threads(threads)
+    # A thread that computes gives up the interpreter only when asked, by default after 5 ms. The event loop asks after
+    # every system call, so a refusal would wait 15 ms for its turns, and 80 clients for a second.
+    sys.setswitchinterval(SWITCH_INTERVAL)
     models = Models(config)
     for model in models:
         model.warm_up()
     state = ServerState(config, models, Spool(spool))
     limits = config.limits
-    protocol: Any = type("Protocol", (GuardedProtocol,), {"read_time": limits.read_time})
+    protocol: Any = type("Protocol", (GuardedProtocol,), {"state": state})
     settings = uvicorn.Config(
         create_app(state), http=protocol, ws="none", lifespan="off", log_level="warning", access_log=False,
-        backlog=BACKLOG, limit_concurrency=limits.connections, server_header=False, timeout_keep_alive=30,
+        backlog=BACKLOG, server_header=False, timeout_keep_alive=30,
         timeout_graceful_shutdown=int(limits.request_time) + 5, loop="asyncio",
     )  # fmt: skip
-    server = DrainingServer(settings, state, lambda: on_ready(state, server))
+    server = DrainingServer(settings, state, listening, lambda: on_ready(state, server))
+    server.shared = config.workers > 1
     try:
         server.run(sockets=[listening])
     finally:
@@ -171,8 +162,8 @@ class Supervisor:
         command = [sys.executable, "-m", "dragoman.serving.worker", str(self.listening.fileno()), self.spool]
         worker = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            pass_fds=[self.listening.fileno()],
-        )  # fmt: skip
+            pass_fds=[self.listening.fileno()], start_new_session=True,
+        )  # fmt: skip  # a session of its own: Ctrl+C reaches the supervisor alone
         self.workers[number], self.started[number] = worker, time.monotonic()
         threading.Thread(target=self._listen_to, args=(number, worker), daemon=True).start()
 
@@ -196,7 +187,6 @@ class Supervisor:
                     self.say(f"serving on {address} with {self.config.workers} workers  (stop with Ctrl+C)")
                 self.replace_dead()
         finally:
-            self.listening.close()  # the workers have their own handles: the last one to close it refuses connections
             self.stop()
 
     def replace_dead(self) -> None:
@@ -213,24 +203,25 @@ class Supervisor:
             self.start(number)
 
     def stop(self) -> None:
-        """Let all workers finish what they have accepted; kill those that take too long."""
+        """Let all workers finish what they have accepted; kill those that take too long, or after a second signal."""
+        self.stopping.clear()
+        ignore_new_connections(self.listening)
+        self.listening.close()  # the workers have their own handles; the last one to close it refuses connections
         for worker in self.workers.values():
             if worker.poll() is None:
                 worker.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + self.config.limits.request_time + 15
-        for worker in self.workers.values():
-            try:
-                worker.wait(max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                worker.kill()
-                worker.wait()
+        while any(worker.poll() is None for worker in self.workers.values()):
+            if time.monotonic() > deadline or self.stopping.wait(0.05):
+                for worker in self.workers.values():
+                    worker.kill()
 
 
 def worker_main(arguments: list[str]) -> int:
     """A worker process: the number of the listening socket and the spool folder are its arguments."""
     config = config_from_json(os.environ.pop(CONFIG_VARIABLE))
     listening = socket.socket(fileno=int(arguments[0]))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(listening,), daemon=True).start()
     try:
         run_worker(config, listening, arguments[1], lambda *_: print("ready", flush=True))
     except DragomanError as error:
@@ -239,7 +230,9 @@ def worker_main(arguments: list[str]) -> int:
     return 0
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(listening: socket.socket) -> None:
     """Stop when the supervisor is gone: its end of the pipe closes."""
     sys.stdin.read()
+    with suppress(OSError):  # closed already
+        ignore_new_connections(listening)
     os.kill(os.getpid(), signal.SIGTERM)

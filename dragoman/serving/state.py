@@ -46,6 +46,7 @@ class ServerState:
         self.inspecting = 0
         self.streaming = 0
         self.active = 0  # requests without a whole answer
+        self.connections = 0
         self.draining = False
 
     def model(self, name: str | None) -> ServedModel:

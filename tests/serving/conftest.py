@@ -16,7 +16,8 @@ import pytest
 from dragoman.config import settings
 from dragoman.runs import train
 from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig
-from dragoman.serving.server import listen, run_worker
+from dragoman.serving.server import run_worker
+from dragoman.serving.sockets import listen
 from dragoman.serving.state import ServerState
 from dragoman.tasks.config import build
 from dragoman.training.display import Display

@@ -1,0 +1,65 @@
+"""The listening socket: open it, and stop listening without cutting off a client that is already connected."""
+
+from __future__ import annotations
+
+import ctypes
+import select
+import socket
+import struct
+import sys
+
+from dragoman.errors import ConfigError
+
+BACKLOG = 1024
+_SO_ATTACH_FILTER = 26
+# Classic BPF over a TCP segment: drop it if the flag SYN is set in byte 13, keep all others.
+_DROP_SYN = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x02), (0x15, 0, 1, 0), (0x06, 0, 0, 0xFFFFFFFF), (0x06, 0, 0, 0))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(BACKLOG)
+    except OSError as error:
+        raise ConfigError(
+            f"host, port: cannot listen on {host}:{port} ({error.strerror or error}); choose another --port"
+        ) from None
+    found.set_inheritable(True)
+    return found
+
+
+def address_of(listening: socket.socket) -> str:
+    """The address of a listening socket, for people."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def ignore_new_connections(listening: socket.socket) -> bool:
+    """Let no further connection begin; those that wait to be accepted stay. Returns whether the system can do it.
+
+    Closing a listening socket resets the connections in its backlog, whose clients may have sent a request already.
+    So a filter first drops the first segment of new connections, then the server accepts all that wait, then it closes.
+    A client in between tries again after a second and is refused. The filter holds for all processes with the socket.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in _DROP_SYN))
+    try:
+        pointer = struct.pack("HL", len(_DROP_SYN), ctypes.addressof(program))
+        listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
+    except OSError:
+        return False
+    return True
+
+
+def has_waiting(listening: socket.socket) -> bool:
+    """Whether a connection waits to be accepted."""
+    if listening.fileno() < 0:
+        return False
+    poll = select.poll()
+    poll.register(listening, select.POLLIN)
+    return bool(poll.poll(0))
