@@ -63,15 +63,21 @@ class Load:
         self.lost: list[str] = []
         self.asked = 0  # requests, the warm-up included
 
-    async def run(self, url: str, texts: list[str], clients: int, seconds: float) -> None:
-        """Ask without pause for some seconds."""
-        end = time.monotonic() + seconds
+    async def run(self, url: str, texts: list[str], clients: int, seconds: float, rate: float = 0.0) -> None:
+        """Ask for some seconds, without pause or with so many requests a second over all clients.
 
+        Every second client opens a new connection for each request.
+        """
+        start = time.monotonic()
+        end = start + seconds
         host, port = url.removeprefix("http://").split(":")
 
         async def client(number: int) -> None:
-            index, connection = number, None
+            index, connection, due = number, None, start + number / rate if rate else 0.0
             while time.monotonic() < end:
+                if rate:
+                    await asyncio.sleep(max(0.0, due - time.monotonic()))
+                    due = max(due + clients / rate, time.monotonic())
                 body = {"q": texts[index % len(texts)], "source": "de", "target": "en"}
                 begun = time.monotonic()
                 try:
@@ -84,11 +90,9 @@ class Load:
                     self.lost.append(repr(error))
                     return
                 self.latencies.setdefault(status, []).append(time.monotonic() - begun)
-                if not keep:
+                if not keep or number % 2:
                     connection[1].close()
                     connection = None
-                if status == 503:
-                    await asyncio.sleep(0.05)  # ten times more than is served, not a busy loop
                 index += clients
             if connection is not None:
                 connection[1].close()
@@ -98,10 +102,13 @@ class Load:
     def line(self, seconds: float, status: int = 200) -> str:
         """Requests per second and percentiles."""
         found = sorted(self.latencies.get(status, [0.0]))
-        p99 = found[min(len(found) - 1, int(0.99 * len(found)))]
-        return (
-            f"{len(found) / seconds:8.1f}/s   p50 {1000 * statistics.median(found):7.1f} ms   p99 {1000 * p99:7.1f} ms"
-        )
+        median, p99 = 1000 * statistics.median(found), 1000 * self.p99(status)
+        return f"{len(found) / seconds:8.1f}/s   p50 {median:7.1f} ms   p99 {p99:7.1f} ms"
+
+    def p99(self, status: int = 200) -> float:
+        """The 99th percentile of the latencies."""
+        found = sorted(self.latencies.get(status, [0.0]))
+        return found[min(len(found) - 1, int(0.99 * len(found)))]
 
 
 def measure(url: str, texts: list[str], clients: int, seconds: float) -> Load:
@@ -161,14 +168,20 @@ def throughput(run: str, texts: list[str], seconds: float) -> None:
             print(f"{'one by one':<14}{clients:>3} clients {load.line(seconds)}", flush=True)
 
 
-def overload(run: str, texts: list[str], seconds: float) -> None:
-    """Ten times as many clients as keep the server busy; `--queue 8` and `--wait` bound the waiting."""
-    with server(run, "--queue", "8", "--batch-size", "8") as (url, _):
-        usual = measure(url, texts, 8, seconds)
-        print(f"usual        8 clients {usual.line(seconds)}")
-        load = measure(url, texts, 80, seconds)
-        print(f"overload    80 clients {load.line(seconds)}")
-        print(f"    refused with 503   {load.line(seconds, 503)}")
+def overload(run: str, texts: list[str], seconds: float, rounds: int = 4) -> None:
+    """Ten times as many requests as the server can answer, in turns with few; `--wait` bounds the waiting."""
+    usual, much = Load(), Load()
+    with server(run, "--queue", "2", "--batch-size", "2") as (url, _):
+        most = measure(url, texts, 8, seconds)
+        capacity = len(most.latencies[200]) / seconds
+        print(f"capacity     {capacity:6.0f}/s, then {10 * capacity:.0f}/s are asked for")
+        for _ in range(rounds):
+            asyncio.run(usual.run(url, texts, 1, seconds))
+            asyncio.run(much.run(url, texts, 100, seconds, rate=10 * capacity))
+    print(f"one client             {usual.line(rounds * seconds)}")
+    print(f"overload: answered     {much.line(rounds * seconds)}")
+    print(f"overload: refused      {much.line(rounds * seconds, 503)}")
+    print(f"p99 of the answered: {much.p99() / usual.p99():.2f} times that of one client; {len(much.lost)} lost")
 
 
 def stopping(run: str, texts: list[str], tries: int) -> None:

@@ -118,6 +118,8 @@ class DecodingOptions:
         """The search settings of this call: those of a run, changed where an option is not None."""
         names = (field.name for field in fields(SearchConfig))
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if not given:
+            return run
         config = settings.build(SearchConfig, settings.as_table(run) | given)
         if self.diversity_penalty is not None and config.beam_groups == 1:
             raise ConfigError(

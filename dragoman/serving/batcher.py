@@ -64,6 +64,8 @@ class Batcher:
         self._stopped = False
         self._waiting = 0  # inputs in the queue
         self._computing = 0  # inputs in the present batch
+        self._begun = 0.0  # when the present batch began
+        self.entering = 0  # requests that were let in and have not submitted their inputs yet
         self._seconds_per_input = 0.0  # moving average over batches
         self._thread = threading.Thread(target=self._work, name="dragoman-batcher", daemon=True)
         self._thread.start()
@@ -76,17 +78,26 @@ class Batcher:
     @property
     def full(self) -> bool:
         """Whether not even one more input would be admitted."""
-        late = self.wait > 0 and self._waiting > 0 and self.estimate(1) > self.wait
-        return self._waiting >= self.queue or late
+        return self._waiting + self.entering >= self.queue or self._late(1)
 
     @property
     def alive(self) -> bool:
         """Whether the thread still computes."""
         return self._thread.is_alive()
 
-    def estimate(self, inputs: int = 0) -> float:
-        """Seconds until all that waits, and so many inputs more, are computed."""
-        return (self._waiting + self._computing + inputs) * self._seconds_per_input
+    def estimate(self, inputs: int = 1) -> float:
+        """Seconds until a new request with so many inputs would begin its last batch.
+
+        Requests take turns, so a request with one input waits for one input of each of the others.
+        """
+        ahead = self.entering + sum(min(len(request.inputs), inputs) for request in tuple(self._requests))
+        present = self._computing * self._seconds_per_input - (time.monotonic() - self._begun)
+        own = max(0, inputs - self.batch_size)
+        return max(0.0, present) + (ahead + own) * self._seconds_per_input
+
+    def _late(self, inputs: int) -> bool:
+        """Whether a request would wait too long; when nothing waits it may try, for the estimate may be wrong."""
+        return self.wait > 0 and self._waiting + self.entering > 0 and self.estimate(inputs) > self.wait
 
     async def submit(self, key: Hashable, inputs: Sequence[Any]) -> list[Any]:
         """The outputs of some inputs; raises Busy if they do not fit into the queue.
@@ -99,9 +110,8 @@ class Batcher:
         with self._changed:
             # A request larger than the queue is admitted when nothing waits: it could never be otherwise.
             full = self._waiting > 0 and self._waiting + len(inputs) > self.queue
-            late = self.wait > 0 and self._waiting > 0 and self.estimate(len(inputs)) > self.wait
-            if full or late or self._stopped:
-                raise Busy(self.estimate())
+            if full or self._late(len(inputs)) or self._stopped:
+                raise Busy(self.estimate(len(inputs)))
             numbered = deque(enumerate(inputs))
             request = Request(key, numbered, [None] * len(inputs), loop.create_future(), loop, len(inputs))
             self._requests.append(request)
@@ -142,7 +152,7 @@ class Batcher:
         others = [request for request in self._requests if request not in served]
         self._requests = deque([*others, *(request for request in served if request.inputs)])
         self._waiting -= len(taken)
-        self._computing = len(taken)
+        self._computing, self._begun = len(taken), time.monotonic()
         return key, taken
 
     def _work(self) -> None:
@@ -153,9 +163,8 @@ class Batcher:
                         return
                     self._changed.wait()
                 key, batch = self._take()
-            started = time.monotonic()
             outputs = self._compute(key, [one for _, _, one in batch])
-            seconds = time.monotonic() - started
+            seconds = time.monotonic() - self._begun
             each = seconds / len(batch)
             self._seconds_per_input = (
                 each if not self._seconds_per_input else 0.8 * self._seconds_per_input + 0.2 * each

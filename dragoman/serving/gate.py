@@ -50,10 +50,13 @@ class Gate:
                 if exchange.is_work and self.state.batcher.full:
                     await exchange.refuse_work()
                     return
+                if exchange.is_work:
+                    self.state.enter(scope)
                 await self.app(scope, exchange.receive, exchange.send)
             except BodyProblem as problem:
                 await exchange.answer(problem.status, str(problem))
         finally:
+            self.state.entered(scope)
             self.state.active -= 1
             exchange.count()
 

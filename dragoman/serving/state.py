@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from starlette.requests import Request
+from starlette.types import Scope
 
 from dragoman.errors import ConfigError, hint
 from dragoman.serving.batcher import Batcher, Busy
@@ -17,6 +18,7 @@ from dragoman.serving.models import Models, ServedModel, Work
 from dragoman.serving.spool import Spool
 
 T = TypeVar("T")
+ENTERING = "dragoman.entering"
 MAX_INSPECTIONS = 4  # at work or waiting
 
 
@@ -57,8 +59,19 @@ class ServerState:
             raise NotFound(f"model: found {name!r}. {hint(name, self.models.models)}")
         return self.models[name]
 
+    def enter(self, scope: Scope) -> None:
+        """Count a request among those that wait while it is still parsed: many may come between two batches."""
+        scope[ENTERING] = True
+        self.batcher.entering += 1
+
+    def entered(self, scope: Scope) -> None:
+        """The request submits its inputs, or has ended."""
+        if scope.pop(ENTERING, False):
+            self.batcher.entering -= 1
+
     async def compute(self, request: Request, work: Work, inputs: Sequence[Any]) -> list[Any]:
         """One output for each input, or an exception in its place; raises Busy, TooLate or ClientLeft."""
+        self.entered(request.scope)
         return await self.finish(request, self.batcher.submit(work, inputs))
 
     async def finish(self, request: Request, work: Awaitable[T]) -> T:

@@ -37,6 +37,7 @@ from dragoman.errors import ConfigError, DataError
 _SPACE_MARK, _MARK_REPLACEMENT = "\u2581", "\U0010fffe"
 # The BPE trainer of sentencepiece aborts the whole process on a word of more than 65,535 characters.
 _MAX_TRAINING_CHARACTERS = 10_000
+_FEW_TEXTS = 100
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,9 @@ class SubwordTokenizer(Tokenizer):
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The piece ids of several texts, on all cores."""
-        ids: list[list[int]] = self._processor.encode([_escape_mark(text) for text in texts])
+        """The piece ids of several texts, of many on all cores."""
+        threads = 1 if len(texts) < _FEW_TEXTS else -1  # starting threads takes longer than a few texts
+        ids: list[list[int]] = self._processor.encode([_escape_mark(text) for text in texts], num_threads=threads)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

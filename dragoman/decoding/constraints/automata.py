@@ -44,6 +44,11 @@ class ConstraintAutomaton:
         self._distances: dict[AutomatonState, float] = {}
         self._token_lists: dict[AutomatonState, tuple[list[int] | None, list[int]]] = {}
 
+    @property
+    def cached(self) -> int:
+        """How many transitions and states it remembers."""
+        return len(self._next_states) + len(self._distances) + len(self._token_lists)
+
     def next_state(self, state: AutomatonState, token: int) -> AutomatonState:
         """The state after a token; None if any constraint does not allow it."""
         key = (state, token)

@@ -17,6 +17,7 @@ from dragoman.decoding.constraints.token_bytes import TokenBytes
 from dragoman.errors import DataError
 
 MAX_CACHED = 1000  # compiled automata
+MAX_REMEMBERED = 50_000  # transitions and states of all of them: about 20 MB
 MAX_PLACEHOLDERS = 500  # characters of all placeholders that a search must write; compiling them takes up to a second
 
 
@@ -55,7 +56,8 @@ class ConstraintCompiler:
         known = self._compiled  # another thread may replace it
         if constraints in known:
             return known[constraints]
-        if len(known) > MAX_CACHED:
+        remembered = sum(automaton.cached for automaton in list(known.values()) if automaton is not None)
+        if len(known) > MAX_CACHED or remembered > MAX_REMEMBERED:
             known = self._compiled = {NO_CONSTRAINTS: None}
         automaton = known[constraints] = self._compile(constraints, location)
         return automaton
