@@ -99,28 +99,27 @@ class Batcher:
         """Whether a request would wait too long; when nothing waits it may try, for the estimate may be wrong."""
         return self.wait > 0 and self._waiting + self.entering > 0 and self.estimate(inputs) > self.wait
 
-    async def submit(self, key: Hashable, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs of some inputs; raises Busy if they do not fit into the queue.
+    def submit(self, key: Hashable, inputs: Sequence[Any]) -> asyncio.Future[list[Any]]:
+        """The outputs of some inputs, later; raises Busy if they do not fit into the queue.
 
-        An output is an exception where computing it failed. Cancelling the call takes the inputs out of the queue.
+        An output is an exception where computing it failed. Cancelling the future takes the inputs out of the queue.
         """
-        if not inputs:
-            return []
         loop = asyncio.get_running_loop()
+        done: asyncio.Future[list[Any]] = loop.create_future()
+        if not inputs:
+            done.set_result([])
+            return done
         with self._changed:
             # A request larger than the queue is admitted when nothing waits: it could never be otherwise.
             full = self._waiting > 0 and self._waiting + len(inputs) > self.queue
             if full or self._late(len(inputs)) or self._stopped:
                 raise Busy(self.estimate(len(inputs)))
-            numbered = deque(enumerate(inputs))
-            request = Request(key, numbered, [None] * len(inputs), loop.create_future(), loop, len(inputs))
+            request = Request(key, deque(enumerate(inputs)), [None] * len(inputs), done, loop, len(inputs))
             self._requests.append(request)
             self._waiting += len(inputs)
             self._changed.notify()
-        try:
-            return await request.done
-        finally:
-            self._remove(request)
+        done.add_done_callback(lambda _: self._remove(request))
+        return done
 
     def _remove(self, request: Request) -> None:
         """Take what still waits of a request out of the queue."""

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serving.answers import WORK, busy_message, error_body
 from dragoman.serving.batcher import Busy
-from dragoman.serving.state import ServerState
+from dragoman.serving.state import EXCHANGE, ServerState, Visit
 
 OPEN_PATHS = ("/health", "/ready", "/", "/inspect", "/favicon.ico", "/frontend/settings", "/openapi.json")
 OPEN_FOLDERS = ("/static/", "/web/")
@@ -39,6 +39,7 @@ class Gate:
             await self.app(scope, receive, send)
             return
         exchange = Exchange(self.state, scope, receive, send)
+        scope[EXCHANGE] = exchange
         self.state.active += 1
         try:
             try:
@@ -51,20 +52,21 @@ class Gate:
                     await exchange.refuse_work()
                     return
                 if exchange.is_work:
-                    self.state.enter(scope)
+                    exchange.enter()
                 await self.app(scope, exchange.receive, exchange.send)
             except BodyProblem as problem:
                 await exchange.answer(problem.status, str(problem))
         finally:
-            self.state.entered(scope)
+            exchange.entered()
             self.state.active -= 1
             exchange.count()
 
 
-class Exchange:
+class Exchange(Visit):
     """One request and its answer."""
 
     def __init__(self, state: ServerState, scope: Scope, receive: Receive, send: Send) -> None:
+        super().__init__(state.batcher)
         self.state, self.scope, self._receive, self._send = state, scope, receive, send
         self.headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
         self.started = time.monotonic()
@@ -117,7 +119,8 @@ class Exchange:
             return await self._receive()
         left = self.started + self.state.limits.read_time - time.monotonic()
         try:
-            message = await asyncio.wait_for(self._receive(), max(0.001, left))
+            async with asyncio.timeout(max(0.001, left)):
+                message = await self._receive()
         except TimeoutError:
             self.raise_problem(408, f"body: took longer than {self.state.limits.read_time:g} seconds to arrive")
         if message["type"] == "http.request":

@@ -34,7 +34,8 @@ CONFIG_VARIABLE = "DRAGOMAN_SERVE_CONFIG"
 LINGER = 2.0  # seconds: a client that got an answer may be about to send its next request on the same connection
 HANDSHAKE = 0.25  # seconds: a client that has begun to connect when the server stops gets through
 SAME_SIGNAL = 1.0  # seconds: Ctrl+C and a supervisor may send one signal each
-SWITCH_INTERVAL = 0.0005  # seconds, see `run_worker`
+SWITCH_INTERVAL = 0.00005  # seconds, see `run_worker`
+ACCEPTED_TOGETHER = 8  # connections in one turn of the event loop: a flood of them must not hold up the others
 QUICK_DEATH = 10.0  # seconds: a worker that dies sooner was not well from the start
 MAX_QUICK_DEATHS = 3
 
@@ -91,6 +92,7 @@ class DrainingServer(uvicorn.Server):
         """As uvicorn does, then say that the server is ready."""
         self._running = asyncio.get_running_loop()
         await super().startup(sockets)
+        self.listening.listen(BACKLOG)
         self.on_ready()
 
 
@@ -111,7 +113,7 @@ def run_worker(
     protocol: Any = type("Protocol", (GuardedProtocol,), {"state": state})
     settings = uvicorn.Config(
         create_app(state), http=protocol, ws="none", lifespan="off", log_level="warning", access_log=False,
-        backlog=BACKLOG, server_header=False, timeout_keep_alive=30,
+        backlog=ACCEPTED_TOGETHER, server_header=False, timeout_keep_alive=30,
         timeout_graceful_shutdown=int(limits.request_time) + 5, loop="asyncio",
     )  # fmt: skip
     server = DrainingServer(settings, state, listening, lambda: on_ready(state, server))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.types import Scope
 
 from dragoman.errors import ConfigError, hint
 from dragoman.serving.batcher import Batcher, Busy
@@ -18,7 +17,7 @@ from dragoman.serving.models import Models, ServedModel, Work
 from dragoman.serving.spool import Spool
 
 T = TypeVar("T")
-ENTERING = "dragoman.entering"
+EXCHANGE = "dragoman.exchange"  # key of a request's scope
 MAX_INSPECTIONS = 4  # at work or waiting
 
 
@@ -32,6 +31,32 @@ class ClientLeft(Exception):  # noqa: N818
 
 class NotFound(Exception):  # noqa: N818
     """A request names a model or a file that does not exist."""
+
+
+class Visit:
+    """A request while it is in the server: whether it still has to enter the queue, and what is computed for it."""
+
+    def __init__(self, batcher: Batcher) -> None:
+        self.batcher = batcher
+        self.entering, self.left = False, False
+        self.work: asyncio.Future[Any] | None = None
+
+    def enter(self) -> None:
+        """Count the request among those that wait while it is still parsed: many may come between two batches."""
+        self.entering = True
+        self.batcher.entering += 1
+
+    def entered(self) -> None:
+        """The request submits its inputs, or has ended."""
+        if self.entering:
+            self.entering = False
+            self.batcher.entering -= 1
+
+    def leave(self) -> None:
+        """The client has closed the connection: nobody needs the answer."""
+        self.left = True
+        if self.work is not None:
+            self.work.cancel()
 
 
 class ServerState:
@@ -59,34 +84,32 @@ class ServerState:
             raise NotFound(f"model: found {name!r}. {hint(name, self.models.models)}")
         return self.models[name]
 
-    def enter(self, scope: Scope) -> None:
-        """Count a request among those that wait while it is still parsed: many may come between two batches."""
-        scope[ENTERING] = True
-        self.batcher.entering += 1
-
-    def entered(self, scope: Scope) -> None:
-        """The request submits its inputs, or has ended."""
-        if scope.pop(ENTERING, False):
-            self.batcher.entering -= 1
-
     async def compute(self, request: Request, work: Work, inputs: Sequence[Any]) -> list[Any]:
         """One output for each input, or an exception in its place; raises Busy, TooLate or ClientLeft."""
-        self.entered(request.scope)
+        visit_of(request).entered()
         return await self.finish(request, self.batcher.submit(work, inputs))
 
-    async def finish(self, request: Request, work: Awaitable[T]) -> T:
-        """The result of some work, which is cancelled when the client leaves or the time is up."""
-        task = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(disconnected(request))
+    async def finish(self, request: Request, work: asyncio.Future[T]) -> T:
+        """The result of some work, which is cancelled when the client leaves or the time is up.
+
+        Without a task of its own: under load every turn of the event loop costs an admitted request milliseconds.
+        """
+        visit = visit_of(request)
+        visit.work = work
         try:
-            await asyncio.wait({task, gone}, timeout=self.limits.request_time, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise ClientLeft if gone.done() else TooLate
+            if visit.left:
+                raise ClientLeft
+            async with asyncio.timeout(self.limits.request_time):
+                return await work
+        except TimeoutError:
+            raise TooLate from None
+        except asyncio.CancelledError:
+            if visit.left:
+                raise ClientLeft from None
+            raise
         finally:
-            for one in (task, gone):
-                one.cancel()
-            await asyncio.gather(task, gone, return_exceptions=True)
+            visit.work = None
+            work.cancel()
 
     def check_texts(self, texts: Sequence[str]) -> None:
         """Raise an error for more texts than a request may have."""
@@ -119,15 +142,13 @@ class ServerState:
         self.inspections.shutdown(wait=False, cancel_futures=True)
 
 
-async def disconnected(request: Request) -> None:
-    """Returns when the client has closed the connection."""
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            return
-
-
 def state_of(request: Request) -> ServerState:
     """The state of the server that a request came to."""
     state: ServerState = request.app.state.server
     return state
+
+
+def visit_of(request: Request) -> Visit:
+    """The visit that a request is part of."""
+    visit: Visit = request.scope[EXCHANGE]
+    return visit

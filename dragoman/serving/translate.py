@@ -70,6 +70,8 @@ class Translator:
         # Inputs with constraints are searched apart: they must not change which engine computes the others.
         for constrained in (False, True):
             chosen = [index for index, one in enumerate(inputs) if bool(one.constraints) is constrained]
+            if not chosen:
+                continue
             work = Work(self.model.name, "predict", self.options, constrained)
             outputs = await self.state.compute(self.request, work, [inputs[index] for index in chosen])
             for index, output in zip(chosen, outputs, strict=True):
