@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.errors import DragomanError
+from dragoman.serving.memory import release_free_memory
 
+IDLE = 2.0  # seconds without work after which free memory is given back
 Run = Callable[[Any, list[Any]], list[Any]]  # key of a batch and its inputs → an output for each input
 
 
@@ -155,12 +157,15 @@ class Batcher:
         return key, taken
 
     def _work(self) -> None:
+        tidy = False  # whether free memory was given back since the last batch
         while True:
             with self._changed:
                 while not self._requests:
                     if self._stopped:
                         return
-                    self._changed.wait()
+                    if not self._changed.wait(timeout=None if tidy else IDLE):
+                        tidy = True
+                        release_free_memory()
                 key, batch = self._take()
             outputs = self._compute(key, [one for _, _, one in batch])
             seconds = time.monotonic() - self._begun
@@ -168,7 +173,7 @@ class Batcher:
             self._seconds_per_input = (
                 each if not self._seconds_per_input else 0.8 * self._seconds_per_input + 0.2 * each
             )
-            self._computing = 0
+            self._computing, tidy = 0, False
             self.observe(len(batch), seconds)
             for (request, number, _), output in zip(batch, outputs, strict=True):
                 request.outputs[number] = output

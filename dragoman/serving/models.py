@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -194,23 +194,19 @@ class ServedModel:
     def _align(self, options: None, inputs: list[tuple[str, str]]) -> list[WordAlignment]:
         return list(align_pairs(self.predictor, inputs, view=self._view, batch_size=self.batch_size))
 
-    @cached_property
-    def inspector(self) -> Predictor | Labeler | Completer:
-        """The run once more: an inspection changes weights and hooks while it looks, which requests must not see."""
-        return load_run(self.engine.run.folder, str(self.engine.device))
-
     def inspect(self, text: str | Upload, target: str | None, tag: str | None, beam: int | None) -> Inspection:
-        """Everything that can be shown about one input."""
+        """Everything that can be shown about one input; called in one thread."""
         from dragoman.reports.inspection import inspect
 
+        inspector = second_copy(str(self.engine.run.folder), str(self.engine.device))
         if isinstance(text, str):
-            return inspect(self.inspector, text, target, tag=tag, beam=beam)
-        assert isinstance(self.inspector, Predictor | Labeler)
-        extractor = self.inspector.source_tokenizer
+            return inspect(inspector, text, target, tag=tag, beam=beam)
+        assert isinstance(inspector, Predictor | Labeler)
+        extractor = inspector.source_tokenizer
         assert isinstance(extractor, FeatureExtractor)
         extractor.preload({text.name: extractor.config.decode(text.data, text.name)})
         try:
-            return inspect(self.inspector, text.name, target, tag=tag, beam=beam)
+            return inspect(inspector, text.name, target, tag=tag, beam=beam)
         finally:
             extractor.preload({})
 
@@ -223,6 +219,12 @@ class ServedModel:
     def fits(self, text: str) -> bool:
         """Whether the encoder can read a text as one source."""
         return fits(self.predictor, text)
+
+
+@lru_cache(maxsize=1)
+def second_copy(folder: str, device: str) -> Predictor | Labeler | Completer:
+    """A run once more: an inspection changes weights and hooks while it looks, which requests must not see."""
+    return load_run(Path(folder), device)
 
 
 def _input_name(number: int) -> str:

@@ -23,6 +23,7 @@ import uvicorn
 from dragoman.errors import DragomanError, RunError
 from dragoman.serving.app import create_app
 from dragoman.serving.config import ServeConfig, config_as_json, config_from_json
+from dragoman.serving.memory import limit_arenas
 from dragoman.serving.models import Models
 from dragoman.serving.protocol import GuardedProtocol
 from dragoman.serving.sockets import BACKLOG, address_of, has_waiting, ignore_new_connections, listen
@@ -105,6 +106,7 @@ def run_worker(
     # A thread that computes gives up the interpreter only when asked, by default after 5 ms. The event loop asks after
     # every system call, so a refusal would wait 15 ms for its turns, and 80 clients for a second.
     sys.setswitchinterval(SWITCH_INTERVAL)
+    limit_arenas()
     models = Models(config)
     for model in models:
         model.warm_up()

@@ -13,19 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.config import settings
-from dragoman.runs import train
 from dragoman.serving.config import LimitsConfig, ModelConfig, ServeConfig
 from dragoman.serving.server import run_worker
 from dragoman.serving.sockets import listen
 from dragoman.serving.state import ServerState
-from dragoman.tasks.config import build
-from dragoman.training.display import Display
 from tests.conftest import Workshop, quiet_machine
-from tests.tasks import test_labels_end_to_end as labels
-from tests.tasks import test_language_model as language_models
-from tests.tasks import test_masked_language_model as masked
-from tests.tasks import test_media_end_to_end as media
+from tests.serving.tiny_runs import tiny_runs
 
 
 @dataclass
@@ -79,31 +72,10 @@ def serving(config: ServeConfig, spool: Path) -> Iterator[Live]:
     assert not thread.is_alive()
 
 
-def quick(table: dict[str, Any], folder: Path) -> Path:
-    """A run after two steps: right or wrong, its answers must be those of `predict`."""
-    few = {"steps": 2, "validate_every": 2, "save_every": 2, "metric": "loss", "device": "cpu"}
-    train(build(settings.merge(table, {"train": few})), folder, Display(quiet=True))
-    return folder
-
-
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> dict[str, Path]:
     """A run of every task."""
-    place = tmp_path_factory.mktemp("served")
-    for one in (labels, masked):
-        one.write_data(place)
-    media.write_data(place)
-    (place / "text.txt").write_text(language_models.some_text(200, 1), encoding="utf-8")
-    found = {"ab-cd": workshop.run}
-    with quiet_machine(place / "cache"):
-        for name in ("classify", "regress", "tag"):
-            found[name] = quick(labels.table(name, place), place / "runs" / name)
-        for name in ("speech", "captions"):
-            found[name] = quick(media.table(name, place), place / "runs" / name)
-        mask = next(iter(masked.MODELS))
-        found["mask"] = quick(masked.table(mask, place), place / "runs" / "mask")
-        found["characters"] = quick(language_models.table("lstm", place), place / "runs" / "characters")
-    return found
+    return {"ab-cd": workshop.run, **tiny_runs(tmp_path_factory.mktemp("served"))}
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, File, Form, Request, UploadFile
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, File, Form, Request, Response, UploadFile
 
 from dragoman.errors import ConfigError
 from dragoman.serving.models import Upload
@@ -13,6 +13,9 @@ from dragoman.serving.routes.predict import PROBLEMS, file_model
 from dragoman.serving.schemas import InspectRequest
 from dragoman.serving.state import ServerState, state_of
 from dragoman.web.page import plain
+
+if TYPE_CHECKING:
+    from dragoman.reports.inspection import Inspection
 
 router = APIRouter(prefix="/v1", tags=["dragoman"], responses=PROBLEMS)
 LONGEST = 2_000  # characters: the numbers grow with the square of the length
@@ -22,6 +25,12 @@ def check_beam(state: ServerState, beam: int | None) -> None:
     """Raise an error for a beam wider than the server allows."""
     if beam is not None and beam > state.limits.beam:
         raise ConfigError(f"beam: found {beam}, expected at most {state.limits.beam} on this server")
+
+
+def as_json(found: Inspection, packed: bool) -> bytes:
+    """The answer as bytes, in the thread of the inspection: megabytes of JSON must not hold up other requests."""
+    text = json.dumps(plain(found.page_data() if packed else found.as_dict()), ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "replace")
 
 
 @router.post("/inspect")
@@ -38,12 +47,10 @@ async def inspect(request: Request, body: InspectRequest) -> Any:
     if not body.input.strip():
         raise ConfigError("input: found empty text, expected text to inspect")
 
-    def look() -> dict[str, Any]:
-        found = model.inspect(body.input, body.output, body.tag, body.beam)
-        table: dict[str, Any] = plain(found.page_data() if body.numbers == "packed" else found.as_dict())
-        return table
+    def look() -> bytes:
+        return as_json(model.inspect(body.input, body.output, body.tag, body.beam), body.numbers == "packed")
 
-    return JSONResponse(await state.inspect(request, look))
+    return Response(await state.inspect(request, look), media_type="application/json")
 
 
 @router.post("/inspect/file")
@@ -58,9 +65,7 @@ async def inspect_file(
     served = file_model(state, model)
     upload = Upload(await file.read())
 
-    def look() -> dict[str, Any]:
-        found = served.inspect(upload, None, None, None)
-        table: dict[str, Any] = plain(found.page_data() if numbers == "packed" else found.as_dict())
-        return table
+    def look() -> bytes:
+        return as_json(served.inspect(upload, None, None, None), numbers == "packed")
 
-    return JSONResponse(await state.inspect(request, look))
+    return Response(await state.inspect(request, look), media_type="application/json")
