@@ -210,6 +210,26 @@ class ServedModel:
         finally:
             extractor.preload({})
 
+    def continue_search(self, text: str, tokens: list[int]) -> dict[str, Any]:
+        """The greedy continuation of the first tokens of an output; called in the thread of inspections."""
+        from dragoman.analysis.beam_tree import continue_prefixes
+
+        predictor = self.predictor
+        if not hasattr(predictor.model, "read") or not hasattr(predictor.model, "step"):
+            raise RunError(f'model: "{self.name}" does not write token by token, so no search can go on')
+        vocabulary = predictor.target_tokenizer
+        if any(token >= len(vocabulary) for token in tokens):
+            raise RunError(f"tokens: found {max(tokens)}, expected token ids below {len(vocabulary):,}")
+        longest = predictor.model.max_positions
+        if longest is not None and len(tokens) + 1 >= longest:
+            raise RunError(f"tokens: found {len(tokens)}, expected fewer than {longest - 1}")
+        self._check_lengths([predictor.source_tokenizer.encode(text)])
+        (found,) = continue_prefixes(predictor, text, [tokens])
+        return {
+            "text": found.text, "score": found.score, "log_probability": found.total,
+            "tokens": vocabulary.pieces(found.tokens), "token_scores": list(found.token_scores),
+        }  # fmt: skip
+
     @cached_property
     def _view(self) -> AttentionView:
         return select_view(self.predictor)

@@ -169,6 +169,30 @@ class InspectRequest(Strict):
     numbers: Literal["lists", "packed"] = Field("lists", description="packed: tensors as base64 of 32-bit floats")
 
 
+class ContinueRequest(Strict):
+    """A text, and the first tokens of an output."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"input": "Guten Morgen!", "tokens": []}]}
+    )
+    model: Annotated[str, Field(max_length=200)] | None = None
+    input: Text
+    tokens: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=1_000)] = Field(
+        description="token ids, such as those of a branch of the beam tree"
+    )
+    tag: Annotated[str, Field(max_length=35)] | None = None
+
+
+class Continuation(BaseModel):
+    """The output that follows some first tokens."""
+
+    text: str
+    score: float = Field(description="as the search ranks outputs: normalised by length")
+    log_probability: float
+    tokens: list[str] = Field(description="the tokens that follow")
+    token_scores: list[float]
+
+
 class Problem(BaseModel):
     """What is wrong with a request: found, expected, what to do."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.inference.load import load_run
 from tests.conftest import words
 from tests.serving.conftest import Live
 from tests.tasks import test_labels_end_to_end as labels
@@ -171,3 +172,14 @@ def test_operation(live: Live) -> None:
     assert "dragoman_batch_size_count" in text
     schema = live.client.get("/openapi.json").json()
     assert {"/v1/predict", "/translate", "/v1/completions"} <= schema["paths"].keys()
+
+
+def test_a_search_goes_on_from_given_tokens(live: Live, runs: dict[str, Path]) -> None:
+    predictor = load_run(runs["ab-cd"], "cpu")
+    tokens = predictor.target_tokenizer.encode("BA")
+    found = live.post("/v1/inspect/continue", {"input": "abc", "tokens": tokens})
+    assert found["text"].startswith("BA")
+    (scored,) = live.post("/v1/score", {"pairs": [{"source": "abc", "target": found["text"]}]})["scores"]
+    assert found["log_probability"] == pytest.approx(scored["log_probability"], abs=1e-4)
+    for wrong in ({"tokens": [10**6]}, {"tokens": [4] * 1_000, "input": ""}, {"tokens": [4], "model": "classify"}):
+        assert live.client.post("/v1/inspect/continue", json={"input": "abc"} | wrong).status_code == 400

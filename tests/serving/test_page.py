@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from dragoman.analysis.beam_tree import beam_tree, continue_prefixes, prefix_of
+from dragoman.inference.load import load_run
 from tests.serving.conftest import Live
 
 CHROMIUM = next(
@@ -110,3 +112,21 @@ def test_look_inside(page: Any, live: Live) -> None:
     page.goto(f"{live.url}/inspect?model=ab-cd&q=abc")
     page.wait_for_selector("[role=tab]")
     assert "Beam" in page.inner_text("[role=tablist]")
+
+
+def test_a_click_on_a_pruned_branch_goes_on_with_the_search(
+    page: Any, live: Live, runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert beam_tree.__kwdefaults__ is not None
+    monkeypatch.setitem(beam_tree.__kwdefaults__, "max_continued", 0)  # none is computed before the click
+    page.goto(f"{live.url}/inspect?model=ab-cd&q=abcd&view=beam")
+    page.wait_for_selector("[role=tab]")
+    page.click("[role=tab]:has-text('Beam')")
+    pruned = page.locator("g[data-node][aria-label*='pruned']").first
+    number = int(pruned.get_attribute("data-node"))
+    pruned.click()
+    page.wait_for_selector(".readout .continued")
+    predictor = load_run(runs["ab-cd"], "cpu")
+    nodes = list(predictor.trace("abcd"))
+    (expected,) = continue_prefixes(predictor, "abcd", [prefix_of(nodes, number)])
+    assert expected.text in page.inner_text(".readout .continued")

@@ -9,8 +9,9 @@ from fastapi import APIRouter, File, Form, Request, Response, UploadFile
 
 from dragoman.errors import ConfigError
 from dragoman.serving.models import Upload
+from dragoman.serving.options import tagged
 from dragoman.serving.routes.predict import PROBLEMS, file_model
-from dragoman.serving.schemas import InspectRequest
+from dragoman.serving.schemas import Continuation, ContinueRequest, InspectRequest
 from dragoman.serving.state import ServerState, state_of
 from dragoman.web.page import plain
 
@@ -27,6 +28,15 @@ def check_beam(state: ServerState, beam: int | None) -> None:
         raise ConfigError(f"beam: found {beam}, expected at most {state.limits.beam} on this server")
 
 
+def check_lengths(**texts: str) -> None:
+    """Raise an error for texts too long to look inside, and for an empty input."""
+    for name, text in texts.items():
+        if len(text) > LONGEST:
+            raise ConfigError(f"{name}: found {len(text):,} characters, expected at most {LONGEST:,} to look inside")
+    if not texts["input"].strip():
+        raise ConfigError("input: found empty text, expected text to inspect")
+
+
 def as_json(found: Inspection, packed: bool) -> bytes:
     """The answer as bytes, in the thread of the inspection: megabytes of JSON must not hold up other requests."""
     text = json.dumps(plain(found.page_data() if packed else found.as_dict()), ensure_ascii=False, allow_nan=False)
@@ -41,16 +51,24 @@ async def inspect(request: Request, body: InspectRequest) -> Any:
     check_beam(state, body.beam)
     if model.reads_files:
         raise ConfigError(f'model: "{model.name}" reads files; send one to /v1/inspect/file')
-    for name, text in (("input", body.input), ("output", body.output or "")):
-        if len(text) > LONGEST:
-            raise ConfigError(f"{name}: found {len(text):,} characters, expected at most {LONGEST:,} to look inside")
-    if not body.input.strip():
-        raise ConfigError("input: found empty text, expected text to inspect")
+    check_lengths(input=body.input, output=body.output or "")
 
     def look() -> bytes:
         return as_json(model.inspect(body.input, body.output, body.tag, body.beam), body.numbers == "packed")
 
     return Response(await state.inspect(request, look), media_type="application/json")
+
+
+@router.post("/inspect/continue", response_model=Continuation)
+async def continue_search(request: Request, body: ContinueRequest) -> Any:
+    """What would have followed a pruned branch of the beam: the first tokens of an output continued greedily."""
+    state = state_of(request)
+    model = state.model(body.model)
+    if not model.translates:
+        raise ConfigError(f'model: "{model.name}" has task = "{model.task}", expected one that translates text')
+    check_lengths(input=body.input)
+    text = tagged(body.input, body.tag, model)
+    return await state.inspect(request, lambda: model.continue_search(text, body.tokens))
 
 
 @router.post("/inspect/file")

@@ -25,6 +25,7 @@ export function drawBeam(view) {
   const selected = () => byNumber.get(Number.parseInt(readState().node ?? "", 10)) ?? finished[0] ?? nodes[0];
   const visible = (node) => node.number === 0 || level() === "all" || alive.has(node.number) || (level() === "kept" && FATES[node.fate]) || chain(selected(), byNumber).has(node.number);
   const readout = el("div", { class: "readout", "aria-live": "polite" });
+  const waiting = new Set(); // nodes whose search goes on
   const controls = el("div", { class: "controls" });
   const frame = figure({
     name: "beam", title: "beam search tree",
@@ -45,11 +46,16 @@ export function drawBeam(view) {
       el("div", { class: "sum" }, "Σ log p = ", sums, " = ", el("span", { class: "num" }, number(node.score, 3)), `     score = ${number(node.normalised, 3)}     p(this token) = ${percent(Math.exp(node.log_probability))}`));
     const known = continuations[node.number];
     const best = finished[0];
-    const tell = (found) => readout.append(el("div", {}, "It would have gone on: ", el("strong", { dir: "auto" }, found.text), ` · score ${number(found.score, 3)}`,
+    const tell = (found) => readout.append(found.problem ? el("div", { class: "bad" }, found.problem) : el("div", { class: "continued" }, "It would have gone on: ", el("strong", { dir: "auto" }, found.text), ` · score ${number(found.score, 3)}`,
       best ? el("span", { class: found.score > best.normalised ? "bad" : "soft" }, found.score > best.normalised ? ` — better than the best finished output (${number(best.normalised, 3)}): a search error` : ` — below the best finished output (${number(best.normalised, 3)})`) : ""));
     if (known) tell(known);
-    else if (continueSearch && !FATES[node.fate]) {
-      readout.append(el("button", { type: "button", onclick: (event) => { event.target.disabled = true; continueSearch(node, path.map((one) => one.token)).then(tell); } }, "Search on from here"));
+    else if (continueSearch && node.number && !FATES[node.fate]) {
+      const line = el("div", { class: "soft" }, "Searching on from here …");
+      readout.append(line);
+      if (waiting.has(node.number)) return;
+      waiting.add(node.number);
+      continueSearch(node, path.filter((one) => one.number).map((one) => one.token)).then((found) => { continuations[node.number] = found; }, (error) => { continuations[node.number] = { problem: error.message }; })
+        .finally(() => { waiting.delete(node.number); if (selected() === node) say(); });
     }
   }
 
