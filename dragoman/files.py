@@ -117,7 +117,8 @@ def write_text(path: Path, text: str) -> None:
 # What Dragoman writes to a run folder and reads again.
 RUN_FILES = {
     "run.json", "config.toml", "data.json", "tokenizer", "checkpoints", "best", "weights.safetensors", "metrics.jsonl",
-    "lock", "shortlist.safetensors", "calibration.json", "tensorboard",
+    "lock", "base.safetensors", "general.json", "imported.json", "shortlist.safetensors", "calibration.json",
+    "tensorboard",
 }  # fmt: skip
 
 

@@ -30,6 +30,11 @@ class DataConfig:
     valid: Files | None = setting(
         None, help="the same for validation; without it some training examples are set aside (holdout)"
     )
+    general: Files | None = setting(
+        None,
+        help="fine-tuning: a file of general text in the same format, scored before training and at every validation, "
+        "to see what the model forgets; it selects nothing",
+    )
     columns: tuple[str, ...] = setting(
         (),
         help='the columns to read, such as ["2", "3"] or ["en", "de"]; for two texts and a label or number '

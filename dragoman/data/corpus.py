@@ -7,7 +7,8 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,11 @@ def _build(
             report[part]["source_tokens"] = int(open_store(folder / part).source.lengths().sum())
     report["length_ratio"] = length_ratio(open_store(folder / "train"))
     (folder / "report.json").write_text(json.dumps(report, indent=2), encoding="utf-8")
+    write_sizes(folder)
+
+
+def write_sizes(folder: Path) -> None:
+    """Write the size of every file, so that damage is found."""
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
     (folder / SIZES).write_text(json.dumps(sizes), encoding="utf-8")
 
@@ -330,3 +336,31 @@ def prepare_corpus(
         except OSError as error:
             raise DataError(f"{cache}: cannot write the token store here ({error.strerror})") from None
     return open_corpus(folder, key)
+
+
+def with_other_validation(corpus: Corpus, config: DataConfig, files: Files, example_format: ExampleFormat) -> Corpus:
+    """The corpus with another validation part, which its own tokenizers split; cached like the corpus."""
+    if isinstance(example_format, MediaFormat):
+        raise DataError("data.general: found with media files, expected a task that reads text")
+    digests = [(file_digest(path), Path(path).suffixes) for path in paths_of(files)]
+    content = [FORMAT, corpus.report["fingerprint"], digests, _layout(files)]
+    key = hashlib.blake2b(json.dumps(content).encode(), digest_size=16).hexdigest()
+    cache = cache_folder(config)
+    if (cache / key).exists() and find_damage(cache / key):
+        _discard_damaged(cache / key)
+    if not (cache / key).exists():
+        with build_folder(cache, key) as building:
+            items = list(read_examples(config, files, several_references=True, example_format=example_format))
+            faults = [item for item in items if isinstance(item, Fault)]
+            examples = _save_texts(building / "valid.jsonl", (item for item in items if isinstance(item, Example)))
+            tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
+            counts, unknown = write_store(building / "valid", examples, tokenizers, config.max_length, example_format)
+            faults += unknown
+            if faults and config.faults == "stop":
+                raise DataError(fault_message(faults, len(faults)))
+            if not counts["pairs"]:
+                raise DataError(f"{', '.join(paths_of(files))}: found no usable {example_format.unit}, expected some")
+            write_sizes(building)
+            with suppress(OSError):  # another process may have prepared the same one meanwhile
+                building.rename(cache / key)
+    return replace(corpus, valid=open_store(cache / key / "valid"), valid_texts=cache / key / "valid.jsonl")

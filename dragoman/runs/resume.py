@@ -28,6 +28,7 @@ CHANGEABLE = (
     "data.cache",
     "data.train",  # the files may have moved; their content is checked by its hash
     "data.valid",
+    "data.general",
     "tokenizer.source.run",  # the same holds for the tokenizer of another run
     "tokenizer.target.run",
     "data.media",

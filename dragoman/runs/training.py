@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dragoman.classical.model import FittedModel
 from dragoman.config import settings
-from dragoman.data.corpus import Corpus
+from dragoman.data.corpus import Corpus, with_other_validation
 from dragoman.errors import RunError
 from dragoman.files import write_text
 from dragoman.runs.data_report import print_data_report
@@ -32,16 +32,19 @@ from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, with_absolute_paths
 from dragoman.tasks.table import task_of
 from dragoman.training.capacity import check_capacity
-from dragoman.training.checkpoints import Checkpoints, TrainingState
+from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
 from dragoman.training.display import Display
 from dragoman.training.distributed import ProcessGroup
 from dragoman.training.fitter import Fitter
+from dragoman.training.lora import BASE, add_adapters, check_random_weights
 from dragoman.training.metrics_log import tensorboard_writer
+from dragoman.training.optimizer import load_weights
 from dragoman.training.recovery import has_trained_weights
 from dragoman.training.runtime import Runtime, resolve_device, use_bfloat16
 from dragoman.training.signals import exit_cleanly_on_signals
 from dragoman.training.trainer import Trainer
 from dragoman.training.transfer import freeze, rate_factors
+from dragoman.training.validation.general import GeneralText
 
 
 def train(config: Config, folder: str | Path, display: Display | None = None, restart: bool = False) -> TrainingState:
@@ -112,6 +115,7 @@ def prepare_trainer(
     validator = task.validator(config, corpus, runtime.device)
     fresh = restart or not (Checkpoints(folder).steps() or has_trained_weights(folder))
     report, warning = initialize(config, model, corpus) if fresh else ([], "")
+    base = add_lora(config, model, folder, fresh)
     if resuming:
         check_same_data(folder, corpus)
         write_text(folder / "config.toml", settings.dump(with_absolute_paths(config)))
@@ -123,6 +127,8 @@ def prepare_trainer(
         create_run(folder, config, corpus)
         keep_licence(config, folder)
         locks.enter_context(locked(folder))
+    if base and fresh and processes.is_main:
+        write_tensors(folder / BASE, base)
     processes.barrier()
     print_data_report(display, corpus, task)
     for line in report:
@@ -138,6 +144,9 @@ def prepare_trainer(
         display.warning(late)
     loader = task.loader(config, corpus, model, processes)
     trainer = Trainer(config.train, model, corpus, loader, validator, folder, runtime)
+    if config.data.general is not None:
+        general = with_other_validation(corpus, config.data, config.data.general, task.example_format(config))
+        trainer.general = GeneralText(task.validator(config, general, runtime.device), folder)
     trainer.more_steps = bool(processes.all_reduce_max(int(more_steps)))  # only the main process knows
     return trainer
 
@@ -180,7 +189,23 @@ def initialize(config: Config, model: nn.Module, corpus: Corpus) -> tuple[list[s
     if start is None:
         return lines, ""
     report = load_start_run(config, model, corpus)
+    if config.train.lora is not None:
+        check_random_weights([name for name, _ in report.left], config.train.lora)
     return lines + report.lines(start.run), settings_mismatch(config, report)
+
+
+def add_lora(config: Config, model: nn.Module, folder: Path, fresh: bool) -> dict[str, Tensor]:
+    """Put the adapters of train.lora into a model; returns the weights that they leave as they are, if there are any.
+
+    A run keeps these weights, so that it can be resumed without the run that it started from.
+    """
+    if config.train.lora is None:
+        return {}
+    if not fresh:
+        load_weights(model, read_tensors(folder / BASE))
+    base = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    add_adapters(model, config.train.lora, config.train.seed)
+    return base
 
 
 def print_model_size(model: nn.Module, runtime: Runtime) -> None:

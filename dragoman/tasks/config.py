@@ -118,6 +118,7 @@ def with_absolute_paths(config: Config) -> Config:
 
     data = config.data
     valid = None if data.valid is None else each(data.valid)
+    general = None if data.general is None else each(data.general)
     cache = str(Path(data.cache).absolute()) if data.cache else ""
     media = str(Path(data.media).absolute()) if data.media else ""
     start: Any = config.train.start_from
@@ -132,7 +133,7 @@ def with_absolute_paths(config: Config) -> Config:
     tokenizer = config.tokenizer
     return replace(
         config,
-        data=replace(data, train=each(data.train), valid=valid, media=media, cache=cache),
+        data=replace(data, train=each(data.train), valid=valid, general=general, media=media, cache=cache),
         tokenizer=replace(tokenizer, source=units(tokenizer.source), target=units(tokenizer.target)),
         train=replace(config.train, start_from=start),
     )

@@ -9,14 +9,19 @@ from torch import nn
 from dragoman.errors import RunError
 from dragoman.files import make_folder
 from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tensors, write_tensors
+from dragoman.training.lora import merged_weights, saved_weights
 from dragoman.training.optimizer import mean_weights
 
 
 class BestWeights:
-    """Keeps the weights of the `count` best validations in the folder `best/` of a run."""
+    """Keeps the weights of the `count` best validations in the folder `best/` of a run.
 
-    def __init__(self, run: Path, count: int) -> None:
+    With adapters, `best/` holds them alone and `weights.safetensors` the plain model with the adapters merged.
+    """
+
+    def __init__(self, run: Path, count: int, model: nn.Module) -> None:
         self.folder, self.path, self.count = run / "best", run / "weights.safetensors", count
+        self.model = model
 
     def rank(self, state: TrainingState, score: float) -> bool:
         """Enter the score of a validation (higher is better) into the state; whether it is the best so far."""
@@ -31,10 +36,10 @@ class BestWeights:
         """Save the model's weights if the last validation is among the best, and update `weights.safetensors`."""
         if not any(step == state.step for _, step in state.best):
             return
-        weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        weights = {name: parameter.detach() for name, parameter in saved_weights(model).items()}
         write_tensors(make_folder(self.folder) / f"{state.step:08d}.safetensors", weights)
         if self.count == 1:
-            write_tensors(self.path, weights)
+            write_tensors(self.path, merged_weights(self.model, weights))
         else:
             self._write_mean(state)
 
@@ -61,5 +66,5 @@ class BestWeights:
 
     def _write_mean(self, state: TrainingState) -> None:
         paths = [self.folder / f"{step:08d}.safetensors" for _, step in state.best]
-        if models := [read_tensors(path) for path in paths if path.exists()]:
+        if models := [merged_weights(self.model, read_tensors(path)) for path in paths if path.exists()]:
             write_tensors(self.path, mean_weights(list(models)))

@@ -11,6 +11,7 @@ from dragoman.files import remove_folder
 from dragoman.training.checkpoints import Checkpoints, TrainingState
 from dragoman.training.config import TrainConfig
 from dragoman.training.loaders import BatchLoader
+from dragoman.training.lora import saved_weights
 from dragoman.training.optimizer import load_weights, optimizer_tensors, restore_optimizer
 from dragoman.training.recovery import has_trained_weights, resume_from_weights
 from dragoman.training.runtime import Runtime
@@ -32,7 +33,7 @@ class Checkpointer:
             return
         model = self.learner.model
         files: dict[str, dict[str, Tensor]] = {
-            "weights.safetensors": dict(model.named_parameters()),
+            "weights.safetensors": dict(saved_weights(model)),
             "optimizer.safetensors": optimizer_tensors(self.learner.optimizer, model),
         }
         if self.learner.average is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from dragoman.config.settings import Range, setting
+from dragoman.training.lora import LoRAConfig
 from dragoman.training.objectives import LikelihoodConfig, ObjectiveConfig
 from dragoman.training.optimizer import AverageConfig, NoAverageConfig, OptimizerConfig
 from dragoman.training.transfer import RateConfig, StartFromConfig
@@ -32,6 +33,9 @@ class TrainConfig:
         (),
         help='weights that are not trained: names of modules or weights ("encoder.embedding" does not include '
         '"encoder.embedding_norm"), or patterns such as "encoder.embedding*"',
+    )
+    lora: LoRAConfig | None = setting(
+        None, help="fine-tune train.start_from with low-rank adapters, as in train.lora.rank=8; all other weights stay"
     )
     rates: tuple[RateConfig, ...] = setting(
         (),
@@ -78,5 +82,7 @@ class TrainConfig:
         """Cross-field validation errors."""
         if isinstance(self.start_from, StartFromConfig) and not self.start_from.run:
             yield "start_from.run: found nothing, expected the folder of a run"
+        if self.lora is not None and self.pretrained is None:
+            yield "lora: adapters change trained weights, expected the run that has them in train.start_from"
         if self.metric != "loss" and self.decode == 0:
             yield f"decode: found 0, expected at least 1 since train.metric = {self.metric!r} needs decoding"

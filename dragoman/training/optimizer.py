@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Range, Share, setting
 from dragoman.errors import RunError
+from dragoman.training.lora import saved_weights
 
 Positive = Annotated[float, Range(0.0, None, exclusive_minimum=True)]
 
@@ -125,7 +126,7 @@ class MovingAverage:
 
     def __init__(self, config: MovingAverageConfig, model: nn.Module) -> None:
         self.decay = config.decay
-        self.weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self.weights = {name: parameter.detach().clone() for name, parameter in saved_weights(model).items()}
 
     def new_weight(self, step: int) -> float:
         """The weight of the new parameters at a step; larger in early steps, to forget the initial weights."""
@@ -135,7 +136,7 @@ class MovingAverage:
     def update(self, model: nn.Module, new_weight: Tensor | float) -> None:
         """Move the average towards the model's weights: average += new_weight × (weights − average)."""
         averages = list(self.weights.values())
-        current = [parameter.detach() for _, parameter in model.named_parameters()]
+        current = [parameter.detach() for parameter in saved_weights(model).values()]
         if isinstance(new_weight, Tensor):  # _foreach_lerp_ takes a Python number only
             difference = torch._foreach_sub(current, averages)
             torch._foreach_mul_(difference, new_weight)
@@ -158,15 +159,16 @@ Restore = Callable[[], None]
 @torch.no_grad()
 def swap_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> Restore:
     """Load other weights into a model; call the result to restore the old ones."""
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    before = {name: parameter.detach().clone() for name, parameter in saved_weights(model).items()}
     load_weights(model, weights)
     return lambda: load_weights(model, before)
 
 
 @torch.no_grad()
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy named weights into a model; RunError if names or shapes differ."""
-    own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    """Copy named weights into a model; RunError if names or shapes differ. With adapters: what checkpoints hold."""
+    parameters = saved_weights(model)
+    own = {name: tuple(parameter.shape) for name, parameter in parameters.items()}
     given = {name: tuple(parameter.shape) for name, parameter in weights.items()}
     for name in sorted(own.keys() | given.keys()):
         if own.get(name) != given.get(name):
@@ -174,5 +176,5 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
                 f"the weights do not fit the configuration: {name} has shape {given.get(name, 'none')}, "
                 f"expected {own.get(name, 'none')}"
             )
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters.items():
         parameter.copy_(weights[name])

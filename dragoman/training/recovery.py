@@ -8,6 +8,7 @@ from dragoman.errors import RunError
 from dragoman.scoring.registry import higher_is_better
 from dragoman.training.checkpoints import TrainingState, read_tensors
 from dragoman.training.config import TrainConfig
+from dragoman.training.lora import adapters, saved_weights
 from dragoman.training.metrics_log import read_rows
 from dragoman.training.optimizer import BestAverageConfig, load_weights
 from dragoman.training.step import Learner
@@ -47,9 +48,10 @@ def resume_from_weights(run: Path, config: TrainConfig, learner: Learner) -> Tra
     row = next((row for row in reversed(trained) if row["step"] <= state.step), trained[0])
     state.epoch, state.tokens = int(row.get("epoch", 0)) + 1, int(row.get("tokens", 0))
     state.seconds = float(row.get("seconds", 0.0))
-    weights = run / "weights.safetensors"
-    load_weights(learner.model, read_tensors(weights if weights.exists() else run / "best" / f"{step:08d}.safetensors"))
+    weights, kept_weights = run / "weights.safetensors", run / "best" / f"{step:08d}.safetensors"
+    merged = bool(adapters(learner.model))  # then weights.safetensors no longer has the adapters
+    load_weights(learner.model, read_tensors(weights if weights.exists() and not merged else kept_weights))
     if learner.average is not None:  # it starts at the loaded weights
-        for name, parameter in learner.model.named_parameters():
+        for name, parameter in saved_weights(learner.model).items():
             learner.average.weights[name].copy_(parameter.detach())
     return state

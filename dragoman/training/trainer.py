@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from dragoman.training.runtime import Runtime, side_stream
 from dragoman.training.signals import Signals, Stopped
 from dragoman.training.step import Learner, build_step
 from dragoman.training.transfer import freeze, rate_factors
+from dragoman.training.validation.general import GeneralText
 from dragoman.training.validation.result import ValidationResult, Validator
 
 
@@ -66,7 +68,7 @@ class Trainer:
         )
         self.metrics_log = MetricsLog(run)
         self.best_weights = BestWeights(
-            run, config.average.count if isinstance(config.average, BestAverageConfig) else 1
+            run, config.average.count if isinstance(config.average, BestAverageConfig) else 1, model
         )
         self.checkpointer = Checkpointer(self.learner, loader, run, runtime)
         self.state = self.checkpointer.restore(config)
@@ -79,6 +81,7 @@ class Trainer:
         self.divergence = DivergenceDetector(self.metrics_log.first_loss())
         self.train_step = build_step(config, self.learner, runtime)
         self.train_step.loss += self.state.loss_total if self.processes.is_main else 0.0  # summed over processes
+        self.general: GeneralText | None = None  # measured beside the validation data
         self.more_steps = False  # whether train.steps was raised when the run resumed
         self._saved_step = self.state.step
         self._epoch: tuple[int, Any] | None = None  # number and batches of the current epoch
@@ -94,6 +97,8 @@ class Trainer:
             )
             state.validations_since_best = 0
             self._save()  # or a run killed before its next checkpoint would stop early again
+        if self.general is not None and self.processes.is_main and (line := self.general.start(self.model, state.step)):
+            self.display.info(line)
         self.display.start(state.step, config.steps)
         with Signals() as signals, side_stream(self.device):
             while True:
@@ -236,7 +241,7 @@ class Trainer:
         if not interrupted:
             is_best = self.best_weights.rank(self.state, score)
             if result is not None:
-                self._report(result, is_best)
+                self._report(result, is_best, lambda: bool(signals.code))
                 self.best_weights.keep(self.model, self.state)
         if restore is not None:
             restore()
@@ -247,11 +252,16 @@ class Trainer:
         value = result.scores[self.config.metric]
         return value if higher_is_better(self.config.metric) else -value
 
-    def _report(self, result: ValidationResult, is_best: bool) -> None:
+    def _report(self, result: ValidationResult, is_best: bool, interrupted: Callable[[], bool]) -> None:
         state = self.state
         self.display.info(f"valid {state.step}  {result.line(self.config.metric)}{'  best so far' if is_best else ''}")
         if sample := result.sample_line():
             self.display.info(sample)
-        self.metrics_log.append({"step": state.step, "valid": result.scores, "seconds": round(state.seconds, 2)})
+        row: dict[str, Any] = {"step": state.step, "valid": result.scores, "seconds": round(state.seconds, 2)}
+        general = self.general.measure(self.model, interrupted) if self.general is not None else None
+        if self.general is not None and general is not None:
+            self.display.info(self.general.line(general))
+            row["general"] = general.scores
+        self.metrics_log.append(row)
         if warning := self.divergence.warning(self.config.optimizer.learning_rate):
             self.display.warning(warning)

@@ -108,7 +108,7 @@ def test_translators_have_their_logits_gradients_and_texts(tmp_path: Path, famil
 
 
 def texts_agree(case: Case, run: Path, rows: Tensor, source: Tensor, mask: Tensor) -> None:
-    """Greedy and beam search, which both go on until no open hypothesis can win.
+    """Greedy and beam search, both until as many hypotheses as the beam is wide are complete: other rules differ.
 
     At the length limit transformers ranks hypotheses without <eos> in its own way, so such rows are left out. It counts
     a language code before the output as a token of it, so that scores divided by the length would differ.
@@ -120,11 +120,11 @@ def texts_agree(case: Case, run: Path, rows: Tensor, source: Tensor, mask: Tenso
     bad = [[token] for token in range(case.theirs.config.vocab_size) if token not in allowed]
     penalty = 0.0 if own else 1.0
     for beams in (1, 4):
-        loaded = load_run(run, "cpu", beam=beams, max_length=longest, stop="certain", length_penalty=penalty)
+        loaded = load_run(run, "cpu", beam=beams, max_length=longest, stop="complete", length_penalty=penalty)
         found = loaded.predict(TEXTS["source"])
         written = case.theirs.generate(
             input_ids=source, attention_mask=mask, num_beams=beams, bad_words_ids=bad,
-            early_stopping="never" if beams > 1 else False, max_new_tokens=longest + 1 + len(own), do_sample=False,
+            early_stopping=beams > 1, max_new_tokens=longest + 1 + len(own), do_sample=False,
             length_penalty=penalty, use_cache=False, **own,  # their cache fails for decoders deeper than encoders
         )  # fmt: skip
         for row, tokens in enumerate(written[:, 1 + len(own) :].tolist()):
