@@ -14,7 +14,7 @@ import click
 
 from dragoman.commands.labels import PREDICT_ARGUMENTS, read_examples, refuse_options, texts_of
 from dragoman.commands.options import SAMPLING, batch_size_option, device_option, flag
-from dragoman.commands.printing import as_utf8
+from dragoman.commands.printing import as_utf8, print_prompt
 from dragoman.commands.progress import progress_bar
 from dragoman.errors import ConfigError, DataError
 
@@ -84,7 +84,9 @@ def complete(run: str, prompts: tuple[str, ...], file: str | None, as_json: bool
     lines = iter(prompts) if prompts else texts_of(file)
     completer = load_completer(run, device)
     as_utf8()
-    window = 1 if typed and sys.stdin.isatty() else WINDOW
+    interactive = typed and sys.stdin.isatty()
+    window = 1 if interactive else WINDOW
+    print_prompt(interactive, "continuation")
     run_options = {name: given[name] for name in ("allow_unknown", "batch_size")}
     complete_prompts = partial(completer.complete, options=options, **run_options)
     if not write_completions(complete_prompts, lines, window, as_json, separate=not (options.one_line or as_json)):

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from dragoman.commands.layout import ReadingOptions
 from dragoman.commands.media import input_locations, print_unreadable, printable, reads_files
-from dragoman.commands.printing import as_utf8, baseline_text, print_warning
+from dragoman.commands.printing import as_utf8, baseline_text, print_prompt, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.commands.sources import Source, read_sources
 from dragoman.errors import ConfigError, DataError, RunError
@@ -123,6 +123,7 @@ def predict_labels(
         if sys.stderr.isatty() and not sys.stdout.isatty() and not interactive:
             progress = stack.enter_context(progress_bar("lines", None if typed else count_lines(file)))
         window = 1 if interactive else WINDOW
+        print_prompt(interactive, "prediction")
         stream = labeler.stream(
             lines, batch_size=batch_size, window=window, progress=progress, on_warning=print_warning,
             on_unreadable=unreadable.append if skip_unreadable else None,

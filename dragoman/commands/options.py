@@ -56,7 +56,9 @@ class MetricOption(click.Option):
         assert record is not None
         names = {**registry.metrics_for("words"), **registry.metrics_for("phonemes")}
         costs = registry.segment_cost_metrics()
-        return record[0], record[1].replace("METRICS", ", ".join(names)).replace("COSTS", ", ".join(costs))
+        more = "; ".join(f"{name} needs {needs}" for name, needs in registry.demanding_metrics().items())
+        names_shown = f"{', '.join(names)} ({more})"
+        return record[0], record[1].replace("METRICS", names_shown).replace("COSTS", ", ".join(costs))
 
 
 tag_option = click.option(

@@ -29,7 +29,7 @@ from dragoman.commands.options import (
     device_option,
     skip_unreadable_option,
 )
-from dragoman.commands.printing import UnknownInputs, as_utf8, print_draft_savings, print_warning
+from dragoman.commands.printing import UnknownInputs, as_utf8, print_draft_savings, print_prompt, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.commands.sources import Source, read_sources
 from dragoman.errors import DataError, RunError
@@ -204,6 +204,7 @@ def write_predictions(
     probability = isinstance(options.method, Exhaustive)
     with ExitStack() as stack:
         stream = inputs.stream_options(stack, beam_trace)
+        print_prompt(inputs.interactive)
         for number, prediction in enumerate(predictor.stream(texts, stream=stream), 1):
             if as_json:
                 line = inputs.as_json(prediction, number, probability)
@@ -212,6 +213,7 @@ def write_predictions(
             sys.stdout.write(line + "\n")
             if inputs.interactive:
                 sys.stdout.flush()
+                inputs.unknown.print()
         sys.stdout.flush()
     print_draft_savings(predictor)
     inputs.unknown.print()

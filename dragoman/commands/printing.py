@@ -19,6 +19,12 @@ def as_utf8() -> None:
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
 
 
+def print_prompt(interactive: bool, answer: str = "output") -> None:
+    """Tell a person who types that the command waits for lines."""
+    if interactive:
+        click.echo(f"type a line and press Enter for its {answer}; Ctrl+D ends", err=True)
+
+
 def print_warning(message: str) -> None:
     """Print a warning to standard error."""
     click.echo(f"warning: {message}", err=True)
@@ -39,7 +45,7 @@ class UnknownInputs:
         self.surfaces.update(surfaces)
 
     def print(self) -> None:
-        """Print how many inputs had some, and which."""
+        """Print how many inputs had some, and which; then begin anew."""
         if not self.inputs:
             return
         shown = ", ".join(repr(surface)[:40] for surface, _ in self.surfaces.most_common(self.SHOWN))
@@ -49,6 +55,7 @@ class UnknownInputs:
             f"{count:,} input{'s have' if count > 1 else ' has'} characters or words that training did not have, read "
             f"as <unk>: {shown}{more} (first in input {self.inputs[0]:,})"
         )
+        self.inputs, self.surfaces = [], Counter()
 
 
 def print_draft_savings(predictor: Predictor) -> None:

@@ -46,6 +46,7 @@ class Metric:
     selects_checkpoints: bool = True  # whether `train.metric` may name it
     percent: bool = True  # a fraction, shown times 100 with a percent sign
     decimals: str = ".2f"  # format of the number that is shown
+    needs: str = ""  # what must be installed or downloaded first; such a metric is used only where it is named
 
     @property
     def scale(self) -> int:

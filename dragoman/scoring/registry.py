@@ -81,8 +81,13 @@ def metrics_for(outputs: LabelOutputs) -> dict[str, LabelMetric]: ...
 @overload
 def metrics_for(outputs: OutputKind) -> dict[str, Any]: ...
 def metrics_for(outputs: OutputKind) -> dict[str, Any]:
-    """The metrics that score one kind of output, by name."""
-    return {name: metric for (kind, name), metric in _metrics.items() if kind == outputs}
+    """The metrics that score one kind of output, by name; those that need more than sacreBLEU are left out."""
+    return {name: metric for (kind, name), metric in _metrics.items() if kind == outputs and not metric.needs}
+
+
+def demanding_metrics() -> dict[str, str]:
+    """What must be installed or downloaded for the text metrics that `metrics_for` leaves out."""
+    return {name: metric.needs for (_, name), metric in _metrics.items() if metric.needs}
 
 
 def metrics_by_name() -> dict[str, Metric]:
@@ -115,11 +120,11 @@ def segment_cost_metrics() -> dict[str, TextMetric]:
 
 
 def select_metrics(names: Iterable[str] | None = None, units: Units = "words") -> dict[str, TextMetric]:
-    """The text metrics of these names, or the defaults of `score`; "all" means every one."""
-    table = metrics_for(units)
+    """The text metrics of these names, or the defaults of `score`; "all" means every one without demands."""
     wanted = tuple(names or SCORE_DEFAULTS[units])
     if "all" in wanted:
-        return table
+        return metrics_for(units)
+    table: dict[str, Any] = {name: metric for (kind, name), metric in _metrics.items() if kind == units}
     for name in wanted:
         if name in table:
             continue

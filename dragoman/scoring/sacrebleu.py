@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from dragoman.errors import DataError, MissingExtraError
 from dragoman.scoring.chrf_pairwise import pairwise_chrf
 from dragoman.scoring.metric import FloatArray, References, Statistics, TextMetric, as_rows, ratio
 
@@ -39,11 +40,25 @@ def count_bleu(hypotheses: Sequence[str], references: References, tokenizer: str
     Without a tokenizer it is sacreBLEU's 13a, or `char` for references in a script without spaces, whose sentences
     would be single words. The signature names it.
     """
+    # `force` only silences the warning about outputs that look tokenised.
+    return _counted(_bleu(tokenizer, references, force=True), hypotheses, references)
+
+
+def _bleu(tokenizer: str | None, references: References, **options: Any) -> Any:
     from sacrebleu.metrics.bleu import BLEU
 
     tokenizer = tokenizer or ("char" if without_spaces(references) else None)
-    # `force` only silences the warning about outputs that look tokenised.
-    return _counted(BLEU(force=True, tokenize=tokenizer), hypotheses, references)
+    try:
+        return BLEU(tokenize=tokenizer, **options)
+    except RuntimeError as error:  # sacreBLEU's several lines about a package
+        if tokenizer in PACKAGES:
+            raise MissingExtraError(f"bleu-{tokenizer}", *PACKAGES[tokenizer]) from error
+        raise
+    except OSError as error:
+        raise DataError(
+            f"bleu-{tokenizer}: sacreBLEU downloads the model of this tokenizer when it is first used, which failed "
+            f"({getattr(error, 'reason', error)}); try again with a network, or take another metric, such as bleu-intl"
+        ) from error
 
 
 # Thai, Lao, Myanmar, Khmer, Hiragana, Katakana, Han
@@ -69,9 +84,7 @@ def combine_bleu(sums: FloatArray) -> FloatArray:
 
 def bleu_costs(hypotheses: Sequence[str], references: References, tokenizer: str | None = None) -> list[float]:
     """1 − sentence BLEU; effective order, because a segment shorter than four words has no 4-grams to match."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    metric = BLEU(effective_order=True, tokenize=tokenizer)
+    metric = _bleu(tokenizer, references, effective_order=True)
     pairs = zip(hypotheses, references, strict=True)
     return [1.0 - metric.sentence_score(hypothesis, list(texts)).score / 100 for hypothesis, texts in pairs]
 
@@ -114,8 +127,18 @@ def combine_ter(sums: FloatArray) -> FloatArray:
     return 100 * np.where(lengths > 0, ratio(edits, lengths), np.where(edits > 0, 1.0, 0.0))
 
 
-# Of sacreBLEU's tokenizers those that need neither another package nor a download.
-BLEU_TOKENIZERS = {"char": "characters", "zh": "Chinese characters and words", "intl": "words by Unicode punctuation"}
+# sacreBLEU's tokenizers, what they count, and what they need beside sacreBLEU.
+BLEU_TOKENIZERS = {
+    "char": ("characters", ""),
+    "zh": ("Chinese characters and words", ""),
+    "intl": ("words by Unicode punctuation", ""),
+    "none": ("words between spaces", ""),
+    "ja-mecab": ("Japanese words by MeCab", "a package"),
+    "ko-mecab": ("Korean words by MeCab", "a package"),
+    "flores101": ("sub-words of FLORES-101 (spBLEU)", "a download"),
+    "flores200": ("sub-words of FLORES-200 (spBLEU)", "a download"),
+}
+PACKAGES = {"ja-mecab": ("mecab-python3", "ja"), "ko-mecab": ("sacrebleu[ko]",)}
 METRICS = (
     TextMetric(
         name="bleu",
@@ -135,8 +158,9 @@ METRICS = (
             count=partial(count_bleu, tokenizer=tokenizer),
             combine=combine_bleu,
             sentence_costs=partial(bleu_costs, tokenizer=tokenizer),
+            needs=needs,
         )
-        for tokenizer, about in BLEU_TOKENIZERS.items()
+        for tokenizer, (about, needs) in BLEU_TOKENIZERS.items()
     ),
     TextMetric(
         name="chrf",

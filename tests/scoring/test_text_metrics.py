@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from urllib.error import URLError
 
 import jiwer
 import numpy as np
@@ -15,7 +16,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from dragoman.errors import DataError
+from dragoman.errors import DataError, MissingExtraError
 from dragoman.scoring.edit import align_edits
 from dragoman.scoring.error_rates import edit_alignments
 from dragoman.scoring.meteor import match, stem, stemmed_words
@@ -42,6 +43,40 @@ def test_bleu_splits_text_without_spaces_into_characters() -> None:
         assert METRICS[name].score(counted) == pytest.approx(expected, abs=1e-9)
         assert f"tok:{tokenizer}|" in counted.signature
     assert "tok:13a|" in METRICS["bleu"].statistics(["a b"], [["a b"]]).signature
+
+
+JAPANESE = ["今日は天気がいい"], [["今日は天気が良い"]]
+
+
+def test_bleu_over_japanese_words() -> None:
+    pytest.importorskip("MeCab", reason="needs dragoman[ja]")
+    outputs, references = JAPANESE
+    japanese = select_metrics(["bleu-ja-mecab"])["bleu-ja-mecab"]
+    counted, oracle = japanese.statistics(outputs, references), BLEU(tokenize="ja-mecab", force=True)
+    assert japanese.score(counted) == pytest.approx(oracle.corpus_score(outputs, streams(references)).score, abs=1e-9)
+    assert "tok:ja-mecab-" in counted.signature
+    assert "bleu-ja-mecab" not in select_metrics(["all"])
+
+
+def test_bleu_with_tokenizers_that_need_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were not there at all; sacreBLEU itself says in several lines what is missing."""
+    outputs, references = JAPANESE
+    japanese = select_metrics(["bleu-ja-mecab"])["bleu-ja-mecab"]
+
+    def missing(**options: object) -> None:
+        raise RuntimeError("\nJapanese tokenization requires extra dependencies\n")
+
+    def offline(**options: object) -> None:
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr("sacrebleu.metrics.bleu.BLEU", missing)
+    with pytest.raises(MissingExtraError, match=r"bleu-ja-mecab needs the package 'mecab-python3'.*'dragoman\[ja\]'$"):
+        japanese.statistics(outputs, references)
+    with pytest.raises(MissingExtraError, match=r"pip install sacrebleu\[ko\]$"):
+        select_metrics(["bleu-ko-mecab"])["bleu-ko-mecab"].statistics(outputs, references)
+    monkeypatch.setattr("sacrebleu.metrics.bleu.BLEU", offline)
+    with pytest.raises(DataError, match=r"bleu-flores200: sacreBLEU downloads .* failed \(Name or service not known\)"):
+        select_metrics(["bleu-flores200"])["bleu-flores200"].statistics(outputs, references)
 
 
 def streams(references: list[list[str]]) -> list[list[str]]:
