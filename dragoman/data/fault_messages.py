@@ -32,5 +32,7 @@ def columns_advice(faults: Sequence[Fault]) -> str:
     columns, lines = max(counts.items(), key=lambda item: item[1], default=(0, 0))
     if columns <= 2 or lines < 0.9 * len(faults):
         return ""
+    if all("(word and tag)" in fault.detail for fault in faults):
+        return f'Choose word and tag among the {columns} columns with data.columns, such as ["1", "{columns}"]'
     two_texts = f'two texts before a label or number: ["1", "2", "{columns}"]'
     return f'Choose among the {columns} columns with data.columns, such as ["1", "2"] ({two_texts})'

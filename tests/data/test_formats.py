@@ -11,6 +11,7 @@ import pytest
 
 from dragoman.data.config import DataConfig
 from dragoman.data.examples import Example, Fault
+from dragoman.data.fault_messages import fault_message
 from dragoman.data.formats.labels import LabelFormat
 from dragoman.data.formats.numbers import NumberFormat, SeriesFormat, SeriesLabelFormat, SeriesTagFormat
 from dragoman.data.formats.tags import TagFormat, word_positions
@@ -181,6 +182,36 @@ def test_a_sentence_with_a_faulty_line_is_reported_and_skipped(tmp_path: Path, t
     found = shown(read(TagFormat(), tmp_path / "a.tsv", text))
     assert expected in found[0]
     assert found[1:] == ["b|Y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lines.tsv", "the dog runs\tDET NOUN VERB\nit\tPRON\na cat\tDET NOUN\n"),
+        ("lines.csv", "words,tags\nthe dog runs,DET NOUN VERB\nit,PRON\na cat,DET NOUN\n"),
+        ("spaces.txt", "-DOCSTART- -X-\n\nthe DET\ndog NOUN\nruns VERB\n\nit PRON\n\na DET\ncat NOUN\n"),
+        ("columns.tsv", "-DOCSTART-\n\nthe\tDET\ndog\tNOUN\nruns\tVERB\n\nit\tPRON\n\na\tDET\ncat\tNOUN\n"),
+        (
+            "lists.jsonl",
+            '{"source": ["the", "dog", "runs"], "target": ["DET", "NOUN", "VERB"]}\n'
+            '{"source": ["it"], "target": ["PRON"]}\n{"source": "a cat", "target": "DET NOUN"}\n',
+        ),
+    ],
+)
+def test_usual_layouts_of_tagged_sentences(tmp_path: Path, name: str, text: str) -> None:
+    """A line of words and a line of tags, columns between spaces, CSV and lists in JSON were all faults."""
+    expected = ["the dog runs|DET NOUN VERB", "it|PRON", "a cat|DET NOUN"]
+    assert shown(read(TagFormat(), tmp_path / name, text)) == expected
+
+
+def test_more_columns_of_tags_are_explained(tmp_path: Path) -> None:
+    path = tmp_path / "four.txt"
+    path.write_text("the DT B-NP O\ndog NN I-NP O\n\nit PRP B-NP O\n", encoding="utf-8")
+    faults = [item for item in read_conll(str(path)) if isinstance(item, Fault)]
+    assert faults[0].detail == "found 4 columns, expected 2 (word and tag)"
+    advice = 'Choose word and tag among the 4 columns with data.columns, such as ["1", "4"], correct the lines'
+    assert advice in fault_message(faults, len(faults))
+    assert shown(list(read_conll(str(path), columns=("1", "3")))) == ["the dog|B-NP I-NP", "it|B-NP"]
 
 
 def test_lines_of_words_and_tags_must_match(tmp_path: Path) -> None:

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.data.examples import CONTROLS_EXCEPT_TAB, Example, Fault, FaultKind, Pairs
-from dragoman.data.readers.lines import check_file, file_format, open_bytes, text_blocks
+from dragoman.data.readers.lines import check_file, file_format, is_csv, open_bytes, text_blocks
 from dragoman.data.readers.pairs import column_numbers, columns_from_header, read_pairs
-from dragoman.errors import ConfigError, hint
+from dragoman.errors import ConfigError, DataError, hint
 
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-DEFAULT_COLUMNS = {"conllu": (2, 4), "columns": (1, 2)}  # word and tag
+DEFAULT_COLUMNS = {"conllu": (2, 4), "columns": (1, 2), "spaces": (1, 2)}  # word and tag
+DOCUMENT_STARTS = ("-DOCSTART-",)  # a line of CoNLL-2003 that is no word
+PEEK = 200  # lines that show the layout
 
 
 def read_conll(
@@ -23,13 +25,14 @@ def read_conll(
 ) -> Iterator[Example | Fault]:
     """The sentences and faults of a file, in order. A sentence with a faulty line is skipped as a whole.
 
-    `columns` are the columns of words and tags: numbers, or for CoNLL-U also names such as "form" and "xpos". In .jsonl
-    and .parquet files and in two parallel files a line is a sentence, with spaces between words and between tags.
+    `columns` are the columns of words and tags: numbers, or for CoNLL-U also names such as "form" and "xpos". In .csv,
+    .jsonl and .parquet files and in two parallel files a line is a sentence, with spaces between words and between
+    tags; in JSON both may also be lists.
     """
     path = None if isinstance(entry, Pairs) and entry.file is None else Path(_file(entry))
-    layout = "lines" if path is None else sentence_layout(path)
+    layout = "lines" if path is None else sentence_layout(path, columns)
     if path is None or layout == "lines":
-        items = read_pairs(entry, columns=columns, max_characters=max_characters, header=header)
+        items = read_pairs(entry, columns=columns, max_characters=max_characters, header=header, lists=True)
         return _split_sentences(items)
     check_file(path)
     if columns and len(columns) != 2:
@@ -52,12 +55,35 @@ def _file(entry: str | Pairs) -> str:
     return entry.paths[0] if isinstance(entry, Pairs) else entry
 
 
-def sentence_layout(path: Path) -> str:
-    """ "conllu", "columns" or "lines", by the suffix of a file."""
+def sentence_layout(path: Path, columns: tuple[str, ...] = ()) -> str:
+    """How a file lays out sentences, by its suffix and its first lines.
+
+    "conllu"; one word per line in "columns" between tabs, or in "spaces"; or "lines", each a sentence and its tags.
+    """
     name = path.name.lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith((".conllu", ".conll")):
         return "conllu"
-    return "columns" if file_format(path)[0] == "columns" else "lines"
+    if is_csv(path) or file_format(path)[0] != "columns":
+        return "lines"
+    lines = _first_lines(path)
+    tabbed = [line.split("\t") for line in lines if line.strip() and line.strip() not in DOCUMENT_STARTS]
+    if tabbed and all(len(cells) == 1 for cells in tabbed) and len({len(line.split()) for (line,) in tabbed}) == 1:
+        return "spaces" if len(tabbed[0][0].split()) > 1 and "" in lines else "columns"
+    pairs = [cells for cells in tabbed if len(cells) == 2] if not columns else []
+    counts = [tuple(len(split_words(cell)) for cell in cells) for cells in pairs]
+    whole = [first for first, second in counts if first == second]
+    return "lines" if whole and len(whole) >= 0.9 * len(tabbed) and sum(whole) > 1.5 * len(whole) else "columns"
+
+
+def _first_lines(path: Path) -> list[str]:
+    if not path.is_file():  # a pipe can be read only once
+        return []
+    try:
+        with open_bytes(path) as read:
+            block = next(text_blocks(read, str(path)), None)
+    except (DataError, OSError):
+        return []  # the reader says what is wrong
+    return [line.strip("\r\n ") for line in block.lines[:PEEK]] if block is not None else []
 
 
 def _conllu_column(column: str) -> int:
@@ -113,6 +139,8 @@ def _read_words(
                     yield block.faults[number]
                 elif not line or line.isspace():
                     yield from end_sentence()
+                elif line.split(maxsplit=1)[0] in DOCUMENT_STARTS:
+                    continue
                 elif layout == "conllu" and (line.startswith("#") or re.match(r"\d+[-.]\d+\t", line)):
                     continue  # comments, multiword tokens and empty nodes
                 else:
@@ -131,12 +159,14 @@ def _word_and_tag(
     line: str, numbers: tuple[int, ...], layout: str
 ) -> tuple[str, str] | tuple[None, tuple[FaultKind, str]]:
     """The word and the tag of a line, or None and its fault."""
-    cells = line.split("\t")
+    cells = line.split() if layout == "spaces" else line.split("\t")
     chosen = numbers or DEFAULT_COLUMNS[layout]
     exact = len(CONLLU) if layout == "conllu" else 0 if numbers else 2
     if len(cells) < max(chosen) or (exact and len(cells) != exact):
         expected = str(exact) if exact else f"at least {max(chosen)}"
-        found = f"found {len(cells)} column{'s' if len(cells) > 1 else ''}, expected {expected} with tabs between them"
+        kind = {"spaces": "", "columns": " with tabs between them", "conllu": " with tabs between them"}[layout]
+        word = " (word and tag)" if exact == 2 else ""
+        found = f"found {len(cells)} column{'s' if len(cells) > 1 else ''}, expected {expected}{word}{kind}"
         return None, ("wrong-columns", found)
     word, tag = (cells[number - 1].strip() for number in chosen)
     if control := CONTROLS_EXCEPT_TAB.search(line):
@@ -145,6 +175,9 @@ def _word_and_tag(
         return None, ("empty-side", "the word is empty, expected text")
     if not tag or (layout == "conllu" and tag == "_"):
         return None, ("wrong-tags", f"found no tag for '{word}', expected one")
+    if len(tag.split()) > 1 and len(tag.split()) == len(word.split()):
+        detail = "a word and its tag, or in every line as many tags as words"
+        return None, ("wrong-tags", f"found {len(tag.split())} words with their tags, expected {detail}")
     if len(tag.split()) > 1:
         return None, ("wrong-tags", f"found the tag '{tag}', expected one without spaces")
     # A space inside a word becomes a no-break space, since single spaces separate words.

@@ -13,6 +13,7 @@ from dragoman.errors import ConfigError, nearest
 HEADER_NAMES = {
     "source", "target", "src", "tgt", "trg", "input", "output", "text", "label", "sentence", "reference", "translation",
     "word", "pronunciation", "ipa", "phonemes", "english", "german", "french", "spanish", "question", "answer",
+    "words", "tokens", "tag", "tags", "pos", "ner", "labels", "category", "sentences", "transcription",
 }  # fmt: skip
 
 

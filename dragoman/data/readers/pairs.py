@@ -18,7 +18,7 @@ from dragoman.data.readers.lines import (
     parse_lines,
     text_blocks,
 )
-from dragoman.data.readers.records import FIELDS, read_json, read_parquet
+from dragoman.data.readers.records import FIELDS, number_text, read_json, read_parquet, words_text
 from dragoman.data.readers.tmx import is_tmx, read_tmx
 from dragoman.errors import ConfigError, DataError, nearest
 
@@ -31,13 +31,14 @@ def read_pairs(
     max_characters: int = 10_000,
     header: bool = False,
     numbers: bool = False,
+    lists: bool = False,
 ) -> Iterator[Example | Fault]:
     """The examples and faults of a file, in order. Its suffix decides the format (.tsv, .jsonl.gz, …).
 
     `columns` are 1-based numbers for tab-separated files, languages for .tmx and field names otherwise: source, target
     and, with `several_references`, more references. With a `header`, the first line of a tab-separated file names its
-    columns, and `columns` may be these names. With `numbers`, a JSON field may be a number or a list of numbers. A
-    missing file or a wrong setting raises at the call, not at the first item.
+    columns, and `columns` may be these names. With `numbers`, a JSON field may be a number or a list of numbers, with
+    `lists` a list of words. A missing file or a wrong setting raises at the call, not at the first item.
     """
     if isinstance(path, Pairs) and path.tag is not None:
         bare = replace(path, tag=None)
@@ -71,7 +72,8 @@ def read_pairs(
             raise DataError(f"{path}: found Parquet inside {compression}, expected a plain .parquet file")
         return read_parquet(path, fields, several_references, max_characters)
     if format_ == "jsonl":
-        return read_json(path, fields, several_references, max_characters, numbers)
+        convert = number_text if numbers else words_text if lists else None
+        return read_json(path, fields, several_references, max_characters, convert)
     if header:
         named = columns_from_header(path, columns)
         return _without_header(_read_columns(path, named, several_references, max_characters), path)

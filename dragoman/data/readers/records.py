@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,18 @@ FIELDS = ("source", "target")  # unless data.columns names others
 
 
 def read_json(
-    path: Path, fields: tuple[str, ...], several_references: bool, limit: int, numbers: bool
+    path: Path,
+    fields: tuple[str, ...],
+    several_references: bool,
+    limit: int,
+    convert: Callable[[Any], Any] | None = None,
 ) -> Iterator[Example | Fault]:
-    """The examples and faults of JSON lines; with `numbers` a field may be a number or a list of numbers."""
+    """The examples and faults of JSON lines; `convert` turns the value of a field into text where it can."""
 
     def example(line: str, number: int) -> Example:
         values = _json_values(line, fields)
-        if numbers:
-            values = [number_text(value) for value in values]
+        if convert is not None:
+            values = [convert(value) for value in values]
         return _from_values(values, fields, several_references, str(path), number, limit)
 
     return parse_lines(path, example)
@@ -57,6 +61,13 @@ def number_text(value: Any) -> Any:
     if isinstance(value, list) and value and all(isinstance(number_text(item), str) for item in value):
         return " ".join(number_text(item) for item in value)
     return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def words_text(value: Any) -> Any:
+    """A list of words as one text, with a no-break space for a space inside a word; any other value unchanged."""
+    if isinstance(value, list) and value and all(isinstance(item, str) and item.strip() for item in value):
+        return " ".join(item.strip().replace(" ", "\u00a0") for item in value)
+    return value
 
 
 def _kind(value: Any) -> str:
