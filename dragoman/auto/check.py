@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from dragoman.auto.memory import BatchShape, Say, check_memory
-from dragoman.auto.plan import plan_warnings, training_time
+from dragoman.auto.plan import plan_warnings, training_time, with_epochs
 from dragoman.auto.portrait import portrait
 from dragoman.auto.profile import profile_pairs
 from dragoman.classical.model import FittedModel
@@ -85,6 +85,7 @@ def check(config: Config, say: Say, show: int = 1000, doing: Progress = lambda w
         doing("trial run on a few examples", 0)
         check_cycle(config, say)
         return 0
+    config = with_epochs(config, corpus)
     shapes = (check_text if task_of(config).is_language_model else check_lengths)(config, corpus, say)
     freeze(model, config.train.freeze)
     rate_factors(model, config.train.rates)
@@ -257,7 +258,7 @@ def check_cycle(config: Config, say: Say) -> None:
         searched = task.head_decoder is None and not task.is_language_model
         decode = 2 if searched else config.train.decode  # meaningless without a search
         training = replace(
-            config.train, steps=2, save_every=1, validate_every=2, decode=decode, log_every=1,
+            config.train, steps=2, epochs=0.0, save_every=1, validate_every=2, decode=decode, log_every=1,
             batch_tokens=max(512, getattr(config.model, "segment", 0)),
             accumulate=1, tensorboard=False, start_from="", optimizer=replace(config.train.optimizer, warmup=1),
         )  # fmt: skip

@@ -10,26 +10,32 @@ from dragoman.config.settings import merge, override
 from dragoman.tasks.config import Config, build
 
 # Derived from train.steps: the smallest and the largest value that scaling gives.
+EPOCHS = re.compile(r"about ([\d,]+) epochs")  # in the reason of a budget
 FOLLOW_STEPS = {"validate_every": (20, 1000), "save_every": (20, 1000), "warmup": (5, 4000)}
 
 
 def finish(table: dict[str, Any], overrides: Sequence[str], reasons: list[str]) -> tuple[Config, list[str]]:
     """The configuration of automatic choices with overrides on top, and the reasons as they hold for it."""
-    config = build(override(follow_steps(table, overrides), list(overrides)))
+    config = build(follow_steps(table, overrides, reasons), overrides)
     return config, [budget_in_force(reason, table, config) for reason in reasons]
 
 
-def follow_steps(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The table with the settings that were derived from train.steps scaled to an override of it.
+def follow_steps(table: dict[str, Any], overrides: Sequence[str], reasons: Sequence[str] = ()) -> dict[str, Any]:
+    """The table with the settings that were derived from train.steps scaled to an override of it, or of train.epochs.
 
     With the old warm-up, a much shorter run would end before the learning rate reaches its peak.
     """
     asked = override({}, list(overrides)).get("train", {})
     steps, chosen = asked.get("steps") if isinstance(asked, Mapping) else None, table.get("train", {})
+    epochs = asked.get("epochs") if isinstance(asked, Mapping) else None
+    budget = next((match for reason in reasons if (match := EPOCHS.search(reason))), None)
+    if isinstance(epochs, int | float) and epochs > 0 and budget is not None and chosen.get("steps"):
+        steps = max(1, round(chosen["steps"] * epochs / max(1, int(budget[1].replace(",", "")))))
+        table = merge(table, {"train": {"steps": steps}})
     if not isinstance(steps, int) or isinstance(steps, bool) or not chosen.get("steps"):
         return table
     wanted: int = steps
-    factor: float = wanted / chosen["steps"]
+    factor: float = wanted / chosen["steps"]  # of the automatic choice
 
     def scaled(name: str, value: int) -> int:
         low, high = FOLLOW_STEPS[name]
@@ -52,7 +58,7 @@ def budget_in_force(reason: str, table: Mapping[str, Any], config: Config) -> st
     ):
         return reason
     factor = train.steps * train.batch_tokens / max(1, chosen["steps"] * chosen["batch_tokens"])
-    epochs = re.search(r"about ([\d,]+) epochs", reason)
+    epochs = EPOCHS.search(reason)
     about = f", about {float(epochs[1].replace(',', '')) * factor:.1f} epochs" if epochs else ""
     stop = f"training stops after {train.patience} validations without a better" if train.patience else "the best"
     return (

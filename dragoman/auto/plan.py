@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -54,6 +55,14 @@ def plan_warnings(config: Config, corpus: Corpus, model: nn.Module) -> Iterator[
                 f"most sources are a single token ({source.kind}): the model cannot see what is inside them; for "
                 'words or names set tokenizer.source.kind = "characters"'
             )
+
+
+def with_epochs(config: Config, corpus: Corpus) -> Config:
+    """The configuration with train.steps for train.epochs in one process, where that is set."""
+    if not config.train.epochs:
+        return config
+    steps = config.train.steps / number_of_epochs(config, corpus)
+    return replace(config, train=config.train.with_epoch_of(steps))
 
 
 def number_of_epochs(config: Config, corpus: Corpus) -> float:

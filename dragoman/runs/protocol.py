@@ -44,6 +44,7 @@ def under_protocol(config: Config, base: Config, steps: int, seed: int) -> Confi
         train=replace(
             config.train,
             steps=steps,
+            epochs=0.0,
             seed=seed,
             batch_tokens=base.train.batch_tokens,
             accumulate=base.train.accumulate,

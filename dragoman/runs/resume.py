@@ -9,13 +9,14 @@ from dragoman.config import settings
 from dragoman.data.corpus import Corpus
 from dragoman.errors import ConfigError, RunError
 from dragoman.runs.folder import Run
-from dragoman.tasks.config import Config, from_table, with_absolute_paths
+from dragoman.tasks.config import Config, from_table, steps_or_epochs, with_absolute_paths
 from dragoman.training.checkpoints import Checkpoints, TrainingState
 
 # Settings that may change when a run resumes: they affect neither the data, nor the model, nor the weight updates.
 CHANGEABLE = (
     "train.steps",
     "train.minutes",
+    "train.epochs",
     "train.validate_every",
     "train.save_every",
     "train.log_every",
@@ -43,7 +44,7 @@ def resume_config(folder: str | Path, overrides: Sequence[str] = ()) -> Config:
     Run(folder)
     if any(assignment.partition("=")[0].strip() == "preset" for assignment in overrides):
         raise ConfigError(f"preset: found with {folder}, which has its settings already; change single ones by place")
-    table = settings.override(settings.read_toml(Path(folder) / "config.toml"), list(overrides))
+    table = settings.override(settings.read_toml(Path(folder) / "config.toml"), steps_or_epochs(overrides))
     return from_table(table)
 
 

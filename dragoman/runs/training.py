@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from dragoman.runs.pretrained import (
     settings_mismatch,
 )
 from dragoman.runs.reach import MANY, measure_reach
-from dragoman.runs.resume import check_resumable, check_same_data, resume_warnings
+from dragoman.runs.resume import check_resumable, check_same_data, check_steps, resume_warnings
 from dragoman.tasks.base import Task
 from dragoman.tasks.config import Config, with_absolute_paths
 from dragoman.tasks.table import task_of
@@ -36,6 +38,7 @@ from dragoman.training.checkpoints import Checkpoints, TrainingState, read_tenso
 from dragoman.training.display import Display
 from dragoman.training.distributed import ProcessGroup
 from dragoman.training.fitter import Fitter
+from dragoman.training.loaders import BatchLoader
 from dragoman.training.lora import BASE, add_adapters, check_random_weights
 from dragoman.training.metrics_log import tensorboard_writer
 from dragoman.training.optimizer import load_weights
@@ -89,7 +92,6 @@ def prepare_trainer(
     processes, display = runtime.processes, runtime.display
     exists = processes.is_main and is_run(folder)
     resuming = exists and not restart
-    more_steps = resuming and config.train.steps > Run(folder).config.train.steps
     if exists:
         locks.enter_context(locked(folder))
     if resuming and is_untrained_import(folder):
@@ -112,6 +114,10 @@ def prepare_trainer(
     if not isinstance(model, FittedModel):
         freeze(model, config.train.freeze)
         rate_factors(model, config.train.rates)
+        config = with_epochs(config, partial(task.loader, config, corpus, model, processes), processes)
+        if resuming:
+            check_steps(folder, config.train.steps)
+    more_steps = resuming and config.train.steps > Run(folder).config.train.steps
     validator = task.validator(config, corpus, runtime.device)
     fresh = restart or not (Checkpoints(folder).steps() or has_trained_weights(folder))
     report, warning = initialize(config, model, corpus) if fresh else ([], "")
@@ -149,6 +155,14 @@ def prepare_trainer(
         trainer.general = GeneralText(task.validator(config, general, runtime.device), folder)
     trainer.more_steps = bool(processes.all_reduce_max(int(more_steps)))  # only the main process knows
     return trainer
+
+
+def with_epochs(config: Config, loader: Callable[[], BatchLoader], processes: ProcessGroup) -> Config:
+    """The configuration with train.steps for train.epochs, where that is set."""
+    if not config.train.epochs:
+        return config
+    steps = len(loader().epoch(0)) / (config.train.accumulate * processes.world_size)
+    return replace(config, train=config.train.with_epoch_of(steps))
 
 
 def late_warmup(config: Config) -> str:

@@ -53,7 +53,7 @@ def preset_table(name: str) -> dict[str, Any]:
 
 def build(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """A configuration from a table that may name a preset, with `place=value` settings on top."""
-    merged = settings.override(dict(table), list(overrides))
+    merged = settings.override(dict(table), steps_or_epochs(overrides))
     name = merged.pop("preset", None)
     if name is not None:
         if not isinstance(name, str):
@@ -63,6 +63,13 @@ def build(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     if "tokenizer" not in merged and (tokenizers := started_tokenizers(merged)):
         merged["tokenizer"] = tokenizers
     return from_table(merged)
+
+
+def steps_or_epochs(overrides: Sequence[str]) -> list[str]:
+    """The overrides; train.steps among them replaces train.epochs, which would decide otherwise."""
+    places = [assignment.partition("=")[0].strip() for assignment in overrides]
+    replaced = "train.steps" in places and "train.epochs" not in places
+    return [*overrides, "train.epochs=0"] if replaced else list(overrides)
 
 
 def from_table(table: Mapping[str, Any]) -> Config:

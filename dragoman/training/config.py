@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from dragoman.config.settings import Range, setting
@@ -20,6 +21,9 @@ class TrainConfig:
     """Length, batches, optimiser, validation and checkpoints of a training run."""
 
     steps: Count = setting(10_000, help="maximum number of optimiser steps")
+    epochs: Annotated[float, Range(0.0, None)] = setting(
+        0.0, help="passes over the training data, from which train.steps follows; 0: train.steps as it is set"
+    )
     minutes: Annotated[float, Range(0.0, None)] = setting(
         0.0, help="stop after so many minutes of training steps, with a last validation; 0: train.steps alone decides"
     )
@@ -77,6 +81,10 @@ class TrainConfig:
         if isinstance(self.start_from, str):
             return StartFromConfig(self.start_from) if self.start_from else None
         return self.start_from
+
+    def with_epoch_of(self, steps: float) -> TrainConfig:
+        """With train.epochs, train.steps for an epoch of so many steps; otherwise unchanged."""
+        return replace(self, steps=max(1, math.ceil(self.epochs * steps - 1e-9))) if self.epochs else self
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""

@@ -23,6 +23,7 @@ from dragoman.training.best_weights import BestWeights
 from dragoman.training.checkpointer import Checkpointer
 from dragoman.training.checkpoints import TrainingState
 from dragoman.training.config import TrainConfig
+from dragoman.training.display import duration
 from dragoman.training.divergence import DivergenceDetector
 from dragoman.training.loaders import BatchLoader
 from dragoman.training.metrics_log import MetricsLog
@@ -41,6 +42,8 @@ from dragoman.training.step import Learner, build_step
 from dragoman.training.transfer import freeze, rate_factors
 from dragoman.training.validation.general import GeneralText
 from dragoman.training.validation.result import ValidationResult, Validator
+
+PREVIEW_AFTER = 90.0  # seconds without a validation, and to the first one, for a preview
 
 
 class Trainer:
@@ -84,6 +87,7 @@ class Trainer:
         self.general: GeneralText | None = None  # measured beside the validation data
         self.more_steps = False  # whether train.steps was raised when the run resumed
         self._saved_step = self.state.step
+        self._previewed = False
         self._epoch: tuple[int, Any] | None = None  # number and batches of the current epoch
         self._last_log: tuple[float, int] | None = None  # time and token count
 
@@ -113,6 +117,7 @@ class Trainer:
                     self._save()
                     raise Stopped(code, state.step)
                 self._step()
+                self._preview(signals)
         if state.step > self._saved_step:
             self._save()
         return state
@@ -183,6 +188,8 @@ class Trainer:
             speed = (state.tokens - self._last_log[1]) / max(now - self._last_log[0], 1e-9)
         self._last_log = (now, state.tokens)
         remaining = (config.steps - state.step) * state.seconds / state.step
+        if config.minutes:
+            remaining = min(remaining, max(0.0, 60 * config.minutes - state.seconds))
         self.display.show_step(state.step, config.steps, loss, rate, speed, remaining)
         row = {
             "step": state.step,
@@ -246,6 +253,28 @@ class Trainer:
         if restore is not None:
             restore()
         return not interrupted
+
+    def _preview(self, signals: Signals) -> None:
+        """On a slow machine, show the scores before the first validation is due; they select no weights."""
+        state, config = self.state, self.config
+        self._previewed = self._previewed or state.validated_step > 0 or self.processes.is_distributed
+        if self._previewed or state.seconds < PREVIEW_AFTER:
+            return
+        self._previewed = True
+        wait = (min(config.validate_every, config.steps) - state.step) * state.seconds / state.step
+        if wait < PREVIEW_AFTER:
+            return
+        average = self.learner.average
+        restore = swap_weights(self.model, average.weights) if average is not None else None
+        result = self.validator.measure(self.model, lambda: bool(signals.code))
+        if restore is not None:
+            restore()
+        if result is not None:
+            self.display.info(
+                f"preview at step {state.step}  {result.line(config.metric)}  (first validation in {duration(wait)})"
+            )
+            if sample := result.sample_line():
+                self.display.info(sample)
 
     def _score(self, result: ValidationResult) -> float:
         """The score that selects the best weights: higher is better."""

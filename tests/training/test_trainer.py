@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
@@ -17,11 +18,13 @@ from dragoman.data.tokenizers.base import PAD
 from dragoman.decoding.config import SearchConfig
 from dragoman.errors import ConfigError, DragomanError, RunError
 from dragoman.runs import Run, train
+from dragoman.runs.resume import resume_config
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import task_of
 from dragoman.tasks.translate import build_model
 from dragoman.training import step as stepping
 from dragoman.training.checkpoints import Checkpoints, read_tensors
+from dragoman.training.display import Display
 from dragoman.training.optimizer import learning_rate_at, mean_weights
 from dragoman.training.runtime import Runtime
 from dragoman.training.step import step_seed
@@ -508,3 +511,36 @@ def test_tensorboard_writes_what_metrics_have(configure: Configure, tmp_path: Pa
     assert {"train/loss", "train/learning_rate", "valid/loss", "valid/bleu"} <= set(events.Tags()["scalars"])
     rows = [row for row in metrics(tmp_path / "run") if "valid" not in row]
     assert [event.step for event in events.Scalars("train/loss")] == [row["step"] for row in rows]
+
+
+def test_epochs_give_the_steps(configure: Configure, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = configure("train.epochs=2", "train.validate_every=1000", "train.save_every=1000")
+    corpus = prepare_corpus(config.data, config.tokenizer)
+    batches = len(BatchPlan(corpus.train, config.train.batch_tokens, config.train.seed).epoch(0))
+    epoch = batches / config.train.accumulate  # steps
+    state = train(config, run)
+    assert (state.step, state.epoch, state.batch) == (2 * epoch, 2, 0)
+    assert Run(run).config.train.steps == 2 * epoch  # the schedule and `info` follow
+    assert train(resume_config(run, ["train.epochs=2.5"]), run).step == math.ceil(2.5 * epoch)
+    with pytest.raises(RunError, match="the run already has"):
+        train(resume_config(run, ["train.epochs=1"]), run)
+    more = resume_config(run, ["train.steps=30"])  # what was asked for last counts
+    assert (more.train.epochs, train(more, run).step) == (0.0, 30)
+
+
+def test_a_slow_machine_shows_a_preview_that_changes_nothing(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ("train.steps=12", "train.validate_every=12", "train.save_every=12")
+    train(configure(*settings), tmp_path / "plain")
+    monkeypatch.setattr("dragoman.training.trainer.PREVIEW_AFTER", 0.0)
+    shown = io.StringIO()
+    train(configure(*settings), tmp_path / "shown", Display(shown))
+    lines = shown.getvalue().splitlines()
+    assert sum(line.startswith("preview at step 1  loss ") for line in lines) == 1
+    assert sum("(first validation in 0:0" in line for line in lines) == 1
+    assert [row.get("valid") for row in metrics(tmp_path / "shown")] == [
+        row.get("valid") for row in metrics(tmp_path / "plain")
+    ]
+    assert sha256(tmp_path / "shown" / "weights.safetensors") == sha256(tmp_path / "plain" / "weights.safetensors")
