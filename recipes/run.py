@@ -95,12 +95,23 @@ def make_fraktur(data: Path, work: Path) -> None:
     (work / "fraktur.train.txt").write_text("".join(line.split("\t")[1] + "\n" for line in lines), encoding="utf-8")
 
 
+def make_rte(data: Path, work: Path) -> None:
+    """Both parts of RTE with spaces for control characters, so that all examples are scored."""
+    for part in ("train", "dev"):
+        lines = (
+            re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", " ", line)
+            for line in read_lines(data / f"glue_small/RTE/{part}.tsv.gz")
+        )
+        (work / f"rte.{part}.tsv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
 MAKERS = {
     "fibonacci": make_fibonacci,
     "task-texts": make_task_texts,
     "tinyshakespeare": make_tinyshakespeare,
     "flickr8k": make_flickr8k,
     "fraktur": make_fraktur,
+    "rte": make_rte,
 }  # data that are computed: `make` in a recipe, `made` in its entries
 
 

@@ -101,6 +101,10 @@ SEARCH_OPTIONS = {
         help="Stop when as many hypotheses as the beam are complete (complete), and no open one would rank above the "
         "best if it ended now (ahead); or when no open one can win (certain). [default: the run's]",
     ),
+    "num_complete": click.option(
+        "--num-complete", type=click.IntRange(0, MAX_BEAM),
+        help="Complete hypotheses after which a beam may end; 0: as many as the beam is wide. [default: the run's]",
+    ),
     "min_length": click.option(
         "--min-length", type=click.IntRange(0, MAX_TOKENS), help="Minimum number of output tokens. [default: the run's]"
     ),

@@ -22,7 +22,7 @@ from dragoman.decoding.beam_state import (
     top_next_tokens,
     update,
 )
-from dragoman.decoding.config import StopRule
+from dragoman.decoding.config import SearchConfig, StopRule
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.constraints.tracker import ConstraintTracker
 from dragoman.decoding.coverage import CoverageTracker
@@ -49,6 +49,11 @@ class BeamOptions:
     def stop_rule(self) -> StopRule:
         """When a source is done; a beam of one is greedy search and always ends with its first <eos>."""
         return "complete" if self.width == 1 else self.stop
+
+
+def enough_complete(config: SearchConfig, n_best: int) -> int | None:
+    """Complete hypotheses after which a source is done; None: the width of the beam. Greedy search has one."""
+    return max(config.num_complete, n_best) if config.num_complete and config.beam > 1 else None
 
 
 @torch.no_grad()

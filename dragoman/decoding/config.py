@@ -32,6 +32,10 @@ class SearchConfig:
         help="when a search ends: as many hypotheses as the beam is wide are complete (complete), and no open one "
         "would rank above the best if it ended now (ahead), or no open one can still win (certain)",
     )
+    num_complete: Annotated[int, Range(0, MAX_BEAM)] = setting(
+        0,
+        help="complete hypotheses after which a beam may end (stop = complete, ahead); 0: as many as the beam is wide",
+    )
     min_length: Annotated[int, Range(0, MAX_TOKENS)] = setting(
         0, help="minimum number of output tokens, if the length limit allows it"
     )

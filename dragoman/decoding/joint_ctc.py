@@ -11,7 +11,7 @@ from torch import Tensor
 from dragoman.data.batch import pad_tokens
 from dragoman.data.tokenizers.base import EOS, SOS
 from dragoman.decoding import ctc
-from dragoman.decoding.beam import BeamOptions, beam_search
+from dragoman.decoding.beam import BeamOptions, beam_search, enough_complete
 from dragoman.decoding.ctc import BLANK, LMFusion
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.methods import Request, distinct
@@ -74,7 +74,8 @@ class AttentionSearch:
     def search(self, request: Request) -> list[list[Hypothesis]]:
         """The n best hypotheses of every source."""
         model, config = joint_model(request, "search by attention"), request.config
-        options = BeamOptions(max(config.beam, request.n_best), request.n_best, stop=config.stop)
+        complete = enough_complete(config, request.n_best)
+        options = BeamOptions(max(config.beam, request.n_best), request.n_best, complete, stop=config.stop)
         scorer = Scorer(config.length_penalty, config.normalisation)
         return beam_search(model.step, model.start(request.batch), request.limits, options, scorer)
 

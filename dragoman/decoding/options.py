@@ -77,6 +77,7 @@ class DecodingOptions:
     normalisation: str | None = None
     coverage_penalty: float | None = None
     stop: str | None = None
+    num_complete: int | None = None
     min_length: int | None = None
     max_length: int | None = None
     no_repeat_ngram: int | None = None

@@ -13,7 +13,7 @@ from dragoman.classical.model import Output, Transducer, rows_of
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding import ctc, length_nat
-from dragoman.decoding.beam import BeamOptions, beam_search
+from dragoman.decoding.beam import BeamOptions, beam_search, enough_complete
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.constraints.automata import ConstraintAutomaton
 from dragoman.decoding.cuda_graph_beam import graph_beam_search
@@ -138,6 +138,7 @@ def check_non_autoregressive(
         "no_repeat_ngram": config.no_repeat_ngram > 0,
         "beam_groups": config.beam_groups > 1,
         "stop": config.stop != "ahead",
+        "num_complete": config.num_complete > 0,
     }
     if unusable := [name for name, is_given in given.items() if is_given]:
         raise ConfigError(f"found {', '.join(unusable)}, but this model outputs all tokens at once, not one by one")
@@ -178,6 +179,7 @@ def autoregressive_search(
     options = BeamOptions(
         width,
         n_best,
+        enough_complete(config, n_best),
         stop=config.stop,
         min_length=config.min_length,
         no_repeat_ngram=config.no_repeat_ngram,
@@ -186,7 +188,7 @@ def autoregressive_search(
     scorer = Scorer.from_config(config)
     allow_graph = config.beam_groups == 1 and not config.coverage_penalty
     restricted = trace is not None or any(constraints or ()) or config.min_length or config.no_repeat_ngram
-    plain = allow_graph and not restricted
+    plain = allow_graph and not restricted and options.num_complete is None
     if plain:
         outputs = graph_beam_search(model, batch, limits, options, scorer)
         if outputs is not None:

@@ -76,6 +76,8 @@ def blockers(config: Any) -> list[str]:
         for name, expected in (("head_width", 0), ("embedding_norm", False), ("norm_epsilon", 0.0)):
             if (value := getattr(stack, name)) != expected:
                 found.append(f"{place}.{name}: found {value!r}, expected {expected!r}")
+        if (merge := getattr(stack.positions, "merge", "sum")) != "sum":
+            found.append(f"{place}.positions.merge: found {merge!r}, expected 'sum'")
         if stack.score == "cosine":
             found.append(f"{place}.score: found 'cosine', expected 'scaled-dot' or 'dot'")
     return found

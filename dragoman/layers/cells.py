@@ -33,6 +33,7 @@ _observer: ContextVar[CellObserver | None] = ContextVar("cell_observer", default
 
 RecurrentInit = Literal["orthogonal", "identity", "uniform"]
 RECURRENT_INIT = "initial W_hh of every gate: orthogonal, identity, or uniform within 1/√width"
+Activation = Literal["tanh", "relu", "sigmoid"]
 FORGET_BIAS = "initial bias of the forget gate; above 0 the gate is open, so that gradients flow far back"
 
 
@@ -50,6 +51,10 @@ class LSTMConfig:
     """Long short-term memory, Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000."""
 
     kind: ClassVar[str] = "lstm"
+    activation: Activation = setting("tanh", help="activation of the candidate; only tanh has fused kernels")
+    output_activation: Activation = setting(
+        "tanh", help="activation of the memory cell before the output gate; only tanh has fused kernels"
+    )
     forget_bias: float = setting(1.0, help=FORGET_BIAS)
     recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
@@ -59,6 +64,10 @@ class PeepholeLSTMConfig:
     """An LSTM whose gates also read the memory cell, Gers and Schmidhuber 2000."""
 
     kind: ClassVar[str] = "peephole-lstm"
+    peepholes: Literal["diagonal", "full"] = setting(
+        "diagonal",
+        help="weights of the memory cell: diagonal, one per unit; full, a matrix per gate (without fused kernels)",
+    )
     forget_bias: float = setting(1.0, help=FORGET_BIAS)
     recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
@@ -89,7 +98,9 @@ class GRUConfig:
     reset: Literal["after", "before"] = setting(
         "after", help="reset gate after the product with W_hh (torch, cuDNN) or before it (the paper)"
     )
-    activation: Literal["tanh", "relu", "gelu", "silu"] = setting("tanh", help="activation of the candidate")
+    activation: Literal["tanh", "relu", "sigmoid", "gelu", "silu"] = setting(
+        "tanh", help="activation of the candidate; sigmoid has no fused kernel"
+    )
     recurrent_init: RecurrentInit = setting("orthogonal", help=RECURRENT_INIT)
 
 
@@ -98,6 +109,7 @@ CellConfig = RNNConfig | LSTMConfig | PeepholeLSTMConfig | CoupledLSTMConfig | L
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
     "gelu": F.gelu,
     "silu": F.silu,
 }
@@ -132,6 +144,7 @@ class Cell(nn.Module):
     fused: type[FusedRNN]
     activation_name = "tanh"  # of the candidate
     torch_kernel = ""  # the name of torch's function for whole sequences, if there is one
+    has_fused = True  # whether the fused kernels compute this cell; else it runs step by step
 
     def __init__(self, inputs: int, width: int, recurrent_init: RecurrentInit) -> None:
         super().__init__()
@@ -184,7 +197,7 @@ class Cell(nn.Module):
         """x (N, T, I), T ≥ 1 → outputs (N, T, D) and the state after them; one step needs no set-up of a sequence."""
         if x.shape[1] > 1:
             return self.sequence(x, state)
-        if deferring():
+        if deferring() and self.has_fused:
             after = self.fused_step(self.finish_projection(self.input_product(x[:, 0])), state)
             return after[0][:, None], after
         out, after = self(x[:, 0], state)
@@ -207,7 +220,8 @@ class Cell(nn.Module):
 
     def fused_step(self, projected: Tensor, state: CellState) -> CellState:
         """`step` as one autograd function, inside a loop that defers gradients."""
-        if not deferring() or observed() or self.fused is FusedGRUResetBefore:  # which multiplies twice per step
+        multiplies_twice = self.fused is FusedGRUResetBefore
+        if not deferring() or observed() or multiplies_twice or not self.has_fused:
             return self.shown_step(projected, state)
         product = linear(state[0], self.hidden_weight)
         return fused_rnn_step(self.fused, projected, product, state, self.extras(), self.activation_name)
@@ -221,7 +235,7 @@ class Cell(nn.Module):
 
     def all_states(self, x: Tensor, state: CellState) -> CellState:
         """The whole state after every step of x (N, T, I), each tensor (N, T, D)."""
-        if torch.compiler.is_compiling() or observed():  # a compiler fuses plain steps itself
+        if torch.compiler.is_compiling() or observed() or not self.has_fused:  # a compiler fuses plain steps itself
             return self.plain_loop(x, state)
         projected = self.project(x.transpose(0, 1))
         states = fused_rnn(self.fused, projected, self.hidden_weight, state, self.extras(), self.activation_name)
@@ -274,43 +288,51 @@ class RNNCell(Cell):
 LSTM_BLOCKS = ("input gate", "forget gate", "candidate", "output gate")
 
 
-def lstm_gates(blocks: Tensor) -> dict[str, Tensor]:
-    """σ of the gates and tanh of the candidate, from the four blocks (N, 4D) before their activations."""
+def lstm_gates(blocks: Tensor, activation: Callable[[Tensor], Tensor] = torch.tanh) -> dict[str, Tensor]:
+    """σ of the gates and the activated candidate, from the four blocks (N, 4D) before their activations."""
     ingate, forget, candidate, output = blocks.chunk(4, -1)
-    values = (torch.sigmoid(ingate), torch.sigmoid(forget), torch.tanh(candidate), torch.sigmoid(output))
+    values = (torch.sigmoid(ingate), torch.sigmoid(forget), activation(candidate), torch.sigmoid(output))
     return dict(zip(LSTM_BLOCKS, values, strict=True))
 
 
 class LSTMCell(Cell):
-    """c = f⊙c' + i⊙ĉ, h = o⊙tanh(c); state (h, c), blocks i, f, ĉ, o."""
+    """c = f⊙c' + i⊙ĉ, h = o⊙tanh(c); state (h, c), blocks i, f, ĉ, o. Other activations may replace both tanh."""
 
     blocks, num_states, block_names = 4, 2, LSTM_BLOCKS
-    fused, torch_kernel = FusedLSTM, "lstm"
+    fused = FusedLSTM
 
     def __init__(self, config: LSTMConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.recurrent_init)
         nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)  # Jozefowicz et al. 2015
+        self.activation, self.output_activation = (
+            ACTIVATIONS[name] for name in (config.activation, config.output_activation)
+        )
+        self.has_fused = config.activation == config.output_activation == "tanh"
+        self.torch_kernel = "lstm" if self.has_fused else ""
 
     def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:
-        """σ of the gates and tanh of the candidate."""
-        return lstm_gates(self._add_hidden(projected, state[0]))
+        """σ of the gates and the activated candidate."""
+        return lstm_gates(self._add_hidden(projected, state[0]), self.activation)
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
         """The state one step later; projected (N, 4D)."""
         ingate, forget, candidate, output = self.gates(projected, state).values()
         memory = forget * state[1] + ingate * candidate
-        return output * torch.tanh(memory), memory
+        return output * self.output_activation(memory), memory
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
-        """One step, x (N, I), with torch's fused cell."""
-        if observed():
+        """One step, x (N, I), with torch's fused cell where there is one."""
+        if not self.has_fused or observed():
             return super().forward(x, state)
         hidden, memory = torch.lstm_cell(x, list(state), *self.torch_weights())
         return hidden, (hidden, memory)
 
 
 class PeepholeLSTMCell(Cell):
-    """f and i also read p⊙c', o reads p⊙c; state (h, c), blocks i, f, ĉ, o, peepholes i, f, o."""
+    """f and i also read p⊙c', o reads p⊙c; with full peepholes P c' and P c, P (D, D) for each gate.
+
+    State (h, c), blocks i, f, ĉ, o, peepholes i, f, o.
+    """
 
     blocks, num_states, block_names = 4, 2, LSTM_BLOCKS
     fused = FusedPeepholeLSTM
@@ -318,7 +340,9 @@ class PeepholeLSTMCell(Cell):
     def __init__(self, config: PeepholeLSTMConfig, inputs: int, width: int) -> None:
         super().__init__(inputs, width, config.recurrent_init)
         nn.init.constant_(self.bias.data[width : 2 * width], config.forget_bias)
-        self.peepholes = nn.Parameter(torch.zeros(3, width))  # zeros: it starts as the LSTM without them
+        self.has_fused = config.peepholes == "diagonal"
+        shape = (3, width) if self.has_fused else (3, width, width)
+        self.peepholes = nn.Parameter(torch.zeros(shape))  # zeros: it starts as the LSTM without them
 
     def extras(self) -> tuple[Tensor, ...]:
         """The peepholes."""
@@ -329,9 +353,16 @@ class PeepholeLSTMCell(Cell):
         hidden, memory = state
         ingate, forget, candidate, output = self._add_hidden(projected, hidden).chunk(4, -1)
         peep_in, peep_forget, peep_out = self.peepholes.unbind()
-        ingate, forget = torch.sigmoid(ingate + peep_in * memory), torch.sigmoid(forget + peep_forget * memory)
+
+        def peep(weight: Tensor, cell: Tensor) -> Tensor:
+            return weight * cell if self.has_fused else linear(cell, weight)
+
+        ingate, forget = (
+            torch.sigmoid(ingate + peep(peep_in, memory)),
+            torch.sigmoid(forget + peep(peep_forget, memory)),
+        )
         candidate = torch.tanh(candidate)
-        output = torch.sigmoid(output + peep_out * (forget * memory + ingate * candidate))
+        output = torch.sigmoid(output + peep(peep_out, forget * memory + ingate * candidate))
         return dict(zip(LSTM_BLOCKS, (ingate, forget, candidate, output), strict=True))
 
     def step(self, projected: Tensor, state: CellState) -> CellState:
@@ -421,6 +452,7 @@ class GRUCell(Cell):
         self.before = config.reset == "before"
         self.fused = FusedGRUResetBefore if self.before else FusedGRU
         self.torch_kernel = "gru" if not self.before and config.activation == "tanh" else ""
+        self.has_fused = config.activation != "sigmoid"
         self.activation, self.activation_name = ACTIVATIONS[config.activation], config.activation
 
     def gates(self, projected: Tensor, state: CellState) -> dict[str, Tensor]:

@@ -46,6 +46,14 @@ class TimeAttentionConfig:
 
 
 @dataclass(frozen=True)
+class StepWeightsConfig:
+    """A learned weight for every step, whatever its state: Σ_t α_t h_t + b."""
+
+    kind: ClassVar[str] = "step-weights"
+    steps: Size = setting(20, help="number of weights, which is the maximum length")
+
+
+@dataclass(frozen=True)
 class QueriesConfig:
     """Learned queries; each attends to the states by scaled dot products."""
 
@@ -53,7 +61,7 @@ class QueriesConfig:
     count: Size = setting(1, help="learned queries; their contexts are concatenated")
 
 
-PoolingConfig = LastConfig | MeanConfig | MaxConfig | TimeAttentionConfig | QueriesConfig
+PoolingConfig = LastConfig | MeanConfig | MaxConfig | TimeAttentionConfig | StepWeightsConfig | QueriesConfig
 
 
 class LastPooling(nn.Module):
@@ -111,6 +119,22 @@ class TimeAttention(nn.Module):
         return (weights[:, :, None] * states).sum(1)
 
 
+class StepWeights(nn.Module):
+    """Σ_t α_t h_t + b with learned α (T,) and b (D,); α starts at 1/T, so that it starts as the mean of T states."""
+
+    def __init__(self, config: StepWeightsConfig, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.weight = nn.Parameter(torch.full((config.steps,), 1 / config.steps))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, states: Tensor, mask: Tensor, final: Tensor) -> Tensor:
+        """states (B, T, D), mask (B, T) → (B, D)."""
+        weights = self.weight[: states.shape[1]] * mask  # (B, T)
+        show(self, weights[:, None, None])
+        return (weights[:, :, None] * states).sum(1) + self.bias
+
+
 class QueryPooling(nn.Module):
     """softmax(Q(W h + b)ᵀ / √D) h for learned Q (q, D), concatenated."""
 
@@ -134,5 +158,6 @@ POOLINGS: dict[type, Any] = {
     MeanConfig: MeanPooling,
     MaxConfig: MaxPooling,
     TimeAttentionConfig: lambda config, width: TimeAttention(width, config.steps),
+    StepWeightsConfig: StepWeights,
     QueriesConfig: QueryPooling,
 }

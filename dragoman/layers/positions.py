@@ -25,6 +25,9 @@ from dragoman.layers.relative_positions import (
     RotaryConfig,
 )
 
+Merge = Literal["sum", "mean", "concatenate"]
+MERGE = "embedding and position are added, averaged, or concatenated and projected back to the width of the model"
+
 
 @dataclass(frozen=True)
 class SinusoidalConfig:
@@ -36,6 +39,7 @@ class SinusoidalConfig:
         help="sine and cosine alternate as in the paper, or all sines first (Marian); fairseq: all sines first, with "
         "other wave lengths, from position 2 on (M2M-100, NLLB)",
     )
+    merge: Merge = setting("sum", help=MERGE)
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,7 @@ class LearnedConfig:
 
     kind: ClassVar[str] = "learned"
     max_positions: Annotated[int, Range(1, None)] = setting(1024, help="longest sequence the model can see")
+    merge: Merge = setting("sum", help=MERGE)
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,22 @@ def sinusoid_table(length: int, width: int, layout: str, device: torch.device, d
     return tables[-1]
 
 
+class MergePositions(nn.Module):
+    """x + p, (x + p) / 2, or W [x; p] + b."""
+
+    def __init__(self, merge: Merge, width: int) -> None:
+        super().__init__()
+        self.merge = merge
+        self.projection = nn.Linear(2 * width, width) if merge == "concatenate" else None
+
+    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
+        """x (B, T, D), positions (T, D) → (B, T, D)."""
+        if self.projection is not None:
+            out: Tensor = self.projection(torch.cat([x, positions.to(x.dtype).expand_as(x)], -1))
+            return out
+        return x + positions if self.merge == "sum" else (x + positions) / 2
+
+
 class Sinusoidal(nn.Module):
     """Adds sinusoids (Vaswani et al. 2017, section 3.5); any number of positions."""
 
@@ -119,6 +140,7 @@ class Sinusoidal(nn.Module):
     def __init__(self, config: SinusoidalConfig, width: int) -> None:
         super().__init__()
         self.width, self.layout = width, config.layout
+        self.merge = MergePositions(config.merge, width)
         self._reserved = 0
 
     def reserve(self, length: int) -> None:
@@ -130,7 +152,8 @@ class Sinusoidal(nn.Module):
         """x (B, T, D) whose first token has the position `start`."""
         length = self._reserved if isinstance(start, Tensor) else start + x.shape[1]
         table = sinusoid_table(length, self.width, self.layout, x.device, x.dtype)
-        return x + rows_from(table, start, x.shape[1])
+        out: Tensor = self.merge(x, rows_from(table, start, x.shape[1]))
+        return out
 
 
 class Learned(nn.Module):
@@ -140,6 +163,7 @@ class Learned(nn.Module):
         super().__init__()
         self.max_positions = config.max_positions
         self.table = nn.Parameter(torch.randn(config.max_positions, width) * width**-0.5)
+        self.merge = MergePositions(config.merge, width)
 
     def reserve(self, length: int) -> None:
         """Raise an error for sequences longer than the learned positions."""
@@ -153,7 +177,8 @@ class Learned(nn.Module):
         """x (B, T, D) whose first token has the position `start`."""
         if not isinstance(start, Tensor):
             self.reserve(start + x.shape[1])
-        return x + rows_from(self.table, start, x.shape[1])
+        out: Tensor = self.merge(x, rows_from(self.table, start, x.shape[1]))
+        return out
 
 
 def rows_from(table: Tensor, start: Tensor | int, length: int) -> Tensor:

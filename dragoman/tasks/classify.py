@@ -15,7 +15,7 @@ from dragoman.data.formats.numbers import SeriesLabelFormat
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.decoding.labels import LabelDecoder
-from dragoman.layers.pooling import TimeAttentionConfig
+from dragoman.layers.pooling import StepWeightsConfig, TimeAttentionConfig
 from dragoman.models.classifier import Classifier, ClassifierConfig
 from dragoman.tasks.base import MEDIA, Automatic, Config, Starter
 from dragoman.tasks.labels import LabelTask, NoSearchConfig, source_collator
@@ -39,7 +39,7 @@ class PooledTaskConfig(NoSearchConfig):
         if self.model.texts == "apart" and max(1, len(self.data.columns) - 1) != 2:
             yield 'model.texts: found "apart", expected two texts: name both in data.columns, and the target last'
         pooling, numbers = self.model.pooling, self.tokenizer.source.kind == "numbers"
-        limit = pooling.steps if isinstance(pooling, TimeAttentionConfig) else 0
+        limit = pooling.steps if isinstance(pooling, TimeAttentionConfig | StepWeightsConfig) else 0
         if limit and self.data.max_length + (not numbers) > limit:
             eos = "" if numbers else ", <eos> included"
             yield (

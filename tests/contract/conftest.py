@@ -13,7 +13,7 @@ import torch
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import PAD
 from dragoman.layers.attention_windows import PredictiveConfig
-from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, PeepholeLSTMConfig, RNNConfig
+from dragoman.layers.cells import CoupledLSTMConfig, GRUConfig, LSTMConfig, PeepholeLSTMConfig, RNNConfig
 from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, SinusoidalConfig
 from dragoman.layers.relative_positions import RelativeBiasConfig, RelativeConfig, RotaryConfig
 from dragoman.layers.rnn_attention import (
@@ -57,6 +57,9 @@ TRANSFORMER_VARIANTS = {
     "cosine": TransformerConfig(
         layers=2, width=8, heads=2, feedforward=12, dropout=0.0, positions=NoPositionsConfig(), score="cosine",
         gated=True, activation="gelu-tanh",
+    ),
+    "concatenated-positions": TransformerConfig(
+        layers=1, width=8, heads=2, feedforward=12, dropout=0.0, positions=SinusoidalConfig(merge="concatenate")
     ),
 }  # fmt: skip
 # Every registered encoder and decoder by its kind, and variants of the larger families.
@@ -102,6 +105,10 @@ DECODER_CASES: dict[str, Any] = {
         cell=RNNConfig(), embedding=6, width=7, dropout=0.0, input_feeding=False,
         attention=CosineConfig(window=PredictiveConfig(radius=3)),
     ),
+    "luong-concatenated": LuongDecoderConfig(
+        cell=LSTMConfig(activation="relu", output_activation="sigmoid"), embedding=6, width=7, dropout=0.0,
+        readout="concatenate",
+    ),
     "pointer-transformer": PointerGeneratorConfig(
         inner=TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0)
     ),
@@ -134,7 +141,7 @@ def in_float64() -> Iterator[None]:
 def build(encoder: str, decoder: str, tie: str = "target", smoothing: float = 0.1) -> EncoderDecoder:
     torch.manual_seed(zlib.crc32(f"{encoder}>{decoder}".encode()))
     config = EncoderDecoderConfig(
-        tie=tie,  # type: ignore[arg-type]
+        tie=tie if DECODER_CASES[decoder].output_width else "none",  # type: ignore[arg-type]
         label_smoothing=smoothing,
         encoder=ENCODER_CASES[encoder],
         decoder=DECODER_CASES[decoder],

@@ -38,6 +38,9 @@ CASES: dict[str, CellConfig] = {
     "gru-after-relu": GRUConfig(activation="relu"),
     "gru-before-silu": GRUConfig(reset="before", activation="silu"),
     "gru-before-gelu": GRUConfig(reset="before", activation="gelu"),
+    "gru-sigmoid": GRUConfig(activation="sigmoid"),
+    "lstm-relu-sigmoid": LSTMConfig(activation="relu", output_activation="sigmoid"),
+    "peephole-full": PeepholeLSTMConfig(peepholes="full"),
 }
 every_cell = pytest.mark.parametrize("name", CASES)
 
@@ -129,9 +132,15 @@ def lstm(cell: Any, x: Tensor, hidden: Tensor, memory: Tensor) -> CellState:
     return sigmoid(o) * torch.tanh(memory), memory
 
 
+def relu_lstm(cell: Any, x: Tensor, hidden: Tensor, memory: Tensor) -> CellState:
+    i, f, candidate, o = sums(cell, x, hidden)
+    memory = sigmoid(f) * memory + sigmoid(i) * candidate.clamp(min=0)
+    return sigmoid(o) * sigmoid(memory), memory
+
+
 def peephole(cell: Any, x: Tensor, hidden: Tensor, memory: Tensor) -> CellState:
     i, f, candidate, o = sums(cell, x, hidden)
-    see_i, see_f, see_o = (torch.diag(row) for row in cell.peepholes)
+    see_i, see_f, see_o = (torch.diag(row) if row.dim() == 1 else row.T for row in cell.peepholes)
     f = sigmoid(f + memory @ see_f)
     i = sigmoid(i + memory @ see_i)
     memory = f * memory + i * torch.tanh(candidate)
@@ -177,6 +186,9 @@ EQUATIONS: dict[str, Callable[..., CellState]] = {
     "gru-after-relu": gru("after", lambda x: x.clamp(min=0)),
     "gru-before-silu": gru("before", lambda x: x * sigmoid(x)),
     "gru-before-gelu": gru("before", F.gelu),
+    "gru-sigmoid": gru("after", lambda x: 1 / (1 + torch.exp(-x))),
+    "lstm-relu-sigmoid": relu_lstm,
+    "peephole-full": peephole,
 }
 
 
@@ -297,6 +309,16 @@ def test_a_coupled_lstm_is_torchs_with_opposite_gates() -> None:
     same(memory, last_memory[0], "c")
 
 
+def test_full_peepholes_with_diagonal_matrices_are_diagonal_ones() -> None:
+    diagonal, full = shaken(PeepholeLSTMConfig()), build_cell(PeepholeLSTMConfig(peepholes="full"), INPUTS, WIDTH)
+    values = diagonal.state_dict()
+    full.load_state_dict({**values, "peepholes": torch.diag_embed(values["peepholes"])})
+    x = torch.randn(ROWS, STEPS, INPUTS)
+    found, expected = (cell.sequence(x, cell.start(ROWS)) for cell in (full, diagonal))
+    same(found[0], expected[0])
+    same(found[1][1], expected[1][1])
+
+
 def test_a_peephole_lstm_starts_as_the_lstm() -> None:
     torch.manual_seed(3)
     with_holes = build_cell(PeepholeLSTMConfig(), INPUTS, WIDTH)
@@ -328,6 +350,7 @@ def size(module: nn.Module) -> int:
         (LSTMConfig(), 128, 128, 131_584),
         (CoupledLSTMConfig(), 74, 256, 338_944 * 3 // 4),  # a quarter fewer
         (PeepholeLSTMConfig(), 74, 256, 338_944 + 3 * 256),
+        (PeepholeLSTMConfig(peepholes="full"), 74, 256, 338_944 + 3 * 256 * 256),
         (LayerNormLSTMConfig(), 74, 256, 338_944 + 2 * 4 * 256 + 2 * 256),
         (GRUConfig(), 74, 256, 338_944 * 3 // 4),
         (GRUConfig(reset="before"), 74, 256, 338_944 * 3 // 4),

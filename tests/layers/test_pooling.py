@@ -14,6 +14,7 @@ from dragoman.layers.pooling import (
     MaxConfig,
     MeanConfig,
     QueriesConfig,
+    StepWeightsConfig,
     TimeAttentionConfig,
 )
 
@@ -35,6 +36,10 @@ def attention(pool: torch.nn.Module, states: Tensor, final: Tensor) -> Tensor:
     return sum(share / sum(shares) * h for share, h in zip(shares, states, strict=True))  # type: ignore[return-value]
 
 
+def step_weights(pool: torch.nn.Module, states: Tensor, final: Tensor) -> Tensor:
+    return sum(pool.weight[step] * h for step, h in enumerate(states)) + pool.bias  # type: ignore[return-value,index,operator]
+
+
 def queries(pool: torch.nn.Module, states: Tensor, final: Tensor) -> Tensor:
     read = []
     for query in pool.queries:  # type: ignore[union-attr]
@@ -49,6 +54,7 @@ CASES = {
     "max": (MaxConfig(), largest),
     "attention": (TimeAttentionConfig(), attention),
     "attention with steps": (TimeAttentionConfig(steps=6), attention),
+    "step weights": (StepWeightsConfig(steps=6), step_weights),
     "queries": (QueriesConfig(count=3), queries),
 }
 

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -22,8 +23,10 @@ from dragoman.layers.positions import (
     NoPositionsConfig,
     PositionsConfig,
     SinusoidalConfig,
+    build_absolute_positions,
     build_relative_positions,
     sinusoid_table,
+    sinusoids,
 )
 from dragoman.layers.relative_positions import (
     Relative,
@@ -138,12 +141,25 @@ def test_a_stack_shares_its_biases_but_not_its_vectors() -> None:
     assert encoder.blocks[2].attention.relative is encoder.blocks[0].attention.relative  # type: ignore[union-attr]
 
 
+def test_positions_are_added_averaged_or_concatenated() -> None:
+    x, table = torch.randn(2, 5, 8), sinusoids(7, 8)[2:7].to(torch.get_default_dtype())
+    for merge, expected in (("sum", x + table), ("mean", (x + table) / 2)):
+        found = build_absolute_positions(SinusoidalConfig(merge=merge), 8)(x, 2)  # type: ignore[arg-type]
+        torch.testing.assert_close(found, expected)
+    joined: Any = build_absolute_positions(LearnedConfig(max_positions=9, merge="concatenate"), 8)
+    both = torch.cat([x, joined.table[2:7].expand(2, -1, -1)], -1)
+    torch.testing.assert_close(joined(x, 2), joined.merge.projection(both))
+    assert sum(weight.numel() for weight in joined.parameters()) == 9 * 8 + 2 * 8 * 8 + 8
+
+
 # --- Order ------------------------------------------------------------------------------------------------------------
 
 STACK = TransformerConfig(layers=2, width=8, heads=2, feedforward=12, dropout=0.0)
 KINDS: list[PositionsConfig] = [
     SinusoidalConfig(),
+    SinusoidalConfig(merge="concatenate"),
     LearnedConfig(max_positions=9),
+    LearnedConfig(max_positions=9, merge="mean"),
     RotaryConfig(),
     RelativeConfig(distance=3),
     RelativeBiasConfig(buckets=8, distance=6),

@@ -29,6 +29,7 @@ from dragoman.layers.pooling import (
     MaxConfig,
     MeanConfig,
     QueriesConfig,
+    StepWeightsConfig,
     TimeAttentionConfig,
 )
 from dragoman.models.classifier import Classifier, ClassifierConfig, Regressor
@@ -217,7 +218,9 @@ def test_labels_are_smoothed_while_training_only() -> None:
     torch.testing.assert_close(model.train()(batch).total, 0.7 * plain - 0.3 * logs.mean(1).sum(), **CLOSE)
 
 
-@pytest.mark.parametrize(("pooling", "count"), [(LastConfig(), 11), (TimeAttentionConfig(steps=20), 33)])
+@pytest.mark.parametrize(
+    ("pooling", "count"), [(LastConfig(), 11), (TimeAttentionConfig(steps=20), 33), (StepWeightsConfig(steps=20), 33)]
+)
 def test_the_published_example_has_its_parameter_count(pooling: Any, count: int) -> None:
     encoder = RecurrentEncoderConfig(cell=RNNConfig(), embedding=1, width=2, direction="forward", dropout=0.0)
     model = shaken(Regressor(ClassifierConfig(pooling=pooling, encoder=encoder), SeriesInput(1), 1, keep_from=0))

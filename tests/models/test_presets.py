@@ -16,6 +16,7 @@ from dragoman.models.non_autoregressive import NonAutoregressiveConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config
 from dragoman.tasks.translate import build_model
+from dragoman.training.optimizer import learning_rate_at
 
 NAMES = config.preset_names()
 PAPERS = [
@@ -47,6 +48,23 @@ def test_a_preset_states_its_size(name: str) -> None:
     assert parameter_count(built(name)) == notes["parameters"]
     assert notes["authors"][-4:].isdigit()
     assert len(notes["paper"]) > 20
+
+
+def test_the_transformer_of_2017_trains_and_searches_as_its_paper_says() -> None:
+    whole = config.build({"preset": "transformer-2017", "data": {"train": "pairs.tsv"}})
+    for stack in (whole.model.encoder, whole.model.decoder):
+        assert (stack.layers, stack.width, stack.heads, stack.feedforward, stack.norm) == (6, 512, 8, 2048, "post")
+    optimizer = whole.train.optimizer
+    assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon) == (0.9, 0.98, 1e-9)
+    for step in (1, 100, 4000, 4001, 90_000):  # equation 3
+        expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert learning_rate_at(optimizer, step, whole.train.steps) == pytest.approx(expected)
+    assert (whole.search.beam, whole.search.normalisation, whole.search.length_penalty) == (4, "gnmt", 0.6)
+    block = torch.nn.Transformer(
+        512, 8, 6, 6, 2048, batch_first=True
+    )  # has a norm after each stack that the paper lacks
+    blocks = sum(weight.numel() for weight in block.parameters()) - 2 * 2 * 512
+    assert parameter_count(built("transformer-2017")) == blocks + 37_000 * 512
 
 
 # Formulas from the papers' descriptions, with one bias for each gate

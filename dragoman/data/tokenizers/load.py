@@ -43,7 +43,9 @@ class RunTokenizerConfig:
             return ""
 
 
-ImportedConfig = SentencePieceConfig | WordPieceConfig | ByteLevelBPEConfig  # of published models
+ImportedConfig = (
+    SentencePieceConfig | WordPieceConfig | ByteLevelBPEConfig
+)  # of published models; WordPiece also learns
 TokenizerConfig = WordsConfig | CharactersConfig | SubwordsConfig | BytesConfig | ImportedConfig
 TEXT_CONFIGS: dict[str, type[TokenizerConfig]] = {config.kind: config for config in get_args(TokenizerConfig)}
 # Tokenizers that are saved as one JSON file.
@@ -71,7 +73,9 @@ def train_tokenizer(
             return NumberScaler.train(config, texts)
         case RunTokenizerConfig():
             return load_run_tokenizer(config)
-        case SentencePieceConfig() | WordPieceConfig() | ByteLevelBPEConfig():
+        case WordPieceConfig():
+            return WordPieceTokenizer.train(config, texts)
+        case SentencePieceConfig() | ByteLevelBPEConfig():
             raise ConfigError(
                 f'tokenizer: found kind = "{config.kind}", which belongs to an imported model and is not learned from '
                 'data; take it from that run: { kind = "run", run = "runs/imported" }'

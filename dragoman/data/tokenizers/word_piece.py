@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from dragoman.config.settings import setting
-from dragoman.data.tokenizers.base import UNK, Span, VocabularyTokenizer, content_hash
+from dragoman.config.settings import Range, setting
+from dragoman.data.tokenizers.base import SPECIALS, UNK, NoTextError, Span, VocabularyTokenizer, content_hash
+from dragoman.data.tokenizers.word_piece_trainer import learn_pieces
 
 CONTINUATION = "##"  # begins a piece that continues a word
 MAX_CACHED = 1 << 16  # words
@@ -33,6 +35,10 @@ class WordPieceConfig:
     lowercase: bool = setting(True, help="lower-case the text")
     strip_accents: bool = setting(True, help="remove accents: é becomes e")
     handle_chinese_chars: bool = setting(True, help="every Chinese character is a word of its own")
+    vocab_size: Annotated[int, Range(10)] = setting(
+        8_000, help="maximum number of pieces that are learned, the 4 special tokens included"
+    )
+    min_count: Annotated[int, Range(1)] = setting(2, help="how often two pieces must be neighbours to become one")
 
 
 class WordPieceTokenizer(VocabularyTokenizer):
@@ -46,6 +52,21 @@ class WordPieceTokenizer(VocabularyTokenizer):
         self.space = None
         self._longest = max(map(len, self._tokens))
         self._cache: dict[str, tuple[Piece, ...]] = {}
+
+    @classmethod
+    def train(cls, config: WordPieceConfig, texts: Iterable[str]) -> WordPieceTokenizer:
+        """Learn pieces from texts."""
+        splitter = cls(config, ())
+        spaced: Counter[str] = Counter()
+        for text in texts:
+            spaced.update(_WORD.findall(text))
+        words: Counter[str] = Counter()
+        for word, count in spaced.items():
+            for token, _ in splitter._basic_tokens(word):
+                words[token] += count
+        if not words:
+            raise NoTextError(f"no text to learn {config.kind} from")
+        return cls(config, learn_pieces(words, config.vocab_size - len(SPECIALS), config.min_count, CONTINUATION))
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text."""
@@ -71,7 +92,9 @@ class WordPieceTokenizer(VocabularyTokenizer):
 
     def fingerprint(self) -> str:
         """A hash of the pieces and of the rules that normalise text."""
-        return content_hash({"kind": self.kind, **asdict(self.config), "tokens": self._tokens})
+        rules = ("lowercase", "strip_accents", "handle_chinese_chars")
+        table = {name: getattr(self.config, name) for name in rules}
+        return content_hash({"kind": self.kind, **table, "tokens": self._tokens})
 
     def _cached(self, word: str) -> tuple[Piece, ...]:
         if (found := self._cache.get(word)) is None:

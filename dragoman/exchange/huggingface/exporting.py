@@ -90,6 +90,8 @@ def model_blockers(config: Any) -> list[str]:
             found.append(f"{place}.attention: found {stack.attention.kind!r}, expected 'full'")
         if not isinstance(stack.positions, SinusoidalConfig) or stack.positions.layout == "fairseq":
             found.append(f"{place}.positions: found {stack.positions.kind!r}, expected 'sinusoidal'")
+        if (merge := getattr(stack.positions, "merge", "sum")) != "sum":
+            found.append(f"{place}.positions.merge: found {merge!r}, expected 'sum'")
         if stack.key_heads not in (0, stack.heads):
             found.append(f"{place}.key_heads: found {stack.key_heads}, expected 0")
         for name, expected in EXPRESSED.items():

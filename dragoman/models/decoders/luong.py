@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,26 +24,32 @@ from dragoman.models.decoders.recurrent_parts import (
 
 @dataclass(frozen=True)
 class LuongDecoderConfig(RecurrentDecoderBase):
-    """Recurrent layers; the new state of the top layer attends, and tanh(W [context; state]) is the output."""
+    """Recurrent layers; the new state of the top layer attends, and enters the output with its context."""
 
     kind: ClassVar[str] = "luong"
     attention: RNNAttentionConfig = setting(GeneralConfig(), help="attention over the source")
     input_feeding: bool = setting(True, help="the attentional vector of a step enters the next one")
     attentional: SizeOrNone = setting(0, help="size of the attentional vector; 0: that of the embeddings")
+    readout: Literal["tanh", "concatenate"] = setting(
+        "tanh", help="input of the output layer: tanh(W [context; state]), or [state; context] as it is"
+    )
 
     @property
     def output_width(self) -> int:
-        """Size of the attentional vectors."""
-        return self.attentional or self.embedding
+        """Size of the attentional vectors; 0 for [state; context], whose size depends on the encoder."""
+        return 0 if self.readout == "concatenate" else self.attentional or self.embedding
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
-        if self.embedding == 0 and self.attentional == 0:
+        if self.readout == "concatenate":
+            if self.attentional:
+                yield f"attentional: found {self.attentional}, expected 0: readout = 'concatenate' has no such vector"
+        elif self.embedding == 0 and self.attentional == 0:
             yield "attentional: found 0, expected a size, since one-hot embeddings have none to take"
 
 
 class LuongDecoder(nn.Module):
-    """h_t by the cells, c_t attended by h_t, ã_t = tanh(W_c [c_t; h_t]) (Luong et al. 2015, eq. 5)."""
+    """h_t by the cells, c_t attended by h_t, ã_t = tanh(W_c [c_t; h_t]) (Luong et al. 2015, eq. 5) or [h_t; c_t]."""
 
     max_positions = None
     unused_memory: tuple[str, ...] = ()
@@ -51,12 +57,13 @@ class LuongDecoder(nn.Module):
     def __init__(self, config: LuongDecoderConfig, embedding: Embedding, memory_width: int) -> None:
         super().__init__()
         self.embedding = embedding
-        self.width = config.output_width
+        self.attention = build_rnn_attention(config.attention, config.width, memory_width)
+        both = self.attention.width + config.width
+        self.combine = nn.Linear(both, config.output_width, bias=False) if config.readout == "tanh" else None
+        self.width = config.output_width or both
         self.input_feeding = config.input_feeding
         self.stack = CellStack(config, embedding.width + (self.width if self.input_feeding else 0), 0)
         self.begin = InitialState(config, memory_width, self.stack.cells[0].num_states)  # type: ignore[arg-type]
-        self.attention = build_rnn_attention(config.attention, config.width, memory_width)
-        self.combine = nn.Linear(self.attention.width + config.width, self.width, bias=False)
         self.dropout = build_dropout(config)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
@@ -69,6 +76,8 @@ class LuongDecoder(nn.Module):
         """h_t → ã_t: (N, T, D) → (N, T, width)."""
         mask, memory = state.static
         context = self.attention(states, memory, mask, state.length + position)
+        if self.combine is None:
+            return torch.cat([states, context], -1)
         return torch.tanh(linear(torch.cat([context, states], -1), self.combine.weight))
 
     def forward(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
