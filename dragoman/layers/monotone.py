@@ -37,6 +37,11 @@ def last_position(mask: Tensor) -> Tensor:
     return positions == (positions * mask).amax(1, keepdim=True)
 
 
+def padding_bias(mask: Tensor) -> Tensor:
+    """0 at real positions, PADDING elsewhere; mask (B, S)."""
+    return torch.zeros(mask.shape, device=mask.device, dtype=torch.float32).masked_fill(~mask, PADDING)
+
+
 def forward_bias(mask: Tensor, *, monotone: bool) -> Tensor:
     """Added to moves from i to j: 0 if j is real and, if monotone, not left of i; mask (B, S) → (B, S, S)."""
     size = mask.shape[1]

@@ -17,6 +17,7 @@ from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
 from dragoman.layers.rnn_attention import AdditiveConfig, GeneralConfig
 from dragoman.models.contracts import Decoder, Encoder
 from dragoman.models.decoders.convs2s import ConvS2SDecoder, ConvS2SDecoderConfig
+from dragoman.models.decoders.copy_transducer import CopyTransducer, CopyTransducerConfig
 from dragoman.models.decoders.edit_transducer import EditTransducer, EditTransducerConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoder, FixedContextDecoderConfig
 from dragoman.models.decoders.hard_attention import HardAttentionDecoder, HardAttentionDecoderConfig
@@ -139,6 +140,13 @@ DECODERS = table_of(
         EditTransducer,
         example=EditTransducerConfig(layers=2, embedding=6, width=7, dropout=0.0, context=True),
         learner=EditTransducerConfig(embedding=24, width=32, dropout=0.0),
+        monotone=True,
+    ),
+    Entry(
+        CopyTransducerConfig,
+        CopyTransducer,
+        example=CopyTransducerConfig(embedding=6, width=7, dropout=0.0),
+        learner=CopyTransducerConfig(embedding=24, width=32, dropout=0.0),
         monotone=True,
     ),
 )

@@ -12,9 +12,12 @@ from torch import Tensor
 
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.decoding.config import SearchConfig
+from dragoman.decoding.search import search
 from dragoman.layers.edit_expert import COPY, DELETE, INSERT, SUBSTITUTE, optimal_edits
 from dragoman.layers.rnn_attention import GeneralConfig
 from dragoman.models.contracts import Memory
+from dragoman.models.decoders.copy_transducer import CopyTransducerConfig
 from dragoman.models.decoders.edit_transducer import EditTransducerConfig
 from dragoman.models.decoders.hard_attention import HardAttentionDecoderConfig
 from dragoman.models.decoders.luong import LuongDecoderConfig
@@ -31,6 +34,7 @@ DECODERS = {
     "order 0": HardAttentionDecoderConfig(order=0, embedding=5, width=6, dropout=0.0),
     "order 1": HardAttentionDecoderConfig(order=1, jump=2, embedding=5, width=6, dropout=0.0),
     "edits": EditTransducerConfig(embedding=5, width=6, dropout=0.0),
+    "copies": CopyTransducerConfig(embedding=5, width=6, dropout=0.0),
 }
 
 
@@ -56,14 +60,14 @@ def log_probability(model: EncoderDecoder, source: list[int], target: list[int])
     return float(model.score(batch_of([source], [target])).log_probabilities.sum())
 
 
-def steps_of(model: EncoderDecoder, source: list[int], target: list[int]) -> tuple[MonotoneDecoder, Tensor, Tensor]:
-    """The decoder, its states (T, D) and its actions (T, S, A), from the layers alone."""
+def steps_of(model: EncoderDecoder, source: list[int], target: list[int]) -> tuple[Tensor, list[Tensor]]:
+    """The decoder's states (T, D) and its actions (T, …), from the layers alone."""
     decoder = model.decoder
     assert isinstance(decoder, MonotoneDecoder)
     state = model.start(batch_of([source]))
     tokens = torch.tensor([[SOS, *target]])
     states, _ = decoder.stack(decoder.embedding(tokens), state.cache[0])
-    return decoder, states[0], decoder._read(tokens, state)[2].tokens[0]
+    return states[0], [table[0] for table in decoder._read(tokens, state)[2].tokens]
 
 
 def transition(model: EncoderDecoder, states: Tensor, source: list[int]) -> list[list[list[float]]]:
@@ -90,7 +94,7 @@ def transition(model: EncoderDecoder, states: Tensor, source: list[int]) -> list
 
 
 def sum_over_positions(model: EncoderDecoder, source: list[int], target: list[int]) -> float:
-    _, states, actions = steps_of(model, source, target)
+    states, (actions,) = steps_of(model, source, target)
     moves, written = transition(model, states, source), [*target, EOS]
     total = 0.0
     for path in product(range(len(source) + 1), repeat=len(written)):
@@ -102,9 +106,19 @@ def sum_over_positions(model: EncoderDecoder, source: list[int], target: list[in
     return math.log(total)
 
 
+def edit_table(model: EncoderDecoder, source: list[int], target: list[int]) -> list[list[list[float]]]:
+    """The probabilities of V insertions, V substitutions, deletion and copying at every step and position."""
+    actions = steps_of(model, source, target)[1]
+    if len(actions) == 1:
+        return actions[0].exp().tolist()  # type: ignore[no-any-return]
+    choices, tokens = (table.exp() for table in actions)
+    insert, substitute = (choices[:, :, None, kind] * tokens[:, None] for kind in (0, 1))
+    insert[..., EOS] += choices[..., 4]
+    return torch.cat([insert, substitute, choices[..., 2:4]], -1).tolist()  # type: ignore[no-any-return]
+
+
 def sum_over_edits(model: EncoderDecoder, source: list[int], target: list[int]) -> float:
-    _, _, actions = steps_of(model, source, target)
-    table = actions.exp().tolist()
+    table = edit_table(model, source, target)
 
     def rest(i: int, t: int) -> float:
         """The probability of all action sequences that write target[t:] from source position i."""
@@ -128,7 +142,7 @@ def sum_over_edits(model: EncoderDecoder, source: list[int], target: list[int]) 
 @pytest.mark.parametrize(("source", "target"), [*zip(SOURCES, TARGETS, strict=True), ([4, 5, 6], []), ([4], [4, 5, 6])])
 def test_the_score_is_the_sum_over_all_alignments(kind: str, source: list[int], target: list[int]) -> None:
     model = build(kind)
-    oracle = sum_over_edits if kind == "edits" else sum_over_positions
+    oracle = sum_over_edits if kind in ("edits", "copies") else sum_over_positions
     with torch.no_grad():
         assert log_probability(model, source, target) == pytest.approx(oracle(model, source, target), abs=1e-10)
 
@@ -153,8 +167,9 @@ def test_probabilities_sum_to_one(kind: str) -> None:
     torch.testing.assert_close(total, torch.ones_like(total), rtol=0.0, atol=1e-10)
 
 
-def test_a_long_source_deletes_its_way_to_the_end_without_underflow() -> None:
-    model = build("edits").float()
+@pytest.mark.parametrize("kind", ["edits", "copies"])
+def test_a_long_source_deletes_its_way_to_the_end_without_underflow(kind: str) -> None:
+    model = build(kind).float()
     batch = batch_of([[4, 5, 6, 7] * 40], [[4]])
     loss = model(batch)
     loss.total.backward()
@@ -231,7 +246,7 @@ def test_imitation_alone_teaches_to_copy() -> None:
         model(batch).total.backward()
         optimizer.step()
     with torch.no_grad():
-        actions = steps_of(model, [4, 5, 6], [4, 5, 6])[2].exp()
+        actions = steps_of(model, [4, 5, 6], [4, 5, 6])[1][0].exp()
         assert all(actions[t, t, -1] > 0.9 for t in range(3))  # copy
         assert model.eval()(batch).total < 0.5  # −log p of all three
 
@@ -246,7 +261,19 @@ def test_neither_padding_nor_neighbours_change_imitation() -> None:
         torch.testing.assert_close(model(Batch(source, source != PAD, target)).total, together, rtol=0.0, atol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ["order 0", "edits"])
+def test_a_copy_transducer_copies_before_it_is_trained() -> None:
+    torch.manual_seed(0)
+    encoder = RecurrentEncoderConfig(embedding=32, width=32, dropout=0.0)
+    decoder = CopyTransducerConfig(embedding=32, width=32, dropout=0.0)
+    model = EncoderDecoder(EncoderDecoderConfig(encoder=encoder, decoder=decoder), 50, 50).eval()
+    model.copied = torch.arange(50).masked_fill(torch.arange(50) < 4, PAD)
+    sources = [[9, 8, 7, 7, 8, 30], [40, 41, 4]]
+    with torch.no_grad():
+        found = search(model, batch_of(sources), SearchConfig(beam=1), 1.0)
+    assert [list(best[0].tokens) for best in found] == [[*source, EOS] for source in sources]
+
+
+@pytest.mark.parametrize("kind", ["order 0", "edits", "copies"])
 def test_a_head_over_recordings_or_images(kind: str) -> None:
     """Encoders without tokens have nothing to copy; the head scores what it trains on."""
     head = DecoderHead(DECODERS[kind], 6, VOCABULARY, tie=True).eval()

@@ -20,9 +20,9 @@ from dragoman.config.settings import Share, setting
 from dragoman.data.tokenizers.base import EOS, PAD
 from dragoman.layers.edit_expert import optimal_edits
 from dragoman.layers.embeddings import Embedding
-from dragoman.layers.monotone import IMPOSSIBLE, ForwardPass, Written, forward_bias, last_position
+from dragoman.layers.monotone import IMPOSSIBLE, ForwardPass, Written, last_position, padding_bias
 from dragoman.models.contracts import Memory
-from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source, move_forward
+from dragoman.models.decoders.monotone import Actions, MonotoneDecoder, MonotoneDecoderBase, Source
 from dragoman.models.heads.softmax import log_probabilities
 
 
@@ -60,27 +60,27 @@ class EditTransducer(MonotoneDecoder):
             self.other.bias.copy_(torch.tensor([0.0, math.log(layer.out_features)]))
         super().set_output(layer)
 
-    def first_actions(self, like: Tensor) -> Tensor:
+    def first_actions(self, like: Tensor) -> tuple[Tensor, ...]:
         """Insertions are certain."""
         insert, others = (
             like.new_zeros(*like.shape, self.width),
             like.new_full((*like.shape, self.width + 2), IMPOSSIBLE),
         )
-        return torch.cat([insert, others], -1)
+        return (torch.cat([insert, others], -1),)
 
     def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """The bias of moves; (B, S, 1): whether a position is the last."""
-        return forward_bias(memory.mask, monotone=True), last_position(memory.mask)[:, :, None]
+        """PADDING at positions that do not exist (B, S); whether a position is the last (B, S, 1)."""
+        return padding_bias(memory.mask), last_position(memory.mask)[:, :, None]
 
-    def actions(self, states: Tensor, readout: Tensor, source: Source) -> Actions:
+    def actions(self, states: Tensor, source: Source) -> Actions:
         """All actions; between two tokens, source tokens are deleted."""
+        readout = self.readout(self.target_readout(states, source), source)
         rows, length, size = readout.shape[:3]
         logits = torch.cat([self.insert(readout), self.output(readout), self.other(readout)], -1)
         by_source = logits.view(source.keys.shape[0], -1, *logits.shape[2:])
         allowed = by_source.masked_fill(self._forbidden(source)[:, None], IMPOSSIBLE)
         actions = log_probabilities(allowed).view(rows, length, size, -1)
-        deleted = F.pad(actions[..., -2].cumsum(-1)[..., :-1], (1, 0))  # (N, T, S) everything left of a position
-        return Actions(actions, (deleted,))
+        return Actions((actions,), (left_of(actions[..., -2]),))
 
     def _forbidden(self, source: Source) -> Tensor:
         """Which actions cannot happen: (B, S, 2V + 2)."""
@@ -97,8 +97,8 @@ class EditTransducer(MonotoneDecoder):
         """
         if not (self.training and self.expert):
             return losses
-        insert, substitute, copy = self._writing(actions.tokens, target).unbind(-1)
-        every = torch.stack([insert, substitute, actions.tokens[..., -2], copy], -1)  # (N, T, S, 4)
+        insert, substitute, copy = self.writing(actions.tokens, target)
+        every = torch.stack([insert, substitute, self.deletion(actions.tokens), copy], -1)  # (N, T, S, 4)
         end = source.keys[..., 0].long().argmax(1)  # (B,)
         optimal = optimal_edits(self._same(target, source), end, (target != PAD).sum(1) - 1)
         imitation = -every.masked_fill(~optimal, IMPOSSIBLE).logsumexp(-1)
@@ -112,26 +112,41 @@ class EditTransducer(MonotoneDecoder):
         )  # (B, k·T, S)
         return same.view(*tokens.shape, source.copied.shape[1])
 
-    def _writing(self, actions: Tensor, tokens: Tensor) -> Tensor:
-        """Actions (N, T, S, A) that may write given tokens (N, T): insertion, substitution, copy (N, T, S, 3)."""
-        columns = torch.stack([tokens, tokens + self.width, torch.full_like(tokens, actions.shape[-1] - 1)], -1)
-        return actions.gather(-1, columns[:, :, None].expand(-1, -1, actions.shape[2], -1))
+    def writing(self, actions: Sequence[Tensor], tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Insertion, substitution and copying of given tokens (N, T) at every position: (N, T, S) each."""
+        (table,) = actions  # (N, T, S, A)
+        columns = torch.stack([tokens, tokens + self.width, torch.full_like(tokens, table.shape[-1] - 1)], -1)
+        insert, substitute, copy = table.gather(-1, columns[:, :, None].expand(-1, -1, table.shape[2], -1)).unbind(-1)
+        return insert, substitute, copy
 
-    def written(self, actions: Tensor, tokens: Tensor, source: Source) -> list[Written]:
+    def deletion(self, actions: Sequence[Tensor]) -> Tensor:
+        """Deletion of every position: (N, T, S)."""
+        return actions[0][..., -2]
+
+    def written(self, actions: Sequence[Tensor], tokens: Tensor, source: Source) -> list[Written]:
         """An insertion stays; a substitution or a copy moves on."""
-        stay, substitute, copy = self._writing(actions, tokens).unbind(-1)
+        stay, substitute, copy = self.writing(actions, tokens)
         advance = torch.logaddexp(substitute, copy.masked_fill(~self._same(tokens, source), IMPOSSIBLE))
         return [Written(*both) for both in zip(stay.unbind(1), advance.unbind(1), strict=True)]
 
-    def mixture(self, actions: Tensor, source: Source) -> Tensor:
+    def mixture(self, weights: Tensor, actions: Sequence[Tensor], source: Source) -> tuple[Tensor, Tensor]:
         """Insertion, substitution or copy."""
-        rows, length, size = actions.shape[:3]
-        stay, substitute, _, copy = torch.split(actions, [self.width, self.width, 1, 1], -1)
+        (table,) = actions
+        rows, length, size = table.shape[:3]
+        stay, substitute, _, copy = torch.split(table, [self.width, self.width, 1, 1], -1)
         same = torch.arange(self.width, device=copy.device) == source.copied[:, :, None]  # (B, S, V)
         copies = copy.view(same.shape[0], -1, size, 1).masked_fill(~same[:, None], IMPOSSIBLE)
-        return torch.logaddexp(torch.logaddexp(stay, substitute), copies.view(rows, length, size, -1))
+        written = torch.logaddexp(torch.logaddexp(stay, substitute), copies.view(rows, length, size, -1))
+        joint = weights[..., None] + written  # (N, T, S, V)
+        return joint.logsumexp(2), joint.logsumexp(3)
 
     def move(self, after: Tensor, step: Sequence[Tensor], source: Source) -> Tensor:
-        """Delete any number of source tokens."""
+        """Delete any number of source tokens: log Σ_{i ≤ j} exp(after_i) Π_{i ≤ l < j} p(delete l)."""
         (deleted,) = step
-        return move_forward(after, -deleted, deleted, source.bias)
+        moved = (torch.logcumsumexp(after - deleted, -1) + deleted).view(source.bias.shape[0], -1, after.shape[1])
+        return (moved + source.bias[:, None]).view_as(after)
+
+
+def left_of(deletions: Tensor) -> Tensor:
+    """The log-probability of deleting everything left of a position: (…, S) → (…, S)."""
+    return F.pad(deletions.cumsum(-1)[..., :-1], (1, 0))

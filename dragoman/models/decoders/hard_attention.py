@@ -51,15 +51,15 @@ class HardAttentionDecoder(MonotoneDecoder):
             self.key = nn.Linear(memory_width, config.jump + 1)
             self.query = nn.Linear(config.width, config.jump + 1, bias=False)
 
-    def first_actions(self, like: Tensor) -> Tensor:
+    def first_actions(self, like: Tensor) -> tuple[Tensor, ...]:
         """One per target token, all certain."""
-        return like.new_zeros(*like.shape, self.width)
+        return (like.new_zeros(*like.shape, self.width),)
 
     def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
         """The bias of moves, and the source part of their scores."""
         return forward_bias(memory.mask, monotone=self.monotonic), self.key(memory.keys)
 
-    def actions(self, states: Tensor, readout: Tensor, source: Source) -> Actions:
+    def actions(self, states: Tensor, source: Source) -> Actions:
         """A softmax over tokens at every position, and the moves between positions."""
         rows, length, width = states.shape
         keys = source.keys
@@ -73,16 +73,19 @@ class HardAttentionDecoder(MonotoneDecoder):
             real = source.bias.diagonal(dim1=1, dim2=2) == 0.0  # (B, S)
             steps = ((scores + reach_bias(real, self.jump)[:, None]).log_softmax(-1),)
         steps = tuple(step.reshape(rows, length, *step.shape[2:]) for step in steps)
-        return Actions(log_probabilities(self.output(readout)), steps)
+        readout = self.readout(self.target_readout(states, source), source)
+        return Actions((log_probabilities(self.output(readout)),), steps)
 
-    def written(self, actions: Tensor, tokens: Tensor, source: Source) -> list[Written]:
+    def written(self, actions: Sequence[Tensor], tokens: Tensor, source: Source) -> list[Written]:
         """The position stays where it wrote a token."""
-        index = tokens[:, :, None, None].expand(*actions.shape[:-1], 1)
-        return [Written(stay) for stay in actions.gather(-1, index)[..., 0].unbind(1)]
+        (table,) = actions  # (N, T, S, V)
+        index = tokens[:, :, None, None].expand(*table.shape[:-1], 1)
+        return [Written(stay) for stay in table.gather(-1, index)[..., 0].unbind(1)]
 
-    def mixture(self, actions: Tensor, source: Source) -> Tensor:
+    def mixture(self, weights: Tensor, actions: Sequence[Tensor], source: Source) -> tuple[Tensor, Tensor]:
         """Every action writes its token."""
-        return actions
+        joint = weights[..., None] + actions[0]  # (N, T, S, V)
+        return joint.logsumexp(2), joint.logsumexp(3)
 
     def move(self, after: Tensor, step: Sequence[Tensor], source: Source) -> Tensor:
         """Order 0: from any position to any in reach; order 1: by 0 … jump positions."""

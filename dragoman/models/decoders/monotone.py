@@ -46,7 +46,7 @@ class Source(NamedTuple):
     """What a decoder reads of the memory, one row per source; `State.static`."""
 
     readout: Tensor  # (B, S, R) source part of the readouts
-    bias: Tensor  # (B, S, S) added to moves from i to j
+    bias: Tensor  # (B, S, S) added to moves from i to j, or (B, S) to moves to j
     keys: Tensor  # what a subclass computed, (B, S, …)
     copied: Tensor  # (B, S) the target token that copies each position, PAD where there is none
     attended: tuple[Tensor, ...]  # mask, and what the soft attention reads; () without it
@@ -55,7 +55,7 @@ class Source(NamedTuple):
 class Actions(NamedTuple):
     """Log-probabilities at every step and source position."""
 
-    tokens: Tensor  # (N, T, S, A) of the actions that write tokens, as the subclass defines them
+    tokens: tuple[Tensor, ...]  # (N, T, …) each, of the actions that write tokens, as the subclass defines them
     steps: tuple[Tensor, ...]  # (N, T, S, …) of the moves between two tokens
 
 
@@ -92,24 +92,24 @@ class MonotoneDecoder(nn.Module):
 
     # --- What a subclass defines
 
-    def first_actions(self, like: Tensor) -> Tensor:
-        """Actions (N, S, A) that write <sos> with certainty and stay; `like` (N, S)."""
+    def first_actions(self, like: Tensor) -> tuple[Tensor, ...]:
+        """Actions (N, …) that write <sos> with certainty and stay; `like` (N, S)."""
         raise NotImplementedError
 
     def read(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """The bias of moves (B, S, S), and whatever else it needs of the memory (B, S, …)."""
+        """The bias of moves, and whatever else it needs of the memory (B, S, …)."""
         raise NotImplementedError
 
-    def actions(self, states: Tensor, readout: Tensor, source: Source) -> Actions:
-        """States (N, T, D) and readouts (N, T, S, R) → log-probabilities of all actions."""
+    def actions(self, states: Tensor, source: Source) -> Actions:
+        """States (N, T, D) → log-probabilities of all actions."""
         raise NotImplementedError
 
-    def written(self, actions: Tensor, tokens: Tensor, source: Source) -> list[Written]:
-        """Actions (N, T, S, A) that write given tokens (N, T), step by step."""
+    def written(self, actions: Sequence[Tensor], tokens: Tensor, source: Source) -> list[Written]:
+        """Actions (N, T, …) that write given tokens (N, T), step by step."""
         raise NotImplementedError
 
-    def mixture(self, actions: Tensor, source: Source) -> Tensor:
-        """Log-probability (N, T, S, V) of every token at every position."""
+    def mixture(self, weights: Tensor, actions: Sequence[Tensor], source: Source) -> tuple[Tensor, Tensor]:
+        """From the weights (N, T, S) before each token: log p (N, T, V) of every token, (N, T, S) of every position."""
         raise NotImplementedError
 
     def move(self, after: Tensor, step: Sequence[Tensor], source: Source) -> Tensor:
@@ -138,14 +138,14 @@ class MonotoneDecoder(nn.Module):
         """tokens (N, T) → log-probabilities (N, T, V) of the token after each."""
         cells, after, actions = self._read(tokens, state)
         source = state.static
-        written = self.written(actions.tokens[:, :-1], tokens[:, 1:], source)
+        written = self.written([table[:, :-1] for table in actions.tokens], tokens[:, 1:], source)
         steps = list(zip(*(table.unbind(1) for table in actions.steps), strict=True))
         weights = torch.stack(forward_algorithm(after, partial(self.move, source=source), steps, written).weights, 1)
-        joint = weights[..., None] + self.mixture(actions.tokens, source)  # (N, T, S, V)
+        following, positions = self.mixture(weights, actions.tokens, source)
         if observed():
-            show(self, joint.logsumexp(-1).softmax(-1)[:, None])
-        cache = (cells, weights[:, -1], actions.tokens[:, -1])
-        return joint.logsumexp(2), state._replace(cache=cache, length=state.length + tokens.shape[1])
+            show(self, positions.softmax(-1)[:, None])
+        cache = (cells, weights[:, -1], tuple(table[:, -1] for table in actions.tokens))
+        return following, state._replace(cache=cache, length=state.length + tokens.shape[1])
 
     def losses(self, tokens: Tensor, target: Tensor, state: State) -> Tensor:
         """The loss (N, T) of each target token (N, T); targets are the tokens that follow `tokens`.
@@ -166,16 +166,21 @@ class MonotoneDecoder(nn.Module):
         """Read tokens (N, T): cells, weights after the first token, and the actions after each."""
         cells, weights, last = state.cache
         states, cells = self.stack(self.dropout(self.embedding(tokens)), cells)  # (N, T, D)
-        actions = self.actions(states, self._readout(states, state.static), state.static)
-        after, _ = write(weights, self.written(last[:, None], tokens[:, :1], state.static)[0])
+        actions = self.actions(states, state.static)
+        first = self.written([table[:, None] for table in last], tokens[:, :1], state.static)
+        after, _ = write(weights, first[0])
         return cells, after, actions
 
-    def _readout(self, states: Tensor, source: Source) -> Tensor:
-        """tanh(W [state; context; source position]): states (N, T, D) → (N, T, S, R)."""
+    def target_readout(self, states: Tensor, source: Source) -> Tensor:
+        """W [state; context]: states (N, T, D) → (N, T, R), the part that all source positions share."""
         if self.attention is not None:
             mask, *memory = source.attended
             states = torch.cat([states, self.attention(states, tuple(memory), mask, 0)], -1)
-        target = self.from_state(states)  # (N, T, R)
+        out: Tensor = self.from_state(states)
+        return out
+
+    def readout(self, target: Tensor, source: Source) -> Tensor:
+        """tanh(W [state; context; source position]): the target's part (N, T, R) → (N, T, S, R)."""
         by_source = target.view(source.readout.shape[0], -1, 1, target.shape[-1])  # (B, k·T, 1, R)
         out: Tensor = self.readout_dropout(torch.tanh(by_source + source.readout[:, None]))
         return out.view(*target.shape[:2], *source.readout.shape[1:])
