@@ -147,7 +147,6 @@ DECODERS = table_of(
         CopyTransducer,
         example=CopyTransducerConfig(embedding=6, width=7, dropout=0.0),
         learner=CopyTransducerConfig(embedding=24, width=32, dropout=0.0),
-        monotone=True,
     ),
 )
 

@@ -4,7 +4,8 @@ The edit transducer has a softmax over all tokens at every source position, T·S
 belongs to the step, and a source position only chooses between insertion, substitution, deletion, copy and stop:
 T·(S + V) numbers, so that sentences and large vocabularies fit. The softmax reads a context of soft attention.
 
-    p(y_t | y_<t, x) = Σ_i w_i [(p_insert(i) + p_substitute(i)) P(y_t) + p_copy(i) 1(x_i = y_t) + p_stop(i) 1(y_t = <eos>)]
+    p(y_t | y_<t, x) = Σ_i w_i [(p_insert(i) + p_substitute(i)) P(y_t) + p_copy(i) 1(x_i = y_t)]
+    p(<eos> | y_<t, x) = w_S p_stop(S)
 
 with w_i the forward variable of the position. It is a pointer-generator (See et al. 2017) whose pointer is the position
 of an edit transducer (Makarov and Clematide 2018). Before training it copies.
