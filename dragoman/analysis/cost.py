@@ -26,15 +26,39 @@ from dragoman.layers.self_attention import (
 
 WINDOW = 32  # of restricted attention
 KERNEL = 3
-EXPECTED_EXPONENTS = {  # for sequences much longer than the width (Vaswani et al. 2017, table 1)
-    "self-attention": 2.0,
-    "local attention": 1.0,
-    "segments": 1.0,
-    "linear attention": 1.0,
-    "LSTM": 1.0,
-    "GRU": 1.0,
-    "convolution": 1.0,
+
+
+class LayerTheory(NamedTuple):
+    """What a layer costs by count: n tokens, width d, kernel k, window r (Vaswani et al. 2017, table 1).
+
+    Exponents are those of n, for n much larger than d. Fused attention saves no weights, so its memory is linear in n.
+    """
+
+    operations: str
+    sequential: str  # operations that must wait for each other
+    path: str  # the longest path between two positions
+    time: float  # exponent of the time in n
+    memory: float  # exponent in n of what is saved for the backward pass
+
+
+THEORY = {
+    "self-attention": LayerTheory("n²·d", "1", "1", 2.0, 1.0),
+    "local attention": LayerTheory("r·n·d", "1", "n/r", 1.0, 1.0),
+    "segments": LayerTheory("r·n·d", "1", "n/r", 1.0, 1.0),
+    "linear attention": LayerTheory("n·d²", "1", "1", 1.0, 1.0),
+    "LSTM": LayerTheory("n·d²", "n", "n", 1.0, 1.0),
+    "GRU": LayerTheory("n·d²", "n", "n", 1.0, 1.0),
+    "convolution": LayerTheory("k·n·d²", "1", "log_k(n)", 1.0, 1.0),
 }
+# Growth in another size: layer, size, values, tokens, and the exponent in theory.
+GROWTH = (
+    ("self-attention", "d", (16, 32, 64), 2048, 1.0),
+    ("local attention", "d", (64, 128, 256), 512, 1.0),
+    ("LSTM", "d", (256, 512, 1024), 16, 2.0),
+    ("convolution", "d", (128, 256, 512), 128, 2.0),
+    ("convolution", "k", (5, 17, 65), 512, 1.0),
+    ("local attention", "r", (64, 128, 256), 2048, 1.0),
+)
 
 
 class LayerCost(NamedTuple):
@@ -52,29 +76,39 @@ class GrowthExponents(NamedTuple):
     layer: str
     seconds: float
     saved: float
+    expected: float  # of the time, in theory
+    expected_saved: float  # of the memory, in theory
+
+
+class SizeGrowth(NamedTuple):
+    """The exponent of the time of a layer in its width d, kernel k or window r."""
+
+    layer: str
+    size: str
+    seconds: float
     expected: float
 
 
 class _Convolution(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, kernel: int = KERNEL) -> None:
         super().__init__()
-        self.inner = nn.Conv1d(width, width, KERNEL, padding=KERNEL // 2)
+        self.inner = nn.Conv1d(width, width, kernel, padding=kernel // 2)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         out: Tensor = self.inner((x * mask[:, :, None]).transpose(1, 2)).transpose(1, 2)
         return out
 
 
-def benchmark_layers(width: int, heads: int) -> dict[str, nn.Module]:
+def benchmark_layers(width: int, heads: int, kernel: int = KERNEL, window: int = WINDOW) -> dict[str, nn.Module]:
     """The layers that are compared, each called as `layer(x, mask)`."""
     return {
         "self-attention": SelfAttention(width, heads, config=FullConfig()),
-        "local attention": LocalAttention(width, heads, config=LocalConfig(window=WINDOW)),
-        "segments": SegmentAttention(width, heads, config=SegmentsConfig(length=WINDOW)),
+        "local attention": LocalAttention(width, heads, config=LocalConfig(window=window)),
+        "segments": SegmentAttention(width, heads, config=SegmentsConfig(length=window)),
         "linear attention": LinearAttention(width, heads, config=LinearConfig()),
         "LSTM": Unidirectional(LSTMConfig(), width, width),
         "GRU": Unidirectional(GRUConfig(), width, width),
-        "convolution": _Convolution(width),
+        "convolution": _Convolution(width, kernel),
     }
 
 
@@ -172,6 +206,30 @@ def growth_exponents(costs: Sequence[LayerCost]) -> list[GrowthExponents]:
         own = own[len(own) // 2 - (len(own) % 2 == 0) :]
         times, memory = ([(cost.length, getattr(cost, key)) for cost in own] for key in ("seconds", "saved"))
         exponents.append(
-            GrowthExponents(name, power_law_exponent(times), power_law_exponent(memory), EXPECTED_EXPONENTS[name])
+            GrowthExponents(
+                name, power_law_exponent(times), power_law_exponent(memory), THEORY[name].time, THEORY[name].memory
+            )
         )
     return exponents
+
+
+def size_growth(device: str = "cpu", min_seconds: float = 0.1) -> list[SizeGrowth]:
+    """How the time of layers grows with their width d, kernel k and window r, at a fixed length."""
+    target = torch.device(device)
+    found = []
+    for name, size, values, length, expected in GROWTH:
+        points = []
+        for value in values:
+            width = value if size == "d" else 64
+            sizes = {"kernel": value} if size == "k" else {"window": value} if size == "r" else {}
+            layer = benchmark_layers(width, 4, **sizes)[name].to(target).train()
+            x = torch.randn(1, length, width, device=target, requires_grad=True)
+            mask = torch.ones(1, length, dtype=torch.bool, device=target)
+
+            def both(layer: nn.Module = layer, x: Tensor = x, mask: Tensor = mask) -> None:
+                output_of(layer(x, mask)).sum().backward()  # type: ignore[no-untyped-call]
+
+            both()
+            points.append((float(value), _median_seconds(both, target, min_seconds)))
+        found.append(SizeGrowth(name, size, power_law_exponent(points), expected))
+    return found

@@ -92,6 +92,24 @@ def machine() -> str:
     return f"{platform.machine()}, {torch.get_num_threads()} threads{graphics}, torch {torch.__version__}"
 
 
+def print_growth(fits: list[Any], sizes: list[Any]) -> None:
+    """The fitted exponents beside those of theory, and what theory says of waiting and of paths."""
+    from dragoman.analysis.cost import THEORY
+
+    click.echo(f"\n{'power of n':<18}{'time':>7}{'theory':>8}{'memory':>8}{'theory':>8}", nl=False)
+    click.echo(f"  {'operations':<12}{'sequential':<12}longest path")
+    for fit in fits:
+        own = THEORY[fit.layer]
+        click.echo(
+            f"{fit.layer:<18}{fit.seconds:>7.2f}{own.time:>8.0f}{fit.saved:>8.2f}{own.memory:>8.0f}"
+            f"  {own.operations:<12}{own.sequential:<12}{own.path}"
+        )
+    click.echo(f"\n{'power of another size':<26}{'time':>7}{'theory':>8}")
+    for one in sizes:
+        click.echo(f"{one.layer + ', ' + one.size:<26}{one.seconds:>7.2f}{one.expected:>8.0f}")
+    click.echo("n tokens, d width, k kernel, r window; forward and backward with all projections")
+
+
 def against_length(max_length: int, plot: str | None, as_json: bool, device: str) -> None:
     """Print time and memory of layers at every doubling up to the maximum length, and the fitted exponents."""
     from dragoman.analysis import cost
@@ -113,13 +131,14 @@ def against_length(max_length: int, plot: str | None, as_json: bool, device: str
         click.echo(f"{'layer':<18}{'tokens':>8}{'ms':>12}{'MiB kept':>12}")
     costs = cost.measure_layers(lengths, device=str(resolve_device(device)), report=print_cost)
     fits = cost.growth_exponents(costs)
+    sizes = cost.size_growth(str(resolve_device(device)))
     if as_json:
         table: dict[str, Any] = {"machine": machine(), "costs": [one._asdict() for one in costs]}
-        click.echo(json.dumps(table | {"exponents": [one._asdict() for one in fits]}))
+        table |= {"exponents": [one._asdict() for one in fits], "sizes": [one._asdict() for one in sizes]}
+        table["theory"] = {name: one._asdict() for name, one in cost.THEORY.items()}
+        click.echo(json.dumps(table))
     else:
-        click.echo(f"\n{'grows with the power':<22}{'time':>8}{'memory':>10}{'in theory':>12}")
-        for fit in fits:
-            click.echo(f"{fit.layer:<22}{fit.seconds:>8.2f}{fit.saved:>10.2f}{fit.expected:>12.0f}")
+        print_growth(fits, sizes)
     if plot is not None:
         from dragoman.reports.plots import draw_costs
 

@@ -26,6 +26,10 @@ from dragoman.commands.printing import as_utf8, print_scores
 @click.option("--by-tag", metavar="FILE", help="Also by the label on each line of FILE; that of '<2de> text' is de.")
 @click.option("--alignment", is_flag=True, help="Show every line aligned with its reference, with S, I and D counts.")
 @click.option("--characters", is_flag=True, help="Align characters instead of words.")
+@click.option(
+    "--all-alignments", is_flag=True,
+    help="With --alignment, show all equally cheap alignments of a line, at most 100, not only one.",
+)  # fmt: skip
 @click.option("--table", is_flag=True, help="With --alignment, also print the table of edit costs.")
 @click.option("--substitution", type=click.IntRange(0), default=1, show_default=True, help="Cost of a replacement.")
 @click.option("--plot", metavar="FILE", help="Draw the first metric by group, or the edit table of the first line.")

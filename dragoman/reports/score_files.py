@@ -14,6 +14,7 @@ from dragoman.reports.plots import check_plot_path
 from dragoman.reports.score_plots import draw_buckets, draw_comparison, draw_edit_table
 from dragoman.reports.text_tables import alignment_lines, bucket_lines
 from dragoman.scoring.buckets import Bucket, by_frequency, by_length, by_tag, score_buckets
+from dragoman.scoring.edit import MARKS, all_edit_alignments
 from dragoman.scoring.error_rates import edit_alignments
 from dragoman.scoring.files import read_parallel_lines, read_references
 from dragoman.scoring.metric import TextMetric, Units
@@ -39,6 +40,7 @@ class ScoreRequest:
     by_tag: str | None = None
     alignment: bool = False
     characters: bool = False
+    all_alignments: bool = False
     table: bool = False
     substitution: int = 1
     plot: str | None = None
@@ -53,10 +55,10 @@ class ScoreRequest:
             raise DataError("--by-frequency needs --source: it counts the words of the source")
         if self.source and not (self.by_length or self.by_frequency):
             raise DataError("--source is read for --by-length and --by-frequency: found neither")
-        unused = [name for name in ("characters", "table") if getattr(self, name)]
+        unused = [name for name in ("characters", "all_alignments", "table") if getattr(self, name)]
         unused += ["substitution"] if self.substitution != 1 else []
         if unused and not self.alignment:
-            raise DataError(f"--{unused[0]} needs --alignment")
+            raise DataError(f"--{unused[0].replace('_', '-')} needs --alignment")
         if (self.draws != DEFAULT_DRAWS or self.seed != 1) and not (buckets or self.intervals):
             name = "draws" if self.draws != DEFAULT_DRAWS else "seed"
             raise DataError(f"--{name} needs --intervals, --by-length, --by-frequency or --by-tag")
@@ -86,9 +88,16 @@ def score_report(request: ScoreRequest) -> tuple[dict[str, Any], list[str]]:
     if request.alignment:
         unit: Literal["characters", "words"] = "characters" if request.characters else "words"
         alignments = edit_alignments(hypotheses, references, units=unit, substitution=request.substitution)
-        lines += [*alignment_lines(alignments, unit, table=request.table), ""]
+        cost = request.substitution if request.all_alignments else None
+        lines += [*alignment_lines(alignments, unit, table=request.table, substitution=cost), ""]
         kinds = ("substitutions", "insertions", "deletions", "matches", "cost")
         scores["alignment"] = [{kind: getattr(one, kind) for kind in kinds} for one in alignments]
+        if cost is not None:
+            for row, one in zip(scores["alignment"], alignments, strict=True):
+                every = all_edit_alignments(one.left, one.right, substitution=cost)
+                row["cheapest"] = [
+                    "".join(MARKS[step.kind] for step in path.operations).replace(" ", "=") for path in every
+                ]
         if request.plot is not None:
             draw_edit_table(alignments[0], request.plot)
     for key, (unit_label, groups) in _groups(request, hypotheses, references).items():

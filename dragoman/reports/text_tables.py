@@ -7,9 +7,11 @@ from itertools import zip_longest
 
 from dragoman.analysis.probes import PROBES, REJECTED, ProbeResult
 from dragoman.scoring.buckets import BucketScore
-from dragoman.scoring.edit import EditAlignment
+from dragoman.scoring.edit import EditAlignment, all_edit_alignments
 from dragoman.scoring.metric import TextMetric
 from dragoman.scoring.significance import SystemScore
+
+MAX_SHOWN = 100  # of equally cheap alignments
 
 
 def format_p_value(value: float) -> str:
@@ -17,12 +19,23 @@ def format_p_value(value: float) -> str:
     return "<0.001" if value < 0.0005 else f"{value:.3f}"
 
 
-def alignment_lines(alignments: Sequence[EditAlignment], unit: str, *, table: bool) -> Iterator[str]:
-    """Each reference above its hypothesis, with substitutions (S), insertions (I) and deletions (D); then totals."""
+def alignment_lines(
+    alignments: Sequence[EditAlignment], unit: str, *, table: bool, substitution: int | None = None
+) -> Iterator[str]:
+    """Each reference above its hypothesis, with substitutions (S), insertions (I) and deletions (D); then totals.
+
+    With the cost of a `substitution`, all equally cheap alignments are shown.
+    """
     for number, alignment in enumerate(alignments, 1):
         counts = _counts(alignment.substitutions, alignment.insertions, alignment.deletions)
         yield f"line {number}: {counts} of {len(alignment.left)} {unit}, cost {alignment.cost}"
-        yield from alignment.render().split("\n")
+        shown = [alignment]
+        if substitution is not None:
+            shown = all_edit_alignments(alignment.left, alignment.right, substitution=substitution, limit=MAX_SHOWN + 1)
+            more = f"more than {MAX_SHOWN}" if len(shown) > MAX_SHOWN else str(len(shown))
+            yield f"cheapest alignments: {more}"
+        for one in shown[:MAX_SHOWN]:
+            yield from one.render().split("\n")
         if table:
             yield from alignment.render_table().split("\n")
         yield ""

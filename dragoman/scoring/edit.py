@@ -12,7 +12,7 @@ import numpy as np
 
 EditKind = Literal["equal", "substitute", "insert", "delete"]
 
-_MARKS: dict[EditKind, str] = {"equal": " ", "substitute": "S", "insert": "I", "delete": "D"}
+MARKS: dict[EditKind, str] = {"equal": " ", "substitute": "S", "insert": "I", "delete": "D"}
 _GAP = "*"
 
 
@@ -129,7 +129,7 @@ class EditAlignment:
         for kind, left, right in self.operations:
             above = _GAP if kind == "insert" else printable(left)
             below = _GAP if kind == "delete" else printable(right)
-            cells = (above, below, _MARKS[kind])
+            cells = (above, below, MARKS[kind])
             width = max(_width(cell) for cell in cells)
             for row, cell in zip(rows, cells, strict=True):
                 row.append(cell + " " * (width - _width(cell)))
@@ -177,6 +177,31 @@ def align_edits(
             operations.append(EditOperation("insert", None, right[j - 1]))
             j -= 1
     return EditAlignment(table, tuple(reversed(operations)), table[-1][-1])
+
+
+def all_edit_alignments(
+    left: Sequence[Hashable], right: Sequence[Hashable], *, substitution: int = 1, limit: int = 100
+) -> list[EditAlignment]:
+    """All cheapest edit alignments, the one of `align_edits` first; at most `limit`, since they may be very many."""
+    best = align_edits(left, right, substitution=substitution)
+    table, found = best.table, list[EditAlignment]()
+    paths: list[tuple[int, int, tuple[EditOperation, ...]]] = [(len(left), len(right), ())]
+    while paths and len(found) < limit:
+        i, j, after = paths.pop()
+        if not (i or j):
+            found.append(EditAlignment(table, after, best.cost))
+            continue
+        cost = table[i][j]
+        if j and cost == table[i][j - 1] + 1:  # the last one pushed is tried first, in the order of `align_edits`
+            paths.append((i, j - 1, (EditOperation("insert", None, right[j - 1]), *after)))
+        if i and cost == table[i - 1][j] + 1:
+            paths.append((i - 1, j, (EditOperation("delete", left[i - 1], None), *after)))
+        if i and j:
+            same = left[i - 1] == right[j - 1]
+            if cost == table[i - 1][j - 1] + (0 if same else substitution):
+                step = EditOperation("equal" if same else "substitute", left[i - 1], right[j - 1])
+                paths.append((i - 1, j - 1, (step, *after)))
+    return found
 
 
 def printable(symbol: Hashable) -> str:

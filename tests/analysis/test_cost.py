@@ -7,13 +7,14 @@ import torch
 from torch import nn
 
 from dragoman.analysis.cost import (
-    EXPECTED_EXPONENTS,
+    THEORY,
     LayerCost,
     benchmark_layers,
     growth_exponents,
     measure_layers,
     power_law_exponent,
     saved_bytes,
+    size_growth,
 )
 
 
@@ -42,9 +43,25 @@ def test_every_layer_is_measured_at_every_length() -> None:
     told: list[LayerCost] = []
     costs = measure_layers([16, 32, 64], width=16, heads=2, min_seconds=0.0, report=told.append)
     assert costs == told
-    assert [cost.length for cost in costs] == [16, 32, 64] * len(EXPECTED_EXPONENTS)
-    assert benchmark_layers(16, 2).keys() == EXPECTED_EXPONENTS.keys() == {cost.layer for cost in costs}
+    assert [cost.length for cost in costs] == [16, 32, 64] * len(THEORY)
+    assert benchmark_layers(16, 2).keys() == THEORY.keys() == {cost.layer for cost in costs}
     assert all(cost.seconds > 0 and cost.saved > 0 for cost in costs)
     memory = {fit.layer: fit.saved for fit in growth_exponents(costs)}
     assert memory["LSTM"] == pytest.approx(1.0, abs=0.1)
     assert memory["convolution"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_theory_is_that_of_the_transformer_paper() -> None:
+    table = {name: (one.operations, one.sequential, one.path) for name, one in THEORY.items()}
+    assert table["self-attention"] == ("n²·d", "1", "1")
+    assert table["LSTM"] == ("n·d²", "n", "n")
+    assert table["convolution"] == ("k·n·d²", "1", "log_k(n)")
+    assert table["local attention"] == ("r·n·d", "1", "n/r")
+    assert {name: one.time for name, one in THEORY.items() if one.time != 1} == {"self-attention": 2.0}
+    assert {one.memory for one in THEORY.values()} == {1.0}
+
+
+def test_time_grows_with_width_kernel_and_window() -> None:
+    found = {(one.layer, one.size): one for one in size_growth(min_seconds=0.0)}
+    assert found["LSTM", "d"].expected == found["convolution", "d"].expected == 2.0
+    assert all(one.seconds > 0.1 for one in found.values())  # a busy machine measures little more

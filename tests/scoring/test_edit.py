@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rapidfuzz.distance import Levenshtein
 
 from dragoman.scoring import EditAlignment, EditOperation, align_edits, edit_distance
-from dragoman.scoring.edit import edit_distance_by_rows
+from dragoman.scoring.edit import all_edit_alignments, edit_distance_by_rows
 
 ALPHABETS = ("ab", "abcdefgh", "aäßñ語🦊\u0301 \n")
 texts = st.text(alphabet="abcé語", max_size=90)
@@ -184,3 +184,34 @@ def test_render_keeps_columns_with_wide_and_invisible_characters() -> None:
 def test_alignment_of_empty_sequences() -> None:
     assert align_edits([], []) == EditAlignment([[0]], (), 0)
     assert align_edits([], []).render() == "\n\n"
+
+
+def every_path(left: str, right: str, substitution: int) -> list[tuple[int, str]]:
+    """All ways to turn a text into another by brute force: cost, and one letter for each operation."""
+    if not (left or right):
+        return [(0, "")]
+    found = []
+    if left and right:
+        cost, kind = (0, "=") if left[0] == right[0] else (substitution, "S")
+        found += [(cost + rest, kind + path) for rest, path in every_path(left[1:], right[1:], substitution)]
+    if left:
+        found += [(1 + rest, "D" + path) for rest, path in every_path(left[1:], right, substitution)]
+    if right:
+        found += [(1 + rest, "I" + path) for rest, path in every_path(left, right[1:], substitution)]
+    return found
+
+
+@pytest.mark.parametrize("substitution", [1, 2])
+@pytest.mark.parametrize(
+    ("left", "right"), [("", ""), ("abc", "bcd"), ("aab", "ba"), ("flaw", "lawn"), ("abab", "baba")]
+)
+def test_all_cheapest_alignments_are_those_of_brute_force(left: str, right: str, substitution: int) -> None:
+    letters = {"equal": "=", "substitute": "S", "insert": "I", "delete": "D"}
+    found = all_edit_alignments(left, right, substitution=substitution, limit=10_000)
+    paths = ["".join(letters[step.kind] for step in one.operations) for one in found]
+    every = every_path(left, right, substitution)
+    cheapest = min(cost for cost, _ in every)
+    assert sorted(paths) == sorted(path for cost, path in every if cost == cheapest)
+    assert found[0].operations == align_edits(left, right, substitution=substitution).operations
+    assert all((one.left, one.right, one.cost) == (tuple(left), tuple(right), cheapest) for one in found)
+    assert len(all_edit_alignments("a" * 12, "b" * 6, limit=50)) == 50
