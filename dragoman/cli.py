@@ -7,6 +7,8 @@ import errno
 import os
 import sys
 import traceback
+import warnings
+from typing import Any
 
 import click
 
@@ -36,7 +38,8 @@ def guarded(arguments: list[str]) -> int:
     trace = "--trace" in arguments
     try:
         try:
-            with listening(LongWork()):
+            with listening(LongWork()), warnings.catch_warnings():
+                warnings.showwarning = show_warning
                 cli.main([word for word in arguments if word != "--trace"], prog_name="dragoman", standalone_mode=False)
             if sys.stdout is not None:
                 sys.stdout.flush()  # a full disk or a closed pipe raises here, not at exit
@@ -107,7 +110,16 @@ def print_error(message: str, where: str = "dragoman") -> None:
         click.echo(f"{where}: {line}", err=True)
 
 
+def show_warning(message: Warning | str, *place: Any, **more: Any) -> None:
+    """Print a Python warning as one line, without the place in the code where it was raised."""
+    click.echo(f"warning: {terminal.visible(str(message))}", err=True)
+
+
 def silence_stdout() -> None:
     """Discard all further output."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -569,7 +570,7 @@ def other_layers(path: Path) -> None:
 
 # What happened to the run, and words of the line that prediction ends in.
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "weights cut": (cut("weights.safetensors", 2000), "weights.safetensors: damaged"),
+    "weights cut": (cut("weights.safetensors", 2000), "validations: write the file again with: dragoman train"),
     "weights empty": (cut("weights.safetensors", 0), "weights.safetensors: damaged"),
     "weights gone": (lambda run: (run / "weights.safetensors").unlink(), "weights.safetensors: no such file, but the"),
     "configuration gone": (lambda run: (run / "config.toml").unlink(), "not a run folder (it has no config.toml)"),
@@ -579,8 +580,12 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "tokenizer gone": (lambda run: shutil.rmtree(run / "tokenizer"), "tokenizer/source.json"),
     "data.json cut": (cut("data.json", 30), "data.json: damaged"),
     "other layers": (lambda run: other_layers(run / "config.toml"), "weights do not fit the configuration"),
-    "not trained": (
+    "best left": (
         lambda run: [(run / "weights.safetensors").unlink(), shutil.rmtree(run / "checkpoints")],
+        "weights.safetensors: no such file, but the run was validated; write it again with: dragoman train",
+    ),
+    "not trained": (
+        lambda run: [(run / "weights.safetensors").unlink(), *map(shutil.rmtree, (run / "checkpoints", run / "best"))],
         "not trained yet; start with: dragoman train",
     ),
 }
@@ -595,6 +600,19 @@ def test_a_damaged_run_is_told_in_one_line(inside: Workshop, tmp_path: Path, dam
     said = call("predict", run, stdin=b"abc\n")
     assert (said.code, said.out, said.err.count("\n")) == (2, "", 1), said.err
     assert words in said.err
+
+
+@pytest.mark.filterwarnings("default")
+def test_python_warnings_are_one_line(inside: Workshop) -> None:
+    """The repl showed the file and line of the code that warned."""
+    said = call("repl", inside.run, stdin=b"ab " * 900 + b"\n")
+    assert said.code == 0
+    assert re.fullmatch(r"warning: input 1: found [\d,]+ tokens, expected at most .*; read in \d+ parts\n", said.err)
+
+
+def test_the_module_of_the_command_line_can_be_run() -> None:
+    done = subprocess.run([sys.executable, "-m", "dragoman.cli", "--version"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout[:9]) == (0, b"dragoman ")
 
 
 EXTRAS = {

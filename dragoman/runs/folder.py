@@ -67,7 +67,7 @@ class Run:
     def model(self, device: torch.device, weights: Path | None = None) -> nn.Module:
         """The trained model in evaluation mode."""
         source, target = self.tokenizers()
-        tensors = read_tensors(weights or self.weights_path())
+        tensors = read_tensors(weights) if weights is not None else self._own_weights()
         numbers = sum(tensor.numel() for tensor in tensors.values())
         with limit_parameters(numbers, f"{self.folder}/config.toml"):
             model = self.task.model(self.config, source, target)
@@ -83,13 +83,26 @@ class Run:
         if best.exists():
             return best
         steps = Checkpoints(self.folder).steps()
-        if not steps:
-            raise RunError(f"{self.folder}: not trained yet; start with: dragoman train {self.folder}")
         if any((self.folder / "best").glob("*.safetensors")):  # validation chose others than the newest
             raise RunError(
                 f"{best}: no such file, but the run was validated; write it again with: dragoman train {self.folder}"
             )
+        if not steps:
+            raise RunError(f"{self.folder}: not trained yet; start with: dragoman train {self.folder}")
         return Checkpoints(self.folder).path(steps[-1]) / "weights.safetensors"
+
+    def _own_weights(self) -> dict[str, torch.Tensor]:
+        """The weights for prediction; the error for damaged ones says how to write them again, if that is possible."""
+        path = self.weights_path()
+        try:
+            return read_tensors(path)
+        except RunError as error:
+            if not any((self.folder / "best").glob("*.safetensors")):
+                raise
+            raise RunError(
+                f"{error}; best/ has the weights of the best validations: write the file again with: dragoman train "
+                f"{self.folder}"
+            ) from None
 
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl."""

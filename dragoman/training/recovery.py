@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch import Tensor
+
 from dragoman.errors import RunError
 from dragoman.scoring.registry import higher_is_better
 from dragoman.training.checkpoints import TrainingState, read_tensors
@@ -48,10 +50,23 @@ def resume_from_weights(run: Path, config: TrainConfig, learner: Learner) -> Tra
     row = next((row for row in reversed(trained) if row["step"] <= state.step), trained[0])
     state.epoch, state.tokens = int(row.get("epoch", 0)) + 1, int(row.get("tokens", 0))
     state.seconds = float(row.get("seconds", 0.0))
-    weights, kept_weights = run / "weights.safetensors", run / "best" / f"{step:08d}.safetensors"
-    merged = bool(adapters(learner.model))  # then weights.safetensors no longer has the adapters
-    load_weights(learner.model, read_tensors(weights if weights.exists() and not merged else kept_weights))
+    load_weights(learner.model, intact_weights(run, [other for _, other in ranking], bool(adapters(learner.model))))
     if learner.average is not None:  # it starts at the loaded weights
         for name, parameter in saved_weights(learner.model).items():
             learner.average.weights[name].copy_(parameter.detach())
     return state
+
+
+def intact_weights(run: Path, steps: list[int], merged: bool) -> dict[str, Tensor]:
+    """The weights for prediction, or where that file is damaged those of the best of these steps that can be read.
+
+    Where adapters are `merged` into the weights for prediction, training cannot continue from those.
+    """
+    paths = [run / "best" / f"{step:08d}.safetensors" for step in steps]
+    faults = []
+    for path in paths if merged else [run / "weights.safetensors", *paths]:
+        try:
+            return read_tensors(path)
+        except RunError as error:
+            faults.append(str(error))
+    raise RunError(f"{'; '.join(faults[:3])}; no weights of the run can be read. Train it anew with --restart")

@@ -218,6 +218,28 @@ def test_a_run_without_a_readable_checkpoint_keeps_its_weights(configure: Config
     assert Checkpoints(copy).steps() == [10, 12]
 
 
+def test_a_run_with_damaged_weights_and_checkpoints_goes_on_from_the_best_validations(
+    configure: Configure, tmp_path: Path
+) -> None:
+    run, nine = tmp_path / "run", ("train.steps=9", "train.optimizer.warmup=9")
+    train(configure(*nine), run)
+    best = {path.name: path.read_bytes() for path in (run / "best").iterdir()}
+    for folder in (run / "checkpoints").iterdir():
+        truncate(folder)
+    (run / "weights.safetensors").write_bytes(b"x")
+    said = io.StringIO()
+    train(configure(*nine), run, Display(said))
+    assert "no checkpoint can be read; the run is finished and keeps its best weights" in said.getvalue()
+    assert {path.name: path.read_bytes() for path in (run / "best").iterdir()} == best
+    kept = read_tensors(run / "best" / sorted(best)[-1])
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in read_tensors(run / "weights.safetensors").items())
+    for path in ((run / "weights.safetensors"), *(run / "best").iterdir()):
+        path.write_bytes(b"x")
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)
+    with pytest.raises(RunError, match=r"no weights of the run can be read\. Train it anew with --restart"):
+        train(configure(*nine), run)
+
+
 @pytest.mark.parametrize("average", ["ema", "best"])
 @pytest.mark.parametrize("lost", [truncate, lambda run: (run / "weights.safetensors").unlink()])
 def test_lost_weights_are_made_anew_from_the_best(
