@@ -34,6 +34,8 @@ export function drawBeam(view) {
     data: () => view.data,
   });
 
+  Object.assign(frame.querySelector(".drawing").style, { maxHeight: "70vh", overflow: "auto" }); // the readout stays in sight
+
   function say() {
     const node = selected();
     if (!node) return;
@@ -76,7 +78,7 @@ export function drawBeam(view) {
   update();
   const best = el("ol", { class: "small" }, finished.slice(0, 8).map((node) => el("li", {}, el("button", { type: "button", class: "word", onclick: () => setState({ node: node.number }) },
     el("bdi", {}, [...chain(node, byNumber)].map((number) => byNumber.get(number)).sort((a, b) => a.step - b.step).map((one) => shown(one.piece)).join(" "))), ` ${number(node.normalised, 3)}`)));
-  return [controls, frame, el("div", { class: "legend" }, el("span", {}, swatch("var(--accent)"), "kept"), el("span", {}, swatch("var(--good)"), "finished"), el("span", {}, swatch("var(--line)"), "pruned")), readout, el("h3", {}, "Finished outputs"), best];
+  return [controls, readout, frame, el("div", { class: "legend" }, el("span", {}, swatch("var(--accent)"), "kept"), el("span", {}, swatch("var(--good)"), "finished"), el("span", {}, swatch("var(--line)"), "pruned")), el("h3", {}, "Finished outputs"), best];
 }
 
 function swatch(fill) {
