@@ -1,9 +1,11 @@
 """Load on loopback: throughput and latency of `dragoman serve`, overload, stopping, a killed worker, memory.
 
-    python benchmarks/serving.py RUN [--seconds 5] [--tries 20] [--requests 2000] [--part throughput]
+    python benchmarks/serving.py [RUN] [--seconds 5] [--rounds 3] [--tries 20] [--requests 100000] [--part throughput]
 
 Throughput is measured for 1, 8 and 64 clients with dynamic batching, without it (--batch-size 1), and for a server
-built as LibreTranslate is: one request at a time through CTranslate2 under a lock. Sentences come from the data.
+built as LibreTranslate is: one request at a time through CTranslate2 under a lock. The systems take turns, so that
+other work on the machine slows down all of them. Sentences come from the data of the run; without RUN a tiny one is
+trained. The load comes from another process than the server's.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 
 sys.path.insert(0, str(Path(__file__).parent))
-from serving_fuzz import memory, server
+from serving_fuzz import memory, runs_or_tiny_ones, server
 
 
 def sentences(run: str, count: int = 500) -> list[str]:
@@ -37,6 +39,11 @@ def sentences(run: str, count: int = 500) -> list[str]:
     data = Run(run).config.data
     lines = Path(str(data.train)).read_text(encoding="utf-8").splitlines()
     return [line.split("\t")[0] for line in lines[:: max(1, len(lines) // count)]][:count]
+
+
+def translating(run: str, *arguments: str) -> AbstractContextManager[tuple[str, subprocess.Popen[str]]]:
+    """A server of a run, which translates from German to English as far as requests know."""
+    return server(run, "--languages", "de:en", *arguments)
 
 
 async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> tuple[int, bool]:
@@ -120,15 +127,17 @@ def measure(url: str, texts: list[str], clients: int, seconds: float) -> Load:
     return load
 
 
-@contextmanager
-def one_at_a_time(run: str) -> Iterator[str]:
-    """LibreTranslate's design: threads that take turns at one CTranslate2 translator."""
+def serve_one_at_a_time(run: str) -> None:
+    """LibreTranslate's design, in a process of its own: threads that take turns at one CTranslate2 translator."""
     import dragoman
 
     predictor, lock = dragoman.load(run, device="cpu"), threading.Lock()
+    predictor.predict(["a"], scores=False)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+        wbufsize = -1
 
         def do_POST(self) -> None:
             table = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -142,67 +151,91 @@ def one_at_a_time(run: str) -> Iterator[str]:
 
         def log_message(self, *arguments: object) -> None: ...
 
-    served = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 1024
+
+    served = Server(("127.0.0.1", 0), Handler)
+    print(f"http://127.0.0.1:{served.server_port}", flush=True)
+    served.serve_forever()
+
+
+@contextmanager
+def one_at_a_time(run: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Its address and its process."""
+    command = [sys.executable, __file__, run, "--part", "one-at-a-time"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     try:
-        yield f"http://127.0.0.1:{served.server_port}"
+        yield process.stdout.readline().strip(), process
     finally:
-        served.shutdown()
+        process.terminate()
+        process.wait(60)
 
 
-def throughput(run: str, texts: list[str], seconds: float) -> None:
+def throughput(run: str, texts: list[str], seconds: float, rounds: int) -> None:
     """Clients × designs."""
-    for name, arguments in (("batched", []), ("unbatched", ["--batch-size", "1"])):
-        with server(run, *arguments) as (url, process):
+    loads: dict[tuple[str, int], Load] = defaultdict(Load)
+    used: Counter[tuple[str, int]] = Counter()
+    with translating(run) as batched, translating(run, "--batch-size", "1") as unbatched, one_at_a_time(run) as one:
+        systems = {"batched": batched, "unbatched": unbatched, "one at a time": one}
+        for _ in range(rounds):
             for clients in (1, 8, 64):
-                before, begun = cpu_seconds(process.pid), time.monotonic()
-                load = measure(url, texts, clients, seconds)
-                used, passed = cpu_seconds(process.pid) - before, time.monotonic() - begun
-                share = f"{1000 * used / max(1, load.asked):.1f} ms CPU each, {used / passed:.0%} of a core"
-                print(
-                    f"{name:<14}{clients:>3} clients {load.line(seconds)}   {share}, {len(load.lost)} lost", flush=True
-                )
-    with one_at_a_time(run) as url:
-        for clients in (1, 8, 64):
-            load = measure(url, texts, clients, seconds)
-            print(f"{'one by one':<14}{clients:>3} clients {load.line(seconds)}", flush=True)
+                for name, (url, process) in systems.items():
+                    asyncio.run(Load().run(url, texts, clients, 0.5))
+                    before = cpu_seconds(process.pid)
+                    asyncio.run(loads[name, clients].run(url, texts, clients, seconds))
+                    used[name, clients] += cpu_seconds(process.pid) - before
+    for clients in (1, 8, 64):
+        for name in systems:
+            load = loads[name, clients]
+            ratio = len(loads["batched", clients].latencies[200]) / len(load.latencies[200])
+            each = 1000 * used[name, clients] / len(load.latencies[200])
+            print(
+                f"{clients:>3} clients  {name:<14}{load.line(rounds * seconds)}   {each:5.1f} ms CPU each   "
+                f"batched is {ratio:.2f} times as fast, {len(load.lost)} lost",
+                flush=True,
+            )
 
 
-def overload(run: str, texts: list[str], seconds: float, rounds: int = 4) -> None:
-    """Ten times as many requests as the server can answer, in turns with few; `--wait` bounds the waiting."""
-    usual, much = Load(), Load()
-    with server(run, "--queue", "2", "--batch-size", "2") as (url, _):
-        most = measure(url, texts, 8, seconds)
+def overload(run: str, texts: list[str], seconds: float, rounds: int) -> None:
+    """Ten times as many requests as the server can answer, in turns with few; a short queue bounds the waiting."""
+    usual, busy, much = Load(), Load(), Load()
+    with translating(run, "--queue", "2", "--batch-size", "2") as (url, _):
+        most = measure(url, texts, 2, seconds)
         capacity = len(most.latencies[200]) / seconds
         print(f"capacity     {capacity:6.0f}/s, then {10 * capacity:.0f}/s are asked for")
         for _ in range(rounds):
             asyncio.run(usual.run(url, texts, 1, seconds))
+            asyncio.run(busy.run(url, texts, 2, seconds))
             asyncio.run(much.run(url, texts, 100, seconds, rate=10 * capacity))
     print(f"one client             {usual.line(rounds * seconds)}")
+    print(f"two clients            {busy.line(rounds * seconds)}")
     print(f"overload: answered     {much.line(rounds * seconds)}")
     print(f"overload: refused      {much.line(rounds * seconds, 503)}")
-    print(f"p99 of the answered: {much.p99() / usual.p99():.2f} times that of one client; {len(much.lost)} lost")
+    for name, load in (("one client", usual), ("two clients", busy)):
+        print(f"p99 of the answered: {much.p99() / load.p99():.2f} times that of {name}; {len(much.lost)} lost")
 
 
 def stopping(run: str, texts: list[str], tries: int) -> None:
-    """SIGTERM while clients ask: requests without an answer."""
-    lost, answered = 0, Counter[int]()
-    for _ in range(tries):
-        with server(run) as (url, process):
+    """SIGTERM while clients ask, of one process and of two workers in turns: requests without an answer."""
+    lost, answered = list[str](), Counter[int]()
+    for number in range(tries):
+        with translating(run, "--workers", str(1 + number % 2)) as (url, process):
             load = Load()
-            worker = threading.Thread(target=lambda: asyncio.run(load.run(url, texts, 16, 20)))  # noqa: B023
+            worker = threading.Thread(target=lambda: asyncio.run(load.run(url, texts, 16, 60)))  # noqa: B023
             worker.start()
             time.sleep(0.7)
             process.send_signal(signal.SIGTERM)
             worker.join()
-            lost += len(load.lost)
+            lost += load.lost
             answered.update({status: len(all_) for status, all_ in load.latencies.items()})
-    print(f"SIGTERM {tries} times: {dict(answered)} answered, {lost} lost")
+    print(f"SIGTERM {tries} times: {dict(answered)} answered, {len(lost)} lost {lost[:3]}", flush=True)
+    assert not lost
 
 
 def killing(run: str, texts: list[str]) -> None:
     """kill -9 of one of two workers under load."""
-    with server(run, "--workers", "2") as (url, process):
+    with translating(run, "--workers", "2") as (url, process):
         load = Load()
         thread = threading.Thread(target=lambda: asyncio.run(load.run(url, texts, 16, 12)))
         thread.start()
@@ -219,38 +252,41 @@ def killing(run: str, texts: list[str]) -> None:
 
 
 def flat(run: str, texts: list[str], requests: int) -> None:
-    """The memory of the server after a tenth and after all requests."""
-    with server(run) as (url, _):
-        load = Load()
-        done: Callable[[], int] = lambda: sum(map(len, load.latencies.values()))  # noqa: E731
-        sizes = []
-        for share in (0.1, 0.4, 0.7, 1.0):
-            while done() < share * requests:
-                asyncio.run(load.run(url, texts, 16, 1.0))
+    """The memory of the server after every tenth of the requests; it may grow by 20 MB after the first tenth."""
+    with translating(run) as (url, _):
+        sizes, load = list[float](), Load()
+        while len(sizes) < 10:
+            while len(load.latencies.get(200, [])) < (len(sizes) + 1) * requests / 10:
+                asyncio.run(load.run(url, texts, 32, 2.0))
             sizes.append(memory(url))
-        print(f"memory after 10, 40, 70, 100 % of {done():,} requests: {', '.join(f'{one:.1f}' for one in sizes)} MB")
+            print(f"memory after {len(load.latencies[200]):,} requests: {sizes[-1]:.1f} MB", flush=True)
+    assert sizes[-1] - sizes[0] < 20, "the memory of the server grew by more than 20 MB"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run")
+    parser.add_argument("run", nargs="?")
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tries", type=int, default=20)
     parser.add_argument("--requests", type=int, default=100_000)
-    parser.add_argument("--part", choices=["throughput", "overload", "stopping", "killing", "flat"])
+    names = ["throughput", "overload", "stopping", "killing", "flat"]
+    parser.add_argument("--part", choices=[*names, "one-at-a-time"])
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    texts = sentences(options.run)
-    parts: dict[str, Callable[[], None]] = {
-        "throughput": lambda: throughput(options.run, texts, options.seconds),
-        "overload": lambda: overload(options.run, texts, options.seconds),
-        "stopping": lambda: stopping(options.run, texts, options.tries),
-        "killing": lambda: killing(options.run, texts),
-        "flat": lambda: flat(options.run, texts, options.requests),
-    }
-    for name, part in parts.items():
-        if options.part in (None, name):
-            part()
+    with runs_or_tiny_ones([options.run] if options.run else [], every_task=False) as (run,):
+        if options.part == "one-at-a-time":
+            serve_one_at_a_time(run)
+        texts = sentences(run)
+        parts: dict[str, Callable[[], None]] = {
+            "throughput": lambda: throughput(run, texts, options.seconds, options.rounds),
+            "overload": lambda: overload(run, texts, options.seconds, options.rounds),
+            "stopping": lambda: stopping(run, texts, options.tries),
+            "killing": lambda: killing(run, texts),
+            "flat": lambda: flat(run, texts, options.requests),
+        }
+        for name in [options.part] if options.part else names:
+            parts[name]()
 
 
 if __name__ == "__main__":

@@ -54,15 +54,17 @@ def server(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 @contextmanager
-def runs_or_tiny_ones(runs: list[str]) -> Iterator[list[str]]:
-    """The runs that are named; if none is, tiny ones of every task, the first of which translates."""
+def runs_or_tiny_ones(runs: list[str], every_task: bool = True) -> Iterator[list[str]]:
+    """The runs that are named; if none is, tiny ones: one that translates, and of every other task."""
     if runs:
         yield runs
         return
     from tests.serving.tiny_runs import tiny_runs, translation_run
 
     with tempfile.TemporaryDirectory() as folder:
-        yield [str(translation_run(Path(folder))), *map(str, tiny_runs(Path(folder)).values())]
+        place = Path(folder)
+        others = tiny_runs(place).values() if every_task else ()
+        yield [str(one) for one in (translation_run(place), *others)]
 
 
 def memory(url: str) -> float:

@@ -18,7 +18,7 @@ from dragoman.errors import DragomanError
 from dragoman.serving.answers import busy_message, error_table
 from dragoman.serving.batcher import Busy
 from dragoman.serving.gate import Gate
-from dragoman.serving.routes import inspection, libretranslate, openai, operations, predict
+from dragoman.serving.routes import deepl, inspection, libretranslate, openai, operations, predict
 from dragoman.serving.routes.libretranslate import WrongKey
 from dragoman.serving.state import ClientLeft, NotFound, ServerState, TooLate
 from dragoman.version import __version__
@@ -30,6 +30,7 @@ Translate, label, tag, complete, transcribe and caption with trained models.
 - `/v1/predict`, `/v1/score`, `/v1/inspect`: Dragoman's own API, for every task.
 - `/translate`, `/detect`, `/languages`, `/translate_file`: as LibreTranslate.
 - `/v1/completions`, `/v1/audio/transcriptions`: as OpenAI.
+- `/v2/translate`, `/v2/glossaries`, `/v2/languages`: as DeepL.
 """
 
 
@@ -40,7 +41,7 @@ def create_app(state: ServerState) -> ASGIApp:
         separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.server = state
-    for routes in (predict, inspection, operations, libretranslate, openai):
+    for routes in (predict, inspection, operations, libretranslate, openai, deepl):
         app.include_router(routes.router)
     add_error_handlers(app)
     if state.config.page:

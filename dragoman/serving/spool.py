@@ -1,4 +1,4 @@
-"""Translated files that wait to be fetched, in a folder that the workers of a server share."""
+"""Translated files that wait to be fetched, and glossaries, in folders that the workers of a server share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _ID = re.compile(r"[0-9a-f]{32}")
 class Spool:
     """Stores files under random names that this class makes; a name of another form is never looked for."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, kept: float = KEPT) -> None:
+        self.folder, self.kept = Path(folder), kept
+        self.folder.mkdir(exist_ok=True, parents=True)
 
     def add(self, data: bytes) -> str:
         """Store a file; returns its id."""
@@ -37,14 +38,29 @@ class Spool:
         except OSError:
             return None
 
+    def ids(self) -> list[str]:
+        """The ids of all stored files."""
+        return [path.name for path in self.folder.iterdir() if _ID.fullmatch(path.name)]
+
+    @property
+    def full(self) -> bool:
+        """Whether another file would push out the oldest."""
+        return len(self.ids()) >= MAX_FILES - 1
+
+    def remove(self, key: str) -> None:
+        """Delete a stored file."""
+        if _ID.fullmatch(key):
+            with suppress(OSError):
+                (self.folder / key).unlink()
+
     def clean(self) -> None:
         """Delete files that are old, and the oldest if there are too many."""
         files = []
-        for path in self.folder.iterdir():
+        for key in self.ids():
             with suppress(OSError):
-                files.append((path.stat().st_mtime, path))
+                files.append(((self.folder / key).stat().st_mtime, self.folder / key))
         files.sort(reverse=True)
         for number, (changed, path) in enumerate(files, 1):
-            if number >= MAX_FILES or time.time() - changed > KEPT:
+            if number >= MAX_FILES or time.time() - changed > self.kept:
                 with suppress(OSError):
                     path.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -64,6 +65,7 @@ class ServerState:
 
     def __init__(self, config: ServeConfig, models: Models, spool: Spool) -> None:
         self.config, self.limits, self.models, self.spool = config, config.limits, models, spool
+        self.glossaries = Spool(spool.folder / "glossaries", kept=math.inf)
         self.metrics = Metrics()
         self.batcher = Batcher(
             models.run, config.batch_size, config.limits.queue, config.limits.wait, self.metrics.batch

@@ -1,4 +1,4 @@
-"""The packages that people use, against a live server: libretranslatepy, deep-translator, openai."""
+"""The packages that people use, against a live server: libretranslatepy, deep-translator, openai, deepl."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from deep_translator import LibreTranslator
+from deepl import DeepLClient, DeepLException, GlossaryNotFoundException
 from libretranslatepy import LibreTranslateAPI
 from openai import BadRequestError, OpenAI
 
@@ -67,6 +68,30 @@ def test_openai_transcriptions(live: Live, runs: dict[str, Path], tmp_path: Path
     client = OpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0)
     answer = client.audio.transcriptions.create(model="speech", file=("a.wav", io.BytesIO(data)))
     assert answer.text == dragoman.load(runs["speech"], device="cpu").predict([str(path)])[0].text
+
+
+def test_deepl(live: Live, expected: dict[str, str]) -> None:
+    client = DeepLClient("any", server_url=live.url)
+    texts = list(expected)
+    found = client.translate_text(texts, target_lang="CD")
+    assert isinstance(found, list)
+    assert [one.text for one in found] == list(expected.values())
+    assert found[0].detected_source_lang == "AB"
+    glossary = client.create_glossary("mine", "AB", "CD", {"abc": "HIJ"})
+    assert client.get_glossary_entries(glossary) == {"abc": "HIJ"}
+    assert [one.glossary_id for one in client.list_glossaries()] == [glossary.glossary_id]
+    single = client.translate_text(
+        "<b>abc</b>", source_lang="AB", target_lang="CD", glossary=glossary, tag_handling="xml"
+    )
+    assert "HIJ" in single.text  # type: ignore[union-attr]
+    assert "<b>" in single.text  # type: ignore[union-attr]
+    assert [one.code for one in client.get_target_languages()] == ["CD"]
+    assert not client.get_usage().any_limit_reached
+    client.delete_glossary(glossary)
+    with pytest.raises(GlossaryNotFoundException):
+        client.get_glossary(glossary.glossary_id)
+    with pytest.raises(DeepLException, match="ab → cd"):
+        client.translate_text("abc", source_lang="AB", target_lang="XX")
 
 
 def test_libretranslate_form_list_and_auto(live: Live, expected: dict[str, str]) -> None:
