@@ -111,6 +111,7 @@ def hostile_bodies(count: int, seed: int = 1) -> Iterator[tuple[bytes, bool]]:
     """Requests as no client sends them, and whether less comes than they say."""
     draw = random.Random(seed)
     paths = ("/v1/predict", "/translate", "/v1/score", "/v1/inspect", "/v1/completions", "/detect", "/v1/predict/file")
+    paths += ("/v2/translate", "/v2/glossaries", "/v1/inspect/continue")
 
     def deep() -> bytes:
         opening = draw.choice([b"[", b'{"input":', b'{"q":['])
@@ -194,6 +195,36 @@ def send_hostile(url: str, count: int, seed: int = 1) -> Counter[str]:
     return statuses
 
 
+def slow_clients(url: str, count: int = 100) -> float:
+    """Clients that send a byte a second, half of them of the head and half of the body; how long until all are cut off.
+
+    Other requests are answered meanwhile.
+    """
+    host, port = url.removeprefix("http://").split(":")
+    begun, open_ = time.monotonic(), list[socket.socket]()
+    for number in range(count):
+        connection = socket.create_connection((host, int(port)), timeout=10)
+        head = b"POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
+        connection.sendall(head + b"\r\n" if number % 2 else head)
+        connection.setblocking(False)
+        open_.append(connection)
+    while open_:
+        assert httpx.post(f"{url}/v1/predict", json={"input": "a"}, timeout=10).status_code == 200
+        time.sleep(1)
+        for connection in list(open_):
+            try:
+                connection.send(b" ")
+                ended = connection.recv(65536) == b""
+            except BlockingIOError:
+                ended = False
+            except OSError:
+                ended = True
+            if ended:
+                connection.close()
+                open_.remove(connection)
+    return time.monotonic() - begun
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="*")
@@ -208,6 +239,7 @@ def main() -> None:
             sizes.append(memory(url))
             print(f"round {number + 1}: {sizes[-1]:.0f} MB, {time.monotonic() - begun:.0f} s", flush=True)
         hostile = send_hostile(url, options.hostile)
+        print(f"100 slow clients were cut off after {slow_clients(url):.0f} s; others were answered meanwhile")
         sizes.append(memory(url))
         print(f"generated requests: {sum(statuses.values()):,} {dict(sorted(statuses.items()))}")
         print(f"hostile bodies: {sum(hostile.values()):,} {dict(sorted(hostile.items()))}")
