@@ -25,7 +25,12 @@ CONSTRAINTS = ("prefix", "forbid", "require", "allow", "pattern")
 
 def decoding_options(request: Options, limits: LimitsConfig) -> DecodingOptions:
     """The options of a request without its constraints, which belong to each input; `method` may draw samples."""
-    for name, most in (("beam", limits.beam), ("n_best", limits.beam), ("max_length", limits.tokens)):
+    for name, most in (
+        ("beam", limits.beam),
+        ("n_best", limits.beam),
+        ("num_complete", limits.beam),
+        ("max_length", limits.tokens),
+    ):
         if (value := getattr(request, name)) is not None and value > most:
             raise ConfigError(f"{name}: found {value}, expected at most {most} on this server")
     for name in ("min_length", "no_repeat_ngram"):

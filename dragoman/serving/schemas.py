@@ -47,7 +47,8 @@ class Options(Strict):
     length_penalty: Number | None = None
     normalisation: Literal["power", "gnmt", "none"] | None = None
     coverage_penalty: Number | None = None
-    stop: Literal["complete", "certain"] | None = None
+    stop: Literal["complete", "ahead", "certain"] | None = None
+    num_complete: Whole | None = None
     min_length: Whole | None = None
     max_length: Whole | None = None
     no_repeat_ngram: Whole | None = None
