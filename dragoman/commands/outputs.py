@@ -16,8 +16,8 @@ from dragoman.errors import DataError
 from dragoman.files import check_writable, run_of_part, same_file
 
 # The arguments that name a file to write, in every command that has them.
-OUTPUTS = ("out", "output", "plot", "beam_trace", "page", "html", "report")
-PLAIN = ("output", "beam_trace")  # others are pictures and pages, which create their folder
+OUTPUTS = ("out", "output", "plot", "beam_trace", "page", "html", "report", "rejects")
+PLAIN = ("output", "beam_trace", "rejects")  # others are pictures and pages, which create their folder
 # A command may write its own part of a run.
 OWN_PARTS = {"shortlist": "shortlist.safetensors"}
 

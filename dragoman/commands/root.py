@@ -8,6 +8,7 @@ import click
 
 from dragoman.commands.align import align, score_alignment
 from dragoman.commands.bench import bench
+from dragoman.commands.clean import clean
 from dragoman.commands.compare import compare
 from dragoman.commands.complete import complete
 from dragoman.commands.distil import distil
@@ -76,6 +77,7 @@ def cli(trace: bool) -> None:
 for command in (
     train,
     check,
+    clean,
     distil,
     predict,
     translate,

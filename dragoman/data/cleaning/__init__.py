@@ -1,0 +1,1 @@
+"""Clean sentence pairs: rules that reject pairs, each with its reason."""

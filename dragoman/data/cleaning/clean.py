@@ -1,0 +1,121 @@
+"""Apply rules to all pairs of a corpus, in constant memory but for eight bytes a pair."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.data.cleaning.minhash import NearDuplicates
+from dragoman.data.cleaning.rules import Check, Profile, Rule, Settings
+from dragoman.data.examples import Example, Fault
+
+PROFILED = 50_000  # pairs that say what is usual
+EXAMPLES = 3  # shown of each rule
+Read = Callable[[], Iterator[Example | Fault]]  # starts again at each call
+Progress = Callable[[str, int], None]
+
+
+@dataclass
+class Verdict:
+    """What became of one line: an example that is kept, or a rule with its reason."""
+
+    item: Example | Fault
+    rule: str = ""
+    reason: str = ""
+
+
+@dataclass
+class Report:
+    """How many pairs each rule has rejected, with the first examples."""
+
+    rules: Sequence[Rule]
+    kept: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # reason and pair
+
+    def add(self, verdict: Verdict) -> None:
+        """Count one verdict."""
+        if not verdict.rule:
+            self.kept += 1
+            return
+        self.rejected[verdict.rule] += 1
+        shown = self.examples.setdefault(verdict.rule, [])
+        if len(shown) < EXAMPLES:
+            item = verdict.item
+            pair = item.location if isinstance(item, Fault) else f"{item.source} ||| {item.references[0]}"
+            shown.append((verdict.reason, pair))
+
+    @property
+    def total(self) -> int:
+        """All lines that were read."""
+        return self.kept + self.rejected.total()
+
+
+def judge(read: Read, rules: Sequence[Rule], settings: Settings, progress: Progress) -> Iterator[Verdict]:
+    """A verdict on every line, in order; the first rule that rejects a pair counts.
+
+    The corpus is read twice: first for what is usual in it and which pairs are alike, then pair by pair.
+    """
+    names = {rule.name for rule in rules}
+    profile, hashes = Profile(), array("Q")
+    near = NearDuplicates(settings.near) if "near-duplicate" in names else None
+    try:
+        for number, item in enumerate(read()):
+            if number % 10_000 == 0:
+                progress("reading", number)
+            if isinstance(item, Fault):
+                continue
+            if len(profile.ratios) < PROFILED:
+                profile.add(item.source, item.references[0])
+            hashes.append(pair_hash(item))
+            if near is not None:
+                near.add(f"{item.source}\t{item.references[0]}")
+        alike = near.found() if near is not None else {}
+    finally:
+        if near is not None:
+            near.__exit__(None, None, None)
+    checks = [(rule.name, check) for rule in rules if (check := rule.build(profile, settings)) is not None]
+    repeated = _repeated(hashes) if "duplicate" in names else np.zeros(len(hashes), bool)
+    numbers = count()
+    for number, item in enumerate(read()):
+        if number % 10_000 == 0:
+            progress("judging", number)
+        if isinstance(item, Fault):
+            yield Verdict(item, "faulty", f"{item.kind}: {item.detail}")
+            continue
+        index = next(numbers)
+        if repeated[index]:
+            yield Verdict(item, "duplicate", "the same pair occurs earlier")
+            continue
+        found = _judged(item, checks)
+        if not found[0] and index in alike:
+            found = "near-duplicate", f"like pair {alike[index] + 1}"
+        yield Verdict(item, *found)
+
+
+def _judged(item: Example, checks: Sequence[tuple[str, Check]]) -> tuple[str, str]:
+    for name, check in checks:
+        if reason := check(item.source, item.references[0]):
+            return name, reason
+    return "", ""
+
+
+def pair_hash(example: Example) -> int:
+    """A 64-bit hash of a pair, white space apart."""
+    text = "\t".join(" ".join(side.split()) for side in (example.source, example.references[0]))
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+
+
+def _repeated(hashes: array[int]) -> NDArray[np.bool_]:
+    """Which pairs occur earlier."""
+    values = np.frombuffer(hashes, np.uint64) if len(hashes) else np.zeros(0, np.uint64)
+    repeated = np.ones(len(values), bool)
+    repeated[np.unique(values, return_index=True)[1]] = False
+    return repeated

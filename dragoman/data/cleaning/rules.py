@@ -1,0 +1,212 @@
+"""Rules that judge one sentence pair; each gives a reason to reject it, or nothing.
+
+A rule is on by default only if it rejects next to nothing of clean human translations (docs/scarce.md has the figures).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import Any, NamedTuple
+
+from dragoman.data.languages import same_language
+from dragoman.errors import ConfigError, MissingExtraError
+
+SMOOTHING = 15  # characters added to both lengths, so that short pairs may differ more
+COPIED_WORDS = 4  # equal names and numbers are translations of each other
+MIN_LETTERS = 3  # of a text whose script is judged
+MIN_LANGUAGE_LETTERS = 25  # of a text whose language is judged
+_MARKUP = re.compile(
+    r"</?[A-Za-z][\w:-]*(?:\s[^<>]{0,500})?/?>|&(?:[a-z]{2,8}|#\d{1,6});|\{\{.{0,200}?\}\}|\[/?[a-z]{1,8}\]"
+)
+_CJK = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "KATAKANA-HIRAGANA": "CJK", "IDEOGRAPHIC": "CJK"}
+
+
+@lru_cache(maxsize=100_000)
+def script_of(character: str) -> str:
+    """The script of a letter by its Unicode name, such as LATIN; empty for anything else. Japanese scripts are CJK."""
+    if not character.isalpha():
+        return ""
+    name = unicodedata.name(character, "").split(" ")[0]
+    return _CJK.get(name, name)
+
+
+def scripts_of(text: str) -> Counter[str]:
+    """How many letters of each script a text has."""
+    if text.isascii():
+        return Counter({"LATIN": sum(map(str.isalpha, text))})
+    counts: Counter[str] = Counter()
+    for character, count in Counter(text).items():
+        if script := script_of(character):
+            counts[script] += count
+    return counts
+
+
+@dataclass
+class Profile:
+    """What is usual in a corpus: the script of each side, and the ratio of lengths."""
+
+    scripts: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
+    ratios: list[float] = field(default_factory=list)
+
+    def add(self, source: str, target: str) -> None:
+        """Count one pair."""
+        for counts, text in zip(self.scripts, (source, target), strict=True):
+            counts.update(scripts_of(text))
+        self.ratios.append(log_ratio(source, target))
+
+    def usual_scripts(self) -> tuple[str, str]:
+        """The script of at least four fifths of the letters of each side; empty: there is none."""
+        found = []
+        for counts in self.scripts:
+            script, count = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+            found.append(script if count >= 0.8 * counts.total() else "")
+        return found[0], found[1]
+
+    def usual_ratio(self) -> float:
+        """The median of the logarithms of length ratios."""
+        return sorted(self.ratios)[len(self.ratios) // 2] if self.ratios else 0.0
+
+
+def log_ratio(source: str, target: str) -> float:
+    """The logarithm of target characters per source character, smoothed."""
+    return math.log((len(target) + SMOOTHING) / (len(source) + SMOOTHING))
+
+
+Check = Callable[[str, str], str]  # the reason to reject a pair, or ""
+
+
+class Settings(NamedTuple):
+    """The numbers that rules use."""
+
+    max_ratio: float = 3.0  # times the usual one
+    languages: tuple[str, ...] = ()  # of source and target
+    near: float = 0.8  # Jaccard similarity
+
+
+class Rule(NamedTuple):
+    """A rule: `build` gives its check for a corpus, None where the rule does not apply."""
+
+    name: str
+    about: str
+    default: bool
+    build: Callable[[Profile, Settings], Check | None]
+
+
+def _copy(profile: Profile, settings: Settings) -> Check:
+    def check(source: str, target: str) -> str:
+        same = " ".join(source.lower().split()) == " ".join(target.lower().split())
+        words = len(re.findall(r"[^\W\d_]{2,}", source)) if same else 0
+        return "target equals source" if same and words >= COPIED_WORDS else ""
+
+    return check
+
+
+def _ratio(profile: Profile, settings: Settings) -> Check:
+    usual, most = profile.usual_ratio(), math.log(settings.max_ratio)
+
+    def check(source: str, target: str) -> str:
+        if abs(log_ratio(source, target) - usual) <= most:
+            return ""
+        return f"lengths {len(source)} and {len(target)}"
+
+    return check
+
+
+def _script(profile: Profile, settings: Settings) -> Check | None:
+    wanted = profile.usual_scripts()
+    if not any(wanted):
+        return None
+
+    def check(source: str, target: str) -> str:
+        for side, text, script in zip(("source", "target"), (source, target), wanted, strict=True):
+            if script == "LATIN" and text.isascii():
+                continue
+            counts = scripts_of(text)
+            total = counts.total()
+            if script and total >= MIN_LETTERS and counts[script] < total / 2:
+                return f"{side} in {max(counts, key=lambda one: counts[one])}, not {script}"
+        return ""
+
+    return check
+
+
+def _markup(profile: Profile, settings: Settings) -> Check:
+    def check(source: str, target: str) -> str:
+        if not any(mark in text for mark in "<&{[" for text in (source, target)):
+            return ""
+        left, right = (Counter(_MARKUP.findall(text)) for text in (source, target))
+        return f"markup differs: {next(iter((left - right) + (right - left)))[:40]}" if left != right else ""
+
+    return check
+
+
+def _numbers(profile: Profile, settings: Settings) -> Check:
+    def check(source: str, target: str) -> str:
+        left, right = (sorted(re.findall(r"\d+", text)) for text in (source, target))
+        return f"numbers differ: {' '.join(left)[:30]} / {' '.join(right)[:30]}" if left != right else ""
+
+    return check
+
+
+@cache
+def _identifier() -> Any:
+    try:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+    except ImportError:
+        raise MissingExtraError("the rule 'language'", "py3langid", "clean") from None
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+def _language(profile: Profile, settings: Settings) -> Check:
+    if len(settings.languages) != 2:
+        raise ConfigError("the rule 'language' needs the languages of source and target, as in --languages en,de")
+    identifier = _identifier()
+    for code in settings.languages:
+        if not any(same_language(code, known) for known in identifier.labels):
+            raise ConfigError(f"--languages: found '{code}', which the detector does not know")
+
+    def check(source: str, target: str) -> str:
+        for side, text, wanted in zip(("source", "target"), (source, target), settings.languages, strict=True):
+            if sum(map(str.isalpha, text)) >= MIN_LANGUAGE_LETTERS:
+                code, share = identifier.classify(text)
+                if not same_language(code, wanted) and share > 0.9:
+                    return f"{side} looks like {code}"
+        return ""
+
+    return check
+
+
+def _of_corpus(profile: Profile, settings: Settings) -> None:
+    """The check needs all pairs: clean.py makes it."""
+
+
+RULES: dict[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        Rule("duplicate", "the same pair occurs earlier", True, _of_corpus),
+        Rule("copy", f"target equals source, {COPIED_WORDS} words or more", True, _copy),
+        Rule("ratio", "lengths differ far more than usual in this corpus", True, _ratio),
+        Rule("script", "most letters of a side are of another script than usual on that side", True, _script),
+        Rule("markup", "tags, entities or variables differ", True, _markup),
+        Rule("near-duplicate", "a very similar pair occurs earlier (MinHash)", False, _of_corpus),
+        Rule("language", "a side is in another language (py3langid)", False, _language),
+        Rule("numbers", "digits differ", False, _numbers),
+    )
+}
+
+
+def chosen_rules(with_: Iterable[str], without: Sequence[str]) -> list[Rule]:
+    """The rules that are on by default, with some more and without others."""
+    from dragoman.errors import hint
+
+    added = tuple(with_)
+    for name in (*added, *without):
+        if name not in RULES:
+            raise ConfigError(f"found the rule '{name}'. {hint(name, RULES)}")
+    return [rule for rule in RULES.values() if (rule.default or rule.name in added) and rule.name not in without]
