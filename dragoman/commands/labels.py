@@ -16,13 +16,14 @@ from dragoman.commands.layout import ReadingOptions
 from dragoman.commands.media import input_locations, print_unreadable, printable, reads_files
 from dragoman.commands.printing import as_utf8, baseline_text, print_prompt, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
-from dragoman.commands.sources import Source, read_sources
+from dragoman.commands.sources import read_sources
 from dragoman.errors import ConfigError, DataError, RunError
 
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig
     from dragoman.data.examples import Example, Fault, Pairs
     from dragoman.inference.labeler import Labeler
+    from dragoman.inference.sources import Source
     from dragoman.runs import Run
 
 PREDICT_ARGUMENTS = {"run", "file", "columns", "header", "batch_size", "as_json", "device", "skip_unreadable", "media"}

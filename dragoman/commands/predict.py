@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dragoman.commands.labels import predict_labels
+from dragoman.commands.labels import PREDICT_ARGUMENTS, predict_labels, refuse_options
 from dragoman.commands.layout import ReadingOptions, reading_options
 from dragoman.commands.media import (
     check_media_options,
@@ -31,7 +31,8 @@ from dragoman.commands.options import (
 )
 from dragoman.commands.printing import UnknownInputs, as_utf8, print_draft_savings, print_prompt, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
-from dragoman.commands.sources import Source, read_sources
+from dragoman.commands.shards import SHARD_OPTIONS, check_shard_options, predict_shards, shard_options
+from dragoman.commands.sources import read_sources
 from dragoman.errors import DataError, RunError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from dragoman.decoding.options import DecodingOptions
     from dragoman.inference.inputs import StreamOptions
     from dragoman.inference.prediction import Prediction
+    from dragoman.inference.sources import Source
     from dragoman.runs import Run
 
 
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 @click.option("--beam-trace", metavar="FILE", help="Write all that the search ranked: one JSON object per input.")
 @skip_unreadable_option
 @reading_options
+@shard_options
 @device_option
 def predict(
     run: str,
@@ -78,6 +81,7 @@ def predict(
     dragoman predict runs/my input.txt --terminology terms.tsv --placeholders
     dragoman predict runs/my input.txt --sample --temperature 0.7 --seed 2
     dragoman predict runs/my input.txt --ensemble runs/other --ensemble runs/third
+    dragoman predict runs/my big.parquet --shards out/ --processes 4           any amount of text
 
     FILE may be .gz or .zst; without FILE, predict reads standard input. Each line is a source. Empty lines stay empty.
     The output does not depend on the batch size or on the order of the lines.
@@ -85,6 +89,10 @@ def predict(
     Of a FILE.tsv, FILE.jsonl or FILE.parquet, predict reads the source as evaluate does, and ignores references. An
     object in FILE.jsonl may have, for this line alone, "prefix", "forbid", "require", "allow", "pattern" or
     "constrain" (an object of names and texts), which replace the options of these names.
+
+    With --shards a FILE (plain text, .tsv, .jsonl, .parquet) is cut into shards. Each becomes a file part-….txt in the
+    folder; the same command resumes after any interruption, and several may work on one folder at once. A row that
+    fails has an empty line, and a line with its reason in part-….rejected.jsonl. See docs/shards.md.
 
     A run that classifies, regresses or tags needs no search: options of the search are errors, and --json adds
     probabilities. Separate two texts by a tab, and words or the numbers of a series by spaces.
@@ -102,12 +110,21 @@ def predict(
     if opened.task.is_language_model:
         raise RunError(f"{run}: this run is a language model; use `dragoman complete`")
     check_media_options(opened, skip_unreadable, reading.media)
-    if opened.task.head_decoder is not None:
+    check_shard_options(given)
+    if opened.task.head_decoder is not None and given["shards"] is None:
         predict_labels(opened, file, reading, given["batch_size"], as_json, device, skip_unreadable)
         return
+    if opened.task.head_decoder is not None:
+        refuse_options(opened, {*PREDICT_ARGUMENTS, *SHARD_OPTIONS})
     n_best = given["n_best"]
     if n_best > 1 and not as_json:
         raise DataError(f"--n-best {n_best} needs --json: plain output has one line for every input line")
+    if given["shards"] is not None:
+        if beam_trace is not None:
+            raise DataError("found --shards and --beam-trace, expected one of them")
+        decoding = build_options(given, n_best=n_best, scores=as_json)
+        predict_shards(opened, file, reading, decoding, as_json, {**given, "device": device})
+        return
     options = build_options(given, n_best=n_best, scores=as_json)
     inputs = Inputs(opened, file, reading, skip_unreadable)
     write_predictions(inputs, options, beam_trace, as_json, device)
@@ -137,6 +154,7 @@ class Inputs:
         from dragoman.data.readers.lines import read_lines
         from dragoman.decoding.constraints.spec import constrained_input
         from dragoman.inference.inputs import common_constraints
+        from dragoman.inference.sources import Source
 
         constraints = common_constraints(options)
         if self.locations is not None:

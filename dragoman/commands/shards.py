@@ -1,0 +1,156 @@
+"""`dragoman predict --shards`: any amount of text, by any number of workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dragoman.commands.layout import ReadingOptions
+from dragoman.commands.options import options
+from dragoman.commands.progress import progress_bar
+from dragoman.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from dragoman.decoding.options import DecodingOptions
+    from dragoman.inference.shards.plan import Job
+    from dragoman.runs import Run
+
+SHARD_OPTIONS = {
+    "shards": click.option("--shards", metavar="FOLDER", help="Predict FILE in shards, one file each in FOLDER."),
+    "shard_size": click.option(
+        "--shard-size", type=click.IntRange(1, 1 << 20), default=8, show_default=True, metavar="MB",
+        help="With --shards: megabytes of a text file in a shard; of a .parquet file a row group is one.",
+    ),
+    "processes": click.option(
+        "--processes", type=click.IntRange(1, 1024), help="With --shards: processes on this machine. [default: 1]"
+    ),
+    "part": click.option(
+        "--part", metavar="I/N",
+        help="With --shards: do the shards of worker I of N alone, from 0. [default: by torchrun or a SLURM array]",
+    ),
+    "cluster": click.option(
+        "--cluster", metavar="ADDRESS", help="With --shards: let a Dask cluster do the shards, as tcp://host:8786."
+    ),
+}  # fmt: skip
+shard_options = options(SHARD_OPTIONS.values())
+
+
+def check_shard_options(given: dict[str, Any]) -> None:
+    """Raise an error for options of shards that would have no effect."""
+    named = [f"--{name}" for name in ("processes", "part", "cluster") if given[name] is not None]
+    if given["shards"] is None and named:
+        raise ConfigError(f"{named[0]} needs --shards")
+    if len(named) > 1:
+        raise ConfigError(f"found {' and '.join(named)}, expected one of them")
+
+
+def worker_part(part: str | None) -> tuple[int, int]:
+    """Which worker this process is of how many: by --part, torchrun or a SLURM array; (0, 1): shards are claimed."""
+    if part is not None:
+        words = part.split("/")
+        if len(words) != 2 or not all(map(str.isdigit, words)) or int(words[0]) >= int(words[1]):
+            raise ConfigError(f"--part: found {part!r}, expected I/N with I from 0 to N−1, such as 0/4")
+        return int(words[0]), int(words[1])
+    environment = os.environ
+    if "RANK" in environment and "WORLD_SIZE" in environment:
+        return int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    if "SLURM_ARRAY_TASK_ID" in environment:
+        number, least, count, step = (
+            int(environment.get(f"SLURM_ARRAY_TASK_{name}", usual))
+            for name, usual in (("ID", "0"), ("MIN", "0"), ("COUNT", "1"), ("STEP", "1"))
+        )
+        return (number - least) // max(1, step), count
+    return 0, 1
+
+
+def predict_shards(
+    run: Run, file: str | None, reading: ReadingOptions, decoding: DecodingOptions, as_json: bool, given: dict[str, Any]
+) -> None:
+    """Do the shards that are not done, and say how far the job is."""
+    from dragoman.commands.media import reads_files
+    from dragoman.inference.shards.plan import Job, check_input
+
+    if file in (None, "-"):
+        raise DataError("--shards needs a FILE: standard input cannot be cut into shards")
+    if reads_files(run):
+        raise DataError(f"--shards: {run.folder} reads recordings or pictures, expected a run that reads text")
+    assert file is not None
+    check_input(Path(file))
+    data = reading.applied(run.config.data, file)
+    job = Job(
+        str(run.folder.resolve()), str(Path(file).resolve()), str(Path(given["shards"]).resolve()), decoding,
+        data.columns, data.header, reading.columns is not None or bool(reading.header), as_json,
+        device_of_worker(given["device"]), given["shard_size"] << 20,
+    )  # fmt: skip
+    job.open()
+    do_shards(job, given)
+    print_state(job, given["shards"])
+
+
+def do_shards(job: Job, given: dict[str, Any]) -> None:
+    """Work here, in processes or on a cluster."""
+    if given["cluster"] is not None:
+        from dragoman.inference.shards.cluster import work_on_cluster
+
+        with shards_bar(job) as progress:
+            work_on_cluster(job, given["cluster"], progress)
+    elif (given["processes"] or 1) > 1:
+        from dragoman.inference.shards.local import work_in_processes
+
+        with shards_bar(job) as progress:
+            work_in_processes(job, given["processes"], progress)
+    else:
+        from dragoman.inference.shards.work import work
+
+        part = worker_part(given["part"])
+        if sys.stderr.isatty():
+            with progress_bar("rows") as done:
+                work(job, part, done)
+        else:
+            work(job, part)
+
+
+def device_of_worker(device: str) -> str:
+    """The GPU of this process under torchrun, where nobody names a device."""
+    import torch
+
+    if device == "auto" and "LOCAL_RANK" in os.environ and torch.cuda.is_available():
+        return f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+    return device
+
+
+@contextmanager
+def shards_bar(job: Job) -> Iterator[Callable[[int], None]]:
+    """A progress bar of the shards that are done."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    shown = 0
+    with progress_bar("shards", len(job.shards)) as bar:
+
+        def progress(done: int) -> None:
+            nonlocal shown
+            bar(done - shown)
+            shown = done
+
+        yield progress
+
+
+def print_state(job: Job, folder: str) -> None:
+    """How far the job is, on standard error."""
+    records = [record for shard in job.shards if (record := job.record(shard)) is not None]
+    rows, failed = sum(record["rows"] for record in records), sum(record["failed"] for record in records)
+    suffix = "jsonl" if job.as_json else "txt"
+    state = f"{len(records):,} of {len(job.shards):,} shards done, {rows:,} rows"
+    if failed:
+        state += f", {failed:,} failed (reasons in {folder}/part-*.rejected.jsonl)"
+    if len(records) < len(job.shards):
+        click.echo(f"{state}; others work on the rest, or the same command goes on with it", err=True)
+    else:
+        click.echo(f"{state}; all outputs in order: cat {folder}/part-*.{suffix}", err=True)

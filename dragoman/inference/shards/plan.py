@@ -1,0 +1,189 @@
+"""The plan of a sharded prediction: shards of an input file, and a manifest that all workers must agree on.
+
+The folder of a job has a manifest and, for every shard that is done, part-00007.txt (or .jsonl), part-00007.json with
+its counts and hashes, and part-00007.rejected.jsonl if rows failed. A shard is done when its .json exists, which is
+written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dragoman.data.readers.lines import check_file, file_format
+from dragoman.decoding.constraints.source import Terminology
+from dragoman.decoding.options import DecodingOptions
+from dragoman.errors import ConfigError, DataError, MissingExtraError
+from dragoman.files import digest, write_text
+from dragoman.runs import Run
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+SAMPLED = 1 << 20  # bytes at either end of the input that the manifest has a hash of
+WITHOUT_EFFECT = ("batch_size",)  # options that do not change outputs
+
+
+class Shard(NamedTuple):
+    """Lines that begin in the bytes start … end−1 of a text file, or row groups start … end−1 of a Parquet file."""
+
+    number: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """A sharded prediction; it can be sent to another process or machine that sees the same files."""
+
+    run: str
+    file: str
+    folder: str
+    options: DecodingOptions
+    columns: tuple[str, ...] = ()  # of the input: see DataConfig
+    header: bool = False
+    named_columns: bool = False  # the lines of the input are rows of columns, whatever its suffix
+    as_json: bool = False
+    device: str = "auto"
+    shard_bytes: int = 8 << 20
+
+    @cached_property
+    def shards(self) -> list[Shard]:
+        """All shards of the input."""
+        path = Path(self.file)
+        if is_parquet(path):
+            return [Shard(number, number, number + 1) for number in range(parquet_file(path).num_row_groups)]
+        size = path.stat().st_size
+        starts = range(0, max(size, 1), self.shard_bytes)
+        return [Shard(number, start, min(start + self.shard_bytes, size)) for number, start in enumerate(starts)]
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """All that outputs depend on."""
+        return {
+            "format": FORMAT,
+            "input": {"name": Path(self.file).name, **file_sample(Path(self.file))},
+            "run": run_digest(Path(self.run)),
+            "options": described(self.options) | {"json": self.as_json},
+            "reading": {"columns": self.columns, "header": self.header, "named_columns": self.named_columns},
+            "shards": [[shard.start, shard.end] for shard in self.shards],
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of the manifest."""
+        return hashlib.blake2b(json.dumps(self.manifest, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def part(self, shard: Shard, suffix: str) -> Path:
+        """A file of a shard."""
+        width = max(5, len(str(len(self.shards))))
+        return Path(self.folder) / f"part-{shard.number:0{width}}{suffix}"
+
+    def output(self, shard: Shard) -> Path:
+        """The outputs of a shard."""
+        return self.part(shard, ".jsonl" if self.as_json else ".txt")
+
+    def record(self, shard: Shard) -> dict[str, Any] | None:
+        """What the worker wrote down that did a shard; None: it is not done."""
+        try:
+            found: dict[str, Any] = json.loads(self.part(shard, ".json").read_text(encoding="utf-8"))
+            size = self.output(shard).stat().st_size
+        except (OSError, ValueError):
+            return None
+        return found if found.get("job") == self.key and found.get("bytes") == size else None
+
+    def open(self) -> None:
+        """Check the input and write the manifest, or compare it with the one that is there."""
+        path, folder = Path(self.file), Path(self.folder)
+        check_input(path)
+        if folder.exists() and not folder.is_dir():
+            raise DataError(f"{folder}: found a file, expected a folder for the shards")
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest = folder / MANIFEST
+        if not manifest.exists():
+            if any(folder.glob("part-*")):
+                raise DataError(
+                    f"{folder}: found parts without {MANIFEST}, expected a new folder or one of the same job"
+                )
+            write_text(manifest, json.dumps(self.manifest, indent=1) + "\n")
+        try:
+            found = json.loads(manifest.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise DataError(f"{manifest}: cannot be read ({error}); remove the folder to begin again") from None
+        wanted = json.loads(json.dumps(self.manifest))
+        if found != wanted:
+            names = [name for name in wanted if not isinstance(found, dict) or found.get(name) != wanted[name]]
+            raise ConfigError(
+                f"{folder}: found shards of another job ({', '.join(names)} differ), expected those of {self.run} and "
+                f"{self.file}; name another folder"
+            )
+
+
+def check_input(path: Path) -> None:
+    """Raise DataError unless a file can be cut into shards."""
+    check_file(path)
+    if file_format(path)[1]:
+        raise DataError(f"{path}: found a compressed file, which cannot be cut into shards; decompress it first")
+    if is_parquet(path):
+        parquet_file(path)
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether the name of a file says Parquet."""
+    return file_format(path)[0] == "parquet"
+
+
+def parquet_file(path: Path) -> Any:
+    """An open Parquet file."""
+    try:
+        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ImportError:
+        raise MissingExtraError("reading Parquet files", "pyarrow", "data") from None
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, arrow.ArrowException) as error:
+        raise DataError(f"{path}: cannot be read as Parquet ({str(error).partition(chr(10))[0]})") from None
+
+
+def file_sample(path: Path) -> dict[str, Any]:
+    """Size of a file, and a hash of both its ends: a terabyte need not be read before work begins."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        hashed = hashlib.blake2b(file.read(SAMPLED), digest_size=16)
+        file.seek(max(0, size - SAMPLED))
+        hashed.update(file.read(SAMPLED))
+    return {"bytes": size, "ends": hashed.hexdigest()}
+
+
+def run_digest(folder: Path) -> str:
+    """A hash of all files of a run that outputs depend on, wherever the run lies."""
+    run = Run(folder)
+    files = [run.weights_path(), folder / "config.toml", *sorted((folder / "tokenizer").rglob("*"))]
+    hashes = [(path.name, digest(path)) for path in files if path.is_file()]
+    return hashlib.blake2b(json.dumps(hashes).encode(), digest_size=16).hexdigest()
+
+
+def described(value: Any) -> Any:
+    """Options as JSON; files and runs that they name by their content."""
+    if isinstance(value, DecodingOptions):
+        own = {field.name: getattr(value, field.name) for field in fields(value) if field.name not in WITHOUT_EFFECT}
+        return {name: described(one) for name, one in own.items() if one not in (None, (), False)}
+    if isinstance(value, Terminology):
+        return described(value.terms)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"kind": type(value).__name__} | {
+            field.name: described(getattr(value, field.name)) for field in fields(value)
+        }
+    if isinstance(value, Mapping):
+        return {str(key): described(one) for key, one in value.items()}
+    if isinstance(value, str | Path) and len(str(value)) < 4096 and os.path.exists(value):  # noqa: PTH110  (any text)
+        return run_digest(Path(value)) if Path(value).is_dir() else digest(Path(value))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [described(one) for one in value]
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)

@@ -1,0 +1,197 @@
+"""Predict shards: outputs go to a temporary file, renamed when it is complete, so no death loses or doubles a row."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from typing import IO, Any
+
+from dragoman.decoding.constraints.spec import ConstrainedInput, constrained_input
+from dragoman.errors import DataError, DragomanError
+from dragoman.files import sync, write_text
+from dragoman.inference.inputs import WINDOW, StreamOptions, common_constraints
+from dragoman.inference.isolate import predict_each
+from dragoman.inference.labeler import Labeler
+from dragoman.inference.load import load_run
+from dragoman.inference.predictor import Predictor
+from dragoman.inference.shards.plan import Job, Shard
+from dragoman.inference.shards.reading import Row, read_rows
+
+Progress = Callable[[int], None]
+Numbered = tuple[int, ConstrainedInput]  # an input and its place in the window
+
+
+class RowPredictor:
+    """An open run that turns rows into lines of output."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        engine = load_run(job.run, job.device, job.options)
+        if not isinstance(engine, Predictor | Labeler):
+            raise DataError(f"{job.run}: this run is a language model; shards need one that answers lines")
+        self.engine = engine
+        self.constraints = common_constraints(job.options)
+
+    def lines(self, rows: Sequence[Row]) -> list[tuple[str, str]]:
+        """(output line, fault) of every row; the line of a row that failed is empty text."""
+        faults = {index: row.fault for index, row in enumerate(rows) if row.source is None}
+        inputs: list[Numbered] = []
+        for index, row in enumerate(rows):
+            if row.source is not None:
+                try:
+                    inputs.append((index, constrained_input(*row.source, "row", self.constraints)))
+                except DragomanError as error:
+                    faults[index] = reason_of(error)
+        left_out: dict[int, str] = {}
+        outputs = predict_each(lambda several: self._predict(several, left_out), inputs)
+        found: dict[int, Any] = {}
+        for (index, _), output in zip(inputs, outputs, strict=True):
+            if isinstance(output, DragomanError):
+                faults[index] = reason_of(output)
+            else:
+                found[index] = output
+        faults |= left_out
+        return [
+            (self._line(found.get(index), faults.get(index, "")), faults.get(index, "")) for index in range(len(rows))
+        ]
+
+    def _predict(self, inputs: Sequence[Numbered], left_out: dict[int, str]) -> list[Any]:
+        def warned(message: str) -> None:
+            number, _, reason = message.partition(": ")
+            if number.isdigit() and "left out" in reason:
+                left_out[inputs[int(number) - 1][0]] = reason
+
+        if isinstance(self.engine, Labeler):
+            texts, size = [one.text for _, one in inputs], self.job.options.batch_size
+            return list(self.engine.stream(texts, batch_size=size, on_warning=warned))
+        stream = StreamOptions(on_warning=warned, input_name=str)
+        return list(self.engine.stream([one for _, one in inputs], stream=stream))
+
+    def _line(self, output: Any, fault: str) -> str:
+        if self.job.as_json:
+            if output is None:
+                return json.dumps({"text": "", "fault": fault}, ensure_ascii=False)
+            return str(output.as_json())
+        return "" if output is None else output.text.replace("\n", " ").replace("\r", " ")
+
+
+def reason_of(error: DragomanError) -> str:
+    """A message without the name of the row, which the side file has."""
+    return re.sub(r"^(?:row|\d+): ", "", str(error))
+
+
+def predict_shard(
+    job: Job, shard: Shard, predictor: RowPredictor, progress: Progress = lambda count: None
+) -> dict[str, Any]:
+    """Predict one shard and put its files in place; returns its counts."""
+    folder = Path(job.folder)
+    temporary = folder / f".{job.output(shard).name}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    rejected = temporary.with_name(temporary.name + ".rejected")
+    rows, failed, hashed = 0, 0, hashlib.blake2b(digest_size=16)
+    try:
+        with temporary.open("wb") as out, contextlib.ExitStack() as stack:
+            others: IO[str] | None = None
+            stream = read_rows(job, shard, predictor.engine.run)
+            while window := list(islice(stream, WINDOW)):
+                for row, (line, fault) in zip(window, predictor.lines(window), strict=True):
+                    data = line.encode("utf-8", "replace") + b"\n"
+                    out.write(data)
+                    hashed.update(data)
+                    rows += 1
+                    if fault:
+                        failed += 1
+                        others = others or stack.enter_context(rejected.open("w", encoding="utf-8"))
+                        text = row.shown or (row.source.text[:200] if row.source is not None else "")
+                        record = {"row": rows, "place": row.place, "reason": fault, "text": text}
+                        others.write(json.dumps(record, ensure_ascii=False) + "\n")
+                progress(len(window))
+        record = {"job": job.key, "rows": rows, "failed": failed, "bytes": temporary.stat().st_size}
+        record["hash"] = hashed.hexdigest()
+        sync(temporary)
+        final = job.part(shard, ".rejected.jsonl")
+        if failed:
+            sync(rejected)
+            rejected.replace(final)
+        else:
+            final.unlink(missing_ok=True)
+        temporary.replace(job.output(shard))
+        write_text(job.part(shard, ".json"), json.dumps(record) + "\n")
+    finally:
+        for path in (temporary, rejected):
+            path.unlink(missing_ok=True)
+    return record
+
+
+@contextlib.contextmanager
+def claim(job: Job, shard: Shard) -> Iterator[bool]:
+    """Yields whether no other process of this machine or file system works on a shard.
+
+    The lock ends with its process, however that dies. Where a file system has no locks, two workers may do one shard
+    twice; the results are the same and each replaces the file as a whole.
+    """
+    path = job.part(shard, ".lock")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        try:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except (ImportError, OSError):  # Windows, or a file system without locks
+            yield True
+            return
+        for left in path.parent.glob(f".{job.output(shard).name}.*"):  # of a worker that was killed
+            left.unlink(missing_ok=True)
+        yield True
+        if job.record(shard) is not None:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(handle)
+
+
+def work(job: Job, part: tuple[int, int] = (0, 1), progress: Progress = lambda count: None) -> int:
+    """Predict all shards that are not done and that no other worker has; returns how many this one did.
+
+    `part` (i, n) restricts a worker to every n-th shard from the i-th on, for machines that cannot see each other's
+    locks.
+    """
+    job.open()
+    mine = job.shards[part[0] :: part[1]]
+    first = (os.getpid() * 2_654_435_761) % max(1, len(mine)) if part == (0, 1) else 0  # workers begin apart
+    done, predictor = 0, None
+    for shard in (*mine[first:], *mine[:first]):
+        if job.record(shard) is not None:
+            continue
+        with claim(job, shard) as free:
+            if not free or job.record(shard) is not None:
+                continue
+            predictor = predictor or RowPredictor(job)
+            predict_shard(job, shard, predictor, progress)
+            done += 1
+    return done
+
+
+_LOCK = Lock()
+_OPENED: dict[str, RowPredictor] = {}  # the runs of a process of a cluster, by job
+
+
+def predict_shard_of(job: Job, number: int) -> dict[str, Any]:
+    """One shard, in a process that keeps the run open: for a cluster, whose scheduler gets counts alone."""
+    shard = job.shards[number]
+    with _LOCK:  # a run is used by one thread at a time
+        if (found := job.record(shard)) is not None:
+            return found
+        if job.key not in _OPENED:
+            _OPENED.clear()
+            _OPENED[job.key] = RowPredictor(job)
+        return predict_shard(job, shard, _OPENED[job.key])
