@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from dragoman.commands.align import align, score_alignment
+from dragoman.commands.back_translate import back_translate
 from dragoman.commands.bench import bench
 from dragoman.commands.clean import clean
 from dragoman.commands.compare import compare
@@ -78,6 +79,7 @@ for command in (
     train,
     check,
     clean,
+    back_translate,
     distil,
     predict,
     translate,

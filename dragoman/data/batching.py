@@ -44,6 +44,7 @@ class BatchPlan:
         collator: Collator = PAIR_COLLATOR,
     ) -> None:
         self.budget, self.seed, self.max_rows, self.collator = budget, seed, max_rows, collator
+        self.weights: NDArray[np.float32] | None = getattr(store, "weights", None)  # of rows; None: all once
         stored_source, stored_target = store.source.lengths(), store.target.lengths()
         source = collator.source.padded_lengths(stored_source)
         target = collator.target.padded_lengths(stored_target)
@@ -67,6 +68,9 @@ class BatchPlan:
         """The batches of one epoch, a pure function of the seed and the epoch's number."""
         random = np.random.default_rng([self.seed, epoch])
         order = np.arange(len(self), dtype=np.int32)
+        if self.weights is not None:  # a weight of 1.3: once, and with probability 0.3 once more
+            copies = (self.weights + random.random(len(self), np.float32)).astype(np.int64)
+            order = np.repeat(order, copies) if copies.any() else order
         random.shuffle(order)
         order = order[self._sorted(order)]
         batches: list[NDArray[np.int32]] = []

@@ -25,7 +25,7 @@ class DataConfig:
     train: Files = setting(
         help="the training file in the format of the task (pairs, labelled texts, plain text, a manifest), a list of "
         'files, or parallel files { source = "a.en", target = "a.de" }; .tsv, .jsonl, .parquet or .tmx, also .gz or '
-        '.zst; a table may name a language tag, as in { file = "a.tsv", tag = "de" }'
+        '.zst; a table may name a language tag or a weight, as in { file = "a.tsv", tag = "de", weight = 2.0 }'
     )
     valid: Files | None = setting(
         None, help="the same for validation; without it some training examples are set aside (holdout)"
@@ -69,6 +69,8 @@ class DataConfig:
                 yield f"{name}: found an empty list, expected at least one file of pairs"
             for entry in file_list(files) if files is not None else ():
                 tag, shown = tag_of(entry), " and ".join(paths_of(entry))
+                if isinstance(entry, Pairs) and entry.weight != 1.0 and name == "valid":
+                    yield f"valid: found the weight {entry.weight:g} for {shown}, expected none: it is for training"
                 if tags and tag is None:
                     yield f"{name}: found no tag for {shown}, expected one, since others have tags ({', '.join(tags)})"
                 elif tag is not None and tag not in tags:
@@ -112,6 +114,13 @@ def paths_of(files: Files) -> list[str]:
 def tag_of(entry: str | Pairs) -> str | None:
     """The language tag of an entry, if it has one."""
     return entry.tag if isinstance(entry, Pairs) else None
+
+
+def weights_of(files: Files) -> dict[str, float]:
+    """The weight of every file, by its path; empty where all are 1."""
+    entries = [entry for entry in file_list(files) if isinstance(entry, Pairs)]
+    weights = {entry.paths[0]: entry.weight for entry in entries}
+    return weights if any(weight != 1.0 for weight in weights.values()) else {}
 
 
 def tags_of(files: Files) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,7 +19,7 @@ import numpy as np
 from dragoman.config import settings
 from dragoman.data.cache import build_folder, cache_folder, lock_folder
 from dragoman.data.collate import PAIR_COLLATOR, Collator
-from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, tags_of
+from dragoman.data.config import DataConfig, Files, TokenizersConfig, file_list, paths_of, tag_of, tags_of, weights_of
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.fault_messages import fault_message
 from dragoman.data.feature_store import FeatureColumn, MediaStore
@@ -28,12 +29,12 @@ from dragoman.data.formats.pairs import PAIR_FORMAT
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.readers.pairs import read_pairs
 from dragoman.data.split import Progress, TrainValidSplit, read_examples
-from dragoman.data.store import COLUMNS, Store, StoreWriter, TokenStore
+from dragoman.data.store import COLUMNS, WEIGHTS, Store, StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import UNK, NoTextError, Tokenizer
 from dragoman.data.tokenizers.labels import FewLabelsError
 from dragoman.data.tokenizers.language_tags import LanguageTagTokenizer
 from dragoman.data.tokenizers.load import RunTokenizerConfig, load_run_tokenizer, load_tokenizer
-from dragoman.errors import DataError
+from dragoman.errors import ConfigError, DataError
 from dragoman.files import digest, remove_folder, sync
 
 FORMAT = 2  # increase it when stores of older code must not be read any more
@@ -105,8 +106,10 @@ def _layout(files: Files | None) -> object:
     """Which files belong together, and their language tags."""
     if files is None:
         return None
+    weights = weights_of(files)
     return [
         [isinstance(entry, Pairs) and entry.file is None, len(paths_of(entry)), tag_of(entry)]
+        + ([weights.get(paths_of(entry)[0], 1.0)] if weights else [])
         for entry in file_list(files)
     ]
 
@@ -123,8 +126,11 @@ def write_store(
     tokenizers: TokenizerPair,
     max_length: int,
     example_format: ExampleFormat = PAIR_FORMAT,
+    file_weights: Mapping[str, float] | None = None,
 ) -> tuple[dict[str, Any], list[Fault]]:
     """Tokenise examples into a store. Returns counts and the faults of targets.
+
+    `file_weights`: how often an epoch has the examples of each file, by path; None or empty: all once.
 
     The counts: examples, tokens, examples that were too long, and the share of unknown tokens of each text column.
     """
@@ -133,15 +139,21 @@ def write_store(
     text_columns = {column: index for index, column in enumerate(COLUMNS) if tokenizers[index].is_text}
     tokens, unknown = Counter[str](), Counter[str]()
     faults: list[Fault] = []
+    weights = array("f")
     dtypes = example_format.column_dtypes(source, target, max_length)
     with StoreWriter(folder, len(source), len(target), dtypes) as writer:
         for chunk in _chunks(examples):
             rows = []
-            for row in example_format.encode(chunk, source, target):
+            encoded = example_format.encode(chunk, source, target)
+            if file_weights and len(encoded) != len(chunk):
+                raise ConfigError("data.train: found a weight, expected none for a format that cuts texts into rows")
+            for index, row in enumerate(encoded):
                 if isinstance(row, Fault):
                     faults.append(row)
                 elif example_format.fits(row, max_length * source.channels):
                     rows.append(row)
+                    if file_weights:
+                        weights.append(file_weights.get(chunk[index].path, 1.0))
                 else:
                     counts["too_long"] += 1
             writer.add([row[0] for row in rows], [row[1] for row in rows])
@@ -151,6 +163,8 @@ def write_store(
             for column, index in text_columns.items():
                 tokens[column] += sum(len(row[index]) for row in rows)
                 unknown[column] += sum(row[index].count(UNK) for row in rows)
+    if weights:
+        (folder / WEIGHTS).write_bytes(weights.tobytes())
     counts["unknown"] = {column: unknown[column] / tokens[column] for column in text_columns if tokens[column]}
     return counts, faults
 
@@ -233,7 +247,10 @@ def _build(
     if split.tags:
         report["tags"] = dict(sorted(split.tags.items()))
     train = split.train("tokenising")
-    report["train"], wrong = write_store(folder / "train", train, trained, config.max_length, example_format)
+    weights = weights_of(config.train)
+    if weights and (example_format.ordered or isinstance(example_format, MediaFormat)):
+        raise ConfigError("data.train: found a weight, which goes with pairs, labels and tags; expected none here")
+    report["train"], wrong = write_store(folder / "train", train, trained, config.max_length, example_format, weights)
     valid = _save_texts(folder / "valid.jsonl", split.valid("tokenising validation pairs"))
     report["valid"], wrong_valid = write_store(folder / "valid", valid, trained, config.max_length, example_format)
     wrong += wrong_valid

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 
-from dragoman.config.settings import setting
+from dragoman.config.settings import Range, setting
 from dragoman.data.tokenizers.language_tags import TAG_NAME, add_tag
 
 FaultKind = Literal[
@@ -81,6 +81,9 @@ class Pairs:
     target: str | None = setting(None, help="a file of target lines, one for each source line")
     file: str | None = setting(None, help="instead of both: one file of pairs")
     tag: str | None = setting(None, help='target language in a multilingual corpus, such as "de"')
+    weight: Annotated[float, Range(0.001, 1000.0)] = setting(
+        1.0, help="how often an epoch has each example of these files: 2 is twice, 0.5 is every second epoch"
+    )
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""

@@ -19,6 +19,7 @@ from dragoman.errors import DataError
 
 COLUMNS = ("source", "target")
 LENGTHS_CHUNK = 1 << 20
+WEIGHTS = "weights"  # file of a store whose rows are not used equally often
 
 
 def read_at(handle: int, size: int, offset: int) -> bytes:
@@ -131,6 +132,12 @@ class TokenStore:
         self.folder = folder
         self.source = Column(folder, "source", dtypes["source"])
         self.target = Column(folder, "target", dtypes["target"])
+
+    @property
+    def weights(self) -> NDArray[np.float32] | None:
+        """How often an epoch has each row; None: all once."""
+        path = self.folder / WEIGHTS
+        return np.fromfile(path, np.float32) if path.exists() else None
 
     def __len__(self) -> int:
         return len(self.source)

@@ -118,7 +118,8 @@ def with_absolute_paths(config: Config) -> Config:
         if isinstance(entry, str):
             return str(Path(entry).absolute())
         named = {name: getattr(entry, name) for name in ("source", "target", "file")}
-        return replace(entry, **{name: str(Path(path).absolute()) for name, path in named.items() if path is not None})
+        paths: dict[str, Any] = {name: str(Path(path).absolute()) for name, path in named.items() if path is not None}
+        return replace(entry, **paths)
 
     def each(files: Files) -> Files:
         return tuple(map(absolute, files)) if isinstance(files, tuple) else absolute(files)

@@ -1,0 +1,94 @@
+"""`dragoman back-translate`: synthetic pairs from text of the target language."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dragoman.commands.labels import require_search
+from dragoman.commands.options import DECODING, build_options, device_option, options
+from dragoman.commands.progress import count_lines, progress_bar
+from dragoman.errors import ConfigError, DataError
+
+USED = ("beam", "length_penalty", "max_length", "batch_size", "tag", "ensemble", "engine", "precision")
+
+
+@click.command("back-translate")
+@click.argument("run", metavar="REVERSE_RUN")
+@click.argument("file")
+@click.option("-o", "--output", required=True, help="The synthetic pairs: .tsv or .jsonl.")
+@click.option(
+    "--method", type=click.Choice(["beam", "sample", "noise"]), default="beam", show_default=True,
+    help="Beam search; sampling from the model; or beam search with words dropped, blanked and moved.",
+)  # fmt: skip
+@click.option("--mark", default="<BT>", show_default=True, help='Word in front of synthetic sources; "" for none.')
+@click.option("--temperature", type=click.FloatRange(0.0, min_open=True), help="Of --method sample. [default: 1]")
+@click.option("--top-k", type=click.IntRange(1), help="With --method sample: among the K most probable tokens.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of --method sample and noise.")
+@options(DECODING[name] for name in USED)
+@device_option
+def back_translate(run: str, file: str, output: str, method: str, mark: str, device: str, **given: Any) -> None:
+    """Make training pairs from text of the target language alone.
+
+    REVERSE_RUN translates from target to source. Each line of FILE becomes the target of a pair; its translation by
+    REVERSE_RUN becomes the source, after a mark that tells the model that this source is synthetic.
+
+    \b
+    dragoman train --source a.de --target a.en --run runs/de-en           the reverse direction
+    dragoman back-translate runs/de-en mono.de -o synthetic.tsv
+    dragoman train config.toml                                            with both files:
+        [data]
+        train = [{ file = "pairs.tsv", weight = 2.0 }, "synthetic.tsv"]
+        valid = "valid.tsv"
+
+    Beam search helps most where there are few real pairs, sampling and noise where there are many (Edunov et al. 2018).
+    Lines without a usable translation are left out and counted. See docs/scarce.md.
+    """
+    require_search("back-translate", run, '"translate"')
+    for name in ("temperature", "top_k"):
+        if given[name] is not None and method != "sample":
+            raise ConfigError(f"--{name.replace('_', '-')} needs --method sample")
+    given = {**dict.fromkeys(DECODING), "forbid": (), "require": (), "constrain": (), "rerank": (), **given}
+    seed, sampled = given["seed"], method == "sample"
+    given |= {"sample": sampled, "seed": seed if sampled else None}
+    if Path(output).suffix not in (".tsv", ".jsonl"):
+        raise ConfigError(f"--output {output}: expected .tsv or .jsonl")
+    counts = write_pairs(run, file, output, method, mark, device, seed, given)
+    shown = ", ".join(f"{count:,} {name}" for name, count in counts.items() if name != "pairs")
+    click.echo(f"{output}: {counts['pairs']:,} pairs" + (f"; left out: {shown}" if shown else ""), err=True)
+
+
+def write_pairs(
+    run: str, file: str, output: str, method: str, mark: str, device: str, seed: int, given: dict[str, Any]
+) -> dict[str, int]:
+    """Write the pairs of a file of lines; returns counts."""
+    from dragoman.data.readers.lines import read_lines
+    from dragoman.files import atomic_write
+    from dragoman.inference.back_translate import BackTranslation, Noise
+    from dragoman.inference.load import load_predictor
+
+    lines = read_lines(file)
+    predictor = load_predictor(run, device, build_options(given, scores=False))
+    as_objects = Path(output).suffix == ".jsonl"
+    with ExitStack() as stack:
+        progress = None
+        if sys.stderr.isatty():
+            progress = stack.enter_context(progress_bar("lines", count_lines(file)))
+        work = BackTranslation(
+            predictor, mark, Noise(seed=seed) if method == "noise" else None, progress=progress or (lambda count: None)
+        )
+        beside = stack.enter_context(atomic_write(output))
+        out = stack.enter_context(beside.open("w", encoding="utf-8", newline="\n"))
+        for source, target in work.pairs(lines):
+            if as_objects:
+                out.write(json.dumps({"source": source, "target": target}, ensure_ascii=False) + "\n")
+            else:
+                out.write(f"{source}\t{target}\n")
+        if not work.counts["pairs"]:
+            raise DataError(f"{file}: no line gave a pair ({dict(work.counts) or 'it is empty'})")
+    return dict(work.counts)
