@@ -80,8 +80,8 @@ def prose_and_code(names: tuple[str, ...]) -> str:
     return "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.name not in names)
 
 
-# Options of torchrun, of pytest and of scripts under recipes/ and benchmarks/.
-OTHER_OPTIONS = {"--nproc-per-node", "--data", "--device", "--model", "--only"}
+# Options of torchrun, SLURM, pytest and of scripts under recipes/ and benchmarks/.
+OTHER_OPTIONS = {"--nproc-per-node", "--array", "--gres", "--requeue", "--data", "--device", "--model", "--only"}
 
 
 def test_options_that_the_pages_name_exist() -> None:
