@@ -7,7 +7,8 @@ neighbours. Unigrams are token ids themselves.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,61 +20,99 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where the counts are too few to estimate them
 MAX_ORDER = 6
+CHUNK = 1 << 21  # tokens read at a time
 
 
 class Level(NamedTuple):
     """The n-grams of one order, sorted by key."""
 
     keys: Ints  # (M,); of unigrams the token ids
-    log_probabilities: Floats  # (M,) of the last token after the others
-    backoffs: Floats  # (M,) log-weights of the next lower order after this n-gram as a context
+    log_probabilities: NDArray[Any]  # (M,) of the last token after the others
+    backoffs: NDArray[Any]  # (M,) log-weights of the next lower order after this n-gram as a context
 
 
 class Counted(NamedTuple):
     """The n-grams of one order as they were counted."""
 
     keys: Ints
-    counts: Ints  # occurrences, or in lower orders the number of different tokens before the n-gram
-    suffixes: Ints  # the place of the last n − 1 tokens in the order below
+    counts: NDArray[Any]  # occurrences, or in lower orders the number of different tokens before the n-gram
+    suffixes: NDArray[Any]  # the place of the last n − 1 tokens in the order below
 
 
-def token_stream(rows: Ragged) -> Ints:
+def token_stream(rows: Ragged) -> NDArray[np.int32]:
     """All rows as <sos> … <eos>, joined."""
     lengths = rows.lengths
-    stream = np.empty(len(rows.flat) + 2 * len(rows), np.int64)
+    stream = np.empty(len(rows.flat) + 2 * len(rows), np.int32)
     starts = rows.offsets[:-1] + 2 * np.arange(len(rows))
-    stream[starts] = SOS
-    stream[starts + lengths + 1] = EOS
+    ends = starts + lengths + 1
     inside = np.ones(len(stream), bool)
-    inside[starts] = inside[starts + lengths + 1] = False
+    inside[starts] = inside[ends] = False
     stream[inside] = rows.flat
+    stream[starts], stream[ends] = SOS, EOS
     return stream
 
 
-def count_ngrams(stream: Ints, vocabulary: int, order: int) -> list[Counted]:
+def merged(left: tuple[Ints, NDArray[Any]], right: tuple[Ints, NDArray[Any]]) -> tuple[Ints, NDArray[Any]]:
+    """Two sorted lists of different keys with their counts as one; the counts of `left` are changed."""
+    keys, counts = left
+    places = np.searchsorted(keys, right[0])
+    known = keys[np.minimum(places, len(keys) - 1)] == right[0]
+    counts[places[known]] += right[1][known]
+    new = ~known
+    return np.insert(keys, places[new], right[0][new]), np.insert(counts, places[new], right[1][new])
+
+
+def count_ngrams(stream: NDArray[np.int32], vocabulary: int, order: int) -> list[Counted]:
     """The n-grams up to an order. No n-gram spans two rows: <sos> stands only at its start.
 
     Lower orders count the different tokens before an n-gram; n-grams at the start of a row have none, and keep the
-    number of their occurrences.
+    number of their occurrences. The text is read in chunks, so that memory beside the n-grams stays small.
     """
-    counted = [Counted(np.arange(vocabulary), np.bincount(stream, minlength=vocabulary), np.empty(0, np.int64))]
+    ids = np.arange(vocabulary, dtype=np.int64)
+    counted = [Counted(ids, np.bincount(stream, minlength=vocabulary), np.empty(0, np.int32))]
     places = stream  # of the n-gram that ends at each position; −1: it would span two rows
     for n in range(2, order + 1):
-        before = np.concatenate([[-1], places[:-1]])
-        before[stream == SOS] = -1
-        ends = np.flatnonzero(before >= 0)
-        keys = before[ends] * vocabulary + stream[ends]
-        unique, firsts, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-        suffixes = places[ends[firsts]]
+        found = _count_keys(stream, places, vocabulary)
+        suffixes = np.empty(len(found[0]), np.int32)
+        new = np.full(len(stream), -1, np.int32)
+        for ends, keys in _chunks_of_keys(stream, places, vocabulary):
+            own, inverse = np.unique(keys, return_inverse=True)  # sorted lookups are fast
+            new[ends] = np.searchsorted(found[0], own)[inverse]
+            suffixes[new[ends]] = places[ends]
         left = np.bincount(suffixes, minlength=len(counted[-1].keys))
-        counted[-1] = counted[-1]._replace(counts=np.where(left > 0, left, counted[-1].counts))
-        counted.append(Counted(unique, counts, suffixes))
-        places = np.full(len(stream), -1, np.int64)
-        places[ends] = inverse
+        counted[-1] = counted[-1]._replace(counts=np.where(left > 0, left, counted[-1].counts).astype(np.int32))
+        counted.append(Counted(*found, suffixes))
+        places = new
         if n == 2:  # the first token of a row has no n-gram of two tokens before it
             counted[0].counts[SOS] = 0
     counted[0].counts[[PAD, SOS]] = 0
     return counted
+
+
+def _chunks_of_keys(
+    stream: NDArray[np.int32], places: NDArray[np.int32], vocabulary: int
+) -> Iterator[tuple[Ints, Ints]]:
+    """The positions where an n-gram ends and its key, some at a time; `places` are those of one token less."""
+    for first in range(0, len(stream), CHUNK):
+        tokens = stream[first : first + CHUNK]
+        before = np.empty(len(tokens), np.int64)
+        before[0] = places[first - 1] if first else -1
+        before[1:] = places[first : first + len(tokens) - 1]
+        ends = np.flatnonzero((before >= 0) & (tokens != SOS))
+        yield ends + first, before[ends] * vocabulary + tokens[ends]
+
+
+def _count_keys(stream: NDArray[np.int32], places: NDArray[np.int32], vocabulary: int) -> tuple[Ints, NDArray[Any]]:
+    """All different keys, sorted, and how often each occurs; parts of like sizes are merged, as in a merge sort."""
+    parts: list[tuple[Ints, NDArray[Any]]] = []
+    for _, keys in _chunks_of_keys(stream, places, vocabulary):
+        own, counts = np.unique(keys, return_counts=True)
+        parts.append((own, counts.astype(np.int32)))
+        while len(parts) > 1 and len(parts[-1][0]) * 2 > len(parts[-2][0]):
+            parts[-2:] = [merged(parts[-2], parts[-1])]
+    while len(parts) > 1:
+        parts[-2:] = [merged(parts[-2], parts[-1])]
+    return parts[0]
 
 
 def discounts_of(counts: Ints) -> Floats:
@@ -102,18 +141,32 @@ def smooth(counted: list[Counted], vocabulary: int) -> list[Level]:
     uniform[[PAD, SOS]] = 0.0
     share = (counts - taken) / total + taken.sum() / total * uniform
     levels = [Level(counted[0].keys, log(share), np.zeros(vocabulary))]
-    for keys, counts, suffixes in counted[1:]:
+    for n in range(1, len(counted)):
+        keys, counts, suffixes = counted[n]
+        counted[n] = Counted(keys, *(np.empty(0, np.int32),) * 2)  # the caller needs them no more
         below = levels[-1]
-        parents = keys // vocabulary
         discounts = discounts_of(counts)
-        taken = discounts[np.minimum(counts, 3)]
-        totals = np.bincount(parents, counts, minlength=len(below.keys))
-        left = np.bincount(parents, taken, minlength=len(below.keys))
+        totals, left = np.zeros((2, len(below.keys)))
+        for some, parents in _chunks_of_parents(keys, vocabulary):  # parents are sorted
+            first, last = int(parents[0]), int(parents[-1]) + 1
+            totals[first:last] += np.bincount(parents - first, counts[some])
+            left[first:last] += np.bincount(parents - first, discounts[np.minimum(counts[some], 3)])
         weights = np.divide(left, totals, out=np.ones(len(below.keys)), where=totals > 0)
-        share = (counts - taken) / totals[parents] + weights[parents] * np.exp(below.log_probabilities[suffixes])
-        levels[-1] = below._replace(backoffs=log(weights))
-        levels.append(Level(keys, log(share), np.zeros(len(keys))))
+        logs = np.empty(len(keys), np.float32)
+        for some, parents in _chunks_of_parents(keys, vocabulary):
+            lower = np.exp(below.log_probabilities[suffixes[some]].astype(np.float64))
+            own = counts[some] - discounts[np.minimum(counts[some], 3)]
+            logs[some] = log(own / totals[parents] + weights[parents] * lower)
+        levels[-1] = below._replace(backoffs=log(weights).astype(np.float32))
+        levels.append(Level(keys, logs, np.zeros(len(keys), np.float32)))
     return levels
+
+
+def _chunks_of_parents(keys: Ints, vocabulary: int) -> Iterator[tuple[slice, Ints]]:
+    """Some n-grams at a time, and the places of their contexts."""
+    for first in range(0, len(keys), CHUNK):
+        some = slice(first, first + CHUNK)
+        yield some, keys[some] // vocabulary
 
 
 def log(probabilities: Floats) -> Floats:
@@ -180,7 +233,7 @@ def prune(levels: list[Level], vocabulary: int, threshold: float) -> list[Level]
 
     Contexts of n-grams that stay are kept. The back-off weights are computed anew.
     """
-    levels = list(levels)
+    levels = [Level(one.keys, one.log_probabilities.astype(float), one.backoffs.astype(float)) for one in levels]
     for n in range(len(levels), 1, -1):
         links = suffix_links(levels, vocabulary)
         level, below = levels[n - 1], levels[n - 2]

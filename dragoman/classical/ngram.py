@@ -88,7 +88,7 @@ class NGramModel(FittedModel):
         """Take the n-grams of another source, such as an ARPA file."""
         self.levels = levels
         self.tensors = {
-            f"{n}.{name}": torch.from_numpy(np.asarray(part, np.int64 if name == "keys" else np.float32).copy())
+            f"{n}.{name}": torch.from_numpy(np.ascontiguousarray(part, np.int64 if name == "keys" else np.float32))
             for n, level in enumerate(levels, 1)
             for name, part in zip(("keys", "log_probabilities", "backoffs"), level, strict=True)
         }
@@ -98,7 +98,7 @@ class NGramModel(FittedModel):
         """Take the tensors of a run."""
         super().load(tensors)
         self.levels = [
-            Level(*(tensors[f"{n}.{part}"].numpy().astype(kind) for part, kind in PARTS))
+            Level(*(tensors[f"{n}.{part}"].numpy().astype(kind, copy=False) for part, kind in PARTS[n > 1]))
             for n in range(1, self.config.order + 1)
         ]
         self._best = None
@@ -250,7 +250,10 @@ class NGramModel(FittedModel):
         return out, state._replace(cache=(history,), length=state.length + tokens.shape[1])
 
 
-PARTS: tuple[tuple[str, Any], ...] = (("keys", np.int64), ("log_probabilities", np.float64), ("backoffs", np.float64))
+# The types of unigrams, whose precision sums of log-probabilities inherit, and of all other n-grams, which are many.
+PARTS: tuple[tuple[tuple[str, Any], ...], ...] = tuple(
+    (("keys", np.int64), ("log_probabilities", kind), ("backoffs", kind)) for kind in (np.float64, np.float32)
+)
 
 
 def as_history(tokens: Ints) -> Ints:

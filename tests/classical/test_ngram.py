@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from dragoman.classical import kneser_ney
 from dragoman.classical.arpa import read_arpa, write_arpa
 from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.classical.rows import Ragged
@@ -183,3 +184,13 @@ def test_an_ngram_model_is_a_run(text_file: Path, cached: Path, tmp_path: Path) 
     bigram = next(line for line in lines if line.split("\t")[1:2] == ["the dog"])
     assert -1.5 < float(bigram.split("\t")[0]) < -0.3
     assert math.isfinite(scores["loss"])
+
+
+def test_chunks_of_the_text_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    rows = Ragged.of([rng.integers(4, 12, rng.integers(0, 9)).tolist() for _ in range(200)])
+    whole = NGramModel(NGramConfig(4), 12).fit_rows(rows)
+    monkeypatch.setattr(kneser_ney, "CHUNK", 7)
+    parts = NGramModel(NGramConfig(4), 12).fit_rows(rows)
+    for name, tensor in whole.tensors.items():
+        assert torch.equal(tensor, parts.tensors[name]), name
