@@ -145,9 +145,20 @@ for entry in ALL_DECODERS.values():
         DECODERS[entry.example.kind] = learner(entry)
         LESSONS.append(Lesson("lstm", entry.example.kind, 1.2e-2, 80 if entry.monotone else 180, 64))
 MONOTONE = {entry.example.kind for entry in ALL_DECODERS.values() if entry.monotone}
+
+
+def repeats(index: int) -> bool:
+    """Whether earlier lessons have both the encoder and the decoder; such a lesson is slow."""
+    earlier = LESSONS[:index]
+    encoder, decoder = type(ENCODERS[LESSONS[index].encoder]), type(DECODERS[LESSONS[index].decoder])
+    return encoder in {type(ENCODERS[one.encoder]) for one in earlier} and decoder in {
+        type(DECODERS[one.decoder]) for one in earlier
+    }
+
+
 CASES = [
-    pytest.param(lesson, task, id=f"{lesson}-{task}", marks=[pytest.mark.slow] if slow else [])
-    for lesson in LESSONS
+    pytest.param(lesson, task, id=f"{lesson}-{task}", marks=[pytest.mark.slow] if slow or repeats(index) else [])
+    for index, lesson in enumerate(LESSONS)
     for task, slow in ([("copy", False)] if lesson.decoder in MONOTONE else [("copy", True), ("reverse", False)])
 ]
 

@@ -29,7 +29,7 @@ from tests.decoding.test_beam import Found, Guess, Table, any_case, same, slow_b
 from tests.decoding.test_beam import Prefix as Written
 from tests.decoding.test_sampling import model_of
 
-CASES = 500
+CASES = 200
 
 
 class Group(NamedTuple):
@@ -88,7 +88,7 @@ def fast(table: Table, limits: list[int], sources: list[int], groups: Groups, **
 
 
 def test_diverse_beam_search_is_the_slow_search_in_any_batch() -> None:
-    """500 random models; no ties occur within a source, which a list and a tensor may break differently."""
+    """Random models; no ties occur within a source, which a list and a tensor may break differently."""
     differs = several = 0
     for seed in range(CASES):
         case = any_case(seed)
@@ -111,7 +111,7 @@ def test_diverse_beam_search_is_the_slow_search_in_any_batch() -> None:
         if seed % 3 == 0:
             turned = everyone[::-1]
             assert fast(case.table, case.limits, turned, groups, **options) == together[::-1]
-    assert min(differs, several) > 200
+    assert min(differs, several) > 80
 
 
 def test_groups_without_a_penalty_are_plain_beam_search() -> None:

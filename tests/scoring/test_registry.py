@@ -86,6 +86,7 @@ def test_training_keeps_the_best_weights_and_stops_early_by_a_registered_metric(
         overrides = [
             "data.train=pairs.tsv", "train.metric=toy", "train.steps=14", "train.validate_every=2", "train.patience=3",
             "model.encoder.layers=1", "model.decoder.layers=1", "train.save_every=100",
+            *(f"model.{side}.{size}" for side in ("encoder", "decoder") for size in ("width=16", "heads=2")),
         ]  # fmt: skip
         progress = train(build({}, overrides), tmp_path / "run")
     finally:

@@ -95,14 +95,14 @@ def test_scores_equal_sacrebleu(name: str, references: int) -> None:
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_ten_thousand_pairs_alone_and_together_equal_sacrebleu(name: str) -> None:
+def test_two_thousand_pairs_alone_and_together_equal_sacrebleu(name: str) -> None:
     """Single pairs reach corner cases: missing orders, no matches, empty outputs. A third has several references."""
     draw = random.Random(7)
 
     def text() -> str:
         return " ".join(draw.choices(["a", "b", "c", ",", ".", "dog", "cat"], k=draw.randint(0, 6)))
 
-    outputs = [text() for _ in range(10_000)]
+    outputs = [text() for _ in range(2_000)]
     references = [[text() for _ in range(draw.choice([1, 1, 1, 1, 2, 3]))] for _ in outputs]
     oracle, metric = ORACLES[name](), METRICS[name]
     counted = metric.statistics(outputs, references)
@@ -181,11 +181,11 @@ def test_metrics_are_selected_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["wer", "cer"])
-def test_errors_equal_jiwer_on_ten_thousand_pairs(name: str) -> None:
+def test_errors_equal_jiwer_on_two_thousand_pairs(name: str) -> None:
     """The rates, each pair's edits, and the kinds of edits where all cheapest alignments agree in them."""
     draw, characters = random.Random(8), name == "cer"
     pool = ["a", "b", "cc", "d", "ef", "g"]
-    texts = [[" ".join(draw.choices(pool, k=draw.randint(1, 8))) for _ in range(10_000)] for _ in range(2)]
+    texts = [[" ".join(draw.choices(pool, k=draw.randint(1, 8))) for _ in range(2_000)] for _ in range(2)]
     rows = METRICS[name].statistics(texts[0], [[text] for text in texts[1]]).rows
     process = jiwer.process_characters if characters else jiwer.process_words
     measured = process(texts[1], texts[0])
@@ -208,7 +208,7 @@ def test_errors_equal_jiwer_on_ten_thousand_pairs(name: str) -> None:
         if fewest == most:
             sure += 1
             assert (mine.substitutions, mine.insertions, mine.deletions) == tuple(kinds.values())
-    assert sure > 5000
+    assert sure > 1000
 
 
 # --- METEOR

@@ -41,14 +41,14 @@ def any_pattern(chance: random.Random, depth: int = 3) -> str:
 
 def test_random_patterns_match_what_python_matches() -> None:
     rng, counts = random.Random(0), [0, 0]
-    for _ in range(400):
+    for _ in range(150):
         pattern = rng.choice(["", "", "(?i)", "(?s)"]) + any_pattern(rng)
         for _ in range(15):
             text = "".join(rng.choice("aabbAÄä1.]\n ") for _ in range(rng.randint(0, 5)))
             expected = re.fullmatch(pattern, text) is not None
             assert matches(pattern, text) == expected, (pattern, text)
             counts[expected] += 1
-    assert min(counts) > 500
+    assert min(counts) > 180
 
 
 @pytest.mark.parametrize(
