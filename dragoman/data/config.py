@@ -69,7 +69,7 @@ class DataConfig:
                 yield f"{name}: found an empty list, expected at least one file of pairs"
             for entry in file_list(files) if files is not None else ():
                 tag, shown = tag_of(entry), " and ".join(paths_of(entry))
-                if isinstance(entry, Pairs) and entry.weight != 1.0 and name == "valid":
+                if isinstance(entry, Pairs) and entry.weight is not None and name == "valid":
                     yield f"valid: found the weight {entry.weight:g} for {shown}, expected none: it is for training"
                 if tags and tag is None:
                     yield f"{name}: found no tag for {shown}, expected one, since others have tags ({', '.join(tags)})"
@@ -117,10 +117,9 @@ def tag_of(entry: str | Pairs) -> str | None:
 
 
 def weights_of(files: Files) -> dict[str, float]:
-    """The weight of every file, by its path; empty where all are 1."""
+    """The weight of every file, by its path; without one: 1."""
     entries = [entry for entry in file_list(files) if isinstance(entry, Pairs)]
-    weights = {entry.paths[0]: entry.weight for entry in entries}
-    return weights if any(weight != 1.0 for weight in weights.values()) else {}
+    return {entry.paths[0]: entry.weight for entry in entries if entry.weight is not None}
 
 
 def tags_of(files: Files) -> list[str]:

@@ -81,8 +81,8 @@ class Pairs:
     target: str | None = setting(None, help="a file of target lines, one for each source line")
     file: str | None = setting(None, help="instead of both: one file of pairs")
     tag: str | None = setting(None, help='target language in a multilingual corpus, such as "de"')
-    weight: Annotated[float, Range(0.001, 1000.0)] = setting(
-        1.0, help="how often an epoch has each example of these files: 2 is twice, 0.5 is every second epoch"
+    weight: Annotated[float, Range(0.001, 1000.0)] | None = setting(
+        None, help="how often an epoch has each example of these files: 2 is twice, 0.5 is every second epoch"
     )
 
     def problems(self) -> Iterator[str]:
