@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -25,15 +26,22 @@ class RawAligner:
     """Learns both directions of a word alignment from sentence pairs."""
 
     def __init__(self, kind: str, iterations: int, pairs: Sequence[Pair], note: Note) -> None:
-        words = [(source.split(), target.split()) for source, target in pairs]
-        words = [pair for pair in words if all(0 < len(side) <= MAX_WORDS for side in pair)]
-        if not words:
+        one = dict[str, str]().setdefault  # one copy of every word in memory
+        sources, targets = list[list[str]](), list[list[str]]()
+        for source, target in pairs:
+            left, right = source.split(), target.split()
+            if 0 < len(left) <= MAX_WORDS and 0 < len(right) <= MAX_WORDS:
+                sources.append([one(word, word) for word in left])
+                targets.append([one(word, word) for word in right])
+        if not sources:
             raise DataError(f"found no pair of sentences with 1 to {MAX_WORDS} words, expected some to align")
-        sources, targets = [pair[0] for pair in words], [pair[1] for pair in words]
         self.forward, self.backward = WordAligner(kind, iterations, PRIOR), WordAligner(kind, iterations, PRIOR)
-        self.losses = [aligner.fit(*sides, note) for aligner, sides in (
-            (self.forward, (sources, targets)), (self.backward, (targets, sources)),
-        )]  # fmt: skip
+        with ThreadPoolExecutor(2) as directions:  # numpy computes both at once where there are two cores
+            losses = [
+                directions.submit(self.forward.fit, sources, targets, note),
+                directions.submit(self.backward.fit, targets, sources, lambda doing, count: None),
+            ]
+            self.losses = [loss.result() for loss in losses]
 
     def __call__(
         self, pairs: Sequence[Pair], combine: str = "grow-diag-final-and", threshold: float | None = None

@@ -106,13 +106,15 @@ def _count_keys(stream: NDArray[np.int32], places: NDArray[np.int32], vocabulary
     """All different keys, sorted, and how often each occurs; parts of like sizes are merged, as in a merge sort."""
     parts: list[tuple[Ints, NDArray[Any]]] = []
     for _, keys in _chunks_of_keys(stream, places, vocabulary):
+        if not len(keys):
+            continue
         own, counts = np.unique(keys, return_counts=True)
         parts.append((own, counts.astype(np.int32)))
         while len(parts) > 1 and len(parts[-1][0]) * 2 > len(parts[-2][0]):
             parts[-2:] = [merged(parts[-2], parts[-1])]
     while len(parts) > 1:
         parts[-2:] = [merged(parts[-2], parts[-1])]
-    return parts[0]
+    return parts[0] if parts else (np.empty(0, np.int64), np.empty(0, np.int32))
 
 
 def discounts_of(counts: Ints) -> Floats:

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Words = Sequence[str]
 NULL = 0  # the number of the empty word
 CELLS = 1_000_000  # links handled at a time
-MAX_LINKS = 150_000_000  # of the pairs that EM reads; more pairs are sampled evenly
+MAX_LINKS = 50_000_000  # of the pairs that EM reads; more pairs are sampled evenly
 FLOOR = 1e-9  # probability of links that EM has not seen
 EMPTY = 0.2  # probability that an HMM goes to the empty word
 JUMPS = 40  # longer jumps count as this long
@@ -36,15 +36,23 @@ class Vocabulary:
 
     def __init__(self, sentences: Sequence[Words], first: int) -> None:
         self.numbers: dict[str, int] = {}
-        for words in sentences:
-            for word in words:
-                self.numbers.setdefault(word.casefold(), first + len(self.numbers))
+        for spelling in dict.fromkeys(word for words in sentences for word in words):
+            self.numbers.setdefault(spelling.casefold(), first + len(self.numbers))
         self.size = first + len(self.numbers)
 
     def rows(self, sentences: Sequence[Words]) -> Ragged:
         """Sentences as numbers; an unknown word has the number `size`."""
-        get = self.numbers.get
-        return Ragged.of([[get(word.casefold(), self.size) for word in words] for words in sentences])
+        known: dict[str, int] = {}  # of words as they are spelt
+
+        def number(word: str) -> int:
+            if (found := known.get(word)) is None:
+                found = known[word] = self.numbers.get(word.casefold(), self.size)
+            return found
+
+        lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        flat = np.fromiter((number(word) for words in sentences for word in words), np.int32, int(offsets[-1]))
+        return Ragged(flat, offsets)
 
 
 class Group(NamedTuple):
@@ -97,16 +105,11 @@ class WordAligner:
         total = int(((left.lengths + 1) * right.lengths)[usable].sum())
         count = min(len(usable), int(len(usable) * MAX_LINKS / max(1, total)) + 1)
         some = usable[np.unique(np.linspace(0, len(usable) - 1, count).astype(np.int64))]
-        parts: list[Ints] = []
-        raw = []
-        for indices, rows, columns, lengths in padded_groups(left, right, some):
-            keys = self._keys(rows, columns)
-            raw.append((indices, keys, lengths))
-            parts.append(np.unique(keys[columns >= 0]))
-        self.keys = np.unique(np.concatenate(parts))
-        parts.clear()
-        groups = [Group(indices, self._numbers(keys), lengths) for indices, keys, lengths in raw]
-        raw.clear()
+        self.keys = self._different_keys(left, right, some)
+        groups = [
+            Group(indices, self._numbers(self._keys(rows, columns)), lengths)
+            for indices, rows, columns, lengths in padded_groups(left, right, some)
+        ]
         self.owners = self.keys // (self.target_words.size + 1)
         self.table = np.append(np.ones(len(self.keys)), 0.0)  # p(target | source) of every link; 0 for padding
         self._normalise(np.append(np.ones(len(self.keys)), 0.0), prior=0.0)
@@ -121,6 +124,16 @@ class WordAligner:
                 note("learning fertilities", 0)
                 self._learn_fertilities(left, right, some)
         return losses
+
+    def _different_keys(self, left: Ragged, right: Ragged, some: Ints) -> Ints:
+        """The keys of all links of these pairs, sorted; a part at a time, so that memory stays small."""
+        found, parts, size = np.empty(0, np.int64), list[Ints](), 0
+        for _, rows, columns, _ in padded_groups(left, right, some):
+            parts.append(np.unique(self._keys(rows, columns)[columns >= 0]))
+            size += len(parts[-1])
+            if size > max(len(found), 4 * CELLS):
+                found, parts, size = np.unique(np.concatenate([found, *parts])), [], 0
+        return np.unique(np.concatenate([found, *parts]))
 
     @property
     def stage(self) -> str:
