@@ -515,6 +515,7 @@ MISTAKES: list[tuple[str, Files, list[str], tuple[str, ...]]] = [
     ("a misspelt kind", {}, [*TRAIN_PAIRS, "model.encoder=recurent"], ("'recurrent'?",)),
     ("a misspelt preset", {}, [*TRAIN_PAIRS, "preset=gnmt-2015"], ("Did you mean 'gnmt-2016'?",)),
     ("a preset for a run", {}, ["train", "runs/pairs", "preset=gnmt-2016"], ("has its settings already",)),
+    ("usual place first", {}, [*TRAIN_PAIRS, "steps=5"], ("steps: no such setting. Did you mean train.steps or",)),
     ("no file at all", {}, [*TRAIN_PAIRS, "data.train=[]"], ("data.train: found an empty list",)),
     ("nothing to start from", {}, [*TRAIN_PAIRS, "-q", "train.start_from=runs/no"], ("runs/no: no such run folder",)),
     ("risk of what writes at once", {}, [*TRAIN_PAIRS, "preset=nat-ctc-small", "train.objective=minimum-risk"],

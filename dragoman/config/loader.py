@@ -58,7 +58,7 @@ def _build_instance(
     for key in table:
         if key not in names:
             owners = [name for name, other in kinds_of(others).items() if key in fields_of(other)]
-            deeper = places_named(cls, key, place)
+            deeper = sorted(places_named(cls, key, place), key=lambda name: name.count("."))  # the usual one first
             known = f" {hint(key, names)}" if names else ""
             if deeper:
                 known = f" Did you mean {either(deeper)}?"

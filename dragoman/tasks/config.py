@@ -66,10 +66,10 @@ def build(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
 
 
 def steps_or_epochs(overrides: Sequence[str]) -> list[str]:
-    """The overrides; train.steps among them replaces train.epochs, which would decide otherwise."""
+    """The overrides; of train.steps and train.epochs the last one counts."""
     places = [assignment.partition("=")[0].strip() for assignment in overrides]
-    replaced = "train.steps" in places and "train.epochs" not in places
-    return [*overrides, "train.epochs=0"] if replaced else list(overrides)
+    last = next((place for place in reversed(places) if place in ("train.steps", "train.epochs")), "")
+    return [*overrides, "train.epochs=0"] if last == "train.steps" else list(overrides)
 
 
 def from_table(table: Mapping[str, Any]) -> Config:

@@ -43,7 +43,10 @@ from dragoman.training.transfer import freeze, rate_factors
 from dragoman.training.validation.general import GeneralText
 from dragoman.training.validation.result import ValidationResult, Validator
 
-PREVIEW_AFTER = 90.0  # seconds without a validation, and to the first one, for a preview
+PREVIEW_AFTER, PREVIEW_STEPS = (
+    90.0,
+    5,
+)  # a preview after so many seconds and steps, if validation is as many seconds off
 
 
 class Trainer:
@@ -258,7 +261,7 @@ class Trainer:
         """On a slow machine, show the scores before the first validation is due; they select no weights."""
         state, config = self.state, self.config
         self._previewed = self._previewed or state.validated_step > 0 or self.processes.is_distributed
-        if self._previewed or state.seconds < PREVIEW_AFTER:
+        if self._previewed or state.seconds < PREVIEW_AFTER or state.step < PREVIEW_STEPS:
             return
         self._previewed = True
         wait = (min(config.validate_every, config.steps) - state.step) * state.seconds / state.step

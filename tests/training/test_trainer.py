@@ -527,6 +527,8 @@ def test_epochs_give_the_steps(configure: Configure, tmp_path: Path) -> None:
         train(resume_config(run, ["train.epochs=1"]), run)
     more = resume_config(run, ["train.steps=30"])  # what was asked for last counts
     assert (more.train.epochs, train(more, run).step) == (0.0, 30)
+    assert resume_config(run, ["train.steps=40", "train.epochs=4"]).train.epochs == 4
+    assert resume_config(run, ["train.epochs=4", "train.steps=40"]).train.epochs == 0
 
 
 def test_a_slow_machine_shows_a_preview_that_changes_nothing(
@@ -538,7 +540,7 @@ def test_a_slow_machine_shows_a_preview_that_changes_nothing(
     shown = io.StringIO()
     train(configure(*settings), tmp_path / "shown", Display(shown))
     lines = shown.getvalue().splitlines()
-    assert sum(line.startswith("preview at step 1  loss ") for line in lines) == 1
+    assert sum(line.startswith("preview at step 5  loss ") for line in lines) == 1
     assert sum("(first validation in 0:0" in line for line in lines) == 1
     assert [row.get("valid") for row in metrics(tmp_path / "shown")] == [
         row.get("valid") for row in metrics(tmp_path / "plain")
