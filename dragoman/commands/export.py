@@ -33,6 +33,7 @@ def export(run: str, name: str, out: str, **options: str | None) -> None:
     dragoman export runs/my --to ctranslate2 --precision int8 --output my-ctranslate2
     dragoman export runs/my --to huggingface --output my-model
     dragoman export runs/my --to argos --source-language en --target-language de --output en_de.argosmodel
+    dragoman export runs/my --to onnx --output my-onnx
     dragoman export runs/ngrams --to arpa --output lm.arpa
     """
     from dragoman.exchange.registry import export_run

@@ -16,6 +16,7 @@ from dragoman.exchange.argos import ArgosExporter
 from dragoman.exchange.arpa import ArpaExporter
 from dragoman.exchange.ctranslate2 import CTranslate2Exporter
 from dragoman.exchange.huggingface.exporting import HuggingFaceExporter
+from dragoman.exchange.onnx import OnnxExporter
 from dragoman.runs import Run
 
 
@@ -57,6 +58,7 @@ register(HuggingFaceExporter())
 register(CTranslate2Exporter())
 register(ArpaExporter())
 register(ArgosExporter())
+register(OnnxExporter())
 
 
 def export_run(run: str | Path, output: str | Path, name: str, options: Mapping[str, str] | None = None) -> Path:

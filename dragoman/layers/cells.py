@@ -228,13 +228,15 @@ class Cell(nn.Module):
 
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """All steps of x (N, T, I) → outputs (N, T, D) and the state after the last."""
-        if torch_is_faster(self.torch_kernel, x) and not observed():
+        if torch_is_faster(self.torch_kernel, x) and not observed() and not torch.compiler.is_exporting():
             return torch_rnn(self.torch_kernel, x, state, self.torch_weights())
         states = self.all_states(x, state)
         return states[0], tuple(part[:, -1] for part in states)
 
     def all_states(self, x: Tensor, state: CellState) -> CellState:
         """The whole state after every step of x (N, T, I), each tensor (N, T, D)."""
+        if torch.compiler.is_exporting():
+            return self.scan_loop(x, state)
         if torch.compiler.is_compiling() or observed() or not self.has_fused:  # a compiler fuses plain steps itself
             return self.plain_loop(x, state)
         projected = self.project(x.transpose(0, 1))
@@ -249,6 +251,17 @@ class Cell(nn.Module):
             state = self.shown_step(projected, state)
             steps.append(state)
         return tuple(torch.stack(part, 1) for part in zip(*steps, strict=True))
+
+    def scan_loop(self, x: Tensor, state: CellState) -> CellState:
+        """`all_states` as one operation for exported graphs, in which the number of steps may change."""
+        from torch._higher_order_ops.scan import scan
+
+        def step(before: CellState, projected: Tensor) -> tuple[CellState, CellState]:
+            after = self.step(projected, before)
+            return after, tuple(part.clone() for part in after)
+
+        _, states = scan(step, tuple(state), self.project(x.transpose(0, 1)))
+        return tuple(part.transpose(0, 1) for part in states)
 
     def extras(self) -> tuple[Tensor, ...]:
         """Parameters of the recurrence beside W_hh."""
@@ -322,7 +335,7 @@ class LSTMCell(Cell):
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """One step, x (N, I), with torch's fused cell where there is one."""
-        if not self.has_fused or observed():
+        if not self.has_fused or observed() or torch.compiler.is_exporting():
             return super().forward(x, state)
         hidden, memory = torch.lstm_cell(x, list(state), *self.torch_weights())
         return hidden, (hidden, memory)

@@ -28,7 +28,7 @@ class Bert:
 
     def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
         """With the next-sentence head where the folder has it."""
-        size = checkpoint.size("vocab_size", most=10_000_000)
+        size = checkpoint.vocabulary("bert.embeddings.word_embeddings.weight")
         tokens, make = word_pieces(checkpoint, size)
         ids = [token_id(tokens, f"[{name}]", checkpoint.folder) for name in ("PAD", "UNK", "CLS", "SEP", "MASK")]
         vocabulary = Vocabulary(tokens, *ids[:4])

@@ -67,6 +67,18 @@ class Checkpoint:
             raise DataError(f"{self.folder / 'config.json'}: {name}: found {value}, expected from 1 to {most}")
         return value
 
+    def vocabulary(self, *tables: str) -> int:
+        """The number of tokens: that of config.json, which must be that of the first of these tables that is there."""
+        size = self.size("vocab_size", most=10_000_000)
+        name = next((name for name in tables if name in self._tensors), tables[0])
+        if name not in self._tensors:
+            raise DataError(f"{self.folder}: the weights have no {name}")
+        opened, stored = self._tensors[name]
+        shape = opened.get_slice(stored).get_shape()
+        if len(shape) != 2 or shape[0] != size:
+            raise DataError(f"{self.folder}: {name}: found the shape {list(shape)}, expected {size} rows (vocab_size)")
+        return size
+
     def json(self, name: str, optional: bool = False) -> Any:
         """The object in a JSON file of the folder; None if it is optional and missing."""
         path = self.folder / name

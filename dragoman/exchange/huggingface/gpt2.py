@@ -34,7 +34,10 @@ class GPT2:
         for name, expected in EXPRESSED.items():
             if (found := checkpoint.setting(name, bool, expected)) != expected:
                 raise DataError(f"{checkpoint.folder}: {name}: found {found}, expected {expected}")
-        size, eos = checkpoint.size("vocab_size", most=10_000_000), checkpoint.setting("eos_token_id", int)
+        size, eos = (
+            checkpoint.vocabulary("transformer.wte.weight", "wte.weight"),
+            checkpoint.setting("eos_token_id", int),
+        )
         tokens, make = byte_pieces(checkpoint, size)
         vocabulary = Vocabulary(tokens, None, None, None, eos)
         tokenizer = make(vocabulary.names)

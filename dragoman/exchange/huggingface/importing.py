@@ -65,10 +65,11 @@ def import_folder(folder: str | Path, run: str | Path, options: Mapping[str, str
             )
         try:
             imported = FAMILIES[family].read(checkpoint, options or {})
+            about = {"family": family, "licence": checkpoint.licence(), "folder": str(checkpoint.folder.absolute())}
+            parameters = write_run(imported, path, checkpoint.folder, about)
         except ConfigError as error:
-            raise DataError(f"{checkpoint.folder}: {error}") from None
-        about = {"family": family, "licence": checkpoint.licence(), "folder": str(checkpoint.folder.absolute())}
-        parameters = write_run(imported, path, checkpoint.folder, about)
+            reasons = str(error).replace("\n", "; ")
+            raise DataError(f"{checkpoint.folder}: {reasons}") from None
     return ImportReport(path, family, imported.config.task, parameters, about["licence"])
 
 

@@ -42,7 +42,7 @@ def read_multilingual(
     checkpoint: Checkpoint, options: Mapping[str, str], positions: PositionsConfig, *, embedding_norm: bool
 ) -> Imported:
     """A model of the M2M-100 or mBART-50 kind, in one direction."""
-    size = checkpoint.size("vocab_size", most=10_000_000)
+    size = checkpoint.vocabulary("model.shared.weight")
     tokens = vocabulary_of(checkpoint, size)
     codes = [token for token in tokens if TAG.fullmatch(token)]
     source_code, target_code = (language(checkpoint, options, side, codes) for side in ("source", "target"))

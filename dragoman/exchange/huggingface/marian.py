@@ -26,7 +26,7 @@ class Marian:
         """Their decoder starts with <pad>, whose embedding is zero in published models."""
         if not checkpoint.setting("share_encoder_decoder_embeddings", bool, True):
             raise DataError(f"{checkpoint.folder}: found separate vocabularies of source and target, expected one")
-        size = checkpoint.size("vocab_size", most=10_000_000)
+        size = checkpoint.vocabulary("model.shared.weight")
         tokens = tokens_by_id(checkpoint.json("vocab.json"), size, f"{checkpoint.folder}/vocab.json")
         unk = tokens.index("<unk>") if "<unk>" in tokens else 1
         ids = {name: checkpoint.setting(f"{name}_token_id", int) for name in ("pad", "eos", "decoder_start")}

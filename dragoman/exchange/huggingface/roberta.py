@@ -26,7 +26,7 @@ class Roberta:
 
     def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
         """Its head always has GELU."""
-        tokens, make = byte_pieces(checkpoint, checkpoint.size("vocab_size", most=10_000_000))
+        tokens, make = byte_pieces(checkpoint, checkpoint.vocabulary("roberta.embeddings.word_embeddings.weight"))
         ids = [token_id(tokens, name, checkpoint.folder) for name in ("<pad>", "<unk>", "<s>", "</s>", "<mask>")]
         vocabulary = Vocabulary(tokens, *ids[:4])
         tokenizer = make(vocabulary.names)

@@ -39,7 +39,7 @@ class T5:
 
     def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
         """Their decoder starts with <pad>."""
-        size, width = checkpoint.size("vocab_size", most=10_000_000), checkpoint.size("d_model")
+        size, width = checkpoint.vocabulary("shared.weight"), checkpoint.size("d_model")
         is_bytes = not (checkpoint.folder / "spiece.model").exists()
         tokens = byte_tokens(checkpoint, size) if is_bytes else piece_tokens(checkpoint, size)
         ids = [checkpoint.setting(f"{name}_token_id", int, default) for name, default in (("pad", 0), ("eos", 1))]

@@ -1,0 +1,195 @@
+"""Export a run as two ONNX graphs: the encoder, and one step of the decoder with its caches.
+
+The encoder graph maps source tokens to the static part of the decoder's state, and to the initial states of recurrent
+layers. The decoder graph maps tokens and state to log-probabilities and new caches. Keys and values have a fixed
+capacity that the caller chooses; the position of the new token is an input. Recurrences over the source become Scan.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
+from dragoman.decoding.hypothesis import SUPPRESSED_TOKENS
+from dragoman.errors import MissingExtraError
+from dragoman.exchange import onnx_greedy
+from dragoman.layers.positions import LearnedConfig, NoPositionsConfig, Sinusoidal, SinusoidalConfig
+from dragoman.layers.relative_positions import RelativeBiasConfig, RotaryConfig
+from dragoman.layers.self_attention import FullConfig
+from dragoman.models.contracts import State
+from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
+from dragoman.models.decoders.luong import LuongDecoderConfig
+from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
+from dragoman.models.transformer import TransformerConfig
+from dragoman.runs import Run
+
+ENCODERS = (TransformerConfig, RecurrentEncoderConfig)
+DECODERS = (TransformerConfig, RecurrentDecoderConfig, LuongDecoderConfig, FixedContextDecoderConfig)
+POSITIONS = (SinusoidalConfig, LearnedConfig, NoPositionsConfig, RotaryConfig, RelativeBiasConfig)
+LONGEST = 1024  # positions of sinusoids in a graph
+
+
+class OnnxExporter:
+    """The exporter of `dragoman export --to onnx`."""
+
+    name = "onnx"
+    about = "encoder.onnx and decoder.onnx for onnxruntime, with greedy.py, for Transformers and recurrent models"
+
+    def blockers(self, run: Run) -> list[str]:
+        """What was not tried with onnxruntime."""
+        return model_blockers(run.config.model)
+
+    def export(self, run: Run, path: Path, options: Mapping[str, str]) -> None:
+        """Write both graphs, the tokenizers and a script that decodes."""
+        model = run.model(torch.device("cpu"))
+        assert isinstance(model, EncoderDecoder)
+        path.mkdir()
+        parts = write_graphs(model, path)
+        (path / "tokenizer").mkdir()
+        for side, tokenizer in zip(("source", "target"), run.tokenizers(), strict=True):
+            tokenizer.save(path / "tokenizer", side)
+        table = {
+            "special": {"pad": PAD, "sos": SOS, "eos": EOS},
+            "suppressed": list(SUPPRESSED_TOKENS),
+            "prompt": list(model.config.prompt),
+            "length_ratio": run.data["length_ratio"],
+            "caches": parts,
+        }
+        (path / "config.json").write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
+        shutil.copyfile(onnx_greedy.__file__, path / "greedy.py")
+
+
+def model_blockers(config: Any) -> list[str]:
+    """Every setting of a model that cannot go."""
+    if not isinstance(config, EncoderDecoderConfig):
+        return [f"model.kind: found {config.kind!r}, expected 'encoder-decoder'"]
+    found = []
+    for side, stack, kinds in (("encoder", config.encoder, ENCODERS), ("decoder", config.decoder, DECODERS)):
+        if not isinstance(stack, kinds):
+            expected = ", ".join(repr(kind.kind) for kind in kinds)
+            found.append(f"model.{side}.kind: found {stack.kind!r}, expected one of {expected}")
+        if isinstance(stack, TransformerConfig):
+            if not isinstance(stack.attention, FullConfig):
+                found.append(f"model.{side}.attention: found {stack.attention.kind!r}, expected 'full'")
+            if not isinstance(stack.positions, POSITIONS):
+                expected = ", ".join(repr(kind.kind) for kind in POSITIONS)
+                found.append(f"model.{side}.positions: found {stack.positions.kind!r}, expected one of {expected}")
+    return found
+
+
+class Sizes(NamedTuple):
+    """Sizes of an example input."""
+
+    batch: int
+    source: int
+    capacity: int
+
+
+class EncoderGraph(nn.Module):
+    """Source tokens → the tensors of the first state that do not depend on the capacity."""
+
+    def __init__(self, model: EncoderDecoder, kept: list[bool], capacity: int) -> None:
+        super().__init__()
+        self.model, self.kept, self.capacity = model, kept, capacity
+
+    def forward(self, source: Tensor) -> tuple[Tensor, ...]:
+        """source (B, S)."""
+        leaves = pytree.tree_leaves(first_state(self.model, source, self.capacity)[:2])
+        return tuple(leaf for leaf, kept in zip(leaves, self.kept, strict=True) if kept)
+
+
+class DecoderGraph(nn.Module):
+    """Tokens and state → log-probabilities and the new caches."""
+
+    def __init__(self, model: EncoderDecoder, spec: pytree.TreeSpec) -> None:
+        super().__init__()
+        self.model, self.spec = model, spec
+
+    def forward(self, tokens: Tensor, length: Tensor, leaves: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """tokens (N,), length (): tokens read before."""
+        static, cache = pytree.tree_unflatten([leaf.clone() for leaf in leaves], self.spec)
+        scores, state = self.model.step(tokens, State(static, cache, length))
+        return scores, *pytree.tree_leaves(state.cache)
+
+
+def first_state(model: EncoderDecoder, source: Tensor, capacity: int) -> State:
+    """The state before the prompt, which the caller feeds token by token."""
+    return model.decoder.start(model.encode(source, source != PAD), capacity)
+
+
+@torch.no_grad()
+def write_graphs(model: EncoderDecoder, folder: Path) -> list[dict[str, Any]]:
+    """Write encoder.onnx and decoder.onnx; returns the name of every cache and, if it begins with zeros, its shape."""
+    try:
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("dragoman export --to onnx", "onnxscript", "onnx") from None
+    for module in model.modules():
+        if isinstance(module, Sinusoidal):
+            module.reserve(LONGEST)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    small, large = Sizes(2, 5, 9), Sizes(3, 7, 11)
+    states = [first_state(model, torch.full(size[:2], EOS), size.capacity) for size in (small, large)]
+    leaves, spec = pytree.tree_flatten(tuple(states[0][:2]))
+    shapes = [dynamic_shape(*pair) for pair in zip(leaves, pytree.tree_leaves(tuple(states[1][:2])), strict=True)]
+    kept = ["capacity" not in shape for shape in shapes]
+    count = len(pytree.tree_leaves(states[0].static))
+    names = [f"static_{n}" if n < count else f"cache_{n - count}" for n in range(len(leaves))]
+    dynamic = torch.export.Dim.DYNAMIC
+    dimensions = tuple({axis: dynamic for axis, size in enumerate(shape) if isinstance(size, str)} for shape in shapes)
+    with quiet():
+        encoder = torch.onnx.export(
+            EncoderGraph(model, kept, small.capacity), (torch.full(small[:2], EOS),), dynamo=True, verbose=False,
+            dynamic_shapes=({0: dynamic, 1: dynamic},), input_names=["source"],
+            output_names=[name for name, one in zip(names, kept, strict=True) if one],
+        )  # fmt: skip
+        decoder = torch.onnx.export(
+            DecoderGraph(model, spec),
+            (torch.full((small.batch,), SOS), torch.tensor(2), tuple(leaves)), dynamo=True, verbose=False,
+            dynamic_shapes=({0: dynamic}, None, dimensions), input_names=["tokens", "length", *names],
+            output_names=["log_probabilities", *(f"new_{name}" for name in names[count:])],
+        )  # fmt: skip
+    assert encoder is not None
+    assert decoder is not None
+    encoder.save(folder / "encoder.onnx")
+    decoder.save(folder / "decoder.onnx")
+    rest = zip(names[count:], kept[count:], shapes[count:], strict=True)
+    return [{"name": name, "shape": None if one else shape} for name, one, shape in rest]
+
+
+def dynamic_shape(small: Tensor, large: Tensor) -> list[int | str]:
+    """The shape of a tensor in which the sizes of the input are words."""
+    names = {(2, 3): "batch", (5, 7): "source", (9, 11): "capacity"}
+    return [
+        first if first == second else names[first, second]
+        for first, second in zip(small.shape, large.shape, strict=True)
+    ]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the exporter's log lines and warnings."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
