@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from dragoman.classical.lexicon import learn_lexicon
 from dragoman.data.corpus import Corpus, prepare_corpus
-from dragoman.data.ibm1 import learn_lexicon
 from dragoman.data.store import TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD, Tokenizer
 from dragoman.decoding.shortlist import SPECIAL, Shortlist

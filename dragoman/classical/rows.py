@@ -27,6 +27,13 @@ class Ragged:
         return cls(np.fromiter((token for row in rows for token in row), dtype, int(offsets[-1])), offsets)
 
     @classmethod
+    def of_rows(cls, rows: Sequence[NDArray[Any]]) -> Ragged:
+        """The same rows, given as arrays."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        flat = np.concatenate(rows).astype(np.int32) if len(rows) else np.empty(0, np.int32)
+        return cls(flat, np.concatenate([[0], np.cumsum(lengths)]))
+
+    @classmethod
     def of_column(cls, column: StoredRows) -> Ragged:
         """All rows of a store's column, in memory."""
         assert isinstance(column, Column)

@@ -101,6 +101,13 @@ class WordAligner:
         """Learn from pairs; returns the loss per target word before every iteration, which never rises."""
         self.source_words, self.target_words = Vocabulary(sources, 1), Vocabulary(targets, 0)
         left, right = self.source_words.rows(sources), self.target_words.rows(targets)
+        return self.fit_rows(left, right, (self.source_words.size, self.target_words.size), note)
+
+    def fit_rows(
+        self, left: Ragged, right: Ragged, sizes: tuple[int, int], note: Note = lambda doing, count: None
+    ) -> list[float]:
+        """The same for rows of numbers below these sizes; source number 0 is the empty word."""
+        self.sizes = sizes
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
         total = int(((left.lengths + 1) * right.lengths)[usable].sum())
         count = min(len(usable), int(len(usable) * MAX_LINKS / max(1, total)) + 1)
@@ -110,16 +117,16 @@ class WordAligner:
             Group(indices, self._numbers(self._keys(rows, columns)), lengths)
             for indices, rows, columns, lengths in padded_groups(left, right, some)
         ]
-        self.owners = self.keys // (self.target_words.size + 1)
-        self.table = np.append(np.ones(len(self.keys)), 0.0)  # p(target | source) of every link; 0 for padding
-        self._normalise(np.append(np.ones(len(self.keys)), 0.0), prior=0.0)
+        self.owners = self.keys // (self.sizes[1] + 1)
+        # p(target | source) of every link, all alike at first; 0 for padding
+        self.table = np.append(np.full(len(self.keys), 1 / max(1, sizes[1])), 0.0)
         losses: list[float] = []
         for stage in ("ibm1",) if self.kind == "ibm1" else ("ibm1", self.stage):
             for _ in range(self.iterations):
                 note("aligning words", len(losses) + 1)
                 losses.append(self._iterate(groups, stage))
         if self.kind == "ibm3":
-            self.fertility = FertilityModel(self.source_words.size + 1)
+            self.fertility = FertilityModel(self.sizes[0] + 1)
             for _ in range(self.iterations):
                 note("learning fertilities", 0)
                 self._learn_fertilities(left, right, some)
@@ -166,7 +173,7 @@ class WordAligner:
             yield row, *scores.climb(first)
 
     def _keys(self, sources: Ints, targets: Ints) -> Ints:
-        return sources[:, None, :] * (self.target_words.size + 1) + targets[:, :, None]
+        return sources[:, None, :] * (self.sizes[1] + 1) + targets[:, :, None]
 
     def _numbers(self, keys: Ints) -> NDArray[np.int32]:
         """The numbers of links; the last for padding and for links that EM has not seen."""
@@ -199,9 +206,9 @@ class WordAligner:
     def _normalise(self, counts: Floats, prior: float) -> None:
         """p(target | source) from expected counts; with a prior, the means of a variational posterior."""
         own = counts[:-1]
-        totals = np.bincount(self.owners, own, minlength=self.source_words.size + 1)
+        totals = np.bincount(self.owners, own, minlength=self.sizes[0] + 1)
         if prior:
-            size = np.bincount(self.owners, minlength=self.source_words.size + 1)
+            size = np.bincount(self.owners, minlength=self.sizes[0] + 1)
             above = torch.digamma(torch.from_numpy(own + prior)).numpy()
             below = torch.digamma(torch.from_numpy(totals + prior * np.maximum(size, 1))).numpy()
             self.table[:-1] = np.exp(above - below[self.owners])

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from dragoman.classical.lexicon import learn_lexicon
 from dragoman.data.batch import batch_of
-from dragoman.data.ibm1 import learn_lexicon
 from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS
 from dragoman.decoding.config import SearchConfig
