@@ -215,6 +215,10 @@ def test_the_command(inside: Workshop) -> None:
     targets = re.findall(r"<target state=\"needs.*?</target>", written)
     assert "{name}" in targets[0]
     assert "match-quality=" in written
+    terms = inside.write("terms.tsv", "abc\tHIJ\n")
+    said = call("translate", inside.run, source, "--to", "de", "-o", "terms.xlf", "--terminology", terms)
+    assert said.code == 0, said.err
+    assert "HIJ" in re.findall(r"<target state=\"needs.*?</target>", Path("terms.xlf").read_text(encoding="utf-8"))[0]
     word = inside.write("job.docx", package(WORD))
     said = call("translate", inside.run, word, "-o", inside.folder / "done.docx")
     assert said.code == 0, said.err

@@ -117,6 +117,18 @@ def test_files(live: Live, expected: dict[str, str]) -> None:
     url = answer.json()["translatedFileUrl"]
     assert url.endswith("/film_cd.srt")
     assert live.client.get(url).text == srt.replace(one, expected[one]).replace(two, expected[two])
+    unit = '<trans-unit id="1"><source>{}</source>{}</trans-unit>'
+    units = unit.format(f"<g>{one}</g>", "") + unit.format("x", "<target>y</target>")
+    xliff = f'<xliff version="1.2"><file>{units}</file></xliff>'
+    answer = live.client.post("/translate_file", files={"file": ("a.xlf", xliff.encode())}, data={"target": "cd"})
+    found = live.client.get(answer.json()["translatedFileUrl"]).text
+    assert f"<g>{expected[one]}</g></target>" in found
+    assert 'target-language="cd"' in found
+    assert "<target>y</target>" in found
+    bomb = '<!DOCTYPE x [<!ENTITY a "b">]>' + xliff
+    other = live.client.post("/translate_file", files={"file": ("a.xlf", bomb.encode())}, data={"target": "cd"})
+    assert other.status_code == 400
+    assert "entity" in other.json()["error"]
     assert live.client.get("/download_file/../../etc/passwd").status_code == 404
     assert live.client.get("/download_file/0123/x").status_code == 404
     other = live.client.post("/translate_file", files={"file": ("a.exe", b"MZ")}, data={"target": "cd"})

@@ -311,9 +311,9 @@ async def translate_document(
     outputs: list[Output | None] = [None] * len(document.units)
     if route is not None:
         model, tag = route
-        translator = Translator(
-            state, request, model, DecodingOptions(), InputBuilder(Options(tag=tag or None, placeholders=True), model)
-        )
+        glossary: dict[str, str | list[str]] | None = dict(body.glossary) if body.glossary else None
+        options = Options(tag=tag or None, placeholders=True, terminology=glossary)
+        translator = Translator(state, request, model, DecodingOptions(), InputBuilder(options, model))
         blocks = [document.units[index].block for index in chosen]
         for index, output in zip(chosen, await translator.blocks(blocks), strict=True):
             outputs[index] = output
