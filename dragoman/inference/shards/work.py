@@ -188,7 +188,7 @@ _OPENED: dict[str, RowPredictor] = {}  # the runs of a process of a cluster, by 
 def predict_shard_of(job: Job, number: int) -> dict[str, Any]:
     """One shard, in a process that keeps the run open: for a cluster, whose scheduler gets counts alone."""
     shard = job.shards[number]
-    with _LOCK:  # a run is used by one thread at a time
+    with _LOCK, claim(job, shard):  # a run is used by one thread at a time
         if (found := job.record(shard)) is not None:
             return found
         if job.key not in _OPENED:
