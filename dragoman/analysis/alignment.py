@@ -61,10 +61,10 @@ class WordAlignment:
 # --- from tokens to words
 
 
-def word_spans(text: str, tags: Sequence[str] = ()) -> list[Span]:
-    """The character spans of whitespace-separated words, without a leading language tag."""
+def word_spans(text: str, tags: Sequence[str] = (), letters: bool = False) -> list[Span]:
+    """The character spans of whitespace-separated words, or of letters, without a leading language tag."""
     start = len(text) - len(split_tag(text, tags)[1])
-    return [match.span() for match in re.compile(r"\S+").finditer(text, start)]
+    return [match.span() for match in re.compile(r"\S" if letters else r"\S+").finditer(text, start)]
 
 
 def token_word_shares(tokens: Sequence[Span], words: Sequence[Span], rows: int) -> Tensor:
@@ -136,8 +136,9 @@ def pair_attention(
 ) -> Iterator[tuple[int, PairAttention]]:
     """(index, attention) of every pair with words on both sides, in batches of similar lengths."""
     tags = predictor.tags
-    source_words = [word_spans(text, tags) for text, _ in pairs]
-    target_words = [word_spans(text) for _, text in pairs]
+    letters = predictor.single_words  # there is nothing to align between one word and another but their letters
+    source_words = [word_spans(text, tags, letters[0]) for text, _ in pairs]
+    target_words = [word_spans(text, (), letters[1]) for _, text in pairs]
     kept = [index for index in range(len(pairs)) if source_words[index] and target_words[index]]
     sources = dict(zip(kept, predictor.source_tokenizer.encode_batch([pairs[index][0] for index in kept]), strict=True))
     targets = dict(zip(kept, predictor.target_tokenizer.encode_batch([pairs[index][1] for index in kept]), strict=True))
@@ -297,12 +298,14 @@ def align_pairs(
         attentions = pair_attention(predictor, window, batch_size)
         aligned = {index: attention.aligned(view, threshold) for index, attention in attentions}
         for index, (source, target) in enumerate(window):
-            yield aligned.get(index) or without_links(source, target, predictor.tags)
+            yield aligned.get(index) or without_links(source, target, predictor)
 
 
-def without_links(source: str, target: str, tags: Sequence[str]) -> WordAlignment:
+def without_links(source: str, target: str, predictor: Predictor) -> WordAlignment:
     """The alignment of a pair where one side has no words."""
-    left, right = split_tag(source, tags)[1].split(), target.split()
+    first, second = predictor.single_words
+    left = [source[slice(*span)] for span in word_spans(source, predictor.tags, first)]
+    right = [target[slice(*span)] for span in word_spans(target, (), second)]
     return WordAlignment(tuple(left), tuple(right), frozenset(), torch.zeros(len(right), len(left)))
 
 

@@ -80,8 +80,8 @@ def align(
     """Align words: one line of links per pair, "0-0 1-2", source before target, counted from 0.
 
     Each line of FILE has a source and a target, tab-separated (or .jsonl, .parquet). Words are separated by
-    whitespace, whatever units the run works on. The run must attend to its source. dragoman score-alignment compares
-    the links with gold links.
+    whitespace, whatever units the run works on; single words (spelling, pronunciation) are aligned by letters. The
+    run must attend to its source. dragoman score-alignment compares the links with gold links.
 
     With --model no run is needed: both directions of IBM model 1, 2 or 3 or of an HMM are learned from the pairs by EM
     and combined. --json then has the probabilities of all links as weights.

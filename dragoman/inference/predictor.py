@@ -64,6 +64,7 @@ from dragoman.inference.long_inputs import (
 from dragoman.inference.methods import open_method
 from dragoman.inference.prediction import NO_PREDICTION, Prediction, with_confidences
 from dragoman.inference.rerank import Reranker
+from dragoman.inference.training_texts import TrainingTexts, are_single_words, training_texts
 from dragoman.runs import Run
 from dragoman.scoring.error_rates import count_edit_kinds
 from dragoman.scoring.report import score_table
@@ -333,6 +334,19 @@ class Predictor(LoadedRun):
             for index in indices
         ]
         return automata if any(automata) else None
+
+    @cached_property
+    def single_words(self) -> tuple[bool, bool]:
+        """Whether the training data have single words as sources and as targets, read letter by letter."""
+        tokenizers = (self.source_tokenizer, self.target_tokenizer)
+        if all(tokenizer.kind != "characters" for tokenizer in tokenizers):
+            return False, False
+        texts = training_texts(self.run) or TrainingTexts((), ())
+        first, second = (
+            tokenizer.kind == "characters" and bool(side) and are_single_words(side)
+            for tokenizer, side in zip(tokenizers, texts, strict=True)
+        )
+        return first, second
 
     @cached_property
     def constraint_compiler(self) -> ConstraintCompiler:

@@ -53,6 +53,11 @@ def has_sentences(texts: Sequence[str]) -> bool:
     return len(words) >= SENTENCE_WORDS * max(1, len(texts)) and sum(map(len, words)) >= 2 * len(words)
 
 
+def are_single_words(texts: Sequence[str]) -> bool:
+    """Whether nearly all texts are one word, in a script with spaces."""
+    return is_spaced(texts) and sum(len(text.split()) == 1 for text in texts) >= 0.9 * len(texts)
+
+
 def is_spaced(texts: Sequence[str]) -> bool:
     """Whether the script of the texts puts spaces between words: most characters are not Chinese, Thai or the like."""
     characters = [character for text in texts for character in text if character.isalpha()]

@@ -49,7 +49,7 @@ from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.registry import DecoderConfig, EncoderConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.scoring.alignment import GoldAlignment, Links, alignment_score
-from tests.conftest import call, quiet_machine
+from tests.conftest import Workshop, call, quiet_machine
 
 TEXTS = ["the old cat's hat", "ein alter Hut 東京", "a b", "hello, world"]
 PAIRS = [
@@ -89,6 +89,7 @@ def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Toke
             part.add_(0.4 * torch.randn_like(part))
     told: Any = SimpleNamespace(
         model=model,
+        single_words=(False, False),
         device=torch.device("cpu"),
         collator=PAIR_COLLATOR,
         source_tokenizer=source,
@@ -371,3 +372,12 @@ def test_the_view_chosen_on_few_pairs_is_the_best_on_many(tmp_path: Path) -> Non
             max(rate for other, rate in rates.items() if other.layer != view.layer and not other.shifted)
             > rates[view] + 0.05
         )
+
+
+def test_single_words_are_aligned_letter_by_letter(inside: Workshop) -> None:
+    """Every pair of words was the one link 0-0."""
+    inside.write("letters.tsv", "abc\tABC\nface\tFACE\n")
+    (row, *_) = (json.loads(line) for line in call("align", inside.run, "letters.tsv", "--json").lines)
+    assert row["source"] == [letter.lower() for letter in row["target"]]
+    assert all(len(letter) == 1 for letter in row["source"])
+    assert len(row["links"]) == len(row["target"])
