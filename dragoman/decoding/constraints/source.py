@@ -38,18 +38,20 @@ def find_placeholders(text: str, patterns: Sequence[str] = PLACEHOLDERS) -> tupl
 
 
 def restore_placeholders(output: str, source: str, placeholders: Sequence[tuple[str, int]]) -> str:
-    """Insert missing placeholders at the same relative position, counted in words, as in the source."""
+    """Insert missing placeholders at the same relative position as in the source, counted in its other words."""
     missing: list[tuple[int, str]] = []  # with the start of each in the source
     for text, count in placeholders:
         if absent := max(0, count - output.count(text)):
             missing += [(start, text) for start in _starts(text, source)[-absent:]]
     if not missing:
         return output
-    words, source_words = output.split(" ") if output else [], [match.start() for match in re.finditer(r"\S+", source)]
+    starts = {start for start, _ in missing}
+    words = output.split(" ") if output else []
+    source_words = [match.start() for match in re.finditer(r"\S+", source) if match.start() not in starts]
     inserted: dict[int, list[str]] = {}  # by the number of the word that they come before
     for start, text in sorted(missing):
         before = bisect_left(source_words, start)
-        inserted.setdefault(round(len(words) * before / len(source_words)), []).append(text)
+        inserted.setdefault(round(len(words) * before / max(1, len(source_words))), []).append(text)
     return " ".join(
         chain.from_iterable((*inserted.get(index, ()), *words[index : index + 1]) for index in range(len(words) + 1))
     )

@@ -90,6 +90,7 @@ def test_placeholders_occur_as_often_as_in_the_source(config: Any) -> None:
 
 def test_placeholders_that_cannot_be_spelled_are_inserted_at_their_position() -> None:
     assert restore_placeholders("ein Haus steht da", "<1> a house stands", (("<1>", 1),)) == "<1> ein Haus steht da"
+    assert restore_placeholders("ein Haus", "a house <1>", (("<1>", 1),)) == "ein Haus <1>"  # the end stays the end
     assert restore_placeholders("ein Haus", "a {x} house", (("{x}", 1),)) == "ein {x} Haus"
     assert restore_placeholders("a {x} b", "{x} {x}", (("{x}", 2),)).count("{x}") == 2
     assert restore_placeholders("", "<1>", (("<1>", 1),)) == "<1>"
