@@ -36,10 +36,14 @@ class RawAligner:
         if not sources:
             raise DataError(f"found no pair of sentences with 1 to {MAX_WORDS} words, expected some to align")
         self.forward, self.backward = WordAligner(kind, iterations, PRIOR), WordAligner(kind, iterations, PRIOR)
+        rows = [aligner.read(*sides) for aligner, sides in (
+            (self.forward, (sources, targets)), (self.backward, (targets, sources)),
+        )]  # fmt: skip
+        del sources, targets
         with ThreadPoolExecutor(2) as directions:  # numpy computes both at once where there are two cores
             losses = [
-                directions.submit(self.forward.fit, sources, targets, note),
-                directions.submit(self.backward.fit, targets, sources, lambda doing, count: None),
+                directions.submit(self.forward.fit_rows, *rows[0], note),
+                directions.submit(self.backward.fit_rows, *rows[1]),
             ]
             self.losses = [loss.result() for loss in losses]
 

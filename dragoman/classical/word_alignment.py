@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 Words = Sequence[str]
 NULL = 0  # the number of the empty word
 CELLS = 1_000_000  # links handled at a time
-MAX_LINKS = 50_000_000  # of the pairs that EM reads; more pairs are sampled evenly
+MAX_LINKS = 30_000_000  # of the pairs that EM reads; more pairs are sampled evenly
 FLOOR = 1e-9  # probability of links that EM has not seen
 EMPTY = 0.2  # probability that an HMM goes to the empty word
 JUMPS = 40  # longer jumps count as this long
@@ -99,9 +99,13 @@ class WordAligner:
         self, sources: Sequence[Words], targets: Sequence[Words], note: Note = lambda doing, count: None
     ) -> list[float]:
         """Learn from pairs; returns the loss per target word before every iteration, which never rises."""
+        return self.fit_rows(*self.read(sources, targets), note)
+
+    def read(self, sources: Sequence[Words], targets: Sequence[Words]) -> tuple[Ragged, Ragged, tuple[int, int]]:
+        """Learn the vocabularies; returns the sentences as rows of numbers, and the sizes of both vocabularies."""
         self.source_words, self.target_words = Vocabulary(sources, 1), Vocabulary(targets, 0)
         left, right = self.source_words.rows(sources), self.target_words.rows(targets)
-        return self.fit_rows(left, right, (self.source_words.size, self.target_words.size), note)
+        return left, right, (self.source_words.size, self.target_words.size)
 
     def fit_rows(
         self, left: Ragged, right: Ragged, sizes: tuple[int, int], note: Note = lambda doing, count: None
