@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.option("--workers", type=click.IntRange(1), help="Processes, each with its own copy of the models. [default: 1]")
 @click.option("--batch-size", type=click.IntRange(1), help="Sentences computed together at most. [default: 32]")
 @click.option("--queue", type=click.IntRange(1), help="Sentences that may wait; more are answered 503. [default: 512]")
-@click.option("--wait", type=click.FloatRange(0), help="Seconds of expected waiting above which the answer is 503.")
+@click.option(
+    "--wait", type=click.FloatRange(0), help="Seconds of expected waiting above which the answer is 503. [default: 4]"
+)
 @click.option("--languages", "pairs", multiple=True, metavar="SOURCE:TARGET",
               help="Language codes of a RUN, such as de:en, in the order of the runs.")  # fmt: skip
 @click.option("--token", help="Secret that requests must bring; better in the variable DRAGOMAN_TOKEN.")

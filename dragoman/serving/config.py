@@ -52,7 +52,7 @@ class LimitsConfig:
     tokens: Size = setting(1_024, help="max_length and max_tokens of a request")
     queue: Size = setting(512, help="sentences that wait; further requests are answered 503")
     wait: Annotated[float, Range(0.0, 86_400.0)] = setting(
-        0.0, help="seconds of estimated waiting above which a request is answered 503; 0: only the queue counts"
+        4.0, help="seconds of expected waiting above which a request is answered 503; 0: only the queue counts"
     )
     pattern: Annotated[int, Range(0, 200)] = setting(
         0, help="characters of a regular expression; 0 refuses them: a hard one can take a worker a minute"

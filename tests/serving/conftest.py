@@ -81,7 +81,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, workshop: Workshop) -> dict[s
 @pytest.fixture(scope="session")
 def config(runs: dict[str, Path]) -> ServeConfig:
     models = [ModelConfig(str(path), name=name) for name, path in runs.items()]
-    limits = LimitsConfig(characters=20_000, pattern=20, queue=64, read_time=3.0, body=1_000_000)
+    limits = LimitsConfig(characters=20_000, pattern=20, queue=64, wait=0.0, read_time=3.0, body=1_000_000)
     return ServeConfig(models=tuple(models), threads=1, device="cpu", limits=limits)
 
 
