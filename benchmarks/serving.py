@@ -14,7 +14,10 @@ import argparse
 import asyncio
 import json
 import os
+import re
+import select
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -48,8 +51,7 @@ def translating(run: str, *arguments: str) -> AbstractContextManager[tuple[str, 
 
 async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> tuple[int, bool]:
     """Send a request; the status of the answer, and whether the connection stays open. Costs less than a library."""
-    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    writer.write(head % len(body) + body)
+    writer.write(body)
     lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines[1:] if line)
     await reader.readexactly(int(headers["content-length"]))
@@ -70,29 +72,25 @@ class Load:
         self.lost: list[str] = []
         self.asked = 0  # requests, the warm-up included
 
-    async def run(self, url: str, texts: list[str], clients: int, seconds: float, rate: float = 0.0) -> None:
-        """Ask for some seconds, without pause or with so many requests a second over all clients.
+    async def run(self, url: str, texts: list[str], clients: int, seconds: float) -> None:
+        """Ask without pause for some seconds.
 
         Every second client opens a new connection for each request.
         """
-        start = time.monotonic()
-        end = start + seconds
+        end = time.monotonic() + seconds
         host, port = url.removeprefix("http://").split(":")
 
         async def client(number: int) -> None:
-            index, connection, due = number, None, start + number / rate if rate else 0.0
+            index, connection = number, None
             while time.monotonic() < end:
-                if rate:
-                    await asyncio.sleep(max(0.0, due - time.monotonic()))
-                    due = max(due + clients / rate, time.monotonic())
-                body = {"q": texts[index % len(texts)], "source": "de", "target": "en"}
+                body = request_bytes(texts[index % len(texts)])
                 begun = time.monotonic()
                 try:
                     connection = connection or await asyncio.open_connection(host, int(port))
                 except OSError:
                     return  # refused: nothing was accepted
                 try:
-                    status, keep = await exchange(*connection, json.dumps(body).encode())
+                    status, keep = await exchange(*connection, body)
                 except (OSError, asyncio.IncompleteReadError) as error:
                     self.lost.append(repr(error))
                     return
@@ -116,6 +114,80 @@ class Load:
         """The 99th percentile of the latencies."""
         found = sorted(self.latencies.get(status, [0.0]))
         return found[min(len(found) - 1, int(0.99 * len(found)))]
+
+
+class Flood:
+    """Requests at a fixed rate over plain sockets: a light generator, so that it measures the server and not itself.
+
+    Half of the requests come on connections that stay open, half on new ones.
+    """
+
+    def __init__(self, url: str, texts: list[str], load: Load) -> None:
+        host, port = url.removeprefix("http://").split(":")
+        self.address, self.load = (host, int(port)), load
+        self.bodies = [request_bytes(text) for text in texts]
+        self.poll = select.epoll()
+        self.asked: dict[int, tuple[socket.socket, float, bytearray]] = {}  # by number of the socket
+        self.spare: list[socket.socket] = []
+
+    def run(self, rate: float, seconds: float) -> None:
+        """Ask, then wait for the last answers."""
+        start = time.monotonic()
+        count = int(rate * seconds)
+        for number in range(count):
+            while (left := start + number / rate - time.monotonic()) > 0:
+                self.receive(left)
+            self.receive(0.0)
+            self.ask(number)
+        deadline = time.monotonic() + 10
+        while self.asked and time.monotonic() < deadline:
+            self.receive(0.1)
+        self.load.lost += ["no answer"] * len(self.asked)
+        for connection in (*self.spare, *(one for one, _, _ in self.asked.values())):
+            connection.close()
+
+    def ask(self, number: int) -> None:
+        """Send a request."""
+        begun = time.monotonic()
+        if number % 2 or not self.spare:
+            connection = socket.create_connection(self.address)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.poll.register(connection, select.EPOLLIN)
+        else:
+            connection = self.spare.pop()
+        connection.sendall(self.bodies[number % len(self.bodies)])
+        self.asked[connection.fileno()] = connection, begun, bytearray()
+
+    def receive(self, wait: float) -> None:
+        """Read the answers that have come."""
+        for number, _ in self.poll.poll(wait):
+            if number not in self.asked:
+                continue
+            connection, begun, data = self.asked[number]
+            part = connection.recv(65536)
+            data += part
+            end = data.find(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", data)
+            whole = end >= 0 and length is not None and len(data) >= end + 4 + int(length[1])
+            if not whole and part:
+                continue
+            del self.asked[number]
+            if whole:
+                self.load.latencies.setdefault(int(data[9:12]), []).append(time.monotonic() - begun)
+            else:
+                self.load.lost.append("closed")
+            if whole and len(self.spare) < 50 and b"connection: close" not in data:
+                self.spare.append(connection)
+            else:
+                self.poll.unregister(connection)
+                connection.close()
+
+
+def request_bytes(text: str) -> bytes:
+    """A whole request for a translation."""
+    body = json.dumps({"q": text, "source": "de", "target": "en"}).encode()
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+    return head % len(body) + body
 
 
 def measure(url: str, texts: list[str], clients: int, seconds: float) -> Load:
@@ -207,7 +279,7 @@ def overload(run: str, texts: list[str], seconds: float, rounds: int) -> None:
         for _ in range(rounds):
             asyncio.run(usual.run(url, texts, 1, seconds))
             asyncio.run(busy.run(url, texts, 2, seconds))
-            asyncio.run(much.run(url, texts, 100, seconds, rate=10 * capacity))
+            Flood(url, texts, much).run(10 * capacity, seconds)
     print(f"one client             {usual.line(rounds * seconds)}")
     print(f"two clients            {busy.line(rounds * seconds)}")
     print(f"overload: answered     {much.line(rounds * seconds)}")

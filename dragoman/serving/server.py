@@ -23,7 +23,7 @@ import uvicorn
 from dragoman.errors import DragomanError, RunError
 from dragoman.serving.app import create_app
 from dragoman.serving.config import ServeConfig, config_as_json, config_from_json
-from dragoman.serving.memory import limit_arenas
+from dragoman.serving.memory import freeze_garbage_collector, limit_arenas
 from dragoman.serving.models import Models
 from dragoman.serving.protocol import GuardedProtocol
 from dragoman.serving.sockets import BACKLOG, address_of, has_waiting, ignore_new_connections, listen
@@ -94,6 +94,7 @@ class DrainingServer(uvicorn.Server):
         self._running = asyncio.get_running_loop()
         await super().startup(sockets)
         self.listening.listen(BACKLOG)
+        freeze_garbage_collector()
         self.on_ready()
 
 
