@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import pytest
 from dragoman.errors import DataError
 from dragoman.serving.batcher import Batcher, Busy
 from dragoman.serving.config import ServeConfig
+from dragoman.serving.sockets import has_waiting, ignore_new_connections, listen
 from tests.serving.conftest import Live, serving
 
 # --- the batcher
@@ -178,14 +180,26 @@ def test_hostile_bodies_are_answered_4xx(live: Live, data: bytes) -> None:
     assert live.client.get("/health").status_code == 200
 
 
+def half_a_second_head(live: Live) -> bytes:
+    """What a client that stops in the middle of its second request still gets."""
+    with socket.create_connection(live.listening.getsockname(), timeout=10) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        while b"}" not in connection.recv(65536):
+            pass
+        connection.sendall(b"POST /v1/predict HTTP/1.1\r\nHo")
+        return connection.recv(65536)
+
+
 def test_slow_clients_are_cut_off(live: Live) -> None:
-    """Half a head, and half a body: both end after read_time, 3 seconds here."""
-    with ThreadPoolExecutor(2) as pool:
+    """Half a head, half a body, half a second head: all end after read_time, 3 seconds here."""
+    with ThreadPoolExecutor(3) as pool:
         head = pool.submit(raw, live, b"POST /v1/predict HTTP/1.1\r\nHost: a\r\n")
+        second = pool.submit(half_a_second_head, live)
         body = pool.submit(raw, live, request(b'{"input"', JSON, length=100))
         begun = time.monotonic()
         assert head.result(10) == b""
         assert b" 408 " in body.result(10)
+        assert second.result(10) == b""
         assert time.monotonic() - begun < 9
 
 
@@ -197,6 +211,37 @@ def test_clients_that_leave_free_their_place(live: Live) -> None:
     while live.state.active or live.state.batcher.waiting:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_full_queue_is_answered_from_bytes(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """503 with Retry-After before anything is parsed, on a connection that goes on."""
+    monkeypatch.setattr(live.state.batcher, "queue", 0)
+    with httpx.Client(base_url=live.url) as client:
+        for path in ("/v1/predict", "/translate"):
+            answer = client.post(path, content=b"no JSON", headers={"content-type": "application/json"})
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert "busy" in answer.json()["error"]
+        assert client.post("/v1/completions", json={}).json()["error"]["type"] == "server_error"
+        assert "busy" in client.post("/v2/translate", json={}).json()["message"]
+        chunked = client.post("/v1/predict", content=iter([b"{}"]))  # not whole in one packet: refused by the gate
+        assert (chunked.status_code, chunked.headers["retry-after"]) == (503, "1")
+        assert client.get("/health").status_code == 200
+        monkeypatch.undo()
+        assert client.post("/v1/predict", json={"input": "abc"}).status_code == 200
+    assert live.state.batcher.entering == 0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="socket filters are Linux's")
+def test_new_connections_wait_while_accepted_ones_are_kept() -> None:
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()) as first:
+        first.sendall(b"hello")
+        assert ignore_new_connections(listening)
+        with pytest.raises(TimeoutError):
+            socket.create_connection(listening.getsockname(), timeout=0.2)
+        assert has_waiting(listening)
+        with listening.accept()[0] as accepted:
+            assert accepted.recv(5) == b"hello"
+        assert not has_waiting(listening)
 
 
 # --- tokens, limits, stopping
@@ -225,7 +270,6 @@ def test_tokens_and_origins(one_model: tuple[ServeConfig, Path]) -> None:
         assert live.client.get("/").status_code == 404
 
 
-@pytest.mark.slow  # on a starved machine a connection may still be cut between accept and close
 def test_stopping_loses_no_accepted_request(one_model: tuple[ServeConfig, Path]) -> None:
     """Clients ask without pause while the server stops: every request has an answer, or its connection is refused."""
     config, spool = one_model
