@@ -271,7 +271,7 @@ def check_cycle(config: Config, say: Say) -> None:
         if task.is_language_model:
             once, again = (load_completer(run, config.train.device).complete([""], max_length=8) for _ in range(2))
             if once != again:
-                raise RunError("the saved model does not go on with a text in the same way when it is loaded again")
+                raise RunError("the saved model does not complete a text in the same way when it is loaded again")
             say("cycle: trained 2 steps, validated, saved, reloaded and completed a text")
             return
         predictor: Any = load_run(run, config.train.device)

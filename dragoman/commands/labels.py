@@ -33,7 +33,7 @@ EVALUATE_ARGUMENTS = {
 
 
 def refuse_options(
-    run: Run, allowed: set[str], reason: str = 'goes with a search; {run} has task = "{task}", which needs none'
+    run: Run, allowed: set[str], reason: str = 'is for runs that search for an output text; {run} has task = "{task}"'
 ) -> None:
     """Raise an error for every option that was typed and is not allowed: no option is ever ignored."""
     context = click.get_current_context()
@@ -181,7 +181,7 @@ def evaluate_labels(
     from dragoman.inference.baselines import label_baselines
     from dragoman.inference.labeler import labeler_of
 
-    reason = 'goes with a search and the texts it finds; {run} has task = "{task}", which needs none'
+    reason = 'is for runs that output texts; {run} has task = "{task}"'
     refuse_options(run, EVALUATE_ARGUMENTS, reason)
     labeler = labeler_of(run, device)
     if output is not None and not labeler.writes:

@@ -28,7 +28,10 @@ def load_run(
     (options,) = replace_from_keywords(keywords, options or DecodingOptions())
     for name, usual in (("engine", ("auto", "torch")), ("precision", ("float32",))):
         if (found := getattr(options, name)) not in usual:
-            raise ConfigError(f'{name}: found {found}, which goes with a search; {folder} has task = "{run.task.name}"')
+            raise ConfigError(
+                f"{name}: found {found}, which is for runs that search for an output text; "
+                f'{folder} has task = "{run.task.name}"'
+            )
     return Completer(run, device) if run.task.is_language_model else labeler_of(run, device)
 
 

@@ -87,7 +87,7 @@ def open_model(model: RerankModel, device: str) -> LoadedRun | Completer:
     tag = model.tag
     if isinstance(run, Completer):
         if tag is not None:
-            raise ConfigError(f"tag: found {tag!r}, but {run.run.folder} is a language model, which knows no tags")
+            raise ConfigError(f"tag: found {tag!r}, but {run.run.folder} is a language model, which has no tags")
         return run
     if isinstance(run.model, FittedModel) and run.model.likelihood == "none":
         raise ConfigError(f'--rerank needs probabilities, which model.kind = "{run.config.model.kind}" does not have')

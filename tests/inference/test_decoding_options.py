@@ -283,7 +283,7 @@ MISTAKES = {
     ("--draft", "other"): "a draft needs runs trained with the same data.train and tokenizer settings",
     ("--draft", "smal"): "smal: no such run folder. Did you mean 'small'?",
     ("--draft", "small", "--rerank", "back"): "expected 1 with a draft: greedy search has one output",
-    ("--rerank", "reader", "--rerank-tag", "de"): "reader is a language model, which knows no tags",
+    ("--rerank", "reader", "--rerank-tag", "de"): "reader is a language model, which has no tags",
     ("--rerank", "reader", "--rerank", "back", "--rerank-weight", "1"): "found 2 times --rerank and 1 times",
     ("--ensemble", "reader"): "reader: this run is a language model; use `dragoman complete`",
     ("--rerank", "back", "--rerank-tag", "de"): "tag: found 'de', but this run was trained without tags",

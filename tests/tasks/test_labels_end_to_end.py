@@ -296,12 +296,12 @@ def test_a_classifier_reranks_nothing(folder: Path) -> None:
 
 
 REFUSED = [
-    (["predict", "tag", "--beam", "3"], "--beam goes with a search"),
-    (["predict", "classify", "--n-best", "2", "--json"], "--n-best goes with a search"),
-    (["predict", "classify", "--tag", "de"], "--tag goes with a search"),
-    (["predict", "tag", "--ensemble", "chain"], "--ensemble goes with a search"),
-    (["predict", "tag", "--precision", "bfloat16"], "--precision goes with a search"),
-    (["evaluate", "tag", "tag.test.tsv", "--length-penalty", "1"], "--length-penalty goes with a search"),
+    (["predict", "tag", "--beam", "3"], "--beam is for runs that search for an output text"),
+    (["predict", "classify", "--n-best", "2", "--json"], "--n-best is for runs that search for an output text"),
+    (["predict", "classify", "--tag", "de"], "--tag is for runs that search for an output text"),
+    (["predict", "tag", "--ensemble", "chain"], "--ensemble is for runs that search for an output text"),
+    (["predict", "tag", "--precision", "bfloat16"], "--precision is for runs that search for an output text"),
+    (["evaluate", "tag", "tag.test.tsv", "--length-penalty", "1"], "--length-penalty is for runs that output texts"),
     (["evaluate", "tag", "tag.test.tsv", "--metric", "bleu"], "no metric of this task"),
     (["evaluate", "series", "series.test.tsv", "--metric", "ms"], "Did you mean 'mse'?"),
     (["evaluate", "tag", "tag.test.tsv", "--metric", "span_f1"], "expected O, B-LABEL"),
@@ -312,7 +312,7 @@ REFUSED = [
     (["bench", "tag"], 'bench needs task = "translate"'),
     (["shortlist", "tag"], 'shortlist needs task = "translate"'),
     (["align", "tag", "one.txt"], 'align needs task = "translate" or "transcribe"'),
-    (["evaluate", "tag", "tag.test.tsv", "--intervals"], "--intervals goes with a search and the texts it finds"),
+    (["evaluate", "tag", "tag.test.tsv", "--intervals"], "--intervals is for runs that output texts"),
     (["predict", "apart", "one.txt"], "input 1: found 1 text, expected two texts with a tab"),
     (["predict", "classify", "two.txt"], "input 1: found 2 texts with tabs between them, expected one"),
     (["predict", "classify", "--media", "x"], "--media is for recordings and pictures"),
