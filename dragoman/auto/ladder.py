@@ -1,4 +1,4 @@
-"""The ladder of architectures, from a plain recurrent network to the Transformer, sized for the data."""
+"""The ladder of architectures, from a classical model and a plain recurrent network to the Transformer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dragoman.auto.configure import configure
+from dragoman.classical.ngram_transducer import NGramTransducerConfig
+from dragoman.classical.phrase_based import PhraseBasedConfig
 from dragoman.config import settings
 from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Example, Fault
@@ -102,20 +104,40 @@ def rungs(width: int) -> list[Rung]:
     ]
 
 
+def classical(config: Config) -> Rung:
+    """The classical model for such tokens: phrases of words or sub-words, or n-grams of aligned characters."""
+    sides = (config.tokenizer.source, config.tokenizer.target or config.tokenizer.source)
+    if any(side.kind == "subwords" for side in sides) or all(side.kind == "words" for side in sides):
+        return Rung(
+            "phrase-based",
+            "No network: phrases counted in aligned pairs, an n-gram language model and a search over both.",
+            "Counts remember what they saw and generalise to nothing else, so few pairs suffice and more help slowly.",
+            {"kind": PhraseBasedConfig.kind},
+            0.0,
+        )
+    return Rung(
+        "n-gram transducer",
+        "No network: pairs are cut into aligned chunks, and n-grams of chunks are counted.",
+        "Counts see a few chunks of context, so few pairs suffice, and what lies further away is lost.",
+        {"kind": NGramTransducerConfig.kind},
+        0.0,
+    )
+
+
 def ladder(files: Files, overrides: Sequence[str] = ()) -> tuple[dict[str, Config], list[Rung]]:
     """A configuration for every rung on these pairs; the automatic one for the data gives all other settings."""
     base, _ = configure(files, overrides)
     table: dict[str, Any] = settings.as_table(base)
     width = int(table["model"]["encoder"].get("width", 128))
     width = 256 if width >= 256 else 128 if width >= 128 else 64
-    steps = rungs(width)
-    configs: dict[str, Config] = {}
+    baseline, steps = classical(base), rungs(width)
+    configs: dict[str, Config] = {baseline.name: from_table({**table, "model": baseline.model})}
     for rung in steps:
         own = {**table, "model": {"kind": EncoderDecoderConfig.kind, "label_smoothing": 0.1, **rung.model}}
         config = from_table(own)
         optimizer = replace(config.train.optimizer, learning_rate=rung.learning_rate, schedule="cosine")
         configs[rung.name] = replace(config, train=replace(config.train, optimizer=optimizer))
-    return configs, steps
+    return configs, [baseline, *steps]
 
 
 def hold_out(files: Files, folder: Path) -> tuple[str, list[Example]]:

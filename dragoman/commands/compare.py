@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("systems", nargs=-1, metavar="[REFERENCES] SYSTEM...")
 @click.option(
-    "--ladder", metavar="PAIRS", help="Train plain RNN, LSTM, LSTM + attention, ConvS2S, Transformer on these pairs."
+    "--ladder",
+    metavar="PAIRS",
+    help="Train a classical model, plain RNN, LSTM, LSTM + attention, ConvS2S, Transformer on these pairs.",
 )
 @click.option("--test", metavar="FILE", help="Test pairs for runs and configurations. [--ladder: a tenth of PAIRS]")
 @click.option("--output", "-o", metavar="FILE", help="Write a report: a page (.html) or its numbers (.json).")

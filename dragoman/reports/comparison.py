@@ -15,6 +15,7 @@ from dragoman.analysis.cost import growth_exponents, measure_layers, saved_bytes
 from dragoman.analysis.gradients import GradientFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
+from dragoman.classical.model import FittedModel
 from dragoman.data.examples import Example
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.evaluation import as_examples
@@ -81,15 +82,15 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
     source = predictor.source_tokenizer.encode_batch([one.source for one in some])
     target = predictor.target_tokenizer.encode_batch([one.references[0] for one in some])
     batch = predictor.collator.collate(source, target).to(predictor.device)
-    activations = saved_bytes(model, lambda: model(batch).total)
+    fitted = isinstance(model, FittedModel)
     return {
-        "parameters": parameter_count(model),
+        "parameters": sum(one.numel() for one in model.tensors.values()) if fitted else parameter_count(model),
         # All of the training counts: start-up, validation and checkpoints too.
         "training_tokens_per_second": logged[-1]["tokens"] / max(1e-9, logged[-1]["seconds"]) if logged else None,
         "decoding_sentences_per_second": sentences_per_second,
         "beam": predictor.config.search.beam,
         "batch_size": predictor.defaults.batch_size,
-        "activation_bytes": activations,
+        "activation_bytes": None if fitted else saved_bytes(model, lambda: model(batch).total),
         "training_seconds": rows[-1]["seconds"] if rows else None,
         "steps": rows[-1]["step"] if rows else None,
         "metric": predictor.config.train.metric,

@@ -37,7 +37,9 @@ def story_view(steps: Sequence[tuple[str, str, str]], views: Sequence[View]) -> 
                 for flow in flows["flows"]
                 if flow["name"].startswith(f"{name}: ")
             ]
-        if row.get("training_tokens_per_second"):
+        if row.get("activation_bytes") is None:
+            lines.append(f"It was fitted in {row['training_seconds']:.0f} s, without gradients.")
+        elif row.get("training_tokens_per_second"):
             lines.append(
                 f"It has {row['parameters'] / 1e6:.1f} million parameters, trained on "
                 f"{row['training_tokens_per_second']:,.0f} tokens a second and decodes "
@@ -49,7 +51,7 @@ def story_view(steps: Sequence[tuple[str, str, str]], views: Sequence[View]) -> 
     return View(
         "story",
         "The ladder",
-        "Each step changes one thing and trains on the same pairs, with the same batches and budget. The "
+        "Each step changes one thing and trains on the same pairs; the networks have the same batches and budget. The "
         "figures in the text are those of these runs.",
         {"steps": told, "metric": metric["label"]},
     )

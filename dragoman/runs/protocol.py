@@ -14,6 +14,7 @@ from dragoman.runs.training import train
 from dragoman.tasks.config import Config
 from dragoman.training.checkpoints import Checkpoints
 from dragoman.training.display import Display
+from dragoman.training.fitter import WEIGHTS
 
 PILOT_STEPS, MAX_PILOT = 40, 1000  # steps that measure the time of a step
 
@@ -64,8 +65,12 @@ def under_protocol(config: Config, base: Config, steps: int, seed: int) -> Confi
 
 
 def is_trained(folder: Path, steps: int) -> bool:
-    """Whether a run has reached its steps."""
-    return folder.exists() and is_run(folder) and max(Checkpoints(folder).steps(), default=0) >= steps
+    """Whether a run has reached its steps, or is fitted."""
+    if not folder.exists() or not is_run(folder):
+        return False
+    if getattr(Run(folder).config.model, "fitted", False):
+        return (folder / WEIGHTS).exists()
+    return max(Checkpoints(folder).steps(), default=0) >= steps
 
 
 def train_all(
@@ -80,13 +85,16 @@ def train_all(
         folders = []
         for seed in range(1, seeds + 1):
             own = folder / f"{file_name(name)}-{seed}"
-            steps = _steps(under_protocol(config, base, PILOT_STEPS, seed), own, budget, say)
+            fitted = getattr(config.model, "fitted", False)  # no steps, and every seed gives the same model
+            steps = 1 if fitted else _steps(under_protocol(config, base, PILOT_STEPS, seed), own, budget, say)
             if is_trained(own, steps):
                 say(f"{name}, seed {seed}: trained already ({own})")
             else:
-                say(f"{name}, seed {seed}: {steps:,} steps ({own})")
+                say(f"{name}, seed {seed}: {'fitted' if fitted else f'{steps:,} steps'} ({own})")
                 train(under_protocol(config, base, steps, seed), own, Display(quiet=False))
             folders.append(own)
+            if fitted:
+                break
         yield name, folders
 
 

@@ -46,19 +46,24 @@ def test_compare_trains_configurations_and_resumes(inside: Workshop) -> None:
     for name, seed in (("one", 1), ("two", 2)):
         table = f'preset = "demo-rnn"\n[data]\ntrain = "pairs.tsv"\n[train]\nseed = {seed}\n'
         inside.write(f"{name}.toml", table)
+    inside.write("counts.toml", 'preset = "ngram-transducer"\n[data]\ntrain = "pairs.tsv"\n')
     settings = [part for override in (*SMALL, *QUICK) if override.startswith("train.") for part in ("--set", override)]
-    command = ("compare", "one.toml", "two.toml", inside.run, "--test", "test.tsv", "--steps", "2", "--draws", "20")
+    configs = ("one.toml", "two.toml", "counts.toml")
+    command = ("compare", *configs, inside.run, "--test", "test.tsv", "--steps", "2", "--draws", "20")
     said = call(*command, *settings, "--metric", "cer", "--output", "report.json")
     assert said.code == 0, said.err
     report = json.loads(Path("report.json").read_text(encoding="utf-8"))
     kinds = {view["kind"] for view in report["views"]}
     assert {"scores", "curves", "lengths", "significance", "outputs", "attentions", "cost"} <= kinds
     rows = next(view for view in report["views"] if view["kind"] == "scores")["data"]["rows"]
-    assert [row["name"] for row in rows] == ["pairs", "one", "two"]
-    assert all(row["parameters"] > 0 and row["activation_bytes"] > 0 for row in rows)
+    assert [row["name"] for row in rows] == ["pairs", "one", "two", "counts"]
+    assert all(row["parameters"] > 0 for row in rows)
+    assert all(row["activation_bytes"] > 0 for row in rows[:3])
+    assert rows[3]["activation_bytes"] is None
     again = call(*command, *settings, "--metric", "cer", "--json")
     assert "one, seed 1: trained already" in again.err
-    assert [row["name"] for row in json.loads(again.out)["rows"]] == ["pairs", "one", "two"]
+    assert "counts, seed 1: trained already" in again.err
+    assert [row["name"] for row in json.loads(again.out)["rows"]] == ["pairs", "one", "two", "counts"]
 
 
 def test_compare_texts_writes_a_report(inside: Workshop) -> None:
@@ -73,7 +78,7 @@ def test_compare_texts_writes_a_report(inside: Workshop) -> None:
     assert "--steps goes with runs" in call("compare", "ref.txt", "one.txt", "two.txt", "--steps", "3").err
 
 
-def test_the_ladder_holds_out_pairs_and_builds_five_configurations(tmp_path: Path) -> None:
+def test_the_ladder_holds_out_pairs_and_builds_six_configurations(tmp_path: Path) -> None:
     from dragoman.auto.ladder import hold_out, ladder
     from dragoman.data.config import DataConfig
     from dragoman.data.split import TrainValidSplit
@@ -90,6 +95,7 @@ def test_the_ladder_holds_out_pairs_and_builds_five_configurations(tmp_path: Pat
     assert (
         [rung.name for rung in rungs]
         == list(configs)
-        == ["plain RNN", "LSTM", "LSTM + attention", "ConvS2S", "Transformer"]
+        == ["n-gram transducer", "plain RNN", "LSTM", "LSTM + attention", "ConvS2S", "Transformer"]
     )
-    assert len({config.model.encoder.kind for config in configs.values()}) == 3
+    networks = [configs[rung.name].model for rung in rungs[1:]]
+    assert len({model.encoder.kind for model in networks}) == 3
