@@ -104,7 +104,9 @@ def memory(folder: Path, lines: int) -> dict[str, Any]:
     expected = lines_of(big, lines, 2)
     out = folder / "out"
     started = time.perf_counter()
-    worker = subprocess.Popen(command("predict", run, big, "--shards", out), stderr=subprocess.DEVNULL)
+    size = 8 if lines >= 5_000_000 else 1
+    predict = command("predict", run, big, "--shards", out, "--shard-size", size)
+    worker = subprocess.Popen(predict, stderr=subprocess.DEVNULL)
     curve: list[tuple[int, float]] = []
     while worker.poll() is None:
         time.sleep(0.5)

@@ -24,7 +24,7 @@ _FOOTNOTE = re.compile(r"\[\^[^\]\s]{1,99}\]:[ \t]*")
 _HTML_BLOCK = re.compile(r"[ ]{0,3}<(?:/?[A-Za-z][A-Za-z0-9-]*[\s/>]|!--|\?|![A-Z])")
 _INLINE = re.compile(
     r"(?P<escape>\\[!-/:-@\[-`{-~])"
-    r"|(?P<code>(?<!`)(?P<ticks>`{1,20})(?!`)[^`](?:.{0,4000}?[^`])?(?P=ticks)(?!`))"
+    r"|(?P<code>(?<!`)(?P<ticks>`{1,20})(?!`)[^`](?:.{0,4000}?[^`])??(?P=ticks)(?!`))"
     r"|(?P<auto><(?:https?|mailto|ftp):[^\s<>]{1,2000}>|\[\^[^\]\s]{1,99}\])"
     r"|(?P<tag></?(?P<name>[A-Za-z][A-Za-z0-9-]{0,30})(?:\s[^<>]{0,2000})?/?>)"
     r"|(?P<image>!?\[)"
@@ -150,7 +150,9 @@ class MarkdownDocument(PartsDocument):
 def wrapped_lines(text: str, width: int) -> list[str]:
     """A paragraph in lines; none begins with what Markdown would take for a list, a quote or a heading."""
     lines: list[str] = []
-    for line in textwrap.wrap(text, max(20, width), break_long_words=False, break_on_hyphens=False):
+    kept = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\x00"), text)  # code stays on one line
+    for part in textwrap.wrap(kept, max(20, width), break_long_words=False, break_on_hyphens=False):
+        line = part.replace("\x00", " ")
         if lines and _STARTS.match(line):
             lines[-1] += " " + line
         else:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+OPENING = "([{<«„“‘\"'¿¡"  # marks that begin a word
 MAX_DEPTH = 50  # of inline elements; deeper ones are kept, but not as elements
 Escape = Callable[[str], str]
 escape_text: Escape = partial(html.escape, quote=False)
@@ -42,6 +43,7 @@ class Element:
     children: list[Element] = field(default_factory=list)
     spaced: bool = False  # a point with white space on both sides
     before_mark: bool = False  # punctuation of the same word follows its end
+    after_mark: bool = False  # an opening bracket or quote of the same word comes before its start
     edge: int = 0  # −1: a point before all text, 1: a point after it
 
 
@@ -90,8 +92,10 @@ def block_of(tokens: Iterable[Token], unescape: Escape = html.unescape, escape: 
                     break
         else:
             inside.append(Element(len(text), len(text), token.raw))
-    for _, element, _ in stack:
-        element.end = len(text) if element.closing else element.start
+    for _, element, holder in reversed(stack):  # never closed: a point, and what followed stands beside it
+        element.end = element.start
+        holder.extend(element.children)
+        element.children = []
     _describe(root, text)
     for element in root:
         if element.start == element.end and text:
@@ -103,6 +107,7 @@ def _describe(elements: Iterable[Element], text: str) -> None:
     for element in elements:
         before, after = text[element.start - 1 : element.start], text[element.end : element.end + 1]
         element.spaced = element.start == element.end and before.isspace() and after.isspace()
+        element.after_mark = bool(before) and before in OPENING
         element.before_mark = bool(after) and not after.isalnum() and not after.isspace()
         _describe(element.children, text)
 
@@ -175,18 +180,25 @@ class _Projection:
                 self.insert(0 if element.edge < 0 else len(self.text), opening + inside + closing, inserted)
                 return
             if first < len(self.spans) and (first < high or not first):
-                self.insert(self.spans[first][0], opening + inside + closing + " " * element.spaced, inserted)
+                place = self.after_marks(element, *self.spans[first])
+                self.insert(place, opening + inside + closing + " " * element.spaced, inserted)
             else:
                 last = self.spans[first - 1][1] if first else len(self.text)
                 self.insert(last, " " * element.spaced + opening + inside + closing, inserted)
             return
-        start, stop = self.spans[first][0], self.spans[end - 1][1]
+        start, stop = self.after_marks(element, *self.spans[first]), self.spans[end - 1][1]
         if element.before_mark:
             while stop - 1 > start and not self.text[stop - 1].isalnum():
                 stop -= 1
         self.insert(start, opening, inserted)
         self.place(element.children, first, end, inserted)
         self.insert(stop, closing, inserted)
+
+    def after_marks(self, element: Element, start: int, stop: int) -> int:
+        """Where an element begins in the word that it begins with: after its opening marks, if it did so before."""
+        while element.after_mark and start + 1 < stop and self.text[start] in OPENING:
+            start += 1
+        return start
 
     def insert(self, character: int, tag: str, inserted: list[tuple[int, int, str]]) -> None:
         """Remember a tag; tags at one place keep the order in which they come."""

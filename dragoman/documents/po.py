@@ -95,10 +95,8 @@ class PODocument(TextDocument):
     def edits(self, index: int, output: Output) -> Iterable[Edit]:
         """See TextDocument."""
         place, missing, source = self.places[index]
-        text = output.markup
-        for end in ("\n",):  # gettext demands the same line break at both ends
-            text = text.strip(end)
-            text = end * source.startswith(end) + text + end * source.endswith(end)
+        # gettext demands the same line break at both ends
+        text = "\n" * source.startswith("\n") + output.markup.strip("\n") + "\n" * source.endswith("\n")
         ending = "\r\n" if "\r\n" in self.text else "\n"
         written = _written(text, ending)
         if missing:

@@ -247,3 +247,21 @@ def test_tmx_as_training_data(tmp_path: Path) -> None:
     assert [type(item).__name__ for item in swapped] == ["Fault", "Example"]
     with pytest.raises(ConfigError, match=r"\[\"en\", \"de\"\]"):
         list(read_pairs(path))
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/data.md", "docs/tasks.md"])
+def test_our_own_pages_keep_code_links_and_order(name: str) -> None:
+    data = (Path(__file__).parents[2] / name).read_bytes()
+    document = open_document(name, data)
+    assert document.render([None] * len(document.units)) == data
+    changed = document.render(outputs(document, str.upper)).decode()
+    before = data.decode()
+    assert re.sub(r"\s+", "", changed).lower() == re.sub(r"\s+", "", before).lower()
+    for kept in (r"(?ms)^```.*?^```", r"\]\(([^)\s]+)\)", r"`[^`\n]+`"):
+        assert re.findall(kept, changed) == re.findall(kept, before)
+
+
+def test_marks_around_tags_stay_around_them() -> None:
+    document = open_document("a.html", b"<p>see (<code>X</code>) and (<b>bold</b>), <i>open <code>Y</code> end</p>")
+    changed = document.render(outputs(document, str.upper))
+    assert re.sub(rb" +", b" ", changed) == b"<p>SEE (<code>X</code>) AND (<b>BOLD</b>), <i>OPEN <code>Y</code> END</p>"
