@@ -19,7 +19,7 @@ from dragoman.exchange.huggingface.importing import import_folder
 from tests.exchange.families import BUILDERS
 
 Change = Callable[[Path], Any]
-LONGEST = 1.0  # seconds
+LONGEST = 1.0  # seconds of processor time: the machine may be busy
 
 
 @pytest.fixture(scope="module")
@@ -184,10 +184,10 @@ def test_a_hostile_folder_is_one_error(
     shutil.copytree(folders[family], place / "model")
     change(place / "model")
     before = snapshot(place)
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(DragomanError) as caught:
         import_folder(place / "model", place / "run")
-    assert time.perf_counter() - started < LONGEST
+    assert time.process_time() - started < LONGEST
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < 600
