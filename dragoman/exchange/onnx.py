@@ -183,13 +183,15 @@ def dynamic_shape(small: Tensor, large: Tensor) -> list[int | str]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the exporter's log lines and warnings."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Without the log lines and warnings of the exporter and its optimiser."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
