@@ -83,12 +83,18 @@ def is_copied(profile: PairProfile) -> bool:
     return profile.copied > 0.3 and profile.source.unit == profile.target.unit
 
 
+def is_edited(profile: PairProfile) -> bool:
+    """Whether targets are edited sources: most is copied, in order."""
+    return is_copied(profile) and profile.copied >= 0.6 and profile.monotone >= 0.5
+
+
 UNSMOOTHED = ("model.label_smoothing=0.0",)
 PORTFOLIO = (
     Candidate("luong-256-unsmoothed", "luong-2015-small", (*width(256), *UNSMOOTHED)),
     Candidate("makarov-2020", "makarov-2020-small", fits=is_monotone),
     Candidate("wu-2019", "wu-2019-small", fits=is_monotone),
     Candidate("luong-256-dropout", "luong-2015-small", (*width(256), *dropout(0.5), *UNSMOOTHED)),
+    Candidate("copy-transducer", "copy-transducer-small", fits=is_edited),
     Candidate("convs2s", "convs2s-2017-small"),
     Candidate("transformer-modern", "transformer-small", MODERN),
     Candidate("transformer-small", "transformer-small"),
@@ -137,6 +143,8 @@ def usual_candidate(profile: PairProfile) -> Candidate | None:
         return usual("makarov-2020", f"because {size} are few and their order is kept (τ {profile.monotone:.2f})")
     if profile.pairs <= 60_000 and is_short(profile):
         return usual("luong-256-unsmoothed", f"because there are {size} of short sequences")
+    if profile.pairs <= 60_000 and is_edited(profile):
+        return usual("copy-transducer", f"because {percent(profile.copied)} of the target is copied, in the same order")
     if profile.pairs <= 60_000 and is_copied(profile):
         return usual("luong-512", f"because {percent(profile.copied)} of the target is copied from the source")
     if profile.pairs <= 5000:

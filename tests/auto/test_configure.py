@@ -206,6 +206,17 @@ def test_the_vocabulary_fits_the_corpus() -> None:
     assert built.tokenizer.target is not None
 
 
+@pytest.mark.parametrize(
+    ("copied", "order", "preset"),
+    [(0.9, 0.95, "copy-transducer-small"), (0.9, 0.2, "luong-2015-small"), (0.4, 0.95, "luong-2015-small")],
+)
+def test_sentences_that_are_edited_in_order_get_a_model_that_copies(copied: float, order: float, preset: str) -> None:
+    table, built, reasons = chosen(replace(SENTENCES, copied=copied, monotone=order))
+    assert table["preset"] == preset
+    assert f"{copied:.0%}".replace("%", " %") in reasons
+    assert built.model.label_smoothing == (0.0 if preset.startswith("copy") else 0.1)
+
+
 def test_texts_without_spaces_are_not_called_short() -> None:
     _, built, reasons = chosen(replace(SENTENCES, source=replace(SENTENCES.source, spaced=0.0)))
     assert built.tokenizer.source.kind == "characters"
