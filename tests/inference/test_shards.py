@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import time
@@ -101,24 +102,23 @@ def test_rows_that_fail_are_set_aside(inside: Workshop) -> None:
     assert not rejected
 
 
+def stop_half_way(job: Job) -> None:
+    shard_work.WINDOW = 3
+    work(job, progress=lambda count: time.sleep(60))
+
+
 def test_a_worker_killed_half_way_loses_and_doubles_nothing(inside: Workshop, text: Path) -> None:
     job = job_of(inside, text, "killed", shard_bytes=300)
     job.open()
     folder = Path(job.folder)
-    for number in range(3):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # fork: this test has no other threads
-            child = os.fork()
-        if not child:  # a worker that stops half-way through a shard
-            shard_work.WINDOW = 3
-            work(job, progress=lambda count: time.sleep(60))
-            os._exit(1)
-        deadline = time.monotonic() + 60
-        while not any(folder.glob(".part-*.tmp")) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        assert any(folder.glob(".part-*.tmp")), number
+    child = multiprocessing.get_context("spawn").Process(target=stop_half_way, args=(job,))
+    child.start()
+    deadline = time.monotonic() + 60
+    while not any(folder.glob(".part-*.tmp")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.kill()
+    child.join()
+    assert any(folder.glob(".part-*.tmp"))
     work(job)
     assert outputs(job) == expected(inside, text)
     assert not list(folder.glob(".*"))

@@ -43,7 +43,7 @@ def test_logarithmic_axes_show_plain_numbers(tmp_path: Path) -> None:
     costs = [LayerCost("self-attention", length, 1e-3 * length, 1000 * length) for length in (64, 128, 256)]
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         svg = draw_costs(
-            costs, [GrowthExponents("self-attention", 1.0, 1.0, 1.0)], tmp_path / "a.svg", "$x$"
+            costs, [GrowthExponents("self-attention", 1.0, 1.0, 1.0, 1.0)], tmp_path / "a.svg", "$x$"
         ).read_text()
     assert "mathdefault" not in svg
     assert ">$x$<" in svg
