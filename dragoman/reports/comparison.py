@@ -338,12 +338,12 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
     return views
 
 
-def cost_view(lengths: Sequence[int] = COST_LENGTHS) -> View:
+def cost_view() -> View:
     """Measured cost of the layers that systems are made of, against length, on the CPU.
 
     A GPU computes sentences of these lengths in the time of its launches, which says nothing about growth.
     """
-    costs = measure_layers(lengths, width=64, min_seconds=0.05)
+    costs = measure_layers(COST_LENGTHS, width=64, min_seconds=0.05)
     fits = growth_exponents(costs)
     return View(
         "cost",

@@ -23,7 +23,8 @@ def test_a_run_is_measured_and_stays_as_it_is(inside: Workshop) -> None:
     assert "beam 5" in said
 
 
-def test_layers_are_measured_against_length(inside: Workshop) -> None:
+def test_layers_are_measured_against_length(inside: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.analysis.cost.GROWTH", (("convolution", "d", (8, 16, 32), 16, 2.0),))
     found = json.loads(call("bench", "--lengths", "--max-length", "64", "--json", "--plot", "cost.png").out)
     assert {one["length"] for one in found["costs"]} == {16, 32, 64}
     assert {one["layer"] for one in found["exponents"]} >= {"self-attention", "LSTM", "convolution"}

@@ -42,7 +42,8 @@ def test_inspect_names_mistakes(inside: Workshop, arguments: tuple[str, ...], co
     assert complaint in said.err
 
 
-def test_compare_trains_configurations_and_resumes(inside: Workshop) -> None:
+def test_compare_trains_configurations_and_resumes(inside: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.reports.comparison.COST_LENGTHS", (16, 32, 64))
     for name, seed in (("one", 1), ("two", 2)):
         table = f'preset = "demo-rnn"\n[data]\ntrain = "pairs.tsv"\n[train]\nseed = {seed}\n'
         inside.write(f"{name}.toml", table)
