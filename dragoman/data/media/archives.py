@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 from dragoman.data.examples import Fault, FaultKind
 from dragoman.errors import DataError, nearest
@@ -133,13 +133,11 @@ _EXTENDED = (
 class _Header(tarfile.TarInfo):
     """A header of an archive; tarfile would read one that claims any number of bytes into memory."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """The header in a block of an archive."""
-        header = super().frombuf(buf, encoding, errors)
-        if header.size > MAX_HEADER_BYTES and header.type in _EXTENDED:
-            raise tarfile.ReadError(f"found a header of {header.size:,} bytes, expected at most {MAX_HEADER_BYTES:,}")
-        return header
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        """Called by every version of tarfile once the block of a header is read; recent ones do not call `frombuf`."""
+        if self.size > MAX_HEADER_BYTES and self.type in _EXTENDED:
+            raise tarfile.ReadError(f"found a header of {self.size:,} bytes, expected at most {MAX_HEADER_BYTES:,}")
+        return super()._proc_member(archive)  # type: ignore[misc]
 
 
 @contextmanager
