@@ -88,6 +88,11 @@ def is_edited(profile: PairProfile) -> bool:
     return is_copied(profile) and profile.copied >= 0.6 and profile.monotone >= 0.5
 
 
+def is_often_unchanged(profile: PairProfile) -> bool:
+    """Whether many targets equal their sources, so that copying everything is hard to beat."""
+    return is_edited(profile) and profile.identical >= 0.1
+
+
 UNSMOOTHED = ("model.label_smoothing=0.0",)
 PORTFOLIO = (
     Candidate("luong-256-unsmoothed", "luong-2015-small", (*width(256), *UNSMOOTHED)),
@@ -143,8 +148,8 @@ def usual_candidate(profile: PairProfile) -> Candidate | None:
         return usual("makarov-2020", f"because {size} are few and their order is kept (τ {profile.monotone:.2f})")
     if profile.pairs <= 60_000 and is_short(profile):
         return usual("luong-256-unsmoothed", f"because there are {size} of short sequences")
-    if profile.pairs <= 60_000 and is_edited(profile):
-        return usual("copy-transducer", f"because {percent(profile.copied)} of the target is copied, in the same order")
+    if profile.pairs <= 60_000 and is_often_unchanged(profile):
+        return usual("copy-transducer", f"because {percent(profile.identical)} of the pairs do not change at all")
     if profile.pairs <= 60_000 and is_copied(profile):
         return usual("luong-512", f"because {percent(profile.copied)} of the target is copied from the source")
     if profile.pairs <= 5000:
