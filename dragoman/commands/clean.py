@@ -69,6 +69,7 @@ def clean(files: str | Pairs | None, output: str, rejects: str | None, as_json: 
     """
     from dragoman.data.cleaning.clean import Report, judge
     from dragoman.data.cleaning.rules import Settings, chosen_rules
+    from dragoman.files import same_file
 
     names = tuple(code.strip() for code in given["languages"].split(",") if code.strip())
     rules = chosen_rules((*given["with_"], *(["language"] if names else ())), given["without"])
@@ -76,6 +77,9 @@ def clean(files: str | Pairs | None, output: str, rejects: str | None, as_json: 
     rejects = rejects or f"{Path(output).with_suffix('')}.rejected.tsv"
     if Path(rejects).absolute() == Path(output).absolute():
         raise ConfigError(f"--rejects {rejects}: expected another file than --output")
+    inputs = (files,) if isinstance(files, str) else (files.source, files.target) if files else ()
+    if any(file and same_file(file, rejects) for file in inputs):
+        raise DataError(f"{rejects}: rejected pairs would overwrite this input; name another file with --rejects")
     report = Report(rules)
     settings = Settings(given["max_ratio"], names, given["near"])
     write_verdicts(lambda progress: judge(read, rules, settings, progress), output, rejects, report)

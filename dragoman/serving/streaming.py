@@ -164,7 +164,7 @@ def stream_prediction(
         def search(on_token: OnToken) -> Any:
             return search_tokens(model, source, options, on_token)
     else:
-        raise ConfigError(f'stream: goes with a search; "{model.name}" has task = "{model.task}"')
+        raise ConfigError(f'stream: needs a run that writes tokens; "{model.name}" has task = "{model.task}"')
 
     async def events() -> AsyncIterator[str]:
         so_far = TextSoFar(decode)

@@ -111,3 +111,9 @@ def test_the_command_loses_nothing(tmp_path: Path) -> None:
     refused = call("clean", pairs, "-o", pairs)
     assert refused.code == 2
     assert "overwrite the input" in refused.err
+    rejects = tmp_path / "clean.rejected.tsv"
+    before = rejects.read_bytes()
+    refused = call("clean", rejects, "-o", tmp_path / "clean.tsv", "--columns", "4,5")
+    assert refused.code == 2
+    assert "would overwrite this input" in refused.err
+    assert rejects.read_bytes() == before

@@ -89,7 +89,7 @@ async def other_outputs(
         work = Work(model.name, "complete", completion_options(body, state))
     for name in sorted(body.model_fields_set - allowed):
         if getattr(body, name) != PredictRequest.model_fields[name].default:
-            raise ConfigError(f'{name}: goes with a search; "{model.name}" has task = "{model.task}", which needs none')
+            raise ConfigError(f'{name}: needs a run that searches; "{model.name}" has task = "{model.task}"')
     outputs = await state.compute(request, work, texts)
     for output in outputs:
         if fault := fault_of(output):
