@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dragoman.analysis.alignment import (
     AttentionView,
@@ -16,7 +17,7 @@ from dragoman.analysis.alignment import (
     symmetrize,
     views_by_error_rate,
 )
-from dragoman.data.config import DataConfig
+from dragoman.data.config import DataConfig, paths_of
 from dragoman.data.examples import Fault, Pairs
 from dragoman.data.fault_messages import summarize_faults
 from dragoman.data.readers.lines import read_lines
@@ -28,22 +29,41 @@ from dragoman.scoring.alignment import GoldAlignment
 AGREEMENT_PAIRS = 1000  # sentence pairs on which the agreement of two directions is measured
 
 
-def read_raw_pairs(files: str | Pairs) -> list[Pair]:
-    """All sentence pairs of a file, with the default settings of data."""
-    return read_parallel(DataConfig(train="", max_characters=100_000), files)
+def read_raw_pairs(files: str | Pairs) -> Iterable[Pair]:
+    """All sentence pairs of a file, with the default settings of data; they can be read again and again."""
+    data = DataConfig(train="", max_characters=100_000)
+    named = [*paths_of(files)]
+    if not all(Path(path).is_file() for path in named):  # a pipe can be read only once
+        return read_parallel(data, files)
+    return FilePairs(data, files)
+
+
+@dataclass(frozen=True)
+class FilePairs:
+    """The sentence pairs of a file, read anew every time: memory holds one of them."""
+
+    data: DataConfig
+    files: str | Pairs
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iterate_parallel(self.data, self.files)
 
 
 def read_parallel(data: DataConfig, files: str | Pairs) -> list[Pair]:
     """All sentence pairs of a file; raises DataError for a faulty line, because links are written line by line."""
-    pairs, faults = list[Pair](), list[Fault]()
+    return list(iterate_parallel(data, files))
+
+
+def iterate_parallel(data: DataConfig, files: str | Pairs) -> Iterator[Pair]:
+    """The same one by one; faulty lines are an error at the end."""
+    faults = list[Fault]()
     for item in read_examples(data, files):
         if isinstance(item, Fault):
             faults.append(item)
         else:
-            pairs.append((item.model_input, item.references[0]))
+            yield item.model_input, item.references[0]
     if faults:
         raise DataError(summarize_faults(faults, len(faults)))
-    return pairs
 
 
 def predict_pairs(predictor: Predictor, file: str | None, tag: str | None) -> list[Pair]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Batch
 from dragoman.data.tokenizers.base import EOS
@@ -56,6 +57,8 @@ def memory_labels(tokens: Sequence[str], text: str, entries: int) -> tuple[str, 
 def cross_attention_weights(model: Any, batch: Batch) -> dict[str, Tensor]:
     """The cross-attention of each decoder layer for the targets of a batch: (B, H, T, S), S entries of the memory."""
     kinds = dict(model.named_modules())
+    if isinstance(model, WordAlignerModel):
+        return {"alignment": model.attention(batch)}
     if isinstance(model, FittedModel):
         raise DataError("no attention to show: this model has no neural network; align --model hmm aligns raw pairs")
     with record_attention(model) as recorded:

@@ -1,70 +1,175 @@
-"""Word alignments and terms from raw sentence pairs, without a neural run."""
+"""Word alignments by EM and terms: from raw sentence pairs, or by a run that is a word aligner."""
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from dragoman.analysis.alignment import Pair, WordAlignment
+from dragoman.analysis.alignment import Pair, WordAlignment, token_word_shares, word_spans
+from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import Note
 from dragoman.classical.phrases import phrase_spans
-from dragoman.classical.word_alignment import WordAligner, links_of
+from dragoman.classical.rows import Ragged
+from dragoman.classical.word_alignment import BothDirections, Floats, Vocabulary, combined_links
+from dragoman.data.tokenizers.base import UNK, Tokenizer
 from dragoman.errors import DataError
-from dragoman.scoring.alignment import SYMMETRIZATIONS, swap_direction
+from dragoman.inference.predictor import Predictor
+from dragoman.scoring.alignment import Links
 
-PRIOR = 0.01  # of a word's translations: few words have many
 MAX_WORDS = 500  # of a sentence; longer ones need too much memory for too little
+WINDOW = 2048  # pairs aligned at a time
+NOTED = 20_000  # pairs between two reports of progress
 FUNCTION_WORDS = 0.005  # words that make up this share of a text neither begin nor end a term,
 ENOUGH = 20_000  # if it has so many words
+
+Posteriors = tuple[list[Floats], list[Floats]]  # of every pair (T, S+1) and (S, T+1), the empty word first
+
+
+def aligned_ahead(
+    pairs: Iterable[Pair], align: Callable[[Sequence[Pair]], Posteriors]
+) -> Iterator[tuple[Pair, Floats, Floats]]:
+    """Every pair with its posteriors; a thread computes those of the next pairs while the caller uses these."""
+    stream = iter(pairs)
+    with ThreadPoolExecutor(1) as worker:
+        some = list(islice(stream, WINDOW))
+        pending = worker.submit(align, some)
+        while some:
+            posteriors, done = pending.result(), some
+            some = list(islice(stream, WINDOW))
+            pending = worker.submit(align, some)
+            yield from zip(done, *posteriors, strict=True)
 
 
 class RawAligner:
     """Learns both directions of a word alignment from sentence pairs."""
 
-    def __init__(self, kind: str, iterations: int, pairs: Sequence[Pair], note: Note) -> None:
-        one = dict[str, str]().setdefault  # one copy of every word in memory
-        sources, targets = list[list[str]](), list[list[str]]()
-        for source, target in pairs:
-            left, right = source.split(), target.split()
-            if 0 < len(left) <= MAX_WORDS and 0 < len(right) <= MAX_WORDS:
-                sources.append([one(word, word) for word in left])
-                targets.append([one(word, word) for word in right])
-        if not sources:
+    def __init__(self, kind: str, iterations: int, pairs: Iterable[Pair], note: Note) -> None:
+        self.vocabularies = Vocabulary(), Vocabulary()
+        numbers, lengths = (array("i"), array("i")), (array("q", [0]), array("q", [0]))
+        for count, pair in enumerate(pairs):
+            if count % NOTED == 0:
+                note("reading pairs", count)
+            for words, vocabulary, flat, sizes in zip(
+                usable_words(pair), self.vocabularies, numbers, lengths, strict=True
+            ):
+                flat.extend(vocabulary.learn(words))
+                sizes.append(len(words))
+        if not numbers[0]:
             raise DataError(f"found no pair of sentences with 1 to {MAX_WORDS} words, expected some to align")
-        self.forward, self.backward = WordAligner(kind, iterations, PRIOR), WordAligner(kind, iterations, PRIOR)
-        rows = [aligner.read(*sides) for aligner, sides in (
-            (self.forward, (sources, targets)), (self.backward, (targets, sources)),
-        )]  # fmt: skip
-        del sources, targets
-        with ThreadPoolExecutor(2) as directions:  # numpy computes both at once where there are two cores
-            losses = [
-                directions.submit(self.forward.fit_rows, *rows[0], note),
-                directions.submit(self.backward.fit_rows, *rows[1]),
-            ]
-            self.losses = [loss.result() for loss in losses]
+        left, right = (
+            Ragged(np.frombuffer(flat, np.int32), np.cumsum(np.frombuffer(sizes, np.int64)))
+            for flat, sizes in zip(numbers, lengths, strict=True)
+        )
+        self.both = BothDirections(kind, iterations)
+        self.losses = self.both.fit_rows(left, right, (self.vocabularies[0].size, self.vocabularies[1].size), note)
 
     def __call__(
-        self, pairs: Sequence[Pair], combine: str = "grow-diag-final-and", threshold: float | None = None
+        self, pairs: Iterable[Pair], combine: str = "grow-diag-final-and", threshold: float | None = None
     ) -> Iterator[WordAlignment]:
         """The links of every pair; `weights` are the geometric means of both directions' probabilities."""
-        for first in range(0, len(pairs), 2048):
-            some = [(source.split(), target.split()) for source, target in pairs[first : first + 2048]]
-            short = [pair if max(map(len, pair)) <= MAX_WORDS else ([], []) for pair in some]
-            sources, targets = [pair[0] for pair in short], [pair[1] for pair in short]
-            ahead, back = self.forward.posteriors(sources, targets), self.backward.posteriors(targets, sources)
-            for (source, target), one, other in zip(some, ahead, back, strict=True):
-                if max(len(source), len(target)) > MAX_WORDS:
-                    yield WordAlignment(
-                        tuple(source), tuple(target), frozenset(), torch.zeros(len(target), len(source))
-                    )
-                    continue
-                links = SYMMETRIZATIONS[combine](links_of(one, threshold), swap_direction(links_of(other, threshold)))
-                weights = torch.from_numpy((one[:, 1:] * other[:, 1:].T) ** 0.5)
-                yield WordAlignment(tuple(source), tuple(target), links, weights)
+        for (source, target), one, other in aligned_ahead(pairs, self.posteriors):
+            left, right = tuple(source.split()), tuple(target.split())
+            if len(one) != len(right) or len(other) != len(left):  # too long
+                yield WordAlignment(left, right, frozenset(), torch.zeros(len(right), len(left)))
+            else:
+                yield WordAlignment(
+                    left, right, combined_links(one, other, combine, threshold), mean_weights(one, other)
+                )
+
+    def posteriors(self, pairs: Sequence[Pair]) -> Posteriors:
+        """Of every pair; empty for those that are too long."""
+        words = list(map(usable_words, pairs))
+        return self.both.align_rows(*(
+            vocabulary.rows([pair[side] for pair in words]) for side, vocabulary in enumerate(self.vocabularies)
+        ))  # fmt: skip
+
+
+def usable_words(pair: Pair) -> tuple[list[str], list[str]]:
+    """The words of both sides; none where one side has none or too many."""
+    left, right = pair[0].split(), pair[1].split()
+    if not left or not right or max(len(left), len(right)) > MAX_WORDS:
+        return [], []
+    return left, right
+
+
+def mean_weights(one: Floats, other: Floats) -> Tensor:
+    """The geometric means (T, S) of both directions' probabilities."""
+    return torch.from_numpy((one[:, 1:] * other[:, 1:].T) ** 0.5)
+
+
+class RunAligner:
+    """Aligns words by a run that is a word aligner.
+
+    Tokens are aligned. Two words are linked where any of their tokens are.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        assert isinstance(predictor.model, WordAlignerModel)
+        self.predictor, self.model = predictor, predictor.model
+
+    def __call__(
+        self, pairs: Sequence[Pair], combine: str, threshold: float | None = None, tag: str | None = None
+    ) -> Iterator[WordAlignment]:
+        """The links of every pair."""
+        tagged = self.predictor.read_as((source for source, _ in pairs), tag)
+        read = zip(tagged, (target for _, target in pairs), strict=True)
+        tokenizers = self.predictor.source_tokenizer, self.predictor.target_tokenizer
+        for (source, target), one, other in aligned_ahead(read, self.posteriors):
+            left, right = word_spans(source, self.predictor.tags), word_spans(target)
+            links, weights = frozenset[tuple[int, int]](), torch.zeros(len(right), len(left))
+            if len(one) and len(other):
+                columns = shares(tokenizers[0], source, left, len(other))
+                rows = shares(tokenizers[1], target, right, len(one))
+                links = links_of_words(combined_links(one, other, combine, threshold), columns, rows)
+                weights = (rows / rows.sum(0).clamp(min=1e-9)).T @ mean_weights(one, other) @ columns
+            words = [tuple(text[slice(*span)] for span in spans) for text, spans in ((source, left), (target, right))]
+            yield WordAlignment(words[0], words[1], links, weights)
+
+    def posteriors(self, pairs: Sequence[Pair]) -> Posteriors:
+        """Of the tokens of every pair; empty for those that are too long."""
+        tokenizers = self.predictor.source_tokenizer, self.predictor.target_tokenizer
+        sources, targets = (
+            encode_without_case(tokenizer, known, [pair[side] for pair in pairs])
+            for side, (tokenizer, known) in enumerate(zip(tokenizers, self.model.known, strict=True))
+        )
+        usable = [max(len(one), len(other)) <= MAX_WORDS for one, other in zip(sources, targets, strict=True)]
+        rows = (
+            Ragged.of([row if fits else [] for row, fits in zip(side, usable, strict=True)])
+            for side in (sources, targets)
+        )
+        return self.model.posteriors(*rows)
+
+
+def encode_without_case(tokenizer: Tokenizer, known: Mapping[str, int], texts: Sequence[str]) -> list[list[int]]:
+    """Token ids; a token that the vocabulary has in another case alone is that one."""
+    rows = [list(row) for row in tokenizer.encode_batch(texts)]
+    for row, text in zip(rows, texts, strict=True):
+        if UNK in row:
+            spans = tokenizer.spans(text)
+            row[:] = [
+                known.get(text[slice(*span)].casefold(), UNK) if token == UNK else token
+                for token, span in zip(row, spans, strict=True)
+            ]
+    return rows
+
+
+def shares(tokenizer: Tokenizer, text: str, words: Sequence[tuple[int, int]], tokens: int) -> Tensor:
+    """The share of each token in each word."""
+    return token_word_shares(tokenizer.spans(text), words, tokens).double()
+
+
+def links_of_words(links: Links, columns: Tensor, rows: Tensor) -> Links:
+    """Links of words from those of their tokens."""
+    left, right = ([row.nonzero().flatten().tolist() for row in side] for side in (columns, rows))
+    return frozenset((one, other) for source, target in links for one in left[source] for other in right[target])
 
 
 class Term(NamedTuple):

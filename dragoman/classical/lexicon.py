@@ -43,7 +43,7 @@ def learn_lexicon(store: Any, source_vocabulary: int, pairs: int, iterations: in
     size = int(right.flat.max(initial=0)) + 1
     aligner = WordAligner("ibm1", iterations)
     aligner.fit_rows(Ragged(left.flat + 1, left.offsets), right, (source_vocabulary + 1, size))
-    sources, targets = aligner.owners - 1, aligner.keys % (size + 1)
+    sources, targets = aligner.owners.astype(np.int64) - 1, aligner.keys % (size + 1)
     order = np.argsort(sources == -1, kind="stable")  # the empty word comes last
     sources = np.where(sources == -1, source_vocabulary, sources)
     return Lexicon(sources[order], targets[order], aligner.table[:-1][order])

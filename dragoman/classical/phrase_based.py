@@ -20,11 +20,10 @@ from dragoman.classical.phrase_decoder import FEATURES, LANGUAGE, MAX_TOKENS, TA
 from dragoman.classical.phrases import phrase_spans
 from dragoman.classical.rows import Ragged
 from dragoman.classical.tuning import tune
-from dragoman.classical.word_alignment import WordAligner, links_of
+from dragoman.classical.word_alignment import PRIOR, WordAligner, combined_links
 from dragoman.config.settings import Range, setting
 from dragoman.data.corpus import Corpus
 from dragoman.data.tokenizers.base import EOS, Tokenizer
-from dragoman.scoring.alignment import SYMMETRIZATIONS, swap_direction
 
 Floats = NDArray[np.float64]
 # Before tuning: phrase and lexical probabilities, phrases, words, distance, language model.
@@ -92,16 +91,15 @@ class PhraseBased(Transducer):
         """HMM alignments of both directions, combined."""
         sides = [[[self.pieces[side][token] for token in rows[index]] for index in range(len(rows))]
                  for side, rows in ((0, left), (1, right))]  # fmt: skip
-        ahead, back = (WordAligner("hmm", self.config.alignment, 0.01) for _ in range(2))
+        ahead, back = (WordAligner("hmm", self.config.alignment, PRIOR) for _ in range(2))
         losses = ahead.fit(sides[0], sides[1], note)
         back.fit(sides[1], sides[0], note)
         links: list[frozenset[tuple[int, int]]] = []
-        combine = SYMMETRIZATIONS["grow-diag-final-and"]
         for first in range(0, len(left), CHUNK):
             some = [side[first : first + CHUNK] for side in sides]
             note("combining alignments", first)
             for one, other in zip(ahead.posteriors(*some), back.posteriors(some[1], some[0]), strict=True):
-                links.append(combine(links_of(one), swap_direction(links_of(other))))
+                links.append(combined_links(one, other, "grow-diag-final-and"))
         return losses, links
 
     def extract(

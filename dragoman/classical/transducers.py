@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dragoman.classical.aligner import WordAlignerConfig, WordAlignerModel
 from dragoman.classical.dictionary import Copy, CopyConfig, Memorise, MemoriseConfig, Nearest, NearestConfig
 from dragoman.classical.model import Transducer
 from dragoman.classical.ngram_transducer import NGramTransducer, NGramTransducerConfig
 from dragoman.classical.phrase_based import PhraseBased, PhraseBasedConfig
 from dragoman.data.tokenizers.base import Tokenizer
 
-TransducerConfig = CopyConfig | MemoriseConfig | NearestConfig | NGramTransducerConfig | PhraseBasedConfig
+TransducerConfig = (
+    CopyConfig | MemoriseConfig | NearestConfig | NGramTransducerConfig | PhraseBasedConfig | WordAlignerConfig
+)
 KINDS = tuple(config.kind for config in TransducerConfig.__args__)
 
 
@@ -25,3 +28,5 @@ def build_transducer(config: TransducerConfig, source: Tokenizer, target: Tokeni
             return NGramTransducer(config, source, target)
         case PhraseBasedConfig():
             return PhraseBased(config, source, target)
+        case WordAlignerConfig():
+            return WordAlignerModel(config, source, target)

@@ -8,8 +8,9 @@ and every different link (source word, target word) has a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from dragoman.classical.fertility import FertilityModel
 from dragoman.classical.model import Note
 from dragoman.classical.rows import Ragged
+from dragoman.scoring.alignment import SYMMETRIZATIONS, Links, swap_direction
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -28,31 +30,37 @@ MAX_LINKS = 30_000_000  # of the pairs that EM reads; more pairs are sampled eve
 FLOOR = 1e-9  # probability of links that EM has not seen
 EMPTY = 0.2  # probability that an HMM goes to the empty word
 JUMPS = 40  # longer jumps count as this long
+PRIOR = 0.01  # of a word's translations: few words have many
 KINDS = ("ibm1", "ibm2", "ibm3", "hmm")
 
 
 class Vocabulary:
-    """Numbers for words, in the order of their first occurrence; words are compared without case."""
+    """Numbers from 1 for words, in the order of their first occurrence; words are compared without case."""
 
-    def __init__(self, sentences: Sequence[Words], first: int) -> None:
+    def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
-        for spelling in dict.fromkeys(word for words in sentences for word in words):
-            self.numbers.setdefault(spelling.casefold(), first + len(self.numbers))
-        self.size = first + len(self.numbers)
+        self._spelt: dict[str, int] = {}  # the same for words as they are spelt
+
+    @property
+    def size(self) -> int:
+        """Above all numbers."""
+        return len(self.numbers) + 1
+
+    def learn(self, words: Iterable[str]) -> list[int]:
+        """The numbers of words, which new words get now."""
+        spelt, numbers, out = self._spelt, self.numbers, list[int]()
+        for word in words:
+            if (number := spelt.get(word)) is None:
+                number = spelt[word] = numbers.setdefault(word.casefold(), len(numbers) + 1)
+            out.append(number)
+        return out
 
     def rows(self, sentences: Sequence[Words]) -> Ragged:
         """Sentences as numbers; an unknown word has the number `size`."""
-        known: dict[str, int] = {}  # of words as they are spelt
-
-        def number(word: str) -> int:
-            if (found := known.get(word)) is None:
-                found = known[word] = self.numbers.get(word.casefold(), self.size)
-            return found
-
-        lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        flat = np.fromiter((number(word) for words in sentences for word in words), np.int32, int(offsets[-1]))
-        return Ragged(flat, offsets)
+        spelt, numbers, unknown = self._spelt.get, self.numbers, self.size
+        return Ragged.of(
+            [[spelt(word) or numbers.get(word.casefold(), unknown) for word in words] for words in sentences]
+        )
 
 
 class Group(NamedTuple):
@@ -103,14 +111,15 @@ class WordAligner:
 
     def read(self, sources: Sequence[Words], targets: Sequence[Words]) -> tuple[Ragged, Ragged, tuple[int, int]]:
         """Learn the vocabularies; returns the sentences as rows of numbers, and the sizes of both vocabularies."""
-        self.source_words, self.target_words = Vocabulary(sources, 1), Vocabulary(targets, 0)
-        left, right = self.source_words.rows(sources), self.target_words.rows(targets)
+        self.source_words, self.target_words = Vocabulary(), Vocabulary()
+        left = Ragged.of([self.source_words.learn(words) for words in sources])
+        right = Ragged.of([self.target_words.learn(words) for words in targets])
         return left, right, (self.source_words.size, self.target_words.size)
 
     def fit_rows(
         self, left: Ragged, right: Ragged, sizes: tuple[int, int], note: Note = lambda doing, count: None
     ) -> list[float]:
-        """The same for rows of numbers below these sizes; source number 0 is the empty word."""
+        """The same for rows of numbers below these sizes; no word has the number 0, which is that of the empty word."""
         self.sizes = sizes
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
         total = int(((left.lengths + 1) * right.lengths)[usable].sum())
@@ -121,7 +130,7 @@ class WordAligner:
             Group(indices, self._numbers(self._keys(rows, columns)), lengths)
             for indices, rows, columns, lengths in padded_groups(left, right, some)
         ]
-        self.owners = self.keys // (self.sizes[1] + 1)
+        self.owners = (self.keys // (self.sizes[1] + 1)).astype(np.int32)
         # p(target | source) of every link, all alike at first; 0 for padding
         self.table = np.append(np.full(len(self.keys), 1 / max(1, sizes[1])), 0.0)
         losses: list[float] = []
@@ -157,7 +166,7 @@ class WordAligner:
         found: list[tuple[Ints, Ints]] = []
         for indices, rows, columns, lengths in padded_groups(left, right, some):
             group = Group(indices, self._numbers(self._keys(rows, columns)), lengths)
-            for row, alignment, _ in self._climbed(group, rows):
+            for row, alignment, _, _ in self._climbed(group, rows):
                 found.append((rows[row], alignment))
                 links = group.links[row, np.arange(len(alignment)), alignment]
                 np.add.at(counts, links, 1.0)
@@ -165,8 +174,8 @@ class WordAligner:
         self.fertility.update(found)
         self._normalise(counts, prior=0.0)
 
-    def _climbed(self, group: Group, sources: Ints) -> Iterator[tuple[int, Ints, Floats]]:
-        """The alignment of every pair by model 3, and the gains of moving each of its links."""
+    def _climbed(self, group: Group, sources: Ints) -> Iterator[tuple[int, Ints, Floats, float]]:
+        """The alignment of every pair by model 3, the gains of moving each of its links, and its log-probability."""
         start, _, _ = self._posteriors(group, "ibm2")
         emitted = np.maximum(self.table[group.links], FLOOR)
         for row, length in enumerate(group.lengths.tolist()):
@@ -174,7 +183,8 @@ class WordAligner:
             first = start[row, :length].argmax(1)
             if (first == NULL).sum() > length // 2:  # model 3 gives the empty word at most half of the words
                 first = start[row, :length, 1:].argmax(1) + 1
-            yield row, *scores.climb(first)
+            alignment, gains = scores.climb(first)
+            yield row, alignment, gains, scores.score(alignment)
 
     def _keys(self, sources: Ints, targets: Ints) -> Ints:
         return sources[:, None, :] * (self.sizes[1] + 1) + targets[:, :, None]
@@ -191,8 +201,8 @@ class WordAligner:
         likelihood, words = 0.0, 0
         for group in groups:
             posterior, logs, moved = self._posteriors(group, stage)
-            counts += np.bincount(group.links.ravel(), posterior.ravel(), len(counts))
-            likelihood, words = likelihood + logs, words + int(group.lengths.sum())
+            np.add.at(counts, group.links.ravel(), posterior.ravel())
+            likelihood, words = likelihood + float(logs.sum()), words + int(group.lengths.sum())
             if moved is not None:
                 jumps += moved
             if stage == "ibm2":
@@ -213,14 +223,17 @@ class WordAligner:
         totals = np.bincount(self.owners, own, minlength=self.sizes[0] + 1)
         if prior:
             size = np.bincount(self.owners, minlength=self.sizes[0] + 1)
-            above = torch.digamma(torch.from_numpy(own + prior)).numpy()
             below = torch.digamma(torch.from_numpy(totals + prior * np.maximum(size, 1))).numpy()
-            self.table[:-1] = np.exp(above - below[self.owners])
-        else:
-            self.table[:-1] = own / np.maximum(totals[self.owners], 1e-300)
+        for first in range(0, len(own), CELLS):  # a part at a time, so that memory stays small
+            part = slice(first, min(first + CELLS, len(own)))
+            if prior:
+                above = torch.digamma(torch.from_numpy(own[part] + prior)).numpy()
+                self.table[part] = np.exp(above - below[self.owners[part]])
+            else:
+                self.table[part] = own[part] / np.maximum(totals[self.owners[part]], 1e-300)
 
-    def _posteriors(self, group: Group, stage: str) -> tuple[Floats, float, Floats | None]:
-        """p(link | pair) (N, T, S+1), the log-likelihood of all pairs, and expected jumps of the HMM."""
+    def _posteriors(self, group: Group, stage: str) -> tuple[Floats, Floats, Floats | None]:
+        """p(link | pair) (N, T, S+1), the log-likelihood (N,) of the pairs, and expected jumps of the HMM."""
         emitted = np.maximum(self.table[group.links], FLOOR * (group.links == len(self.keys))) * group.real[:, :, None]
         if stage == "hmm":
             return self._forward_backward(group, emitted)
@@ -230,7 +243,7 @@ class WordAligner:
             emitted = emitted / group.links.shape[2]
         totals = emitted.sum(2)
         real = group.real
-        logs = float(np.log(np.maximum(totals[real], 1e-300)).sum())
+        logs = np.log(np.where(real, np.maximum(totals, 1e-300), 1.0)).sum(1)
         return emitted / np.where(real, np.maximum(totals, 1e-300), 1.0)[:, :, None], logs, None
 
     def _place_weights(self, group: Group) -> Floats:
@@ -250,7 +263,7 @@ class WordAligner:
         first = self.jumps[np.clip(places + 1, -JUMPS, JUMPS) + JUMPS]
         return weights / weights.sum(1, keepdims=True), first / first.sum()
 
-    def _forward_backward(self, group: Group, emitted: Floats) -> tuple[Floats, float, Floats]:
+    def _forward_backward(self, group: Group, emitted: Floats) -> tuple[Floats, Floats, Floats]:
         """The HMM of Och and Ney (2003): a state for every source word, and one for the empty word after each."""
         length, steps = group.links.shape[2] - 1, group.links.shape[1]
         matrix, first = self.transitions(length)
@@ -288,30 +301,98 @@ class WordAligner:
         distance = np.clip(np.arange(length)[None] - np.arange(length)[:, None], -JUMPS, JUMPS) + JUMPS
         np.add.at(jumps, distance, (1 - EMPTY) * moved * matrix)
         np.add.at(jumps, np.clip(np.arange(length) + 1, -JUMPS, JUMPS) + JUMPS, starts)
-        return posterior, float(np.log(scales[real.T]).sum()), jumps
+        return posterior, np.log(scales).sum(0), jumps  # scales of padding are 1
 
     def posteriors(self, sources: Sequence[Words], targets: Sequence[Words]) -> list[Floats]:
         """p(source word | target word) of every pair: (T, S+1), the empty word first.
 
         Of model 3 given all other links of the best alignment.
         """
-        left, right = self.source_words.rows(sources), self.target_words.rows(targets)
-        out: list[Floats] = [np.zeros((len(t), len(s) + 1)) for s, t in zip(sources, targets, strict=True)]
+        return self.align_rows(self.source_words.rows(sources), self.target_words.rows(targets))[0]
+
+    def align_rows(self, left: Ragged, right: Ragged) -> tuple[list[Floats], Floats]:
+        """The posteriors of rows of numbers, and log p(target | source) of every pair.
+
+        Of model 3 it is that of the best alignment. Without source words, a target has no probability.
+        """
+        sizes = zip(left.lengths.tolist(), right.lengths.tolist(), strict=True)
+        out: list[Floats] = [np.zeros((target, source + 1)) for source, target in sizes]
+        logs = np.where(right.lengths > 0, -np.inf, 0.0)
         usable = np.flatnonzero((left.lengths > 0) & (right.lengths > 0))
         for indices, rows, columns, lengths in padded_groups(left, right, usable):
             group = Group(indices, self._numbers(self._keys(rows, columns)), lengths)
             if self.kind == "ibm3":
-                for row, _, gains in self._climbed(group, rows):
+                for row, _, gains, score in self._climbed(group, rows):
+                    logs[indices[row]] = score
                     shares = np.exp(gains - gains.max(1, keepdims=True))
                     out[int(indices[row])] = shares / shares.sum(1, keepdims=True)
                 continue
-            found = self._posteriors(group, self.kind)[0]
+            found, logs[indices], _ = self._posteriors(group, self.kind)
             for row, index in enumerate(indices.tolist()):
                 out[index] = found[row, : lengths[row]]
-        return out
+        return out, logs
+
+    # --- storage
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All that was learned from rows of numbers, by name."""
+        found: dict[str, NDArray[Any]] = {"keys": self.keys, "table": self.table[:-1]}
+        if self.kind == "hmm":
+            found["jumps"] = self.jumps
+        if self.stage == "ibm2":
+            sizes = sorted(self.places)
+            found["place_sizes"] = np.array(sizes, np.int64).reshape(-1, 2)
+            found["places"] = np.concatenate([np.empty(0), *(self.places[size].ravel() for size in sizes)])
+        if self.kind == "ibm3":
+            model = self.fertility
+            found |= {"fertility": model.fertility, "distances": model.distances, "empty": np.array([model.empty])}
+        return found
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]], sizes: tuple[int, int]) -> None:
+        """Take what an aligner of the same kind learned."""
+        self.sizes, self.keys = sizes, arrays["keys"]
+        self.owners = (self.keys // (sizes[1] + 1)).astype(np.int32)
+        self.table = np.append(arrays["table"], 0.0)
+        if self.kind == "hmm":
+            self.jumps = arrays["jumps"]
+        if self.stage == "ibm2":
+            shapes = [(target, source + 1) for source, target in arrays["place_sizes"].tolist()]
+            ends = np.cumsum([target * width for target, width in shapes])
+            parts = np.split(arrays["places"], ends[:-1].astype(np.int64)) if shapes else []
+            self.places = {
+                (shape[1] - 1, shape[0]): part.reshape(shape) for shape, part in zip(shapes, parts, strict=True)
+            }
+        if self.kind == "ibm3":
+            self.fertility = FertilityModel(sizes[0] + 1)
+            self.fertility.fertility, self.fertility.distances = arrays["fertility"], arrays["distances"]
+            self.fertility.empty = float(arrays["empty"][0])
 
 
-def links_of(posterior: Floats, threshold: float | None = None) -> frozenset[tuple[int, int]]:
+class BothDirections:
+    """Two aligners: p(target | source) and p(source | target)."""
+
+    def __init__(self, kind: str, iterations: int) -> None:
+        self.forward, self.backward = WordAligner(kind, iterations, PRIOR), WordAligner(kind, iterations, PRIOR)
+
+    def fit_rows(self, left: Ragged, right: Ragged, sizes: tuple[int, int], note: Note) -> list[float]:
+        """Learn from rows of numbers below these sizes; returns the losses of p(target | source)."""
+        with ThreadPoolExecutor(2) as directions:  # numpy computes both at once where there are two cores
+            ahead = directions.submit(self.forward.fit_rows, left, right, sizes, note)
+            back = directions.submit(self.backward.fit_rows, right, left, (sizes[1], sizes[0]))
+            back.result()
+            return ahead.result()
+
+    def align_rows(self, left: Ragged, right: Ragged) -> tuple[list[Floats], list[Floats]]:
+        """The posteriors of every pair by both: (T, S+1) and (S, T+1), the empty word first."""
+        return self.forward.align_rows(left, right)[0], self.backward.align_rows(right, left)[0]
+
+
+def combined_links(one: Floats, other: Floats, combine: str, threshold: float | None = None) -> Links:
+    """The links of a pair from the posteriors of both directions."""
+    return SYMMETRIZATIONS[combine](links_of(one, threshold), swap_direction(links_of(other, threshold)))
+
+
+def links_of(posterior: Floats, threshold: float | None = None) -> Links:
     """(source, target) links: of each target word the most probable source word, unless it is the empty one.
 
     With a threshold all links that are at least so probable.

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.core import ParameterSource
 
 from dragoman.commands.align_files import align_files
-from dragoman.commands.labels import require_search
+from dragoman.commands.labels import refuse_options, require_search
 from dragoman.commands.layout import pair_files
 from dragoman.commands.media import check_media_options, reads_files, require_text_inputs
 from dragoman.commands.options import device_option, json_option, media_option, skip_unreadable_option, tag_option
@@ -20,7 +22,9 @@ from dragoman.commands.printing import as_utf8
 from dragoman.errors import DataError
 
 if TYPE_CHECKING:
+    from dragoman.analysis.alignment import Pair, WordAlignment
     from dragoman.data.examples import Pairs
+    from dragoman.runs import Run
 
 FILES_NEEDED = "name either FILE or both --source and --target, or add --predict to align what the run outputs"
 
@@ -83,6 +87,8 @@ def align(
     whitespace, whatever units the run works on; single words (spelling, pronunciation) are aligned by letters. The
     run must attend to its source. dragoman score-alignment compares the links with gold links.
 
+    A run of preset word-aligner aligns other pairs by what it learned.
+
     With --model no run is needed: both directions of IBM model 1, 2 or 3 or of an HMM are learned from the pairs by EM
     and combined. --json then has the probabilities of all links as weights.
 
@@ -121,7 +127,36 @@ def align(
         raise DataError("--predict reads sources alone, from FILE or standard input: leave out --source and --target")
     if not predicting and files is None:
         raise DataError(FILES_NEEDED)
+    if opened.config.model.kind == "word-aligner":
+        align_by_word_aligner(opened, files, given, predicting, as_json, device)
+        return
     align_texts(run, files, AlignOptions(**given), predicting, as_json, device)
+
+
+ALIGNER_ARGUMENTS = {
+    "run", "file", "source", "target", "predicting", "threshold", "combine", "batch_size", "tag", "as_json", "device",
+}  # fmt: skip
+
+
+def align_by_word_aligner(
+    run: Run, files: str | Pairs | None, given: dict[str, Any], predicting: bool, as_json: bool, device: str
+) -> None:
+    """Print the links of every pair by a run that is a word aligner of both directions."""
+    from dragoman.analysis.align_files import predict_pairs, read_parallel
+    from dragoman.analysis.word_alignment import RunAligner
+    from dragoman.inference.load import load_predictor
+
+    refuse_options(run, ALIGNER_ARGUMENTS, "reads attention; {run} is a word aligner of both directions")
+    predictor = load_predictor(run.folder, device)
+    if predicting:
+        assert files is None or isinstance(files, str)
+        pairs = predict_pairs(predictor, files, given["tag"])
+    else:
+        assert files is not None
+        pairs = read_parallel(predictor.config.data, files)
+    aligner = RunAligner(predictor)
+    found = aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"], given["tag"])
+    print_links(pairs, found, predicting, as_json)
 
 
 class RawOptions(NamedTuple):
@@ -139,7 +174,7 @@ RAW_ARGUMENTS = {
 
 def align_raw(files: str | Pairs | None, options: RawOptions, given: dict[str, Any], as_json: bool) -> None:
     """Learn an alignment model from pairs, and print the links of every pair."""
-    from dragoman.analysis.align_files import as_json_line, read_raw_pairs
+    from dragoman.analysis.align_files import read_raw_pairs
     from dragoman.analysis.word_alignment import RawAligner
     from dragoman.training.display import Display
 
@@ -151,13 +186,10 @@ def align_raw(files: str | Pairs | None, options: RawOptions, given: dict[str, A
     if files is None:
         raise DataError("name either FILE or both --source and --target")
     pairs = read_raw_pairs(files)
-    more = [] if options.learn_from is None else read_raw_pairs(options.learn_from)
+    more: Iterable[Pair] = [] if options.learn_from is None else read_raw_pairs(options.learn_from)
     with Display(quiet=not sys.stderr.isatty()) as display:
-        aligner = RawAligner(options.kind, options.iterations, [*pairs, *more], display.preparing)
-    as_utf8()
-    for links in aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"]):
-        sys.stdout.write((as_json_line(links) if as_json else str(links)) + "\n")
-    sys.stdout.flush()
+        aligner = RawAligner(options.kind, options.iterations, chain(pairs, more), display.preparing)
+    print_links(pairs, aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"]), False, as_json)
 
 
 @dataclass(frozen=True)
@@ -190,7 +222,7 @@ def align_texts(
     run: str, files: str | Pairs | None, options: AlignOptions, predicting: bool, as_json: bool, device: str
 ) -> None:
     """Print the links of every pair."""
-    from dragoman.analysis.align_files import Aligner, as_json_line, choose_view, predict_pairs, read_parallel
+    from dragoman.analysis.align_files import Aligner, choose_view, predict_pairs, read_parallel
     from dragoman.data.readers.lines import read_lines
     from dragoman.inference.load import load_predictor
     from dragoman.scoring.alignment import read_alignments
@@ -226,8 +258,15 @@ def align_texts(
         gold=gold,
         log=lambda text: click.echo(text, err=True),
     )
+    print_links(pairs, aligner(pairs), predicting, as_json)
+
+
+def print_links(pairs: Iterable[Pair], found: Iterable[WordAlignment], predicting: bool, as_json: bool) -> None:
+    """One line for every pair; with `predicting` it begins with the output."""
+    from dragoman.analysis.align_files import as_json_line
+
     as_utf8()
-    for pair, links in zip(pairs, aligner(pairs), strict=True):
+    for pair, links in zip(pairs, found, strict=True):
         sys.stdout.write(
             (as_json_line(links) if as_json else f"{pair[1]}\t{links}" if predicting else str(links)) + "\n"
         )

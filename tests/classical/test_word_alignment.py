@@ -11,8 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.analysis.word_alignment import RawAligner
+from dragoman.classical.aligner import WordAlignerConfig, WordAlignerModel
 from dragoman.classical.phrases import phrase_spans
-from dragoman.classical.word_alignment import EMPTY, FLOOR, JUMPS, WordAligner, links_of
+from dragoman.classical.rows import Ragged
+from dragoman.classical.word_alignment import EMPTY, FLOOR, JUMPS, KINDS, WordAligner, links_of
+from dragoman.data.batch import batch_of
+from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from tests.conftest import call
 
 SOURCES = [line.split() for line in ("a b", "b c", "a c d", "d", "c a b", "b d")]
@@ -83,6 +88,8 @@ def test_posteriors_are_those_of_all_alignments(kind: str) -> None:
         expected, total = enumerated(aligner, source, target)
         assert one == pytest.approx(expected, abs=1e-9)
         likelihood += math.log(total)
+        rows = aligner.source_words.rows([source]), aligner.target_words.rows([target])
+        assert aligner.align_rows(*rows)[1] == pytest.approx([math.log(total)])
     words = sum(map(len, TARGETS))
     again = WordAligner(kind, 3)
     assert again.fit(SOURCES, TARGETS)[-1] == pytest.approx(-likelihood / words) or kind != "ibm1"
@@ -172,6 +179,76 @@ def test_the_commands_align_and_list_terms(pairs_file: Path, tmp_path: Path) -> 
     assert line["weights"][2][2] > 0.9
     found = [one.split("\t") for one in call("terms", pairs_file, "--max-words", "1", "--min-share", "0.4").lines]
     assert {"dog\tHund"} <= {"\t".join(row[:2]) for row in found} <= {f"{one}\t{other}" for one, other in WORDS.items()}
+
+
+def letters(texts: list[list[str]]) -> tuple[WordTokenizer, Ragged]:
+    lines = [" ".join(text) for text in texts]
+    tokenizer = WordTokenizer.train(WordsConfig(split="spaces"), lines)
+    return tokenizer, Ragged.of(tokenizer.encode_batch(lines))
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_an_aligner_is_what_its_tensors_are(method: str) -> None:
+    (source, left), (target, right) = letters(SOURCES), letters(TARGETS)
+    model = WordAlignerModel(WordAlignerConfig(method, 3), source, target)
+    losses = model.fit_rows(left, right)
+    assert losses[-1] < losses[0]
+    other = WordAlignerModel(WordAlignerConfig(method, 3), source, target)
+    other.load(model.tensors)
+    expected = RawAligner(method, 3, pairs := list(zip(map(" ".join, SOURCES), map(" ".join, TARGETS), strict=True)),
+                          lambda doing, count: None).posteriors(pairs)  # fmt: skip
+    for found in (model.posteriors(left, right), other.posteriors(left, right)):
+        for one, two in zip([*found[0], *found[1]], [*expected[0], *expected[1]], strict=True):
+            np.testing.assert_allclose(one, two, atol=1e-12)
+    rows = [left[index] for index in range(len(left))]
+    outputs = [several[0] for several in other.transduce(rows, 1, 1)]
+    assert [target.decode(one.tokens) for one in outputs] == [" ".join(words).upper() for words in SOURCES]
+    logs = other.log_probabilities(rows, [one.tokens for one in outputs])
+    assert [sum(one.token_scores) for one in outputs] == logs  # the search score is the model's
+    assert other.log_probabilities([(), rows[0]], [(5,), ()]) == [-math.inf, 0.0]
+    batch = batch_of(source.encode_batch(["a b", "d"]), target.encode_batch(["A B", "D"]))
+    weights = other.attention(batch)
+    assert weights.sum(-1)[0, 0].tolist() == pytest.approx([1.0] * 3)
+    assert weights[0, 0, :2, :2].argmax(-1).tolist() == [0, 1]
+
+
+def test_a_trained_aligner_is_a_run(pairs_file: Path, tmp_path: Path, cached: Path) -> None:
+    few, run = tmp_path / "few.tsv", tmp_path / "run"
+    told = call("train", pairs_file, "preset=word-aligner", f"data.valid={pairs_file}", "--run", run)
+    assert told.code == 0, told.err
+    raw, own = call("align", "--model", "hmm", pairs_file), call("align", run, pairs_file)
+    assert own.lines == raw.lines
+    few.write_text("the Big dog\tDas große Hund\nthe wug\tdas Wug\n" + "a " * 600 + "\tb\n", encoding="utf-8")
+    told = call("align", run, few, "--combine", "intersection", "--json")
+    first, second, long = map(json.loads, told.lines)
+    assert (first["links"], second["links"][0], long["links"]) == ([[0, 0], [1, 1], [2, 2]], [0, 0], [])
+    assert first["weights"][2][2] > 0.9
+    (tmp_path / "text").write_text("the old cat sees\n", encoding="utf-8")
+    assert call("align", run, tmp_path / "text", "--predict").lines == ["das alte Katze sieht\t0-0 1-1 2-2 3-3"]
+    assert "numbers" in call("info", run).out
+    scores = json.loads(call("evaluate", run, pairs_file, "--json").out)
+    assert scores["exact_match"] == 1.0
+    assert scores["loss"] > 0
+    for arguments, error in (
+        (["align", run, few, "--layer", "1"], "word aligner of both directions"),
+        (["align", run, few, "--reverse", run], "word aligner of both directions"),
+        (["align", run, few, "--learn-from", few], "needs --model"),
+        (["export", run, "--to", "onnx", "--output", tmp_path / "x"], "word-aligner"),
+    ):
+        told = call(*arguments)
+        assert told.code == 2
+        assert error in told.err, told.err
+
+
+def test_sub_words_are_aligned_and_printed_as_words(pairs_file: Path, tmp_path: Path, cached: Path) -> None:
+    run = tmp_path / "run"
+    units = ["tokenizer.source.kind=characters", "model.method=ibm2", "model.iterations=2"]
+    assert call("train", pairs_file, "preset=word-aligner", *units, "--run", run).code == 0
+    told = call("align", run, pairs_file, "--json")
+    assert told.code == 0, told.err
+    line = json.loads(told.lines[0])
+    assert len(line["weights"]) == len(line["target"]) == 6
+    assert all(0 <= link < 6 for pair in line["links"] for link in pair)
 
 
 @pytest.mark.parametrize(

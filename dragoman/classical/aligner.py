@@ -1,0 +1,161 @@
+"""Word aligners as runs: preset `word-aligner`. `dragoman align RUN` is what they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.classical.dictionary import output
+from dragoman.classical.model import Note, Output, Tokens, Transducer, rows_of
+from dragoman.classical.rows import Ragged
+from dragoman.classical.word_alignment import BothDirections, Floats
+from dragoman.config.settings import Range, setting
+from dragoman.data.batch import Batch
+from dragoman.data.corpus import Corpus
+from dragoman.data.tokenizers.base import Tokenizer
+
+PARTS = {
+    "ibm1": ("keys", "table"),
+    "ibm2": ("keys", "table", "place_sizes", "places"),
+    "ibm3": ("keys", "table", "place_sizes", "places", "fertility", "distances", "empty"),
+    "hmm": ("keys", "table", "jumps"),
+}
+
+
+@dataclass(frozen=True)
+class WordAlignerConfig:
+    """Word alignment by EM in both directions: IBM models 1, 2, 3 or an HMM."""
+
+    kind: ClassVar[str] = "word-aligner"
+    fitted: ClassVar[bool] = True
+    method: Literal["ibm1", "ibm2", "ibm3", "hmm"] = setting(
+        "hmm", help="IBM model 1, 2 or 3 (Brown et al. 1993), or a hidden Markov model (Vogel et al. 1996)"
+    )
+    iterations: Annotated[int, Range(1)] = setting(5, help="EM iterations of each model")
+
+
+class WordAlignerModel(Transducer):
+    """p(target | source), a sum over alignments (of model 3 the best alignment), and the same backwards.
+
+    Its output for a source is word for word: of every token the most probable translation, in the order of the source.
+    A token that training did not have is copied, or left out where the target has no such token.
+    """
+
+    likelihood = "sequence"
+
+    def __init__(self, config: WordAlignerConfig, source: Tokenizer, target: Tokenizer) -> None:
+        super().__init__()
+        self.config = config
+        self.sizes = len(source), len(target)
+        self.both = BothDirections(config.method, config.iterations)
+        pieces = source.pieces(range(len(source))), target.pieces(range(len(target)))
+        self.known = known(pieces[0]), known(pieces[1])
+        self.folded = tuple(
+            np.array([numbers[piece.casefold()] for piece in side], np.int32)
+            for numbers, side in zip(self.known, pieces, strict=True)
+        )
+        spelt = {piece: token for token, piece in enumerate(pieces[1])}
+        self.same = [spelt.get(piece, -1) for piece in pieces[0]]
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What each of the two aligners learned."""
+        return tuple(f"{side}_{part}" for side in ("forward", "backward") for part in PARTS[self.config.method])
+
+    def fit(self, corpus: Corpus, note: Note) -> list[float]:
+        """Learn both directions from the training pairs."""
+        return self.fit_rows(Ragged.of_column(corpus.train.source), Ragged.of_column(corpus.train.target), note)
+
+    def fit_rows(self, sources: Ragged, targets: Ragged, note: Note = lambda doing, count: None) -> list[float]:
+        """The same for rows in memory."""
+        losses = self.both.fit_rows(*self.numbered(sources, targets), self.sizes, note)
+        self.load(
+            {
+                f"{side}_{name}": torch.from_numpy(np.ascontiguousarray(array))
+                for side, aligner in (("forward", self.both.forward), ("backward", self.both.backward))
+                for name, array in aligner.arrays().items()
+            }
+        )
+        return losses
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tensors of a run."""
+        super().load(tensors)
+        self.__dict__.pop("translations", None)
+        for side, aligner, sizes in (
+            ("forward", self.both.forward, self.sizes),
+            ("backward", self.both.backward, self.sizes[::-1]),
+        ):
+            arrays = {name: tensors[f"{side}_{name}"].numpy() for name in PARTS[self.config.method]}
+            aligner.restore(arrays, (sizes[0], sizes[1]))
+
+    def numbered(self, sources: Ragged, targets: Ragged) -> tuple[Ragged, Ragged]:
+        """Tokens as the aligners count them: without case. Nothing has the number 0, that of <pad>."""
+        left, right = (fold[rows.flat] for fold, rows in zip(self.folded, (sources, targets), strict=True))
+        return Ragged(left, sources.offsets), Ragged(right, targets.offsets)
+
+    def posteriors(self, sources: Ragged, targets: Ragged) -> tuple[list[Floats], list[Floats]]:
+        """Of every pair p(source token | target token) (T, S+1) and p(target token | source token) (S, T+1)."""
+        return self.both.align_rows(*self.numbered(sources, targets))
+
+    def attention(self, batch: Batch) -> Tensor:
+        """p(source token | target token) as attention (B, 1, T, S); <eos> has the share of the empty word."""
+        sources, targets = rows_of(batch.source), rows_of(batch.target)
+        out = torch.zeros(len(sources), 1, batch.target.shape[1], batch.source.shape[1])
+        found, _ = self.posteriors(Ragged.of(sources), Ragged.of(targets))
+        for row, (one, source, target) in enumerate(zip(found, sources, targets, strict=True)):
+            shares = torch.from_numpy(one)
+            out[row, 0, : len(target), : len(source)] = shares[:, 1:]
+            out[row, 0, : len(target), len(source)] = shares[:, 0]
+            out[row, 0, len(target), len(source)] = 1.0
+        return out
+
+    @cached_property
+    def translations(self) -> NDArray[np.int64]:
+        """For every source token the target token with the highest p(target | source); −1: it has none."""
+        aligner = self.both.forward
+        best = np.full(self.sizes[0], -1, np.int64)
+        starts = np.flatnonzero(np.diff(aligner.owners, prepend=-1))
+        if not len(starts):
+            return best
+        table = aligner.table[:-1]
+        highest = np.repeat(np.maximum.reduceat(table, starts), np.diff(starts, append=len(table)))
+        places = np.flatnonzero(table == highest)[::-1]  # of equals the first is written last
+        best[aligner.owners[places]] = aligner.keys[places] % (aligner.sizes[1] + 1)
+        return best[self.folded[0]]
+
+    def transduce(self, sources: Sequence[Sequence[int]], beam: int, n_best: int) -> list[list[Output]]:
+        """Word for word."""
+        rows = [tuple(source) for source in sources]
+        found = [
+            tuple(
+                token
+                for token in (int(self.translations[word]) if self.translations[word] >= 0 else self.same[word]
+                              for word in row)
+                if token >= 0
+            )
+            for row in rows
+        ]  # fmt: skip
+        logs = self.log_probabilities(rows, found)
+        return [[output(tokens, log)] for tokens, log in zip(found, logs, strict=True)]
+
+    def log_probabilities(self, sources: Sequence[Tokens], targets: Sequence[Tokens]) -> list[float]:
+        """log p(target | source and the length of the target)."""
+        rows = self.numbered(Ragged.of(sources), Ragged.of(targets))
+        logs: list[float] = self.both.forward.align_rows(*rows)[1].tolist()
+        return logs
+
+
+def known(pieces: Sequence[str]) -> dict[str, int]:
+    """The first token of every spelling without case: vocabularies begin with frequent tokens."""
+    first: dict[str, int] = {}
+    for token, piece in enumerate(pieces):
+        first.setdefault(piece.casefold(), token)
+    return first
