@@ -16,6 +16,7 @@ from dragoman.data.examples import Fault
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import LineImageConfig
+from dragoman.data.media.waveform import WaveformConfig
 from dragoman.data.tokenizers.base import PAD, UNK, Tokenizer
 from dragoman.errors import ConfigError
 from dragoman.inference.predictor import Predictor
@@ -74,11 +75,11 @@ def require_transcriber(predictor: Predictor) -> Transcriber:
     return predictor.model
 
 
-def media_codec(predictor: Predictor) -> tuple[FeatureExtractor, AudioConfig | LineImageConfig]:
+def media_codec(predictor: Predictor) -> tuple[FeatureExtractor, AudioConfig | WaveformConfig | LineImageConfig]:
     """The feature extractor of a run that transcribes, and its settings."""
     codec = predictor.source_tokenizer
     assert isinstance(codec, FeatureExtractor)
-    assert isinstance(codec.config, AudioConfig | LineImageConfig)
+    assert isinstance(codec.config, AudioConfig | WaveformConfig | LineImageConfig)
     return codec, codec.config
 
 

@@ -27,9 +27,7 @@ from dragoman.data.corpus import CHUNK, Corpus, extract_features
 from dragoman.data.examples import Example, Fault, Pairs
 from dragoman.data.fault_messages import MAX_FAULTS, columns_advice
 from dragoman.data.media.archives import MediaError
-from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.split import Progress, read_examples
 from dragoman.data.store import COLUMNS
 from dragoman.data.tokenizers.labels import LabelVocabulary
@@ -41,6 +39,7 @@ from dragoman.runs import train
 from dragoman.runs.data_report import unknown_token_report, vocabulary_size
 from dragoman.runs.pretrained import check_optional_packages, check_start_run, load_start_run, settings_mismatch
 from dragoman.runs.reach import MANY, MOST, measure_reach
+from dragoman.tasks.base import MEDIA
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for, task_of
 from dragoman.tasks.translate import TranslateConfig
@@ -226,7 +225,7 @@ def trial_examples(config: Config) -> dict[str, list[Example]]:
 def can_be_read(config: Config, example: Example) -> bool:
     """Whether the recording or image of an example can be decoded; True for text."""
     reader = config.tokenizer.source
-    if not isinstance(reader, AudioConfig | LineImageConfig | PictureConfig):
+    if not isinstance(reader, MEDIA):
         return True
     try:
         reader.read(example.model_input)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from dragoman.auto.budget import cosine_schedule
+from dragoman.auto.budget import cosine_schedule, gentle_rate
 from dragoman.auto.derived import follow_steps
 from dragoman.auto.labels import check_profile
 from dragoman.config import settings
@@ -20,7 +20,7 @@ from dragoman.data.media.files import AUDIO_SUFFIXES, IMAGE_SUFFIXES
 from dragoman.data.split import read_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
-from dragoman.tasks.config import Config, build
+from dragoman.tasks.config import Config, build, started_folder
 from dragoman.tasks.media import MediaTask
 from dragoman.tasks.transcribe import Transcribe
 
@@ -49,6 +49,10 @@ def configure_media(task: MediaTask, entry: Any, files: Files, overrides: Sequen
     given: dict[str, Any] = override({}, list(overrides))
     source = given.get("tokenizer", {}).get("source", {})
     wanted: dict[str, Any] = {"kind": source} if isinstance(source, str) else source
+    if folder := started_folder(given):
+        theirs: dict[str, Any] = settings.read_toml(folder + "/config.toml")
+        if theirs.get("task") == task.name:
+            return configure_started(task, base, theirs, files, overrides)
     transcribe = isinstance(task, Transcribe)
 
     def built(features: dict[str, Any], training: dict[str, Any]) -> Config:
@@ -72,6 +76,28 @@ def configure_media(task: MediaTask, entry: Any, files: Files, overrides: Sequen
     return built(features, {"train": training}), [
         reason,
         f"{budget}; the trainer keeps the weights with the best {metric}",
+    ]
+
+
+def configure_started(
+    task: MediaTask, base: dict[str, Any], theirs: dict[str, Any], files: Files, overrides: Sequence[str]
+) -> tuple[Config, list[str]]:
+    """A configuration like that of the run that train.start_from names: features, tokenizer, model and search."""
+    table = merge(base, {"data": {"max_length": theirs["data"]["max_length"]}})
+    table |= {"model": theirs["model"], "search": theirs["search"]}
+    trial = build(override(table, list(overrides)))
+    examples = usable_examples(task, trial, files)
+    count = sum(len(example.references) for example in examples)
+    rows, batch_tokens = typical_rows(trial.tokenizer.source, examples), int(theirs["train"]["batch_tokens"])
+    steps = max(200, min(20_000, math.ceil(20 * count * rows / batch_tokens)))
+    metric = "cer" if isinstance(task, Transcribe) else task.config.metrics()[1]
+    training = cosine_schedule(steps, batch_tokens, metric)
+    training["optimizer"]["learning_rate"] = gentle_rate(training["optimizer"]["learning_rate"], theirs)
+    training["validate_every"] = training["save_every"] = max(50, min(1000, steps // 20))
+    config = build(override(follow_steps(merge(table, {"train": training}), overrides), list(overrides)))
+    return config, [
+        "model, features and tokenizer: those of the run from which training starts",
+        f"budget: {steps:,} steps of {batch_tokens:,} rows of features for {count:,} examples",
     ]
 
 

@@ -15,7 +15,8 @@ def import_model(folder: str, run: str, source_language: str, target_language: s
 
     The folder holds config.json, model.safetensors and the tokenizer files, as `git clone` or `save_pretrained` leave
     them. Every command then works on the run: predict, evaluate, score, fine-tuning. Families: Marian (OPUS-MT),
-    M2M-100 and NLLB, mBART-50, T5, mT5 and ByT5. Pickled weights are never opened.
+    M2M-100 and NLLB, mBART-50, T5, mT5 and ByT5, BERT, RoBERTa, GPT-2, wav2vec 2.0 with CTC. Pickled weights are never
+    opened.
 
     \b
     dragoman import opus-mt-en-de --run runs/opus

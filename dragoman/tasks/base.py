@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import torch
 from torch import nn
@@ -14,8 +14,7 @@ from dragoman.data.collate import Collator
 from dragoman.data.config import DataConfig, TokenizersConfig, tags_of
 from dragoman.data.corpus import Corpus, prepare_corpus
 from dragoman.data.formats.base import ExampleFormat
-from dragoman.data.media.audio import AudioConfig
-from dragoman.data.media.images import LineImageConfig, PictureConfig
+from dragoman.data.media.feature_extractor import MediaConfig
 from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
@@ -32,7 +31,7 @@ from dragoman.training.distributed import ProcessGroup
 from dragoman.training.loaders import BatchLoader, ExampleLoader
 from dragoman.training.validation.result import Validator
 
-MEDIA = (AudioConfig, LineImageConfig, PictureConfig)
+MEDIA: tuple[type[MediaConfig], ...] = get_args(MediaConfig)
 
 
 @dataclass(frozen=True)

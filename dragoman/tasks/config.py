@@ -12,6 +12,7 @@ from typing import Any
 from dragoman.config import settings
 from dragoman.data.config import Files
 from dragoman.data.examples import Pairs
+from dragoman.data.media.feature_extractor import MEDIA_CONFIGS
 from dragoman.data.tokenizers.load import RunTokenizerConfig
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.errors import ConfigError, hint
@@ -93,15 +94,18 @@ def started_tokenizers(table: Mapping[str, Any]) -> dict[str, Any]:
     folder, task = started_folder(table), table.get("task", DEFAULT_TASK)
     if not folder:
         return {}
-    theirs = settings.read_toml(Path(folder) / "config.toml").get("tokenizer", {})
+    whole = settings.read_toml(Path(folder) / "config.toml")
+    theirs: Any = whole.get("tokenizer", {})
     assert isinstance(theirs, Mapping)
+    reads_media = isinstance(source := theirs.get("source"), Mapping) and source.get("kind") in MEDIA_CONFIGS
+    both = task == DEFAULT_TASK or (reads_media and whole.get("task") == task)
     found: dict[str, Any] = {}
     for side in ("source", "target"):
         if not isinstance(units := theirs.get(side), Mapping):
             continue
-        if units.get("kind") == NumbersConfig.kind:
+        if units.get("kind") == NumbersConfig.kind or units.get("kind") in MEDIA_CONFIGS:
             found[side] = dict(units)
-        elif side == "source" or task == DEFAULT_TASK:
+        elif side == "source" or both:
             found[side] = {"kind": RunTokenizerConfig.kind, "run": folder, "side": side}
     return found
 

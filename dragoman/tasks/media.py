@@ -14,11 +14,13 @@ from dragoman.data.corpus import Corpus
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import LineImageConfig, PictureConfig
+from dragoman.data.media.waveform import WaveformConfig
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.layers.augmentation import ImageAugmentConfig, LineAugmentConfig, NoAugmentationConfig, SpecAugmentConfig
-from dragoman.models.encoders.frames import FramesConfig
+from dragoman.models.encoders.frames import FramesConfig, SubsamplingConfig
 from dragoman.models.encoders.images import PatchesConfig, ResNetConfig, TorchvisionConfig
+from dragoman.models.encoders.waveform import WaveformConvolutionsConfig
 from dragoman.tasks.base import MEDIA, Config, Task
 from dragoman.training.objectives import LikelihoodConfig
 from dragoman.training.validation.result import Validator
@@ -26,7 +28,7 @@ from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 # Which features an encoder reads, and which features an augmentation changes.
 READ_BY: dict[type, tuple[Any, ...]] = {
-    FramesConfig: (AudioConfig, LineImageConfig),
+    FramesConfig: (AudioConfig, WaveformConfig, LineImageConfig),
     ResNetConfig: (PictureConfig,),
     PatchesConfig: (PictureConfig,),
     TorchvisionConfig: (PictureConfig,),
@@ -47,10 +49,25 @@ def feature_problems(config: Config) -> Iterator[str]:
         kinds = " or ".join(f'"{one.kind}"' for one in fitting) or "text or numbers"
         yield f'tokenizer.source: found "{source.kind}", but model.encoder.kind = "{encoder.kind}" reads {kinds}'
         return
+    if isinstance(encoder, FramesConfig):
+        yield from waveform_problems(source, encoder.subsampling)
     if not isinstance(source, AUGMENTED_BY[type(augment)]):
         yield f'model.augment: found "{augment.kind}", which does not go with tokenizer.source "{source.kind}"'
     if isinstance(encoder, PatchesConfig) and isinstance(source, PictureConfig) and source.size % encoder.size:
         yield f"model.encoder.size: found {encoder.size}, expected a divisor of tokenizer.source.size = {source.size}"
+
+
+def waveform_problems(source: Any, subsampling: SubsamplingConfig) -> Iterator[str]:
+    """Errors of raw samples without the convolutions that read them, or the other way round."""
+    if isinstance(subsampling, WaveformConvolutionsConfig) != isinstance(source, WaveformConfig):
+        both = f'"{WaveformConfig.kind}"'
+        yield (
+            f'model.encoder.subsampling: found "{subsampling.kind}" with tokenizer.source "{source.kind}", '
+            f"expected {both} for both or for neither"
+        )
+    elif isinstance(subsampling, WaveformConvolutionsConfig) and source.min_samples < subsampling.receptive_field:
+        found, least = source.min_samples, subsampling.receptive_field
+        yield f"tokenizer.source.min_samples: found {found}, expected at least {least}, what one output sees"
 
 
 def feature_collator(source: FeatureExtractor) -> ColumnCollator:

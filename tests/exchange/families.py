@@ -246,6 +246,48 @@ def gpt2(folder: Path, seed: int) -> Case:
     return Case(theirs, ids | {"<eos>": ids["<|endoftext|>"]})
 
 
+def wav2vec2(folder: Path, seed: int) -> Case:
+    """Group and layer norm, post- and pre-norm; special tokens in other places, of the vocabulary or none."""
+    random = np.random.default_rng(seed)
+    special = [["<pad>", "<s>", "</s>", "<unk>", "|"], ["|", "[UNK]", "[PAD]"]][seed % 4 == 3]
+    letters = list("ETAONIHSRDLUMWCFGYPBVK'XJQZ") if seed % 2 else list("etaonihsrdlumwcfgypbvk")
+    tokens = [*letters, *special] if seed % 3 == 1 else [*special, *letters]
+    ids = {token: index for index, token in enumerate([*tokens, "ch"])}
+    pad, unk = ("<pad>", "<unk>") if "<pad>" in ids else ("[PAD]", "[UNK]")
+    (folder / "vocab.json").write_text(json.dumps(ids))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({
+            "unk_token": unk, "pad_token": pad, "word_delimiter_token": "|", "do_lower_case": seed % 2 == 1,
+            "tokenizer_class": "Wav2Vec2CTCTokenizer",
+        })
+    )  # fmt: skip
+    transformers.Wav2Vec2FeatureExtractor(do_normalize=seed % 5 != 0).save_pretrained(folder)
+    heads, layers = int(random.choice([1, 2, 4])), int(random.integers(2, 4))
+    config = transformers.Wav2Vec2Config(
+        vocab_size=len(ids), hidden_size=8 * heads, num_attention_heads=heads, intermediate_size=20,
+        num_hidden_layers=int(random.integers(1, 4)), hidden_act=str(random.choice(["gelu", "relu"])),
+        conv_dim=[int(random.integers(4, 12)) for _ in range(layers)], conv_bias=bool(random.integers(0, 2)),
+        conv_kernel=[10, 3, 2][:layers], conv_stride=[5, 2, 2][:layers], pad_token_id=ids[pad],
+        feat_extract_norm=["group", "layer"][seed % 2], do_stable_layer_norm=bool(seed // 2 % 2),
+        num_conv_pos_embeddings=int(random.integers(3, 12)), num_conv_pos_embedding_groups=2,
+        layer_norm_eps=float(random.choice([1e-5, 1e-6])), layerdrop=0.0, initializer_range=0.3,
+        **dict.fromkeys(
+            ("hidden_dropout", "activation_dropout", "attention_dropout", "feat_proj_dropout", "final_dropout"), 0.0
+        ),
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    theirs = transformers.Wav2Vec2ForCTC(config)
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        theirs.lm_head.bias[[ids[name] for name in ("<s>", "</s>", "<unk>", "[UNK]") if name in ids]] = -20.0
+    theirs.eval().save_pretrained(folder)
+    found = ids | {"<pad>": ids[pad], "<unk>": ids[unk], " ": ids["|"]}
+    return Case(
+        theirs, found | {ours: ids[name] for ours, name in {"<sos>": "<s>", "<eos>": "</s>"}.items() if name in ids}
+    )
+
+
 BUILDERS: dict[str, Callable[[Path, int], Case]] = {
     "marian": marian,
     "m2m_100": lambda folder, seed: multilingual("m2m_100", folder, seed),
@@ -254,6 +296,7 @@ BUILDERS: dict[str, Callable[[Path, int], Case]] = {
     "bert": bert,
     "roberta": roberta,
     "gpt2": gpt2,
+    "wav2vec2": wav2vec2,
 }
 
 

@@ -15,10 +15,12 @@ from dragoman.exchange.huggingface.checkpoint import Checkpoint
 from dragoman.exchange.huggingface.gpt2 import stack_settings
 from dragoman.exchange.huggingface.marian import transformer
 from dragoman.exchange.huggingface.t5 import stack
+from dragoman.exchange.huggingface.wav2vec2 import encoder_settings as wav2vec2_encoder
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig
+from dragoman.models.transcriber import Transcriber, TranscriberConfig
 
 OPUS = {
     "vocab_size": 58101, "d_model": 512, "encoder_layers": 6, "decoder_layers": 6, "encoder_attention_heads": 8,
@@ -42,6 +44,14 @@ GPT2 = {
 T5_SMALL = {
     "vocab_size": 32128, "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8,
     "relative_attention_num_buckets": 32, "feed_forward_proj": "relu",
+}  # fmt: skip
+
+
+WAV2VEC2_BASE = {
+    "vocab_size": 32, "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12,
+    "intermediate_size": 3072, "hidden_act": "gelu", "feat_extract_norm": "group", "feat_extract_activation": "gelu",
+    "conv_dim": [512] * 7, "conv_kernel": [10, 3, 3, 3, 3, 2, 2], "conv_stride": [5, 2, 2, 2, 2, 2, 2],
+    "conv_bias": False, "num_conv_pos_embeddings": 128, "num_conv_pos_embedding_groups": 16,
 }  # fmt: skip
 
 
@@ -74,6 +84,10 @@ def gpt2(checkpoint: Checkpoint, size: int) -> nn.Module:
     return LanguageModel(LanguageModelConfig(stack=layers, segment=layers.positions.max_positions), size + 3)
 
 
+def wav2vec2(checkpoint: Checkpoint, size: int) -> nn.Module:
+    return Transcriber(TranscriberConfig(encoder=wav2vec2_encoder(checkpoint)), 1, size)
+
+
 @pytest.mark.parametrize(
     ("config", "build", "published", "own"),
     [
@@ -83,8 +97,9 @@ def gpt2(checkpoint: Checkpoint, size: int) -> nn.Module:
         (T5_SMALL, t5, 60_506_624, 512 + 32_129),
         (BERT, bert, 110_106_428, 768),  # 109,482,240 without the two heads
         (GPT2, gpt2, 124_439_808, 3 * 768 + 50_260),
+        (WAV2VEC2_BASE, wav2vec2, 94_396_320, -768),  # without the vector that pre-training masks with
     ],
-    ids=["opus-mt-en-de", "nllb-200-distilled-600M", "t5-small", "bert-base", "gpt2"],
+    ids=["opus-mt-en-de", "nllb-200-distilled-600M", "t5-small", "bert-base", "gpt2", "wav2vec2-base-960h"],
 )
 def test_published_models_have_the_published_number_of_parameters(
     tmp_path: Path, config: dict[str, Any], build: Any, published: int, own: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from numpy.typing import NDArray
@@ -17,12 +17,11 @@ from dragoman.data.feature_store import FeatureColumn
 from dragoman.data.media.archives import MediaError, read_many
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.images import LineImageConfig, PictureConfig
+from dragoman.data.media.waveform import WaveformConfig
 from dragoman.data.tokenizers.base import Tokenizer, content_hash, write_text
 
-MediaConfig = AudioConfig | LineImageConfig | PictureConfig
-MEDIA_CONFIGS: dict[str, type[MediaConfig]] = {
-    config.kind: config for config in (AudioConfig, LineImageConfig, PictureConfig)
-}
+MediaConfig = AudioConfig | WaveformConfig | LineImageConfig | PictureConfig
+MEDIA_CONFIGS: dict[str, type[MediaConfig]] = {config.kind: config for config in get_args(MediaConfig)}
 
 
 def _decode_all(paths: Sequence[str], decode: Callable[[bytes, str], Any]) -> list[Any]:
@@ -50,7 +49,7 @@ class FeatureExtractor(Tokenizer):
 
     @property
     def kind(self) -> str:
-        """The kind of files: "audio", "line-image" or "picture"."""
+        """The kind of features: "audio", "waveform", "line-image" or "picture"."""
         return self.config.kind
 
     def __len__(self) -> int:

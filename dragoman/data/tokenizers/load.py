@@ -15,6 +15,7 @@ from dragoman.data.tokenizers.base import SPECIALS, Tokenizer, paths, read_bytes
 from dragoman.data.tokenizers.byte_level_bpe import ByteLevelBPEConfig, ByteLevelBPETokenizer, parse_merges
 from dragoman.data.tokenizers.bytes import BytesConfig, ByteTokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig, CharacterTokenizer
+from dragoman.data.tokenizers.ctc_characters import CTCCharactersConfig, CTCCharacterTokenizer
 from dragoman.data.tokenizers.labels import LabelVocabulary
 from dragoman.data.tokenizers.language_tags import TAG_NAME, LanguageTagTokenizer
 from dragoman.data.tokenizers.numbers import NumberScaler, NumbersConfig
@@ -43,9 +44,8 @@ class RunTokenizerConfig:
             return ""
 
 
-ImportedConfig = (
-    SentencePieceConfig | WordPieceConfig | ByteLevelBPEConfig
-)  # of published models; WordPiece also learns
+# Of published models; WordPiece also learns.
+ImportedConfig = SentencePieceConfig | WordPieceConfig | ByteLevelBPEConfig | CTCCharactersConfig
 TokenizerConfig = WordsConfig | CharactersConfig | SubwordsConfig | BytesConfig | ImportedConfig
 TEXT_CONFIGS: dict[str, type[TokenizerConfig]] = {config.kind: config for config in get_args(TokenizerConfig)}
 # Tokenizers that are saved as one JSON file.
@@ -75,7 +75,7 @@ def train_tokenizer(
             return load_run_tokenizer(config)
         case WordPieceConfig():
             return WordPieceTokenizer.train(config, texts)
-        case SentencePieceConfig() | ByteLevelBPEConfig():
+        case SentencePieceConfig() | ByteLevelBPEConfig() | CTCCharactersConfig():
             raise ConfigError(
                 f'tokenizer: found kind = "{config.kind}", which belongs to an imported model and is not learned from '
                 'data; take it from that run: { kind = "run", run = "runs/imported" }'
@@ -152,6 +152,8 @@ def _load_text_tokenizer(folder: Path, name: str, table: dict[str, Any], expecte
             tokenizer = WordPieceTokenizer(config, tokens)
         elif isinstance(config, ByteLevelBPEConfig):
             tokenizer = ByteLevelBPETokenizer(config, tokens, _read_merges(paths(folder, name, "merges.txt")[0]))
+        elif isinstance(config, CTCCharactersConfig):
+            tokenizer = CTCCharacterTokenizer(config, tokens)
         elif isinstance(config, BytesConfig):
             tokenizer = ByteTokenizer(config, tokens)
         else:

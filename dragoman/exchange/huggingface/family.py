@@ -93,7 +93,7 @@ class Vocabulary:
     pad: int | None
     unk: int | None
     start: int | None  # what their decoder reads first
-    eos: int
+    eos: int | None
     rows: tuple[int, ...] = field(init=False)  # their id of each of ours, −1 where they have none
 
     def __post_init__(self) -> None:

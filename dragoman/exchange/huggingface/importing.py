@@ -21,6 +21,7 @@ from dragoman.exchange.huggingface.marian import Marian
 from dragoman.exchange.huggingface.mbart import MBart
 from dragoman.exchange.huggingface.roberta import Roberta
 from dragoman.exchange.huggingface.t5 import T5
+from dragoman.exchange.huggingface.wav2vec2 import Wav2Vec2
 from dragoman.runs.folder import IMPORTED, limit_parameters, new_run
 from dragoman.tasks.table import task_of
 from dragoman.training.optimizer import OptimizerConfig
@@ -35,6 +36,7 @@ FAMILIES: dict[str, Family] = {
     "bert": Bert(),
     "roberta": Roberta(),
     "gpt2": GPT2(),
+    "wav2vec2": Wav2Vec2(),
 }
 
 

@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dragoman.config.settings import Range, Share, Size, setting
+from dragoman.layers.convolutional_positions import ConvolutionalPositions, ConvolutionalPositionsConfig
 from dragoman.layers.linear import glorot
+from dragoman.layers.positions import NoPositionsConfig
 from dragoman.models.contracts import Encoder, Memory
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
 from dragoman.models.encoders.sequence import SequenceEncoderConfig, encoder_of_vectors, vector_scale
+from dragoman.models.encoders.waveform import WaveformConvolutions, WaveformConvolutionsConfig
 
 Stride = Annotated[int, Range(1, 8)]
 
@@ -67,7 +70,8 @@ class Conv2dSubsamplingConfig:
         return length
 
 
-SubsamplingConfig = FrameStackingConfig | Conv2dSubsamplingConfig
+SubsamplingConfig = FrameStackingConfig | Conv2dSubsamplingConfig | WaveformConvolutionsConfig
+FramePositionsConfig = NoPositionsConfig | ConvolutionalPositionsConfig
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,18 @@ class FramesConfig:
     kind: ClassVar[str] = "frames"
     subsampling: SubsamplingConfig = setting(Conv2dSubsamplingConfig(), help="how rows of frames are shortened")
     dropout: Share = setting(0.1, help="dropout on the subsampled frames")
+    positions: FramePositionsConfig = setting(
+        NoPositionsConfig(), help="positions that are added before the inner encoder, which may add its own"
+    )
     inner: SequenceEncoderConfig = setting(RecurrentEncoderConfig(), help="encoder of the subsampled frames")
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
         if self.inner.embedding == 0:
             yield "inner.embedding: found 0 (one-hot tokens), expected a size: the inner encoder reads vectors"
+        groups = getattr(self.positions, "groups", 1)
+        if self.inner.embedding % groups:
+            yield f"positions.groups: found {groups}, expected a divisor of inner's width, {self.inner.embedding}"
 
 
 class Standardizer(nn.Module):
@@ -165,11 +175,12 @@ class Conv2dSubsampling(nn.Module):
 SUBSAMPLINGS: dict[type, Any] = {
     FrameStackingConfig: FrameStacking,
     Conv2dSubsamplingConfig: Conv2dSubsampling,
+    WaveformConvolutionsConfig: WaveformConvolutions,
 }
 
 
 class FramesEncoder(nn.Module):
-    """Subsampling and a sequence encoder."""
+    """Subsampling, positions and a sequence encoder."""
 
     inner: Encoder
 
@@ -178,6 +189,9 @@ class FramesEncoder(nn.Module):
         size = config.inner.embedding
         self.subsampling: Subsampling = SUBSAMPLINGS[type(config.subsampling)](config.subsampling, features, size)
         self.dropout = nn.Dropout(config.dropout)
+        self.positions: nn.Module = nn.Identity()
+        if isinstance(config.positions, ConvolutionalPositionsConfig):
+            self.positions = ConvolutionalPositions(config.positions, size)
         self.scale = vector_scale(config.inner)
         self.inner = encoder_of_vectors(config.inner)
         self.width = self.inner.width
@@ -186,5 +200,5 @@ class FramesEncoder(nn.Module):
         """source (B, T, F), mask (B, T)."""
         x, mask = self.subsampling(source, mask)
         # A NaN on padding would reach real positions even when multiplied by zero.
-        x = torch.where(mask[:, :, None], x, 0.0)
-        return self.inner(self.dropout(x) * self.scale, mask)
+        x = self.positions(self.dropout(torch.where(mask[:, :, None], x, 0.0)))
+        return self.inner(x * self.scale, mask)
