@@ -92,6 +92,7 @@ def configure_started(
     steps = max(200, min(20_000, math.ceil(20 * count * rows / batch_tokens)))
     metric = "cer" if isinstance(task, Transcribe) else task.config.metrics()[1]
     training = cosine_schedule(steps, batch_tokens, metric)
+    training["freeze"] = theirs["train"].get("freeze", [])
     training["optimizer"]["learning_rate"] = gentle_rate(training["optimizer"]["learning_rate"], theirs)
     training["validate_every"] = training["save_every"] = max(50, min(1000, steps // 20))
     config = build(override(follow_steps(merge(table, {"train": training}), overrides), list(overrides)))

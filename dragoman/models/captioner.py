@@ -29,6 +29,7 @@ class CaptionerConfig:
 
     kind: ClassVar[str] = "captioner"
     tie: bool = setting(True, help="target embeddings and output layer share one table")
+    output_bias: bool = setting(False, help="the output layer has a bias")
     label_smoothing: Share = setting(0.1, help="share of the target probability spread over the vocabulary")
     doubly_stochastic: Annotated[float, Range(0.0, None)] = setting(
         0.0,
@@ -86,7 +87,9 @@ class Captioner(BaseModel):
         self.standardizer = Standardizer(features)
         self.augment = Augmentation(config.augment)
         self.encoder = build_feature_encoder(config.encoder, features)
-        self.decoder_head = DecoderHead(config.decoder, self.encoder.width, target_vocabulary, tie=config.tie)
+        self.decoder_head = DecoderHead(
+            config.decoder, self.encoder.width, target_vocabulary, tie=config.tie, bias=config.output_bias
+        )
         if config.doubly_stochastic:
             decoder: Any = self.decoder_head.decoder
             for module in decoder.modules():

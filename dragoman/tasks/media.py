@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.media.waveform import WaveformConfig
+from dragoman.data.media.whisper_mel import WhisperMelConfig
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.numbers import NumbersConfig
 from dragoman.layers.augmentation import ImageAugmentConfig, LineAugmentConfig, NoAugmentationConfig, SpecAugmentConfig
@@ -28,14 +29,14 @@ from dragoman.training.validation.seq2seq import Seq2SeqValidator
 
 # Which features an encoder reads, and which features an augmentation changes.
 READ_BY: dict[type, tuple[Any, ...]] = {
-    FramesConfig: (AudioConfig, WaveformConfig, LineImageConfig),
+    FramesConfig: (AudioConfig, WaveformConfig, WhisperMelConfig, LineImageConfig),
     ResNetConfig: (PictureConfig,),
     PatchesConfig: (PictureConfig,),
     TorchvisionConfig: (PictureConfig,),
 }
 AUGMENTED_BY: dict[type, tuple[Any, ...]] = {
     NoAugmentationConfig: MEDIA,
-    SpecAugmentConfig: (AudioConfig, LineImageConfig),
+    SpecAugmentConfig: (AudioConfig, WhisperMelConfig, LineImageConfig),
     LineAugmentConfig: (LineImageConfig,),
     ImageAugmentConfig: (PictureConfig,),
 }
@@ -107,7 +108,7 @@ class MediaConfig(Config):
 class MediaTask(Task):
     """A task that reads recordings or images and writes text by search."""
 
-    model_class: Any
+    model_class: ClassVar[Any]  # of config.model, or a table of them by its class
 
     def collator(self, config: Config, source: Any) -> Collator:
         """Padded features with padded token rows."""
@@ -117,7 +118,8 @@ class MediaTask(Task):
     def model(self, config: Config, source: Tokenizer, target: Tokenizer) -> nn.Module:
         """A model that standardises features by the mean and deviation of the training data."""
         assert isinstance(source, FeatureExtractor)
-        model: Any = self.model_class(config.model, len(source), len(target))
+        kind = self.model_class[type(config.model)] if isinstance(self.model_class, dict) else self.model_class
+        model: Any = kind(config.model, len(source), len(target))
         model.standardizer.set_scale(*source.scale)
         return model  # type: ignore[no-any-return]
 

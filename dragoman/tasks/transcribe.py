@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from dragoman.config.settings import setting
 from dragoman.data.formats.base import ExampleFormat
 from dragoman.data.formats.media import TRANSCRIPTS
 from dragoman.decoding.config import SearchConfig
+from dragoman.models.speech_to_text import SpeechToText, SpeechToTextConfig
 from dragoman.models.transcriber import JointAttentionConfig, Transcriber, TranscriberConfig
 from dragoman.tasks.base import Config, Starter, too_long
 from dragoman.tasks.media import MediaConfig, MediaTask
@@ -20,14 +21,16 @@ class TranscribeConfig(MediaConfig):
     """Recordings or line images with their text."""
 
     task: Literal["transcribe"] = setting("transcribe", help="the kind of problem")
-    model: TranscriberConfig = setting(TranscriberConfig(), help="the model to train")
+    model: TranscriberConfig | SpeechToTextConfig = setting(TranscriberConfig(), help="the model to train")
     # CTC processes texts by their whole probability, without a length penalty.
     search: SearchConfig = setting(SearchConfig(length_penalty=0.0), help="how to decode its output")
 
     def problems(self) -> Iterator[str]:
         """Cross-field validation errors."""
         yield from super().problems()
-        if isinstance(self.model.attention_decoder, JointAttentionConfig):
+        if isinstance(self.model, SpeechToTextConfig):
+            yield from too_long(self, "decoder", self.model.decoder)
+        elif isinstance(self.model.attention_decoder, JointAttentionConfig):
             yield from too_long(self, "attention_decoder.decoder", self.model.attention_decoder.decoder)
 
 
@@ -35,7 +38,7 @@ class Transcribe(MediaTask):
     """Speech and line images to text."""
 
     config = TranscribeConfig
-    model_class = Transcriber
+    model_class: ClassVar = {TranscriberConfig: Transcriber, SpeechToTextConfig: SpeechToText}
     default_metrics = ("wer", "cer", "exact_match")
     counts_edit_types = True
     starter = Starter(

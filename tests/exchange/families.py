@@ -288,6 +288,38 @@ def wav2vec2(folder: Path, seed: int) -> Case:
     )
 
 
+def whisper(folder: Path, seed: int) -> Case:
+    """Multilingual and English-only; tokenizer.json, or vocab.json and merges.txt; short recordings."""
+    random = np.random.default_rng(seed)
+    special = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|de|>", "<|translate|>", "<|transcribe|>"]
+    special += ["<|startofprev|>", "<|notimestamps|>", "<|0.00|>", "<|0.02|>"]
+    ids = write_bpe(folder, byte_level_tokenizer(special), whole=bool(seed % 2))
+    multilingual = seed % 3 != 2
+    sizes = stack_sizes(random) | {"activation_function": str(random.choice(["gelu", "relu"]))}
+    del sizes["max_position_embeddings"]
+    config = transformers.WhisperConfig(
+        **sizes, vocab_size=len(ids), num_mel_bins=int(random.choice([5, 8])), max_source_positions=15,
+        max_target_positions=48, pad_token_id=ids["<|endoftext|>"], bos_token_id=ids["<|endoftext|>"],
+        eos_token_id=ids["<|endoftext|>"], decoder_start_token_id=ids["<|startoftranscript|>"],
+        suppress_tokens=None, begin_suppress_tokens=None,
+    )  # fmt: skip
+    theirs = finish(transformers.WhisperForConditionalGeneration(config), folder, seed)
+    transformers.WhisperFeatureExtractor(
+        feature_size=config.num_mel_bins, hop_length=80, n_fft=200, chunk_length=1
+    ).save_pretrained(folder)  # fmt: skip
+    task = "<|translate|>" if seed % 3 == 1 else "<|transcribe|>"
+    prompt = ["<|startoftranscript|>", *(["<|de|>", task] if multilingual else []), "<|notimestamps|>"]
+    generation = {
+        "is_multilingual": multilingual, "begin_suppress_tokens": [ids["Ġ"], ids["<|endoftext|>"]],
+        "suppress_tokens": [ids[name] for name in special[1:]] + [int(one) for one in random.integers(20, 60, 5)],
+    }  # fmt: skip
+    (folder / "generation_config.json").write_text(json.dumps(generation))
+    options = {"source_language": "de"} if multilingual else {}
+    options |= {"target_language": "en"} if seed % 3 == 1 else {}
+    found = ids | {"<eos>": ids["<|endoftext|>"], "<start>": ids["<|notimestamps|>"]}
+    return Case(theirs, found | {f"<prompt {n}>": ids[name] for n, name in enumerate(prompt)}, options)
+
+
 BUILDERS: dict[str, Callable[[Path, int], Case]] = {
     "marian": marian,
     "m2m_100": lambda folder, seed: multilingual("m2m_100", folder, seed),
@@ -297,6 +329,7 @@ BUILDERS: dict[str, Callable[[Path, int], Case]] = {
     "roberta": roberta,
     "gpt2": gpt2,
     "wav2vec2": wav2vec2,
+    "whisper": whisper,
 }
 
 

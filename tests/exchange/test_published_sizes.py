@@ -16,10 +16,12 @@ from dragoman.exchange.huggingface.gpt2 import stack_settings
 from dragoman.exchange.huggingface.marian import transformer
 from dragoman.exchange.huggingface.t5 import stack
 from dragoman.exchange.huggingface.wav2vec2 import encoder_settings as wav2vec2_encoder
+from dragoman.exchange.huggingface.whisper import model_settings
 from dragoman.layers.positions import LearnedConfig, SinusoidalConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.language_model import LanguageModel, LanguageModelConfig
 from dragoman.models.masked_lm import MaskedLM, MaskedLMConfig
+from dragoman.models.speech_to_text import SpeechToText
 from dragoman.models.transcriber import Transcriber, TranscriberConfig
 
 OPUS = {
@@ -52,6 +54,13 @@ WAV2VEC2_BASE = {
     "intermediate_size": 3072, "hidden_act": "gelu", "feat_extract_norm": "group", "feat_extract_activation": "gelu",
     "conv_dim": [512] * 7, "conv_kernel": [10, 3, 3, 3, 3, 2, 2], "conv_stride": [5, 2, 2, 2, 2, 2, 2],
     "conv_bias": False, "num_conv_pos_embeddings": 128, "num_conv_pos_embedding_groups": 16,
+}  # fmt: skip
+
+
+WHISPER_TINY = {
+    "vocab_size": 51865, "d_model": 384, "encoder_layers": 4, "decoder_layers": 4, "encoder_attention_heads": 6,
+    "decoder_attention_heads": 6, "encoder_ffn_dim": 1536, "decoder_ffn_dim": 1536, "activation_function": "gelu",
+    "num_mel_bins": 80, "max_source_positions": 1500, "max_target_positions": 448,
 }  # fmt: skip
 
 
@@ -88,6 +97,10 @@ def wav2vec2(checkpoint: Checkpoint, size: int) -> nn.Module:
     return Transcriber(TranscriberConfig(encoder=wav2vec2_encoder(checkpoint)), 1, size)
 
 
+def whisper(checkpoint: Checkpoint, size: int) -> nn.Module:
+    return SpeechToText(model_settings(checkpoint, (4, 5, 6)), checkpoint.size("num_mel_bins"), size + 2)
+
+
 @pytest.mark.parametrize(
     ("config", "build", "published", "own"),
     [
@@ -97,9 +110,19 @@ def wav2vec2(checkpoint: Checkpoint, size: int) -> nn.Module:
         (T5_SMALL, t5, 60_506_624, 512 + 32_129),
         (BERT, bert, 110_106_428, 768),  # 109,482,240 without the two heads
         (GPT2, gpt2, 124_439_808, 3 * 768 + 50_260),
+        # The rows of <pad> and <unk>, the output bias, and the biases of keys in 12 attentions.
+        (WHISPER_TINY, whisper, 37_760_640, 2 * 384 + 51_867 + 12 * 384),
         (WAV2VEC2_BASE, wav2vec2, 94_396_320, -768),  # without the vector that pre-training masks with
     ],
-    ids=["opus-mt-en-de", "nllb-200-distilled-600M", "t5-small", "bert-base", "gpt2", "wav2vec2-base-960h"],
+    ids=[
+        "opus-mt-en-de",
+        "nllb-200-distilled-600M",
+        "t5-small",
+        "bert-base",
+        "gpt2",
+        "whisper-tiny",
+        "wav2vec2-base-960h",
+    ],
 )
 def test_published_models_have_the_published_number_of_parameters(
     tmp_path: Path, config: dict[str, Any], build: Any, published: int, own: int

@@ -154,7 +154,8 @@ def frame_tags(text: str, frames: int, config: Any) -> list[str] | str:
         return (
             f"found {len(words)} tags for {frames} {config.unit}, expected as many of each, or tags with ends: sil@0.35"
         )
-    step = config.hop if isinstance(config, AudioConfig) else 1 / getattr(config, "sample_rate", 1)
+    step = config.hop if isinstance(config, AudioConfig) else getattr(config, "hop_samples", 1)
+    step /= 1 if isinstance(config, AudioConfig) else getattr(config, "sample_rate", 1)
     tags: list[str] = []
     for word in words:
         tag, _, end = word.rpartition(TAG_END)

@@ -238,10 +238,11 @@ def mel_to_hertz(mel: Tensor, mel_scale: str) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def mel_filters(config: AudioConfig) -> Tensor:
+def mel_filters(config: Any) -> Tensor:
     """Triangular filters (bins, F), evenly spaced in mel, each from the previous peak to the next one; float64.
 
     HTK filters have a peak of 1. Slaney filters are divided by half their width in Hz, so that each has an area of 1.
+    `config` is an AudioConfig or another hashable one with fmin, top, mel_scale, num_mels, sample_rate and fft_size.
     """
     limits = torch.tensor([config.fmin, config.top], dtype=torch.float64)
     low, high = hertz_to_mel(limits, config.mel_scale).tolist()

@@ -18,9 +18,10 @@ from dragoman.data.media.archives import MediaError, read_many
 from dragoman.data.media.audio import AudioConfig
 from dragoman.data.media.images import LineImageConfig, PictureConfig
 from dragoman.data.media.waveform import WaveformConfig
+from dragoman.data.media.whisper_mel import WhisperMelConfig
 from dragoman.data.tokenizers.base import Tokenizer, content_hash, write_text
 
-MediaConfig = AudioConfig | WaveformConfig | LineImageConfig | PictureConfig
+MediaConfig = AudioConfig | WaveformConfig | WhisperMelConfig | LineImageConfig | PictureConfig
 MEDIA_CONFIGS: dict[str, type[MediaConfig]] = {config.kind: config for config in get_args(MediaConfig)}
 
 
@@ -49,7 +50,7 @@ class FeatureExtractor(Tokenizer):
 
     @property
     def kind(self) -> str:
-        """The kind of features: "audio", "waveform", "line-image" or "picture"."""
+        """The kind of features: "audio", "waveform", "whisper-mel", "line-image" or "picture"."""
         return self.config.kind
 
     def __len__(self) -> int:

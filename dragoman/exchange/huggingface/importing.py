@@ -22,6 +22,7 @@ from dragoman.exchange.huggingface.mbart import MBart
 from dragoman.exchange.huggingface.roberta import Roberta
 from dragoman.exchange.huggingface.t5 import T5
 from dragoman.exchange.huggingface.wav2vec2 import Wav2Vec2
+from dragoman.exchange.huggingface.whisper import Whisper
 from dragoman.runs.folder import IMPORTED, limit_parameters, new_run
 from dragoman.tasks.table import task_of
 from dragoman.training.optimizer import OptimizerConfig
@@ -37,6 +38,7 @@ FAMILIES: dict[str, Family] = {
     "roberta": Roberta(),
     "gpt2": GPT2(),
     "wav2vec2": Wav2Vec2(),
+    "whisper": Whisper(),
 }
 
 

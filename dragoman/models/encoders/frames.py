@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import Range, Share, Size, setting
 from dragoman.layers.convolutional_positions import ConvolutionalPositions, ConvolutionalPositionsConfig
+from dragoman.layers.feed_forward import ACTIVATIONS
 from dragoman.layers.linear import glorot
 from dragoman.layers.positions import NoPositionsConfig
 from dragoman.models.contracts import Encoder, Memory
@@ -70,7 +71,35 @@ class Conv2dSubsamplingConfig:
         return length
 
 
-SubsamplingConfig = FrameStackingConfig | Conv2dSubsamplingConfig | WaveformConvolutionsConfig
+@dataclass(frozen=True)
+class Conv1dSubsamplingConfig:
+    """Convolutions over time, with strides; all features at once, as in Whisper."""
+
+    kind: ClassVar[str] = "conv1d"
+    kernel: Annotated[int, Range(1, 99)] = setting(3, help="frames that an output sees, an odd number")
+    strides: tuple[Stride, ...] = setting((1, 2), help="stride of each convolution")
+    activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = setting("gelu", help="after each convolution")
+
+    def problems(self) -> Iterator[str]:
+        """Cross-field validation errors."""
+        if not self.strides:
+            yield "strides: found none, expected at least one convolution"
+        if self.kernel % 2 == 0:
+            yield f"kernel: found {self.kernel}, expected an odd number"
+
+    @property
+    def stride(self) -> int:
+        """Frames per output position."""
+        return math.prod(self.strides)
+
+    def output_length(self, length: int) -> int:
+        """Output positions of a row of this many frames."""
+        for stride in self.strides:
+            length = -(-length // stride)
+        return length
+
+
+SubsamplingConfig = FrameStackingConfig | Conv2dSubsamplingConfig | Conv1dSubsamplingConfig | WaveformConvolutionsConfig
 FramePositionsConfig = NoPositionsConfig | ConvolutionalPositionsConfig
 
 
@@ -172,7 +201,31 @@ class Conv2dSubsampling(nn.Module):
         return self.project(x.transpose(1, 2).flatten(2)), mask
 
 
+class Conv1dSubsampling(nn.Module):
+    """A stack of strided convolutions over time; padding is set to zero before each, as beyond the ends of a row."""
+
+    def __init__(self, config: Conv1dSubsamplingConfig, features: int, width: int) -> None:
+        super().__init__()
+        self.strides, self.activation = config.strides, ACTIVATIONS[config.activation]
+        self.layers = nn.ModuleList()
+        for stride in config.strides:
+            layer = nn.Conv1d(features, width, config.kernel, stride, padding=config.kernel // 2)
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+            self.layers.append(layer)
+            features = width
+
+    def forward(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, T, F) → (B, T', E)."""
+        x = x.transpose(1, 2)  # (B, F, T)
+        for layer, stride in zip(self.layers, self.strides, strict=True):
+            x = self.activation(layer(x * mask[:, None]))
+            mask = mask[:, ::stride]  # an output has the position of its kernel's centre
+        return x.transpose(1, 2), mask
+
+
 SUBSAMPLINGS: dict[type, Any] = {
+    Conv1dSubsamplingConfig: Conv1dSubsampling,
     FrameStackingConfig: FrameStacking,
     Conv2dSubsamplingConfig: Conv2dSubsampling,
     WaveformConvolutionsConfig: WaveformConvolutions,

@@ -38,13 +38,18 @@ class DecoderHead(nn.Module):
     """Writes a target one token after another over the memory of any encoder."""
 
     decoder: Decoder
+    prompt: tuple[int, ...] = ()  # tokens that the decoder reads before <sos>
 
-    def __init__(self, config: DecoderConfig, memory_width: int, vocabulary: int, *, tie: bool) -> None:
-        """With `tie` the target embeddings are the output layer's weights too."""
+    def __init__(
+        self, config: DecoderConfig, memory_width: int, vocabulary: int, *, tie: bool, bias: bool = False
+    ) -> None:
+        """With `tie` the target embeddings are the output layer's weights too; `bias` is that of the output layer."""
         super().__init__()
         embedding = build_embedding(vocabulary, config.embedding, PAD)
         self.decoder = build_decoder(config, embedding, memory_width)
-        output = nn.Linear(self.decoder.width, vocabulary, bias=False)
+        output = nn.Linear(self.decoder.width, vocabulary, bias=bias)
+        if bias:
+            nn.init.zeros_(output.bias)
         self.cross_entropy = CrossEntropy()
         if tie:
             assert isinstance(embedding.weight, nn.Parameter)
@@ -56,7 +61,8 @@ class DecoderHead(nn.Module):
     @property
     def max_positions(self) -> int | None:
         """How many tokens it can write; None: no limit."""
-        return self.decoder.max_positions
+        limit = self.decoder.max_positions
+        return None if limit is None else limit - len(self.prompt)
 
     def hidden(self, memory: Memory, target: Tensor) -> Tensor:
         """Hidden vectors (B, T, D) under teacher forcing with target (B, T)."""
@@ -69,8 +75,12 @@ class DecoderHead(nn.Module):
         return summed_loss(FullSoftmaxConfig(), hidden, target, self.output, smoothing, self.cross_entropy)
 
     def start(self, memory: Memory, capacity: int | None = None) -> State:
-        """Make the state before the first target token."""
-        return self.decoder.start(memory, capacity)
+        """Make the state before <sos>."""
+        state = self.decoder.start(memory, capacity if capacity is None else capacity + len(self.prompt))
+        if self.prompt:
+            tokens = torch.tensor(self.prompt, device=memory.mask.device).expand(len(memory.mask), -1)
+            state = self.decoder(tokens, state)[1]
+        return state
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read tokens (N,) or (N, P); return log-probabilities (N, V) of the next token."""
