@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.classical.fertility import FertilityModel
+from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.model import Note
 from dragoman.classical.rows import Ragged
 from dragoman.scoring.alignment import SYMMETRIZATIONS, Links, swap_direction
@@ -126,6 +127,7 @@ class WordAligner:
         count = min(len(usable), int(len(usable) * MAX_LINKS / max(1, total)) + 1)
         some = usable[np.unique(np.linspace(0, len(usable) - 1, count).astype(np.int64))]
         self.keys = self._different_keys(left, right, some)
+        self.index = KeyIndex(self.keys)
         groups = [
             Group(indices, self._numbers(self._keys(rows, columns)), lengths)
             for indices, rows, columns, lengths in padded_groups(left, right, some)
@@ -149,11 +151,11 @@ class WordAligner:
         """The keys of all links of these pairs, sorted; a part at a time, so that memory stays small."""
         found, parts, size = np.empty(0, np.int64), list[Ints](), 0
         for _, rows, columns, _ in padded_groups(left, right, some):
-            parts.append(np.unique(self._keys(rows, columns)[columns >= 0]))
+            parts.append(distinct(self._keys(rows, columns)[columns >= 0]))
             size += len(parts[-1])
             if size > max(len(found), 4 * CELLS):
-                found, parts, size = np.unique(np.concatenate([found, *parts])), [], 0
-        return np.unique(np.concatenate([found, *parts]))
+                found, parts, size = distinct(np.concatenate([found, *parts])), [], 0
+        return distinct(np.concatenate([found, *parts]))
 
     @property
     def stage(self) -> str:
@@ -191,8 +193,7 @@ class WordAligner:
 
     def _numbers(self, keys: Ints) -> NDArray[np.int32]:
         """The numbers of links; the last for padding and for links that EM has not seen."""
-        places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[places] == keys, places, len(self.keys)).astype(np.int32)
+        return self.index.find(keys)
 
     def _iterate(self, groups: list[Group], stage: str) -> float:
         counts = np.zeros(len(self.table))
@@ -351,6 +352,7 @@ class WordAligner:
     def restore(self, arrays: Mapping[str, NDArray[Any]], sizes: tuple[int, int]) -> None:
         """Take what an aligner of the same kind learned."""
         self.sizes, self.keys = sizes, arrays["keys"]
+        self.index = KeyIndex(self.keys)
         self.owners = (self.keys // (sizes[1] + 1)).astype(np.int32)
         self.table = np.append(arrays["table"], 0.0)
         if self.kind == "hmm":
@@ -384,7 +386,10 @@ class BothDirections:
 
     def align_rows(self, left: Ragged, right: Ragged) -> tuple[list[Floats], list[Floats]]:
         """The posteriors of every pair by both: (T, S+1) and (S, T+1), the empty word first."""
-        return self.forward.align_rows(left, right)[0], self.backward.align_rows(right, left)[0]
+        with ThreadPoolExecutor(2) as directions:
+            ahead = directions.submit(self.forward.align_rows, left, right)
+            back = directions.submit(self.backward.align_rows, right, left)
+            return ahead.result()[0], back.result()[0]
 
 
 def combined_links(one: Floats, other: Floats, combine: str, threshold: float | None = None) -> Links:

@@ -13,6 +13,7 @@ import pytest
 
 from dragoman.analysis.word_alignment import RawAligner
 from dragoman.classical.aligner import WordAlignerConfig, WordAlignerModel
+from dragoman.classical.key_index import KeyIndex, distinct
 from dragoman.classical.phrases import phrase_spans
 from dragoman.classical.rows import Ragged
 from dragoman.classical.word_alignment import EMPTY, FLOOR, JUMPS, KINDS, WordAligner, links_of
@@ -179,6 +180,20 @@ def test_the_commands_align_and_list_terms(pairs_file: Path, tmp_path: Path) -> 
     assert line["weights"][2][2] > 0.9
     found = [one.split("\t") for one in call("terms", pairs_file, "--max-words", "1", "--min-share", "0.4").lines]
     assert {"dog\tHund"} <= {"\t".join(row[:2]) for row in found} <= {f"{one}\t{other}" for one, other in WORDS.items()}
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 30_000])
+def test_hashing_finds_what_a_binary_search_finds(size: int) -> None:
+    draw = np.random.default_rng(size)
+    keys = distinct(draw.integers(0, 1 << 40, size))
+    wanted = np.concatenate([keys, keys + 1, draw.integers(-5, 1 << 40, 1000)])
+    places = np.searchsorted(keys, wanted)
+    known = np.isin(wanted, keys)
+    assert (KeyIndex(keys).find(wanted) == np.where(known, places, len(keys))).all()
+    crowded = KeyIndex(keys)
+    crowded.slots[:] = 0 if size else -1  # all slots are taken, so that binary search finds all keys but the first
+    crowded.rest = np.arange(len(keys), dtype=np.int32)
+    assert (crowded.find(wanted) == np.where(known, places, len(keys))).all()
 
 
 def letters(texts: list[list[str]]) -> tuple[WordTokenizer, Ragged]:
