@@ -1,26 +1,24 @@
-"""Counting of n-grams and modified Kneser-Ney smoothing (Chen and Goodman 1998), by passes over sorted arrays.
+"""Modified Kneser-Ney smoothing (Chen and Goodman 1998) and pruning, by passes over sorted arrays.
 
-An n-gram is stored as a number: its place among the sorted n-grams of its order. Its key is the place of its first
-n − 1 tokens times the size of the vocabulary plus its last token, so that all continuations of a context are
-neighbours. Unigrams are token ids themselves.
+`ngram_counts` says how an n-gram is numbered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.classical.rows import Ragged
+from dragoman.classical.ngram_counts import Counted
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where the counts are too few to estimate them
 MAX_ORDER = 6
-CHUNK = 1 << 21  # tokens read at a time
+CHUNK = 1 << 21  # n-grams smoothed at a time; it decides how sums are rounded
 
 
 class Level(NamedTuple):
@@ -31,95 +29,12 @@ class Level(NamedTuple):
     backoffs: NDArray[Any]  # (M,) log-weights of the next lower order after this n-gram as a context
 
 
-class Counted(NamedTuple):
-    """The n-grams of one order as they were counted."""
-
-    keys: Ints
-    counts: NDArray[Any]  # occurrences, or in lower orders the number of different tokens before the n-gram
-    suffixes: NDArray[Any]  # the place of the last n − 1 tokens in the order below
-
-
-def token_stream(rows: Ragged) -> NDArray[np.int32]:
-    """All rows as <sos> … <eos>, joined."""
-    lengths = rows.lengths
-    stream = np.empty(len(rows.flat) + 2 * len(rows), np.int32)
-    starts = rows.offsets[:-1] + 2 * np.arange(len(rows))
-    ends = starts + lengths + 1
-    inside = np.ones(len(stream), bool)
-    inside[starts] = inside[ends] = False
-    stream[inside] = rows.flat
-    stream[starts], stream[ends] = SOS, EOS
-    return stream
-
-
-def merged(left: tuple[Ints, NDArray[Any]], right: tuple[Ints, NDArray[Any]]) -> tuple[Ints, NDArray[Any]]:
-    """Two sorted lists of different keys with their counts as one; the counts of `left` are changed."""
-    keys, counts = left
-    places = np.searchsorted(keys, right[0])
-    known = keys[np.minimum(places, len(keys) - 1)] == right[0]
-    counts[places[known]] += right[1][known]
-    new = ~known
-    return np.insert(keys, places[new], right[0][new]), np.insert(counts, places[new], right[1][new])
-
-
-def count_ngrams(stream: NDArray[np.int32], vocabulary: int, order: int) -> list[Counted]:
-    """The n-grams up to an order. No n-gram spans two rows: <sos> stands only at its start.
-
-    Lower orders count the different tokens before an n-gram; n-grams at the start of a row have none, and keep the
-    number of their occurrences. The text is read in chunks, so that memory beside the n-grams stays small.
-    """
-    ids = np.arange(vocabulary, dtype=np.int64)
-    counted = [Counted(ids, np.bincount(stream, minlength=vocabulary), np.empty(0, np.int32))]
-    places = stream  # of the n-gram that ends at each position; −1: it would span two rows
-    for n in range(2, order + 1):
-        found = _count_keys(stream, places, vocabulary)
-        suffixes = np.empty(len(found[0]), np.int32)
-        new = np.full(len(stream), -1, np.int32)
-        for ends, keys in _chunks_of_keys(stream, places, vocabulary):
-            own, inverse = np.unique(keys, return_inverse=True)  # sorted lookups are fast
-            new[ends] = np.searchsorted(found[0], own)[inverse]
-            suffixes[new[ends]] = places[ends]
-        left = np.bincount(suffixes, minlength=len(counted[-1].keys))
-        counted[-1] = counted[-1]._replace(counts=np.where(left > 0, left, counted[-1].counts).astype(np.int32))
-        counted.append(Counted(*found, suffixes))
-        places = new
-        if n == 2:  # the first token of a row has no n-gram of two tokens before it
-            counted[0].counts[SOS] = 0
-    counted[0].counts[[PAD, SOS]] = 0
-    return counted
-
-
-def _chunks_of_keys(
-    stream: NDArray[np.int32], places: NDArray[np.int32], vocabulary: int
-) -> Iterator[tuple[Ints, Ints]]:
-    """The positions where an n-gram ends and its key, some at a time; `places` are those of one token less."""
-    for first in range(0, len(stream), CHUNK):
-        tokens = stream[first : first + CHUNK]
-        before = np.empty(len(tokens), np.int64)
-        before[0] = places[first - 1] if first else -1
-        before[1:] = places[first : first + len(tokens) - 1]
-        ends = np.flatnonzero((before >= 0) & (tokens != SOS))
-        yield ends + first, before[ends] * vocabulary + tokens[ends]
-
-
-def _count_keys(stream: NDArray[np.int32], places: NDArray[np.int32], vocabulary: int) -> tuple[Ints, NDArray[Any]]:
-    """All different keys, sorted, and how often each occurs; parts of like sizes are merged, as in a merge sort."""
-    parts: list[tuple[Ints, NDArray[Any]]] = []
-    for _, keys in _chunks_of_keys(stream, places, vocabulary):
-        if not len(keys):
-            continue
-        own, counts = np.unique(keys, return_counts=True)
-        parts.append((own, counts.astype(np.int32)))
-        while len(parts) > 1 and len(parts[-1][0]) * 2 > len(parts[-2][0]):
-            parts[-2:] = [merged(parts[-2], parts[-1])]
-    while len(parts) > 1:
-        parts[-2:] = [merged(parts[-2], parts[-1])]
-    return parts[0] if parts else (np.empty(0, np.int64), np.empty(0, np.int32))
-
-
-def discounts_of(counts: Ints) -> Floats:
+def discounts_of(counts: Iterable[NDArray[Any]]) -> Floats:
     """D₁, D₂ and D₃₊ by counts of counts: D_k = k − (k + 1) · Y · t_{k+1} / t_k with Y = t₁ / (t₁ + 2 t₂)."""
-    times = np.bincount(np.minimum(counts, 5), minlength=6)[1:5].astype(np.float64)  # t₁ … t₄
+    times = np.zeros(6, np.int64)
+    for block in counts:
+        times += np.bincount(np.minimum(block, 5), minlength=6)
+    times = times[1:5].astype(np.float64)  # t₁ … t₄
     if not (times > 0).all():
         return np.array([0.0, *FALLBACK])
     y = times[0] / (times[0] + 2 * times[1])
@@ -130,45 +45,76 @@ def discounts_of(counts: Ints) -> Floats:
 
 
 def smooth(counted: list[Counted], vocabulary: int) -> list[Level]:
-    """Interpolated probabilities of all n-grams, and the back-off weights of all contexts.
+    """Interpolated probabilities of all n-grams, and the back-off weights of all contexts; frees the counts.
 
     p(w | h) = (c(hw) − D(c(hw))) / c(h·) + γ(h) · p(w | h'), where h' is h without its first token and γ(h) the mass
     that the discounts leave. Below the unigrams all tokens but <pad> and <sos> are equally probable.
     """
-    counts = counted[0].counts
-    discounts = discounts_of(counts)
+    counts = counted[0].counts.read(0, vocabulary)
+    discounts = discounts_of([counts])
     total = counts.sum()
     taken = discounts[np.minimum(counts, 3)]
     uniform = np.full(vocabulary, 1 / (vocabulary - 2))
     uniform[[PAD, SOS]] = 0.0
     share = (counts - taken) / total + taken.sum() / total * uniform
-    levels = [Level(counted[0].keys, log(share), np.zeros(vocabulary))]
-    for n in range(1, len(counted)):
-        keys, counts, suffixes = counted[n]
-        counted[n] = Counted(keys, *(np.empty(0, np.int32),) * 2)  # the caller needs them no more
-        below = levels[-1]
-        discounts = discounts_of(counts)
-        totals, left = np.zeros((2, len(below.keys)))
-        for some, parents in _chunks_of_parents(keys, vocabulary):  # parents are sorted
-            first, last = int(parents[0]), int(parents[-1]) + 1
-            totals[first:last] += np.bincount(parents - first, counts[some])
-            left[first:last] += np.bincount(parents - first, discounts[np.minimum(counts[some], 3)])
-        weights = np.divide(left, totals, out=np.ones(len(below.keys)), where=totals > 0)
-        logs = np.empty(len(keys), np.float32)
-        for some, parents in _chunks_of_parents(keys, vocabulary):
-            lower = np.exp(below.log_probabilities[suffixes[some]].astype(np.float64))
-            own = counts[some] - discounts[np.minimum(counts[some], 3)]
-            logs[some] = log(own / totals[parents] + weights[parents] * lower)
-        levels[-1] = below._replace(backoffs=log(weights).astype(np.float32))
-        levels.append(Level(keys, logs, np.zeros(len(keys), np.float32)))
+    levels = [Level(counted[0].keys.read(0, vocabulary), log(share), np.zeros(vocabulary))]
+    for order in counted[1:]:
+        below, size = levels[-1], len(order.keys)
+        keys, logs = np.empty(size, np.int64), np.empty(size, np.float32)
+        backoffs = np.zeros(len(below.keys), np.float32)
+        for block in _interpolated(order, vocabulary):
+            lower = np.exp(below.log_probabilities[block.suffixes].astype(np.float64))
+            weights = np.divide(block.left, block.totals, out=np.ones(len(block.left)), where=block.totals > 0)
+            inside = block.parents - block.first
+            some = slice(block.start, block.start + len(block.keys))
+            keys[some] = block.keys
+            logs[some] = log(block.own / block.totals[inside] + weights[inside] * lower)
+            backoffs[block.first : block.first + len(weights)] = log(weights)
+        levels[-1] = below._replace(backoffs=backoffs)
+        levels.append(Level(keys, logs, np.zeros(size, np.float32)))
+        order.close()
     return levels
 
 
-def _chunks_of_parents(keys: Ints, vocabulary: int) -> Iterator[tuple[slice, Ints]]:
-    """Some n-grams at a time, and the places of their contexts."""
-    for first in range(0, len(keys), CHUNK):
-        some = slice(first, first + CHUNK)
-        yield some, keys[some] // vocabulary
+class Block(NamedTuple):
+    """Neighbouring n-grams, and the sums of their contexts first, first + 1, …"""
+
+    start: int  # the place of the first n-gram
+    keys: Ints
+    parents: Ints  # the places of their contexts
+    own: Floats  # discounted counts
+    suffixes: NDArray[np.int32]
+    first: int
+    totals: Floats  # of each context: counts of all its n-grams, in other blocks too,
+    left: Floats  # and what the discounts took
+
+
+def _interpolated(order: Counted, vocabulary: int) -> Iterator[Block]:
+    """All n-grams of an order, CHUNK at a time.
+
+    A context that two blocks share has the sum of both: the first pass adds up the contexts at the ends of the blocks.
+    """
+    discounts = discounts_of(order.counts.blocks())
+    shared: dict[int, Floats] = {}
+    for block in _blocks(order, vocabulary, discounts):
+        for place in {block.first, block.first + len(block.totals) - 1}:
+            sums = np.array([block.totals[place - block.first], block.left[place - block.first]])
+            shared[place] = shared[place] + sums if place in shared else sums
+    for block in _blocks(order, vocabulary, discounts):
+        for place in {block.first, block.first + len(block.totals) - 1}:
+            block.totals[place - block.first], block.left[place - block.first] = shared[place]
+        yield block
+
+
+def _blocks(order: Counted, vocabulary: int, discounts: Floats) -> Iterator[Block]:
+    """The same with the sums of each block alone."""
+    for start in range(0, len(order.keys), CHUNK):
+        keys, counts, suffixes = (spool.read(start, start + CHUNK) for spool in order)
+        parents = keys // vocabulary  # they are sorted
+        first, taken = int(parents[0]), discounts[np.minimum(counts, 3)]
+        totals = np.bincount(parents - first, counts).astype(np.float64, copy=False)
+        left = np.bincount(parents - first, taken).astype(np.float64, copy=False)
+        yield Block(start, keys, parents, counts - taken, suffixes, first, totals, left)
 
 
 def log(probabilities: Floats) -> Floats:

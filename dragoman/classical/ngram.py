@@ -16,20 +16,20 @@ from dragoman.classical.kneser_ney import (
     Floats,
     Ints,
     Level,
-    count_ngrams,
     extend,
     gather,
     prune,
     smooth,
     suffix_links,
-    token_stream,
 )
 from dragoman.classical.model import FittedModel, Note
+from dragoman.classical.ngram_counts import count_ngrams
 from dragoman.classical.rows import Ragged
 from dragoman.config.settings import Range, setting
 from dragoman.data.batch import Batch
 from dragoman.data.bptt import Segment
 from dragoman.data.corpus import Corpus
+from dragoman.data.store import Column
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.errors import DataError
 from dragoman.models.contracts import State, TokenScores
@@ -71,14 +71,14 @@ class NGramModel(FittedModel):
     def fit(self, corpus: Corpus, note: Note) -> list[float]:
         """Count the n-grams of the training text, smooth and prune."""
         note("counting n-grams", 0)
-        self.fit_rows(Ragged.of_column(corpus.train.target))
+        self.fit_rows(corpus.train.target)
         return []
 
-    def fit_rows(self, rows: Ragged) -> NGramModel:
-        """The same for token rows in memory, without <eos>."""
-        if not len(rows.flat):
+    def fit_rows(self, rows: Ragged | Column) -> NGramModel:
+        """The same for token rows without <eos>, in memory or in a store."""
+        if not (rows.offset(len(rows)) if isinstance(rows, Column) else len(rows.flat)):
             raise DataError("found no text, expected lines to count n-grams of")
-        levels = smooth(count_ngrams(token_stream(rows), self.vocabulary, self.config.order), self.vocabulary)
+        levels = smooth(count_ngrams(rows, self.vocabulary, self.config.order), self.vocabulary)
         if self.config.prune:
             levels = prune(levels, self.vocabulary, self.config.prune)
         self.set_levels(levels)

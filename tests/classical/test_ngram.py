@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from dragoman.classical import kneser_ney
+from dragoman.classical import kneser_ney, ngram_counts
 from dragoman.classical.arpa import read_arpa, write_arpa
 from dragoman.classical.ngram import NGramConfig, NGramModel
 from dragoman.classical.rows import Ragged
 from dragoman.data.batch import batch_of
+from dragoman.data.store import StoreWriter, TokenStore
 from dragoman.data.tokenizers.base import EOS, PAD, SOS
 from dragoman.data.tokenizers.words import WordsConfig, WordTokenizer
 from dragoman.decoding.ngram import NGramLM
@@ -186,10 +187,17 @@ def test_an_ngram_model_is_a_run(text_file: Path, cached: Path, tmp_path: Path) 
     assert math.isfinite(scores["loss"])
 
 
-def test_chunks_of_the_text_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_merged_from_files_change_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rng = np.random.default_rng(4)
     rows = Ragged.of([rng.integers(4, 12, rng.integers(0, 9)).tolist() for _ in range(200)])
+    with StoreWriter(tmp_path / "store", 12, 12) as writer:
+        writer.add([()] * len(rows), [rows[index] for index in range(len(rows))])
     whole = NGramModel(NGramConfig(4), 12).fit_rows(rows)
+    for name, value in (("CHUNK", 7), ("SMALLEST", 3), ("IN_MEMORY", 5), ("ROWS", 4)):
+        monkeypatch.setattr(ngram_counts, name, value)
+    parts = NGramModel(NGramConfig(4), 12).fit_rows(TokenStore(tmp_path / "store").target)
+    for name, tensor in whole.tensors.items():
+        assert torch.equal(tensor, parts.tensors[name]), name
     monkeypatch.setattr(kneser_ney, "CHUNK", 7)
     parts = NGramModel(NGramConfig(4), 12).fit_rows(rows)
     for name, tensor in whole.tensors.items():

@@ -1,0 +1,238 @@
+"""Counting of n-grams in fixed memory: sorted runs of a block of text each, merged from temporary files.
+
+An n-gram is stored as a number: its place among the sorted n-grams of its order. Its key is the place of its first
+n − 1 tokens times the size of the vocabulary plus its last token, so that all continuations of a context are
+neighbours. Unigrams are token ids themselves.
+
+Memory beside the blocks holds four bytes for every n-gram of one order, less than the model itself takes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from tempfile import SpooledTemporaryFile
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.classical.key_index import distinct
+from dragoman.classical.rows import Ragged
+from dragoman.data.store import Column
+from dragoman.data.tokenizers.base import EOS, PAD, SOS
+
+Ints = NDArray[np.int64]
+CHUNK = 1 << 20  # tokens or n-grams handled at a time
+SMALLEST = 4096  # n-grams that are read of a run at a time, however many runs there are
+IN_MEMORY = 1 << 20  # bytes of a spool that are not written to a file
+ROWS = 1 << 16  # whose offsets are read at a time
+
+
+class Spool:
+    """An array that is appended to and read in blocks; a long one lies in a temporary file."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype, self.size = np.dtype(dtype), 0
+        self._file = SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 (the spool owns it)
+        self.close = weakref.finalize(self, self._file.close)  # frees the file, at the latest with the spool
+
+    def __len__(self) -> int:
+        return self.size
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Write values at the end."""
+        self._file.seek(0, 2)
+        self._file.write(np.ascontiguousarray(values, self.dtype).data)
+        self.size += len(values)
+
+    def read(self, first: int, end: int) -> NDArray[Any]:
+        """The values first … end − 1, or fewer at the end."""
+        self._file.seek(first * self.dtype.itemsize)
+        found = bytearray(max(0, min(end, self.size) - first) * self.dtype.itemsize)
+        self._file.readinto(found)
+        return np.frombuffer(found, self.dtype)
+
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        """All values, CHUNK at a time."""
+        for first in range(0, self.size, CHUNK):
+            yield self.read(first, first + CHUNK)
+
+
+class Counted(NamedTuple):
+    """The n-grams of one order as they were counted, sorted by key."""
+
+    keys: Spool
+    counts: Spool  # occurrences, or in lower orders the number of different tokens before the n-gram
+    suffixes: Spool  # the place of the last n − 1 tokens in the order below
+
+    @classmethod
+    def empty(cls) -> Counted:
+        """No n-grams."""
+        return cls(Spool(np.int64), Spool(np.int32), Spool(np.int32))
+
+    def append(self, keys: NDArray[Any], counts: NDArray[Any], suffixes: NDArray[Any]) -> None:
+        """More n-grams."""
+        self.keys.append(keys)
+        self.counts.append(counts)
+        self.suffixes.append(suffixes)
+
+    def close(self) -> None:
+        """Free the files."""
+        for spool in (self.keys, self.counts, self.suffixes):
+            spool.close()
+
+
+@dataclass
+class Run:
+    """The n-grams of a block of text: different keys, sorted, and for every position the one that ends there."""
+
+    found: Counted
+    inverse: Spool  # of positions with an n-gram: its place in this run
+    places: Spool  # of this run's n-grams: their places among all
+    read: int = 0  # how many were read by the merge
+    head: tuple[NDArray[Any], ...] = ()  # keys, counts and suffixes that were read but not merged
+
+    def close(self) -> None:
+        """Free the files."""
+        self.found.close()
+        self.inverse.close()
+        self.places.close()
+
+
+def token_stream(rows: Ragged) -> NDArray[np.int32]:
+    """All rows as <sos> … <eos>, joined."""
+    lengths = rows.lengths
+    stream = np.empty(len(rows.flat) + 2 * len(rows), np.int32)
+    starts = rows.offsets[:-1] + 2 * np.arange(len(rows))
+    ends = starts + lengths + 1
+    inside = np.ones(len(stream), bool)
+    inside[starts] = inside[ends] = False
+    stream[inside] = rows.flat
+    stream[starts], stream[ends] = SOS, EOS
+    return stream
+
+
+def token_blocks(rows: Ragged | Column) -> Iterator[NDArray[np.int32]]:
+    """All rows as <sos> … <eos>, joined, about CHUNK tokens at a time."""
+    first = 0
+    while first < len(rows):
+        end = min(first + ROWS, len(rows))
+        offsets = rows.offsets(first, end) if isinstance(rows, Column) else rows.offsets[first : end + 1]
+        count = max(1, int(np.searchsorted(offsets, offsets[0] + CHUNK, "right")) - 1)
+        start, stop = int(offsets[0]), int(offsets[count])
+        if stop - start > CHUNK:  # one long row
+            yield np.array([SOS], np.int32)
+            for place in range(start, stop, CHUNK):
+                yield tokens_of(rows, place, min(place + CHUNK, stop))
+            yield np.array([EOS], np.int32)
+        else:
+            yield token_stream(Ragged(tokens_of(rows, start, stop), offsets[: count + 1] - start))
+        first += count
+
+
+def tokens_of(rows: Ragged | Column, start: int, end: int) -> NDArray[np.int32]:
+    """Tokens start … end − 1 of all rows."""
+    found: NDArray[np.int32] = rows.tokens(start, end) if isinstance(rows, Column) else rows.flat[start:end]
+    return found.astype(np.int32, copy=False)
+
+
+def count_ngrams(rows: Ragged | Column, vocabulary: int, order: int) -> list[Counted]:
+    """The n-grams up to an order. No n-gram spans two rows: <sos> stands only at its start.
+
+    Lower orders count the different tokens before an n-gram; n-grams at the start of a row have none, and keep the
+    number of their occurrences.
+    """
+    stream, totals = Spool(np.int32), np.zeros(vocabulary, np.int64)
+    for block in token_blocks(rows):
+        stream.append(block)
+        totals += np.bincount(block, minlength=vocabulary)
+    unigrams = Counted.empty()
+    unigrams.keys.append(np.arange(vocabulary))
+    unigrams.counts.append(totals)
+    counted = [unigrams]
+    places = stream  # of the n-gram that ends at each position; −1: it would span two rows
+    for n in range(2, order + 1):
+        runs = [_run_of(*part) for part in _blocks_of_keys(stream, places, vocabulary)]
+        counted.append(_merge(runs))
+        new = _new_places(stream, places, runs, vocabulary) if n < order else places
+        for run in runs:
+            run.close()
+        counted[-2] = _with_left_contexts(counted[-2], counted[-1].suffixes, without=(SOS,) if n == 2 else ())
+        places = new
+    counted[0] = _with_left_contexts(counted[0], Spool(np.int32), without=(PAD, SOS))
+    return counted
+
+
+def _blocks_of_keys(stream: Spool, places: Spool, vocabulary: int) -> Iterator[tuple[Ints, Ints, NDArray[np.int32]]]:
+    """Of some positions at a time: those where an n-gram ends, their keys, and the places of one token less there."""
+    last = np.array([-1], np.int32)
+    for first in range(0, len(stream), CHUNK):
+        tokens, own = stream.read(first, first + CHUNK), places.read(first, first + CHUNK)
+        before = np.concatenate([last, own[:-1]]).astype(np.int64)
+        last = own[-1:]
+        ends = np.flatnonzero((before >= 0) & (tokens != SOS))
+        yield ends, before[ends] * vocabulary + tokens[ends], own[ends]
+
+
+def _run_of(ends: Ints, keys: Ints, suffixes: NDArray[np.int32]) -> Run:
+    """The sorted run of a block."""
+    own, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    last = np.empty(len(own), np.int32)
+    last[inverse] = suffixes  # the same wherever the n-gram ends
+    run = Run(Counted.empty(), Spool(np.int32), Spool(np.int32))
+    run.found.append(own, counts, last)
+    run.inverse.append(inverse)
+    return run
+
+
+def _merge(runs: Sequence[Run]) -> Counted:
+    """All different n-grams of the runs, sorted, with their counts added up; every run gets the places of its own."""
+    out, size = Counted.empty(), max(SMALLEST, CHUNK // max(1, len(runs)))
+    while True:
+        for run in runs:
+            if not run.head or not len(run.head[0]):
+                run.head = tuple(spool.read(run.read, run.read + size) for spool in run.found)
+                run.read += len(run.head[0])
+        if not any(len(run.head[0]) for run in runs):
+            return out
+        more = [run.head[0][-1] for run in runs if run.read < len(run.found.keys)]
+        cuts = [int(np.searchsorted(run.head[0], min(more), "right")) if more else len(run.head[0]) for run in runs]
+        keys = distinct(np.concatenate([run.head[0][:cut] for run, cut in zip(runs, cuts, strict=True)]))
+        counts, suffixes = np.zeros((2, len(keys)), np.int32)
+        for run, cut in zip(runs, cuts, strict=True):
+            places = np.searchsorted(keys, run.head[0][:cut])
+            counts[places] += run.head[1][:cut]
+            suffixes[places] = run.head[2][:cut]
+            run.places.append(places + len(out.keys))
+            run.head = tuple(part[cut:] for part in run.head)
+        out.append(keys, counts, suffixes)
+
+
+def _new_places(stream: Spool, places: Spool, runs: Sequence[Run], vocabulary: int) -> Spool:
+    """The place of the n-gram that ends at each position, −1 where none does."""
+    out = Spool(np.int32)
+    for number, (ends, _, _) in enumerate(_blocks_of_keys(stream, places, vocabulary)):
+        run = runs[number]
+        size = min(CHUNK, len(stream) - number * CHUNK)
+        new = np.full(size, -1, np.int32)
+        new[ends] = run.places.read(0, len(run.places))[run.inverse.read(0, len(run.inverse))]
+        out.append(new)
+    return out
+
+
+def _with_left_contexts(counted: Counted, suffixes: Spool, without: Sequence[int]) -> Counted:
+    """n-grams with the number of different tokens before them, from those of one token more; 0 for some unigrams."""
+    left = np.zeros(len(counted.keys), np.int32)
+    for block in suffixes.blocks():
+        np.add.at(left, block, 1)
+    counts = Spool(np.int32)
+    for number, block in enumerate(counted.counts.blocks()):
+        some = left[number * CHUNK : number * CHUNK + len(block)]
+        found = np.where(some > 0, some, block)
+        if number == 0:
+            found[list(without)] = 0
+        counts.append(found)
+    counted.counts.close()
+    return counted._replace(counts=counts)
