@@ -1,6 +1,6 @@
 """Sharded prediction under fire: workers are killed again and again, memory is watched over many lines.
 
-    python benchmarks/shards.py kills [--lines 200000] [--kills 20]
+    python benchmarks/shards.py kills [--lines 4000000] [--kills 20]
     python benchmarks/shards.py memory [--lines 10000000]
 
 `kills`: two workers share a job, and one of them is killed (kill -9) half-way through a shard so many times. The
@@ -73,8 +73,10 @@ def kills(folder: Path, lines: int, wanted: int) -> dict[str, Any]:
     predict = command("predict", run, big, "--shards", out, "--shard-size", 1)
     draw, killed, half_written = random.Random(3), 0, 0
     steady = subprocess.Popen(predict, stderr=subprocess.DEVNULL)
+    said = folder / "victim.txt"
     while killed < wanted:
-        victim = subprocess.Popen(predict, stderr=subprocess.DEVNULL)
+        with said.open("wb") as errors:
+            victim = subprocess.Popen(predict, stderr=errors)
         mine = f".{victim.pid}-"
         while victim.poll() is None:
             if any(mine in path.name and path.stat().st_size for path in out.glob(".part-*.tmp")):
@@ -82,6 +84,7 @@ def kills(folder: Path, lines: int, wanted: int) -> dict[str, Any]:
                 break
             time.sleep(0.01)
         if victim.poll() is not None:  # nothing is left to kill it over
+            print(f"a worker ended with {victim.returncode}: {said.read_text()[-500:]}", file=sys.stderr)
             break
         victim.send_signal(signal.SIGKILL)
         victim.wait()
@@ -141,7 +144,7 @@ def main() -> None:
         folder = Path(name)
         os.environ["DRAGOMAN_CACHE"] = str(folder / "cache")
         if given.what == "kills":
-            result = kills(folder, given.lines or 2_000_000, given.kills)
+            result = kills(folder, given.lines or 4_000_000, given.kills)
         else:
             result = memory(folder, given.lines or 10_000_000)
     result["machine"] = platform.platform()

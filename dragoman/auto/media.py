@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -135,6 +136,7 @@ def media_of(files: Files, overrides: Sequence[str]) -> str:
     """ "audio" or "picture" if the first line of the data names such a file; else empty."""
     given = override({}, list(overrides)).get("data", {})
     read = settings.build(DataConfig, merge({"train": "-"}, given if isinstance(given, Mapping) else {}), "data")
+    read = replace(read, columns=read.columns[:2])  # two texts before a label have three
     for item in islice(read_examples(read, files), FIRST_LINES):
         name = item.source.lower() if isinstance(item, Example) else ""
         if name.endswith(AUDIO_SUFFIXES) and " " not in name.strip():

@@ -122,11 +122,19 @@ class SeparateTextsCollator(TokenCollator):
 class ConcatenatedTextsCollator(TokenCollator):
     """Two texts, stored as one row with <sep> between, for an encoder that reads <eos> in its place: (B, S)."""
 
-    def __init__(self, separator: int) -> None:
-        self.separator = separator
+    def __init__(self, separator: int, ends: int = 1) -> None:
+        """`ends`: how many <eos> are between two texts."""
+        self.separator, self.ends = separator, ends
+
+    def padded_lengths(self, lengths: Lengths) -> Lengths:
+        """One more for the last <eos>, and those that <sep> has no room for."""
+        return lengths + self.ends
 
     def pad(self, rows: Rows, width: int | None = None) -> Tensor:
         """(B, S), with <eos> after both texts."""
+        if self.ends > 1:
+            arrays = [np.asarray(row, dtype=np.int64) for row in rows]
+            rows = [np.repeat(row, np.where(row == self.separator, self.ends, 1)) for row in arrays]
         out = pad_tokens(rows, width)
         return out.masked_fill(out == self.separator, EOS)
 

@@ -88,7 +88,7 @@ class NoSearchConfig(Config):
         if numbers and getattr(self.model, "word_dropout", False):
             yield f"model.word_dropout: found {self.model.word_dropout}, expected 0: numbers are not words"
         ends = 0 if numbers else 1 + getattr(self.model, "next_sentence", False)  # <eos> of each text
-        yield from too_long(self, "encoder", encoder, ends)
+        yield from too_long(self, "encoder", encoder, ends + getattr(encoder, "separators", 1) - 1)
 
 
 def read_tokenizer(config: Config, source: Tokenizer) -> Tokenizer:
@@ -107,7 +107,7 @@ def source_collator(config: Config, source: Tokenizer) -> ColumnCollator:
         assert isinstance(source, TextPairTokenizer)
         return SeparateTextsCollator(source.separator)
     if isinstance(source, TextPairTokenizer) and read_tokenizer(config, source) is not source:
-        return ConcatenatedTextsCollator(source.separator)
+        return ConcatenatedTextsCollator(source.separator, getattr(encoder_of(config), "separators", 1))
     return TokenCollator()
 
 

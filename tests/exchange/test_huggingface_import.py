@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import sentencepiece
 import torch
+import transformers
 from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel, MarianTokenizer
 
 from dragoman.data.batch import batch_of
@@ -286,3 +287,28 @@ def test_an_imported_gpt2_completes_scores_and_is_fine_tuned(tmp_path: Path) -> 
     )  # fmt: skip
     assert trained.code == 0, trained.err
     assert json.loads(call("evaluate", tmp_path / "tuned", text, "--json").out)["perplexity"] < before
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_two_texts_are_separated_as_in_transformers(tmp_path: Path, family: str) -> None:
+    (tmp_path / "model").mkdir()
+    case = BUILDERS[family](tmp_path / "model", 0)
+    import_folder(tmp_path / "model", tmp_path / "run")
+    pairs = [("the cat sat", "a dog reads a book"), ("where is", "I see")]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\t{number % 2}\n" for number, (a, b) in enumerate(pairs * 4)))
+    said = call("train", tmp_path / "pairs.tsv", "task=classify", "--run", tmp_path / "fine", "train.steps=1",
+                f"train.start_from={tmp_path / 'run'}", f"data.valid={tmp_path / 'pairs.tsv'}",
+                "train.optimizer.learning_rate=1e-30", 'data.columns=["1","2","3"]', "-q")  # fmt: skip
+    assert said.code == 0, said.err
+    fine: Any = load_run(tmp_path / "fine", "cpu")
+    batch = fine.collator.collate(fine.source_tokenizer.encode_batch(["\t".join(pair) for pair in pairs]))
+    memory = fine.model.encoder(batch.source, batch.source_mask)
+    files = ("vocab.txt",) if family == "bert" else ("vocab.json", "merges.txt")
+    kind = transformers.BertTokenizer if family == "bert" else transformers.RobertaTokenizer
+    tokenizer = kind(*(str(tmp_path / "model" / name) for name in files))
+    inputs = tokenizer(*zip(*pairs, strict=True), padding=True, return_tensors="pt", return_token_type_ids=True)
+    hidden = case.theirs.base_model(**inputs).last_hidden_state
+    assert (inputs["input_ids"] == case.ids["<eos>"]).sum(1).tolist() == [2 + (family == "roberta")] * 2
+    torch.testing.assert_close(memory.final[0], hidden[:, 0], rtol=1e-4, atol=1e-4)
+    real = batch.source_mask
+    torch.testing.assert_close(memory.values[real], hidden[:, 1:][real], rtol=1e-4, atol=1e-4)

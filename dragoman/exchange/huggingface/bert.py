@@ -52,7 +52,7 @@ def masked_settings(
     checkpoint: Checkpoint, tokenizer: ImportedConfig, encoder: BertEncoderConfig, next_sentence: bool
 ) -> MaskedLanguageModelTaskConfig:
     """The settings of the run."""
-    longest = max(1, min(256, encoder.max_positions - 2))  # without the <eos> of two texts
+    longest = max(1, min(256, encoder.max_positions - 1 - encoder.separators))  # without the <eos> of two texts
     return MaskedLanguageModelTaskConfig(
         data=DataConfig(train=str(checkpoint.folder.absolute()), max_length=longest),
         tokenizer=TokenizersConfig(tokenizer),

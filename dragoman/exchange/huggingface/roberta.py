@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dragoman.errors import DataError
 from dragoman.exchange.huggingface.bert import (
@@ -22,7 +23,7 @@ HEAD = {"transform": "lm_head.dense", "transform_norm": "lm_head.layer_norm"}
 
 
 class Roberta:
-    """Our <sos> is <s>, our <eos> is </s>. Published models put two </s> between two texts; ours puts one."""
+    """Our <sos> is <s>, our <eos> is </s>, which is there twice between two texts."""
 
     def read(self, checkpoint: Checkpoint, options: Mapping[str, str]) -> Imported:
         """Its head always has GELU."""
@@ -30,7 +31,7 @@ class Roberta:
         ids = [token_id(tokens, name, checkpoint.folder) for name in ("<pad>", "<unk>", "<s>", "</s>", "<mask>")]
         vocabulary = Vocabulary(tokens, *ids[:4])
         tokenizer = make(vocabulary.names)
-        encoder = encoder_settings(checkpoint, FIRST_POSITION)
+        encoder = replace(encoder_settings(checkpoint, FIRST_POSITION), separators=2)
         if encoder.activation != "gelu":
             raise DataError(f"{checkpoint.folder}: hidden_act: found {encoder.activation!r}, expected 'gelu'")
         weights = read_names(checkpoint, blocks("roberta", encoder.layers) | head_names(HEAD))

@@ -107,7 +107,7 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         manifest = folder / MANIFEST
         if not manifest.exists():
-            if any(folder.glob("part-*")):
+            if any(folder.glob("part-*")) and not manifest.exists():  # another worker may have begun just now
                 raise DataError(
                     f"{folder}: found parts without {MANIFEST}, expected a new folder or one of the same job"
                 )

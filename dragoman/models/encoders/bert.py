@@ -44,6 +44,9 @@ class BertEncoderConfig:
     )
     max_positions: Size = setting(511, help="longest row, in tokens with every <eos>; [CLS] is not counted")
     segments: Size = setting(2, help="number of segment embeddings: texts of a row that are distinguished")
+    separators: Annotated[int, Range(1, 2)] = setting(
+        1, help="how many <eos> are between two texts; BERT has 1, RoBERTa 2"
+    )
     norm_epsilon: Annotated[float, Range(0.0, 1.0)] = setting(
         0.0, help="what the layer norms add to the variance; 0: 1e-5. BERT has 1e-12"
     )
