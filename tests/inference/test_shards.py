@@ -6,8 +6,10 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +135,17 @@ def test_a_locked_shard_belongs_to_its_worker(inside: Workshop, text: Path) -> N
         assert not other
         assert work(job) == len(job.shards) - 1
     assert work(job) == 1
+
+
+def test_workers_may_begin_at_the_same_moment(inside: Workshop, text: Path) -> None:
+    for attempt in range(10):
+        job = job_of(inside, text, f"together-{attempt}")
+        job.manifest  # noqa: B018  (computed before all begin)
+        start = threading.Barrier(8)
+        with ThreadPoolExecutor(8) as workers:
+            for done in [workers.submit(lambda job=job, start=start: (start.wait(), job.open())) for _ in range(8)]:
+                done.result()
+        assert [path.name for path in Path(job.folder).iterdir()] == ["manifest.json"]
 
 
 def test_another_job_is_refused(inside: Workshop, text: Path) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from dragoman.data.readers.lines import check_file, file_format
 from dragoman.decoding.constraints.source import Terminology
@@ -111,7 +112,9 @@ class Job:
                 raise DataError(
                     f"{folder}: found parts without {MANIFEST}, expected a new folder or one of the same job"
                 )
-            write_text(manifest, json.dumps(self.manifest, indent=1) + "\n")
+            own = folder / f".{MANIFEST}.{uuid4().hex}"  # other workers may write it at the same moment
+            write_text(own, json.dumps(self.manifest, indent=1) + "\n")
+            own.replace(manifest)
         try:
             found = json.loads(manifest.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
