@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dragoman.documents.markup import Block, Token, block_of
 
@@ -12,6 +12,11 @@ _ATTRIBUTES = r"""(?:[^<>"']|"[^"]{0,8000}"|'[^']{0,8000}'){0,2000}+"""
 _TAG = re.compile(rf"<(?P<close>/?)(?P<name>[A-Za-z][A-Za-z0-9:-]{{0,60}}+)(?P<attributes>{_ATTRIBUTES})>", re.DOTALL)
 _DECLARATION = re.compile(r"<[!?][^<>]{0,8000}>")
 _NO_TRANSLATE = re.compile(r"""translate\s*=\s*["']?no\b|class\s*=\s*["'][^"']*\bnotranslate\b""", re.IGNORECASE)
+_ATTRIBUTE = re.compile(
+    r"""\s(?P<name>[^\s=<>"'/]{1,100}+)(?:\s*+=\s*+(?P<value>"[^"]*+"|'[^']*+'|[^\s"'<>=]++))?""", re.DOTALL
+)
+READABLE = frozenset({"alt", "title", "placeholder", "aria-label"})
+SUMMARIES = frozenset({"description", "og:description", "og:title", "twitter:description", "twitter:title"})
 INLINE = frozenset(
     re.findall(
         r"\w+",
@@ -39,6 +44,25 @@ def tokens_of(document: str) -> list[Token]:
             found.append(token)
         index += 1
     return found
+
+
+def readable_attributes(token: Token) -> Iterator[tuple[int, int]]:
+    """Where in a tag the texts are that people read: descriptions of images, tooltips, placeholders, summaries."""
+    if token.kind not in ("open", "void") and token.name != "textarea":
+        return
+    tag = _TAG.match(token.raw)
+    if tag is None or _NO_TRANSLATE.search(tag["attributes"]):
+        return
+    found = [(match["name"].lower(), match) for match in _ATTRIBUTE.finditer(tag["attributes"])]
+    about = {name: (match["value"] or "").strip("\"'").lower() for name, match in found}
+    described = token.name == "meta" and (about.get("name") or about.get("property")) in SUMMARIES
+    for name, match in found:
+        value = match["value"] or ""
+        if not (value.startswith(("'", '"')) and any(map(str.isalpha, value))):
+            continue  # without quotes there is no room for a text
+        if name in READABLE or (described and name == "content"):
+            first, last = match.span("value")
+            yield tag.start("attributes") + first + 1, tag.start("attributes") + last - 1
 
 
 def _raw_tokens(document: str) -> list[Token]:

@@ -14,9 +14,11 @@ import pytest
 
 from dragoman.data.examples import Example, Fault
 from dragoman.data.readers.pairs import read_pairs
-from dragoman.documents.base import Reading, decode
+from dragoman.documents.base import Output, Reading, decode
+from dragoman.documents.markup import Aligned, place_markup
 from dragoman.documents.registry import open_document
 from dragoman.documents.translate import Align, Predict, advance, translate_blocks
+from dragoman.documents.web_page import HTMLDocument
 from dragoman.errors import ConfigError, DataError
 from dragoman.inference.isolate import predict_each
 from dragoman.inference.prediction import Prediction
@@ -265,3 +267,46 @@ def test_marks_around_tags_stay_around_them() -> None:
     document = open_document("a.html", b"<p>see (<code>X</code>) and (<b>bold</b>), <i>open <code>Y</code> end</p>")
     changed = document.render(outputs(document, str.upper))
     assert re.sub(rb" +", b" ", changed) == b"<p>SEE (<code>X</code>) AND (<b>BOLD</b>), <i>OPEN <code>Y</code> END</p>"
+
+
+PAGE = """<head><meta name="description" content="a page"><meta name="viewport" content="width=1">
+<meta property='og:title' content='my "page"'></head><body title="whole &amp; body">
+<p>see <img src="alt.png" data-title="no" alt="a cat"> and <a title='it&#39;s' href="x?title=y">this</a></p>
+<!-- <img alt="a cat"> --><img alt=""><img alt="123"><input placeholder="your name" value="no">
+<div aria-label="menu">go</div><div translate="no" title="no"><b title="no">no</b></div><img translate="no" alt="no">
+<textarea placeholder="write here">no</textarea><code title="no">no</code><p TITLE = "loud" alt=bare>end</p>
+<p>two <img alt="twin"> and <img alt="twin"></p></body>"""
+
+
+UPPER = """<head><meta name="description" content="A PAGE"><meta name="viewport" content="width=1">
+<meta property='og:title' content='MY &quot;PAGE&quot;'></head><body title="WHOLE &amp; BODY">
+<p>SEE <img src="alt.png" data-title="no" alt="A CAT"> AND <a title='IT&#x27;S' href="x?title=y">THIS</a></p>
+<!-- <img alt="a cat"> --><img alt=""><img alt="123"><input placeholder="YOUR NAME" value="no">
+<div aria-label="MENU">GO</div><div translate="no" title="no"><b title="no">no</b></div><img translate="no" alt="no">
+<textarea placeholder="WRITE HERE">no</textarea><code title="no">no</code><p TITLE = "LOUD" alt=bare>END</p>
+<p>TWO <img alt="TWIN"> AND <img alt="TWIN"></p></body>"""
+
+
+def test_attributes_that_people_read_are_translated() -> None:
+    document = open_document("a.html", PAGE.encode())
+    texts = [unit.block.text for unit in document.units]
+    attributes = ["a page", 'my "page"', "whole & body", "a cat", "it's", "your name", "menu", "write here", "loud"]
+    assert [text for text in texts if text in attributes] == attributes
+    assert not any("no" in text.split() for text in texts)
+    assert document.render([None] * len(texts)) == PAGE.encode()
+    translated: list[Output | None] = []
+    for unit in document.units:
+        text = re.sub("  +", " ", unit.block.text.upper())  # a tag was between two spaces
+        markup = place_markup(unit.block, Aligned(text, list(range(len(text.split())))))
+        translated.append(Output(markup, text))
+    page = document.render(translated).decode()
+    assert page == UPPER
+    # Blocks alone, or attributes alone: the other ones stay as they were.
+    assert isinstance(document, HTMLDocument)
+    attributes_of = {index for tag in document.tags.values() for index in tag.attributes}
+    for wanted in (True, False):
+        page = document.render(
+            [one if (index in attributes_of) == wanted else None for index, one in enumerate(translated)]
+        ).decode()
+        assert ('alt="A CAT">' in page, "SEE" in page) == (wanted, not wanted)
+        assert page.lower().replace("&quot;", '"').replace("&#x27;", "&#39;") == PAGE.lower()
