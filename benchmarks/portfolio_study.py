@@ -43,6 +43,8 @@ INFLECTED = ("german", "finnish", "arabic", "turkish", "spanish", "zulu")
 PARTS = ("train", "valid", "test", "generalisation")  # the last one in COGS only
 OFFICIAL = ("train", "dev", "test")
 KEPT = 3000  # test pairs
+SEARCHES = (("greedy", 1), ("beam", None))
+OTHER_BEAMS = (("beam_2", 2), ("beam_5", 5), ("beam_10", 10))  # of the automatic choice
 
 
 def lines(path: Path) -> list[str]:
@@ -137,6 +139,7 @@ class Job:
     steps: int  # 0: by the size of the set
     test_size: int
     threads: int
+    minutes: float  # of training; 0: no limit
 
     @property
     def key(self) -> tuple[str, str, int, int]:
@@ -160,6 +163,8 @@ def candidate_settings(job: Job, pairs: int) -> list[str]:
     from dragoman.auto.portfolio import PORTFOLIO
 
     common = [f"train.seed={job.seed}", f"train.device={job.device}"]
+    if job.minutes:
+        common.append(f"train.minutes={job.minutes}")
     if job.candidate == "auto":
         return common
     candidate = next(one for one in PORTFOLIO if one.name == job.candidate)
@@ -198,7 +203,7 @@ def run_job(job: Job) -> dict[str, Any]:
         for part in (part for part in PARTS[2:] if (folder / f"{part}.tsv").exists()):
             read = read_pairs(folder / f"{part}.tsv", several_references=True)
             examples = spread([one for one in read if isinstance(one, Example)], job.test_size)
-            for how, beam in (("greedy", 1), ("beam", None)):
+            for how, beam in (*SEARCHES, *(OTHER_BEAMS if job.candidate == "auto" and part == "test" else ())):
                 keywords = {} if beam is None else {"beam": beam}
                 found = predictor.evaluate(examples, **keywords)[0]
                 scores[f"{part}_{how}"] = {
@@ -330,6 +335,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="[by the size of the set]")
     parser.add_argument("--test-size", type=int, default=1000, help="test pairs that are scored, evenly spread")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--job-minutes", type=float, default=0.0, help="training time of a job [no limit]")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of a process")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=600.0)
@@ -352,7 +358,7 @@ def main() -> None:
         ]
         finished = {(row["set"], row["candidate"], row["seed"], row["asked_steps"]) for row in read_results(results)}
         folder = str(options.data.resolve())
-        common = (folder, options.device, options.steps, options.test_size, options.threads)
+        common = (folder, options.device, options.steps, options.test_size, options.threads, options.job_minutes)
         jobs = [
             Job(name, candidate, seed, *common)
             for seed in range(1, options.seeds + 1)
