@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from dragoman.config.settings import setting
 from dragoman.kernels.deferred_gradients import deferring, linear
+from dragoman.kernels.exporting import is_exporting
 from dragoman.kernels.fused_gru import FusedGRU, FusedGRUResetBefore
 from dragoman.kernels.fused_lstm import FusedCoupledLSTM, FusedLayerNormLSTM, FusedLSTM, FusedPeepholeLSTM
 from dragoman.kernels.fused_rnn import FusedRNN, fused_rnn, fused_rnn_step
@@ -228,14 +229,14 @@ class Cell(nn.Module):
 
     def sequence(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """All steps of x (N, T, I) → outputs (N, T, D) and the state after the last."""
-        if torch_is_faster(self.torch_kernel, x) and not observed() and not torch.compiler.is_exporting():
+        if torch_is_faster(self.torch_kernel, x) and not observed() and not is_exporting():
             return torch_rnn(self.torch_kernel, x, state, self.torch_weights())
         states = self.all_states(x, state)
         return states[0], tuple(part[:, -1] for part in states)
 
     def all_states(self, x: Tensor, state: CellState) -> CellState:
         """The whole state after every step of x (N, T, I), each tensor (N, T, D)."""
-        if torch.compiler.is_exporting():
+        if is_exporting():
             return self.scan_loop(x, state)
         if torch.compiler.is_compiling() or observed() or not self.has_fused:  # a compiler fuses plain steps itself
             return self.plain_loop(x, state)
@@ -335,7 +336,7 @@ class LSTMCell(Cell):
 
     def forward(self, x: Tensor, state: CellState) -> tuple[Tensor, CellState]:
         """One step, x (N, I), with torch's fused cell where there is one."""
-        if not self.has_fused or observed() or torch.compiler.is_exporting():
+        if not self.has_fused or observed() or is_exporting():
             return super().forward(x, state)
         hidden, memory = torch.lstm_cell(x, list(state), *self.torch_weights())
         return hidden, (hidden, memory)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dragoman.config.settings import Range, setting
 from dragoman.errors import DataError
+from dragoman.kernels.exporting import is_exporting
 from dragoman.layers.relative_positions import (
     Relative,
     RelativeBias,
@@ -150,7 +151,7 @@ class Sinusoidal(nn.Module):
 
     def forward(self, x: Tensor, start: Tensor | int) -> Tensor:
         """x (B, T, D) whose first token has the position `start`."""
-        if torch.compiler.is_exporting():  # a graph has its own table: the shared one must not hold its placeholders
+        if is_exporting():  # a graph has its own table: the shared one must not hold its placeholders
             return x + rows_from(sinusoids(self._reserved, self.width, self.layout, x.dtype), start, x.shape[1])
         length = self._reserved if isinstance(start, Tensor) else start + x.shape[1]
         table = sinusoid_table(length, self.width, self.layout, x.device, x.dtype)

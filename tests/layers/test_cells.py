@@ -410,3 +410,14 @@ def test_an_orthogonal_plain_cell_keeps_the_gradients_length() -> None:
     direction = torch.randn(WIDTH)
     (gradient,) = torch.autograd.grad(out[0, -1] @ direction, start)
     assert float(gradient.norm()) == pytest.approx(float(direction.norm()), rel=1e-9)
+
+
+def test_a_compiled_layer_is_a_plain_loop_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile of torch 2.11 tells its functions that they are being exported; only exported graphs need a scan."""
+    torch._dynamo.reset()
+    cell = build_cell(PeepholeLSTMConfig(), INPUTS, WIDTH)
+    x, state = torch.randn(ROWS, STEPS, INPUTS), cell.start(ROWS)
+    expected = cell.sequence(x, state)[0]
+    monkeypatch.setattr(Cell, "scan_loop", None)  # calling it would fail
+    compiled = torch.compile(cell.sequence, backend="eager")(x, state)[0]
+    torch.testing.assert_close(compiled, expected)

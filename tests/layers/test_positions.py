@@ -271,3 +271,12 @@ def test_threads_that_need_longer_tables_at_once_share_one() -> None:
     for job, length in zip(jobs, [300, 3000, 40, 500] * 20, strict=True):
         assert job.result().shape[0] >= length
     assert len({job.result().shape[0] for job in jobs}) == len({job.result().data_ptr() for job in jobs}) <= 4
+
+
+def test_compiled_sinusoids_equal_plain_ones() -> None:
+    """torch.compile of torch 2.11 tells its functions that they are being exported; exported graphs have a table of their own."""
+    torch._dynamo.reset()
+    positions = build_absolute_positions(SinusoidalConfig(), 16)
+    x = torch.randn(2, 5, 16)
+    expected = positions(x, 0)
+    assert torch.equal(torch.compile(positions, backend="eager", dynamic=True)(x, 0), expected)
