@@ -51,7 +51,7 @@ def write_pairs(data: Path, part: str, path: Path, count: int | None = None) -> 
     sides = []
     for language in ("en", "de"):
         with gzip.open(data / f"multi30k/{part}.{language}.gz", "rt", encoding="utf-8", newline="\n") as file:
-            sides.append(file.read().splitlines()[:count])
+            sides.append([" ".join(line.split()) for line in file.read().splitlines()[:count]])  # one has a tab
     path.write_text("".join(f"{one}\t{other}\n" for one, other in zip(*sides, strict=True)), encoding="utf-8")
 
 

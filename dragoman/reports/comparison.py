@@ -281,6 +281,8 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
         if not system.folders:
             continue
         predictor = load_predictor(system.folders[0], device)
+        if isinstance(predictor.model, FittedModel):  # no layers inside
+            continue
         try:
             subject = open_subject(predictor, middle)
             crosses = [layer for layer in attention_layers(subject) if layer.kind == "cross"]

@@ -413,7 +413,7 @@ def test_an_orthogonal_plain_cell_keeps_the_gradients_length() -> None:
 
 
 def test_a_compiled_layer_is_a_plain_loop_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch.compile of torch 2.11 tells its functions that they are being exported; only exported graphs need a scan."""
+    """torch 2.11 tells compiled functions that they are exported; only exported graphs need a scan."""
     torch._dynamo.reset()
     cell = build_cell(PeepholeLSTMConfig(), INPUTS, WIDTH)
     x, state = torch.randn(ROWS, STEPS, INPUTS), cell.start(ROWS)

@@ -274,7 +274,7 @@ def test_threads_that_need_longer_tables_at_once_share_one() -> None:
 
 
 def test_compiled_sinusoids_equal_plain_ones() -> None:
-    """torch.compile of torch 2.11 tells its functions that they are being exported; exported graphs have a table of their own."""
+    """torch 2.11 tells compiled functions that they are exported; exported graphs have their own table."""
     torch._dynamo.reset()
     positions = build_absolute_positions(SinusoidalConfig(), 16)
     x = torch.randn(2, 5, 16)
