@@ -1,4 +1,7 @@
-"""Export a run as an Argos Translate package, which LibreTranslate and Argos install: a zip with CTranslate2 inside."""
+"""Export a run as an Argos Translate package, which LibreTranslate and Argos install: a zip with CTranslate2 inside.
+
+A sentence splitter is in the package too, so that nothing is downloaded.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import torch
 from dragoman.data.tokenizers.subwords import SubwordTokenizer
 from dragoman.errors import ConfigError
 from dragoman.exchange import ctranslate2
+from dragoman.exchange.minisbd import write_splitter
 from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run
 from dragoman.version import __version__
@@ -63,5 +67,8 @@ class ArgosExporter:
             ctranslate2.export(model, names, names, folder, options.get("precision", "int8"))
             archive.writestr(f"{top}/metadata.json", json.dumps(metadata, indent=2))
             archive.writestr(f"{top}/sentencepiece.model", source.model)
+            splitter = Path(scratch) / "rules.onnx"
+            write_splitter(splitter, codes[0])
+            archive.write(splitter, f"{top}/minisbd/{splitter.name}", zipfile.ZIP_DEFLATED)
             for file in sorted(folder.iterdir()):
                 archive.write(file, f"{top}/model/{file.name}", zipfile.ZIP_DEFLATED)

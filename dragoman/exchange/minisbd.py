@@ -1,0 +1,136 @@
+"""The rules of `data/sentences.py` as an ONNX model for MiniSBD, which splits texts for Argos Translate.
+
+Without a model in the package, Argos Translate downloads one. MiniSBD reads characters and gives each one of three
+labels: inside a token, end of a token, end of a sentence. Rules are units of one convolution: a unit is 1 where all its
+characters are there and none of those that exclude it, else 0. A sentence ends where an ending rule holds and no veto.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.data.sentences import ABBREVIATIONS
+from dragoman.errors import MissingExtraError
+
+PAD, UNK = "<PAD>", "<UNK>"
+CLASSES = {
+    "end": ".!?…",
+    "period": ".",
+    "closer": "\"'”’»)]",
+    "opener": "\"'“‘«([¿¡„",
+    "far-eastern end": "。！？",
+    "far-eastern closer": "」』”’）",
+    "space": " ",
+}
+LETTERS = "".join(sorted({char for word in ABBREVIATIONS for char in word if char.isalpha()}))
+CHANNELS = [*CLASSES, "lower", "digit", "word", *LETTERS, "upper"]  # the last one is a feature of MiniSBD
+AHEAD = 3  # characters after a mark that a rule sees
+BEHIND = max(map(len, ABBREVIATIONS)) + 1
+VETO = -10.0
+
+
+class Rule(NamedTuple):
+    """Channels that must be set at places relative to a character, and one that must not; a sum of all."""
+
+    present: tuple[tuple[str, int], ...]
+    absent: tuple[tuple[str, int], ...] = ()
+    veto: bool = False
+
+
+def rules() -> list[Rule]:
+    """Where a sentence ends, and where it does not although a mark is there."""
+    after = ("space", 1)
+    found = [
+        Rule((("end", 0), after)),
+        Rule((("closer", 0), ("end", -1), after)),
+        Rule((("closer", 0), ("closer", -1), ("end", -2), after)),
+        Rule((("far-eastern end", 0),), (("far-eastern end", 1), ("far-eastern closer", 1))),
+        Rule((("far-eastern closer", 0), ("far-eastern end", -1)), (("far-eastern closer", 1),)),
+        Rule((after, ("lower", 2)), veto=True),
+        Rule((after, ("opener", 2), ("lower", 3)), veto=True),
+        Rule((("period", 0), ("digit", -1)), (("word", -2),), veto=True),  # "am 3. Oktober"
+        Rule((("period", 0), ("digit", -1), ("digit", -2)), (("word", -3),), veto=True),
+    ]
+    for case in ("upper", "lower"):  # initials
+        found.append(Rule((("period", 0), (case, -1)), (("word", -2),), veto=True))
+    for word in sorted(ABBREVIATIONS):
+        letters = [("period" if char == "." else char, index - len(word)) for index, char in enumerate(word)]
+        found.append(Rule((("period", 0), *letters), (("word", -len(word) - 1),), veto=True))
+    return found
+
+
+def characters() -> tuple[list[str], NDArray[np.float32]]:
+    """The characters that rules know, and the channels of each: (V, K − 1)."""
+    known = {char for chars in CLASSES.values() for char in chars} | set(LETTERS.upper())
+    known |= {
+        char for char in map(chr, range(sys.maxunicode + 1)) if char.islower() or unicodedata.category(char) == "Nd"
+    }
+    units = [PAD, UNK, *sorted(known)]
+    table = np.zeros((len(units), len(CHANNELS) - 1), np.float32)
+    for index, char in enumerate(units[1:], 1):
+        names = [name for name, chars in CLASSES.items() if char in chars]
+        names += ["lower"] if char.islower() else []
+        names += ["digit"] if char.isdigit() else []
+        names += ["word"] if not {"space", "opener"} & set(names) else []
+        names += [char.lower()] if len(char) == 1 and char.lower() in LETTERS else []
+        table[index, [CHANNELS.index(name) for name in names]] = 1.0
+    return units, table
+
+
+def write_splitter(path: Path, language: str) -> None:
+    """Write the model."""
+    try:
+        import onnx
+        from onnx import TensorProto, helper, numpy_helper
+    except ImportError:
+        raise MissingExtraError("the sentence splitter of an Argos package", "onnx", "onnx") from None
+    units, table = characters()
+    found = rules()
+    kernel = np.zeros((len(found), len(CHANNELS), BEHIND + 1 + AHEAD), np.float32)
+    for row, rule in enumerate(found):
+        for sign, places in ((1.0, rule.present), (-1.0, rule.absent)):
+            for name, place in places:
+                kernel[row, CHANNELS.index(name), BEHIND + place] += sign
+    output = np.zeros((3, len(found), 1), np.float32)  # inside, end of a token, end of a sentence
+    output[2, :, 0] = [VETO if rule.veto else 1.0 for rule in found]
+    constants: dict[str, Any] = {
+        "table": table,
+        "kernel": kernel,
+        "least": np.array([1.0 - len(rule.present) for rule in found], np.float32),
+        "output": output,
+        "bias": np.array([0.5, 0.0, 0.0], np.float32),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "units"], ["known"]),
+        helper.make_node("Concat", ["known", "features"], ["channels"], axis=2),
+        helper.make_node("Transpose", ["channels"], ["columns"], perm=[0, 2, 1]),
+        helper.make_node("Conv", ["columns", "kernel", "least"], ["sums"], pads=[BEHIND, AHEAD]),
+        helper.make_node("Relu", ["sums"], ["rules"]),
+        helper.make_node("Conv", ["rules", "output", "bias"], ["scores"]),
+        helper.make_node("Transpose", ["scores"], ["labels"], perm=[0, 2, 1]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "sentences",
+        [
+            helper.make_tensor_value_info("units", TensorProto.INT64, ["B", "T"]),
+            helper.make_tensor_value_info("features", TensorProto.FLOAT, ["B", "T", 1]),
+        ],
+        [helper.make_tensor_value_info("labels", TensorProto.FLOAT, ["B", "T", 3])],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    config = {"feat_funcs": ["capitalized"], "max_seqlen": 1000, "batch_size": 32}
+    ids = {unit: index for index, unit in enumerate(units)}
+    vocabulary = {"lang": language, "idx": 0, "cutoff": 0, "lower": False, "_unit2id": ids, "_id2unit": units}
+    about = {"lang_code": language, "config": json.dumps(config), "vocab": json.dumps(vocabulary)}
+    helper.set_model_props(model, about)
+    onnx.checker.check_model(model)
+    onnx.save(model, str(path))
