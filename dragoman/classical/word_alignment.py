@@ -201,7 +201,7 @@ class WordAligner:
         places: dict[tuple[int, int], Floats] = {}
         likelihood, words = 0.0, 0
         for group in groups:
-            posterior, logs, moved = self._posteriors(group, stage)
+            posterior, logs, moved = self._posteriors(group, stage, counting=True)
             np.add.at(counts, group.links.ravel(), posterior.ravel())
             likelihood, words = likelihood + float(logs.sum()), words + int(group.lengths.sum())
             if moved is not None:
@@ -233,11 +233,14 @@ class WordAligner:
             else:
                 self.table[part] = own[part] / np.maximum(totals[self.owners[part]], 1e-300)
 
-    def _posteriors(self, group: Group, stage: str) -> tuple[Floats, Floats, Floats | None]:
-        """p(link | pair) (N, T, S+1), the log-likelihood (N,) of the pairs, and expected jumps of the HMM."""
-        emitted = np.maximum(self.table[group.links], FLOOR * (group.links == len(self.keys))) * group.real[:, :, None]
+    def _posteriors(self, group: Group, stage: str, counting: bool = False) -> tuple[Floats, Floats, Floats | None]:
+        """p(link | pair) (N, T, S+1), the log-likelihood (N,) of the pairs, and with `counting` expected jumps."""
+        emitted = self.table[group.links]  # EM has seen all links, and that of padding is 0
+        if not counting:
+            emitted[group.links == len(self.keys)] = FLOOR
+            emitted *= group.real[:, :, None]
         if stage == "hmm":
-            return self._forward_backward(group, emitted)
+            return self._forward_backward(group, emitted, counting)
         if stage == "ibm2":
             emitted = emitted * self._place_weights(group)
         else:
@@ -264,45 +267,54 @@ class WordAligner:
         first = self.jumps[np.clip(places + 1, -JUMPS, JUMPS) + JUMPS]
         return weights / weights.sum(1, keepdims=True), first / first.sum()
 
-    def _forward_backward(self, group: Group, emitted: Floats) -> tuple[Floats, Floats, Floats]:
+    def _forward_backward(self, group: Group, emitted: Floats, counting: bool) -> tuple[Floats, Floats, Floats | None]:
         """The HMM of Och and Ney (2003): a state for every source word, and one for the empty word after each."""
         length, steps = group.links.shape[2] - 1, group.links.shape[1]
         matrix, first = self.transitions(length)
-        null, own = emitted[:, :, :1], emitted[:, :, 1:]  # (N, T, 1), (N, T, S)
-        real = group.real
+        null, own = EMPTY * emitted[:, :, :1], (1 - EMPTY) * emitted[:, :, 1:]  # (N, T, 1), (N, T, S)
+        padding = [np.flatnonzero(~alive) for alive in group.real.T]  # by step: rows whose target has ended
         ahead = np.empty((steps, 2, *own[:, 0].shape))  # real and empty states
         scales = np.ones((steps, len(own)))
+        before = np.broadcast_to(first, own[:, 0].shape)  # (N, S): the last source word, whichever state
         for step in range(steps):
-            if step:
-                before = ahead[step - 1].sum(0)  # (N, S): the last source word, whichever state
-                found = np.stack([(1 - EMPTY) * (before @ matrix) * own[:, step], EMPTY * before * null[:, step]])
-            else:
-                found = np.stack([(1 - EMPTY) * first * own[:, 0], EMPTY * first * null[:, 0]])
-            total = np.maximum(found.sum((0, 2)), 1e-300)
-            scales[step] = np.where(real[:, step], total, 1.0)
-            kept = ahead[step - 1] if step else found
-            ahead[step] = np.where(real[:, step, None], found / total[:, None], kept)
+            real, empty = ahead[step]
+            np.multiply(before @ matrix if step else first, own[:, step], out=real)
+            np.multiply(before, null[:, step], out=empty)
+            scales[step] = np.maximum(real.sum(1) + empty.sum(1), 1e-300)
+            ahead[step] /= scales[step][:, None]
+            if len(ended := padding[step]):
+                scales[step, ended], ahead[step][:, ended] = 1.0, ahead[step - 1][:, ended]
+            before = real + empty
         behind = np.ones_like(own[:, 0])  # (N, S), the same for both states of a source word
         posterior = np.zeros_like(emitted)
         moved = np.zeros((length, length))
-        starts = np.zeros(length)
         for step in range(steps - 1, -1, -1):
-            alive = real[:, step, None]
-            both = ahead[step] * behind * alive  # (2, N, S)
-            posterior[:, step, 1:], posterior[:, step, 0] = both[0], both[1].sum(1)
-            weighted = own[:, step] * behind / scales[step][:, None]
+            real, empty = ahead[step]
+            np.multiply(real, behind, out=posterior[:, step, 1:])
+            posterior[:, step, 0] = np.einsum("ns,ns->n", empty, behind)
+            if len(ended := padding[step]):
+                posterior[ended, step] = 0.0
             if step:
-                before = ahead[step - 1].sum(0)
-                moved += (before * alive).T @ (weighted * alive)
-                back = (1 - EMPTY) * (weighted @ matrix.T) + EMPTY * null[:, step] * behind / scales[step][:, None]
-                behind = np.where(alive, back, behind)
-            else:
-                starts = both[0].sum(0)
-        jumps = np.zeros_like(self.jumps)
-        distance = np.clip(np.arange(length)[None] - np.arange(length)[:, None], -JUMPS, JUMPS) + JUMPS
-        np.add.at(jumps, distance, (1 - EMPTY) * moved * matrix)
-        np.add.at(jumps, np.clip(np.arange(length) + 1, -JUMPS, JUMPS) + JUMPS, starts)
+                behind_scaled = behind / scales[step][:, None]
+                weighted = own[:, step] * behind_scaled
+                if len(ended):
+                    weighted[ended] = 0.0
+                if counting:
+                    moved += ahead[step - 1].sum(0).T @ weighted
+                back = weighted @ matrix.T
+                back += null[:, step] * behind_scaled
+                if len(ended):
+                    back[ended] = behind[ended]
+                behind = back
+        jumps = self._expected_jumps(moved * matrix, posterior[:, 0, 1:].sum(0)) if counting else None
         return posterior, np.log(scales).sum(0), jumps  # scales of padding are 1
+
+    def _expected_jumps(self, moved: Floats, starts: Floats) -> Floats:
+        """Jumps by their distance, from those between two source words (S, S) and those to the first one (S,)."""
+        jumps, places = np.zeros_like(self.jumps), np.arange(len(starts))
+        np.add.at(jumps, np.clip(places[None] - places[:, None], -JUMPS, JUMPS) + JUMPS, moved)
+        np.add.at(jumps, np.clip(places + 1, -JUMPS, JUMPS) + JUMPS, starts)
+        return jumps
 
     def posteriors(self, sources: Sequence[Words], targets: Sequence[Words]) -> list[Floats]:
         """p(source word | target word) of every pair: (T, S+1), the empty word first.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -146,10 +146,18 @@ def _counts(links: Links, truth: GoldAlignment) -> LinkCounts:
 # --- symmetrization: the alignments of both directions into one
 
 
-def _neighbours(link: Link) -> Iterator[Link]:
-    source, target = link
-    for down, right in ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1)):
-        yield source + down, target + right
+NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+def _candidates(union: Links, links: Links) -> list[tuple[Link, list[Link]]]:
+    """Links by target and source, each with those neighbours that are in the union but not in `links`."""
+    near: dict[Link, list[Link]] = {}
+    others = union - links
+    for down, right in NEIGHBOURS:
+        for source, target in others:
+            if (link := (source - down, target - right)) in union:
+                near.setdefault(link, []).append((source, target))
+    return sorted(near.items(), key=lambda item: item[0][::-1])
 
 
 def grow_diag(forward: Links, backward: Links, *, final: bool = False) -> Links:
@@ -158,6 +166,8 @@ def grow_diag(forward: Links, backward: Links, *, final: bool = False) -> Links:
     `final` then adds links of either direction between words that are both unaligned (grow-diag-final-and).
     """
     union, links = forward | backward, set(forward & backward)
+    if len(links) == len(union):
+        return frozenset(links)
     sources, targets = {link[0] for link in links}, {link[1] for link in links}
 
     def add(link: Link) -> None:
@@ -165,13 +175,14 @@ def grow_diag(forward: Links, backward: Links, *, final: bool = False) -> Links:
         sources.add(link[0])
         targets.add(link[1])
 
-    size = -1
+    candidates, size = _candidates(union, frozenset(links)), -1
     while size < len(links):
         size = len(links)
-        for link in sorted(union, key=lambda link: link[::-1]):
-            for neighbour in _neighbours(link) if link in links else ():
-                if neighbour in union and (neighbour[0] not in sources or neighbour[1] not in targets):
-                    add(neighbour)
+        for link, neighbours in candidates:
+            if link in links:
+                for neighbour in neighbours:
+                    if neighbour[0] not in sources or neighbour[1] not in targets:
+                        add(neighbour)
     for link in [*sorted(forward), *sorted(backward)] if final else []:
         if link[0] not in sources and link[1] not in targets:
             add(link)
