@@ -25,7 +25,7 @@ from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.terminal import unguarded, visible
 from dragoman.training.display import duration
 from dragoman.training.objectives import MinimumRiskConfig
-from dragoman.training.optimizer import BestAverageConfig, MovingAverageConfig
+from dragoman.training.optimizer import BestAverageConfig, LastAverageConfig, MovingAverageConfig
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -221,6 +221,10 @@ def describe_weights(run: Run, validated: list[dict[str, Any]]) -> str:
     if not steps or not validated:
         return "predict uses weights.safetensors"
     average = train.average
+    if isinstance(average, LastAverageConfig):
+        steps = sorted(row["step"] for row in validated)[-average.count :]
+        shown = ", ".join(f"{step:,}" for step in steps)
+        return f"predict uses the mean of the weights of steps {shown}: the last validations"
     if isinstance(average, BestAverageConfig) and len(steps) > 1:
         shown = ", ".join(f"{step:,}" for step in steps)
         return f"predict uses the mean of the weights of steps {shown}: the {len(steps)} best by {train.metric}"

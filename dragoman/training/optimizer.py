@@ -118,7 +118,15 @@ class BestAverageConfig:
     count: Annotated[int, Range(1, None)] = setting(5, help="number of validations whose weights are averaged")
 
 
-AverageConfig = NoAverageConfig | MovingAverageConfig | BestAverageConfig
+@dataclass(frozen=True)
+class LastAverageConfig:
+    """Keep the mean of the weights of the last validations (Vaswani et al. 2017)."""
+
+    kind: ClassVar[str] = "last"
+    count: Annotated[int, Range(1, None)] = setting(5, help="number of validations whose weights are averaged")
+
+
+AverageConfig = NoAverageConfig | MovingAverageConfig | BestAverageConfig | LastAverageConfig
 
 
 class MovingAverage:

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from dragoman.errors import RunError
 from dragoman.scoring.registry import higher_is_better
+from dragoman.training.best_weights import kept_validations
 from dragoman.training.checkpoints import TrainingState, read_tensors
 from dragoman.training.config import TrainConfig
 from dragoman.training.lora import adapters, saved_weights
 from dragoman.training.metrics_log import read_rows
-from dragoman.training.optimizer import BestAverageConfig, load_weights
+from dragoman.training.optimizer import load_weights
 from dragoman.training.step import Learner
 
 
@@ -40,7 +41,7 @@ def resume_from_weights(run: Path, config: TrainConfig, learner: Learner) -> Tra
             "them with --restart"
         )
     ranking = sorted(kept, key=lambda entry: (-entry[0], entry[1]))
-    best = ranking[: config.average.count if isinstance(config.average, BestAverageConfig) else 1]
+    best = kept_validations(kept, config.average)
     step, last = best[0][1], max(*scores, trained[-1]["step"])
     later = sum(other > step for other in scores)
     finished = last >= config.steps or bool(config.patience and later >= config.patience)

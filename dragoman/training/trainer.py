@@ -29,7 +29,6 @@ from dragoman.training.loaders import BatchLoader
 from dragoman.training.metrics_log import MetricsLog
 from dragoman.training.objectives import OBJECTIVES
 from dragoman.training.optimizer import (
-    BestAverageConfig,
     MovingAverage,
     MovingAverageConfig,
     build_optimizer,
@@ -73,9 +72,7 @@ class Trainer:
             MovingAverage(config.average, model) if isinstance(config.average, MovingAverageConfig) else None,
         )
         self.metrics_log = MetricsLog(run)
-        self.best_weights = BestWeights(
-            run, config.average.count if isinstance(config.average, BestAverageConfig) else 1, model
-        )
+        self.best_weights = BestWeights(run, config.average, model)
         self.checkpointer = Checkpointer(self.learner, loader, run, runtime)
         self.state = self.checkpointer.restore(config)
         self.state.accumulate, self.state.processes = config.accumulate, self.processes.world_size

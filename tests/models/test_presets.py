@@ -16,7 +16,7 @@ from dragoman.models.non_autoregressive import NonAutoregressiveConfig
 from dragoman.models.transformer import TransformerConfig
 from dragoman.tasks import config
 from dragoman.tasks.translate import build_model
-from dragoman.training.optimizer import learning_rate_at
+from dragoman.training.optimizer import LastAverageConfig, learning_rate_at
 
 NAMES = config.preset_names()
 PAPERS = [
@@ -59,6 +59,7 @@ def test_the_transformer_of_2017_trains_and_searches_as_its_paper_says() -> None
     for step in (1, 100, 4000, 4001, 90_000):  # equation 3
         expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert learning_rate_at(optimizer, step, whole.train.steps) == pytest.approx(expected)
+    assert whole.train.average == LastAverageConfig(5)
     assert (whole.search.beam, whole.search.normalisation, whole.search.length_penalty) == (4, "gnmt", 0.6)
     block = torch.nn.Transformer(
         512, 8, 6, 6, 2048, batch_first=True

@@ -31,6 +31,7 @@ from dragoman.training.step import step_seed
 from dragoman.training.trainer import Trainer
 from dragoman.training.validation.result import ValidationResult
 from dragoman.training.validation.seq2seq import Seq2SeqValidator
+from tests.conftest import call
 from tests.training.conftest import Configure
 from tests.training.kill_driver import result, sha256, write_pairs
 
@@ -244,6 +245,26 @@ def test_the_best_average_is_the_mean_of_the_kept_weights(
     for name, part in found.items():
         torch.testing.assert_close(part, expected[name], rtol=1e-6, atol=1e-8)
     assert not torch.equal(found["decoder.input.embedding.weight"], seen[6]["decoder.input.embedding.weight"])
+
+
+def test_the_last_average_is_the_mean_of_the_last_weights_after_a_resume_too(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted(monkeypatch, [2.0, 1.0, 5.0, 3.0])
+    seen = weights_after_steps(monkeypatch)
+    run = tmp_path / "run"
+    overrides = ("train.validate_every=2", "train.patience=0", "train.average.kind=last", "train.average.count=2")
+    train(configure(*overrides, "train.steps=4"), run)
+    progress = train(configure(*overrides, "train.steps=8"), run)
+    assert [step for _, step in progress.best] == [4, 8, 6]  # the best one is kept, but not averaged
+    found, expected = read_tensors(run / "weights.safetensors"), mean_weights([seen[6], seen[8]])
+    for name, part in found.items():
+        torch.testing.assert_close(part, expected[name], rtol=1e-6, atol=1e-8)
+    (run / "weights.safetensors").unlink()
+    train(configure(*overrides, "train.steps=8"), run)
+    again = read_tensors(run / "weights.safetensors")
+    assert all(torch.equal(part, again[name]) for name, part in found.items())
+    assert "steps 6, 8: the last validations" in call("info", run).out
 
 
 def test_the_moving_average_is_what_is_validated_and_kept(
