@@ -11,7 +11,7 @@ from dragoman.data.collate import PAIR_COLLATOR, Collator
 from dragoman.data.corpus import Corpus
 from dragoman.errors import DragomanError
 from dragoman.models.contracts import NonAutoregressiveModel
-from dragoman.models.heads.softmax import SampledSoftmaxConfig
+from dragoman.models.heads.softmax import PartitionedSoftmaxConfig, SampledSoftmaxConfig
 from dragoman.tasks.config import Config
 from dragoman.tasks.table import model_for
 from dragoman.training.capacity import available_memory
@@ -45,6 +45,8 @@ def check_memory(config: Config, corpus: Corpus, shapes: set[BatchShape], device
     softmax = getattr(config.model, "softmax", None)
     if isinstance(softmax, SampledSoftmaxConfig):
         vocabulary = min(vocabulary, softmax.size + rows * target)
+    elif isinstance(softmax, PartitionedSoftmaxConfig):
+        vocabulary = min(vocabulary, softmax.size)
     if isinstance(config.train.objective, MinimumRiskConfig):  # every sampled candidate is a target
         candidates_per_row = config.train.objective.samples + config.train.objective.reference
         activations, outputs = activations * candidates_per_row, outputs * candidates_per_row

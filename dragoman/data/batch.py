@@ -29,15 +29,18 @@ class Batch(NamedTuple):
     source_mask: Tensor  # the same shape, for frames (B, S); True = real
     target: Tensor  # (B, T), or as the task's collator makes it; with candidates (B·k, T)
     candidates: RiskCandidates | None = None
+    words: Tensor | None = None  # (K,): the target words that the softmax of training compares; None: all
 
     def to(self, device: torch.device) -> Batch:
         """The same batch on a device, without candidates."""
         source, mask, target = (tensor.to(device, non_blocking=True) for tensor in self[:3])
-        return Batch(source, mask, target)
+        words = None if self.words is None else self.words.to(device, non_blocking=True)
+        return Batch(source, mask, target, words=words)
 
     def pin(self) -> Batch:
         """The same batch in page-locked memory, from which copies to a GPU are asynchronous."""
-        return Batch(self.source.pin_memory(), self.source_mask.pin_memory(), self.target.pin_memory())
+        source, mask, target = (tensor.pin_memory() for tensor in self[:3])
+        return Batch(source, mask, target, words=None if self.words is None else self.words.pin_memory())
 
     @property
     def graph_key(self) -> tuple[Any, ...]:

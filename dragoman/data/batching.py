@@ -42,7 +42,10 @@ class BatchPlan:
         seed: int,
         max_rows: int | None = None,
         collator: Collator = PAIR_COLLATOR,
+        parts: NDArray[np.int32] | None = None,
     ) -> None:
+        """`parts` has a number for every row: all rows of a batch have the same one."""
+        self.parts = parts
         self.budget, self.seed, self.max_rows, self.collator = budget, seed, max_rows, collator
         self.weights: NDArray[np.float32] | None = getattr(store, "weights", None)  # of rows; None: all once
         stored_source, stored_target = store.source.lengths(), store.target.lengths()
@@ -72,6 +75,18 @@ class BatchPlan:
             copies = (self.weights + random.random(len(self), np.float32)).astype(np.int64)
             order = np.repeat(order, copies) if copies.any() else order
         random.shuffle(order)
+        if self.parts is None:
+            batches = self._batches(order)
+        else:
+            by_part = order[np.argsort(self.parts[order], kind="stable")]
+            groups = np.split(by_part, np.flatnonzero(np.diff(self.parts[by_part])) + 1)
+            batches = [batch for group in groups for batch in self._batches(group)]
+        batches = [batches[index] for index in random.permutation(len(batches))]
+        bounds = np.concatenate([[0], np.cumsum([len(batch) for batch in batches])]).astype(np.int64)
+        return EpochPlan(np.concatenate(batches), bounds)
+
+    def _batches(self, order: NDArray[np.int32]) -> list[NDArray[np.int32]]:
+        """Rows as batches of similar lengths."""
         order = order[self._sorted(order)]
         batches: list[NDArray[np.int32]] = []
         leftovers: list[NDArray[np.int32]] = []
@@ -86,9 +101,7 @@ class BatchPlan:
         batches.extend(full)
         if len(rest):
             batches.append(rest)
-        batches = [batches[index] for index in random.permutation(len(batches))]
-        bounds = np.concatenate([[0], np.cumsum([len(batch) for batch in batches])]).astype(np.int64)
-        return EpochPlan(np.concatenate(batches), bounds)
+        return batches
 
     def tokens(self, rows: NDArray[np.int64]) -> int:
         """The target tokens of these rows without padding, or whatever else the loss has terms for."""

@@ -26,6 +26,7 @@ from dragoman.models.heads.softmax import (
     LOSSES,
     CrossEntropy,
     FullSoftmaxConfig,
+    PartitionedSoftmaxConfig,
     SoftmaxConfig,
     connect_output,
     full_precision,
@@ -66,7 +67,9 @@ class EncoderDecoderConfig:
     output_bias: bool = setting(False, help="the output layer has a bias")
     word_dropout: Share = setting(0.0, help="share of input tokens replaced by <unk> during training")
     label_smoothing: Share = setting(0.1, help="share of the target probability spread over the vocabulary")
-    softmax: SoftmaxConfig = setting(FullSoftmaxConfig(), help="softmax over all words, or over a sample in training")
+    softmax: SoftmaxConfig = setting(
+        FullSoftmaxConfig(), help="softmax over all words, or in training over a sample or those of a part"
+    )
     forcing: ForcingConfig = setting(TeacherForcingConfig(), help="teacher forcing or scheduled sampling")
     truncate: Annotated[int, Range(0, None)] = setting(
         0, help="truncated back-propagation through time: stop gradients every n target tokens; 0: never"
@@ -207,6 +210,8 @@ class EncoderDecoder(BaseModel):
         blockers = encoder_graph_blockers(self.config.encoder)
         if not isinstance(self.config.forcing, TeacherForcingConfig):
             blockers.append(f"model.forcing {self.config.forcing.kind!r} changes from step to step")
+        if isinstance(self.config.softmax, PartitionedSoftmaxConfig):
+            blockers.append(f"model.softmax {self.config.softmax.kind!r} has a vocabulary for every part of the corpus")
         return blockers
 
     def set_step(self, step: int) -> None:
@@ -301,7 +306,9 @@ class EncoderDecoder(BaseModel):
         else:
             hidden = self._scheduled_sampling(inputs, state, probability, config.forcing.passes)
         if self.training:
-            total = summed_loss(config.softmax, hidden, target, self.output, config.label_smoothing, self.cross_entropy)
+            total = summed_loss(
+                config.softmax, hidden, target, self.output, config.label_smoothing, self.cross_entropy, batch.words
+            )
         else:
             total = summed_loss(FullSoftmaxConfig(), hidden, target, self.output, 0.0, self.cross_entropy)
         return Loss(total, (target != PAD).sum())

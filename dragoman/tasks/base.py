@@ -19,11 +19,13 @@ from dragoman.data.split import Progress
 from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.data.tokenizers.characters import CharactersConfig
 from dragoman.data.tokenizers.load import RunTokenizerConfig
+from dragoman.data.vocabulary_parts import VocabularyParts
 from dragoman.decoding.config import SearchConfig
 from dragoman.decoding.labels import HeadDecoder
 from dragoman.errors import nearest
 from dragoman.layers.positions import LearnedConfig
 from dragoman.models.encoders.character_words import CharacterWordsConfig
+from dragoman.models.heads.softmax import PartitionedSoftmaxConfig
 from dragoman.scoring.metric import OutputKind, Units
 from dragoman.scoring.registry import checkpoint_metrics, metrics_by_name
 from dragoman.training.config import TrainConfig
@@ -175,4 +177,8 @@ class Task:
 
     def loader(self, config: Config, corpus: Corpus, model: nn.Module, processes: ProcessGroup) -> BatchLoader:
         """The training batches."""
-        return ExampleLoader(corpus, config.train)
+        softmax = getattr(config.model, "softmax", None)
+        if not isinstance(softmax, PartitionedSoftmaxConfig):
+            return ExampleLoader(corpus, config.train)
+        parts = VocabularyParts(corpus.train.target, len(corpus.target_tokenizer), softmax.size)
+        return ExampleLoader(corpus, config.train, parts)

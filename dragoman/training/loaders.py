@@ -17,6 +17,7 @@ from dragoman.data.batch import Batch
 from dragoman.data.batching import BatchPlan, read_batch
 from dragoman.data.bptt import BpttPlan, Segment, TokenStream
 from dragoman.data.corpus import Corpus
+from dragoman.data.vocabulary_parts import VocabularyParts
 from dragoman.errors import DataError, RunError
 from dragoman.models.language_model import carried_tensors, restore_carried
 from dragoman.training.config import TrainConfig
@@ -45,11 +46,15 @@ class BatchLoader(Protocol):
 
 
 class ExampleLoader:
-    """Batches of examples of similar lengths; it has no state."""
+    """Batches of examples of similar lengths; it has no state.
 
-    def __init__(self, corpus: Corpus, config: TrainConfig) -> None:
-        self.store = corpus.train
-        self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed, collator=corpus.collator)
+    With `parts`, every batch is from one part of the corpus and has its vocabulary.
+    """
+
+    def __init__(self, corpus: Corpus, config: TrainConfig, parts: VocabularyParts | None = None) -> None:
+        self.store, self.parts = corpus.train, parts
+        numbers = None if parts is None else parts.of_row
+        self.plan = BatchPlan(corpus.train, config.batch_tokens, config.seed, collator=corpus.collator, parts=numbers)
 
     def epoch(self, epoch: int) -> Any:
         """The row numbers of each batch."""
@@ -61,7 +66,10 @@ class ExampleLoader:
 
     def load(self, key: Any) -> Batch:
         """The rows, padded to one of the plan's batch shapes."""
-        return read_batch(self.store, key, self.plan)
+        batch = read_batch(self.store, key, self.plan)
+        if self.parts is None:
+            return batch
+        return batch._replace(words=torch.from_numpy(self.parts.words[int(self.parts.of_row[key[0]])]))
 
     def state_dict(self) -> dict[str, Tensor]:
         """No tensors."""

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from dragoman.data import vocabulary_parts
 from dragoman.data.batch import batch_of
-from dragoman.data.tokenizers.base import PAD
+from dragoman.data.batching import BatchPlan
+from dragoman.data.store import StoreWriter, TokenStore
+from dragoman.data.tokenizers.base import EOS, PAD
+from dragoman.data.vocabulary_parts import VocabularyParts
+from dragoman.errors import ConfigError
 from dragoman.kernels.alignment import ALIGNMENT, aligned_logits
 from dragoman.models.decoders.convs2s import ConvS2SDecoderConfig
 from dragoman.models.decoders.fixed_context import FixedContextDecoderConfig
@@ -18,7 +26,15 @@ from dragoman.models.decoders.luong import LuongDecoderConfig
 from dragoman.models.decoders.recurrent import RecurrentDecoderConfig
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from dragoman.models.encoders.recurrent import RecurrentEncoderConfig
-from dragoman.models.heads.softmax import FullSoftmaxConfig, SampledSoftmaxConfig, full_loss, sampled_loss
+from dragoman.models.heads.softmax import (
+    FullSoftmaxConfig,
+    PartitionedSoftmaxConfig,
+    SampledSoftmaxConfig,
+    full_loss,
+    partitioned_loss,
+    sampled_loss,
+    summed_loss,
+)
 from dragoman.models.scheduled_sampling import (
     ExponentialDecayConfig,
     ForcingConfig,
@@ -38,6 +54,59 @@ def test_a_sample_of_everything_is_the_full_loss() -> None:
         sampled = sampled_loss(SampledSoftmaxConfig(size=40), hidden, target, output, smoothing)
         torch.testing.assert_close(sampled, full)
     assert not full[1, 3:].any()
+
+
+def test_the_softmax_of_a_part_compares_its_words_alone() -> None:
+    torch.manual_seed(1)
+    output = nn.Linear(6, 40).double().requires_grad_(False)
+    hidden, target = torch.randn(3, 5, 6, dtype=torch.float64), torch.randint(4, 20, (3, 5))
+    target[1, 3:] = PAD
+    everything = torch.arange(40)
+    words = torch.cat([torch.randperm(16) + 4, torch.tensor([EOS, 30])])
+    for smoothing in (0.0, 0.1):
+        full = full_loss(FullSoftmaxConfig(), hidden, target, output, smoothing)
+        torch.testing.assert_close(partitioned_loss(hidden, target, output, smoothing, everything), full)
+        found = partitioned_loss(hidden, target, output, smoothing, words)
+        for row, column in itertools.product(range(3), range(5)):
+            scores = {word: float(output(hidden[row, column])[word]) for word in words.tolist()}
+            norm = math.log(sum(map(math.exp, scores.values())))
+            truth = int(target[row, column])
+            expected = 0.0
+            if truth != PAD:
+                mean = sum(norm - score for score in scores.values()) / len(scores)
+                expected = (1 - smoothing) * (norm - scores[truth]) + smoothing * mean
+            assert float(found[row, column]) == pytest.approx(expected, abs=1e-12)
+    config = PartitionedSoftmaxConfig()
+    total = summed_loss(config, hidden, target, output, 0.1, words=everything)
+    torch.testing.assert_close(total, full.sum())
+    torch.testing.assert_close(summed_loss(config, hidden, target, output, 0.1, words=words), found.sum())
+
+
+def test_parts_are_consecutive_and_as_long_as_their_words_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary_parts, "ROWS", 100)
+    draw = random.Random(2)
+    rows = [[draw.randint(4, 30) for _ in range(draw.randint(0, 5))] for _ in range(600)]
+    with StoreWriter(tmp_path / "store", 40, 40) as writer:
+        writer.add(rows, rows)
+    column = TokenStore(tmp_path / "store").target
+    parts = VocabularyParts(column, 40, 12)
+    numbers = parts.of_row.tolist()
+    assert numbers == sorted(numbers)
+    assert set(numbers) == set(range(len(parts)))
+    for part in range(len(parts)):
+        own = [row for row, number in zip(rows, numbers, strict=True) if number == part]
+        words = {EOS, *(word for row in own for word in row)}
+        assert sorted(words) == parts.words[part].tolist()
+        following = numbers.index(part + 1) if part + 1 < len(parts) else None
+        assert len(words) <= 12
+        assert following is None or len(words | set(rows[following])) > 12
+    plan = BatchPlan(TokenStore(tmp_path / "store"), 256, 1, parts=parts.of_row)
+    epoch = plan.epoch(0)
+    assert sorted(epoch.rows.tolist()) == list(range(len(rows)))
+    assert all(len(set(parts.of_row[epoch[index]].tolist())) == 1 for index in range(len(epoch)))
+    assert [words.tolist() for words in VocabularyParts(column, 40, 40).words] == [list(range(40))]
+    with pytest.raises(ConfigError, match=r"model\.softmax\.size: found 4, but a target has 6 different"):
+        VocabularyParts(column, 40, 4)
 
 
 def test_padding_rows_of_the_table_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

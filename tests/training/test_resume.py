@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -19,7 +21,11 @@ from typing import Any
 import pytest
 
 import dragoman
+from dragoman.data.batch import Batch
+from dragoman.data.tokenizers.base import PAD
 from dragoman.errors import DataError, RunError
+from dragoman.models.contracts import Loss
+from dragoman.models.encoder_decoder import EncoderDecoder
 from dragoman.runs import Run, resume_config, train
 from dragoman.tasks import config
 from dragoman.training import trainer as loop
@@ -147,6 +153,38 @@ def test_an_interruption_changes_no_bit(
     assert len(stops) >= 10
     assert stops.count((10, 143)) >= 2  # before the validation and after it
     assert result(tmp_path / "run") == straight(case)
+
+
+def test_parts_of_the_corpus_with_their_own_vocabularies_resume_exactly(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(3)
+    lines = [" ".join(f"w{draw.randrange(60)}" for _ in range(draw.randint(1, 4))) for _ in range(200)]
+    (tmp_path / "words.tsv").write_text("".join(f"{line}\t{line}\n" for line in lines), encoding="utf-8")
+    config = configure(
+        f"data.train={tmp_path / 'words.tsv'}", "tokenizer.source.kind=words", "model.softmax.kind=partitioned",
+        "model.softmax.size=20", "train.steps=6", "train.validate_every=3", "train.save_every=2",
+    )  # fmt: skip
+    seen: list[set[int]] = []
+    forward = EncoderDecoder.forward
+
+    def watched(self: EncoderDecoder, batch: Batch) -> Loss:
+        if self.training:
+            assert batch.words is not None
+            words = set(batch.words.tolist())
+            assert len(words) <= 20
+            assert set(batch.target.flatten().tolist()) <= words | {PAD}
+            seen.append(words)
+        return forward(self, batch)
+
+    monkeypatch.setattr(EncoderDecoder, "forward", watched)
+    train(config, tmp_path / "straight")
+    assert len({frozenset(words) for words in seen}) > 5
+    interrupt_during(monkeypatch, loop.Trainer, "_step", {1, 3})
+    for _ in range(3):
+        with contextlib.suppress(Stopped):
+            train(config, tmp_path / "run")
+    assert result(tmp_path / "run") == result(tmp_path / "straight")
 
 
 def test_a_cut_validation_is_done_again_and_noted_once(

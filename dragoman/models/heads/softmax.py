@@ -77,7 +77,19 @@ class SampledSoftmaxConfig:
     size: Annotated[int, Range(1, None)] = setting(8192, help="number of sampled words, besides those of the batch")
 
 
-SoftmaxConfig = FullSoftmaxConfig | SampledSoftmaxConfig
+@dataclass(frozen=True)
+class PartitionedSoftmaxConfig:
+    """Compare the words of a part of the corpus; evaluation always compares all words (Jean et al. 2015).
+
+    The corpus is cut into consecutive parts. Part i has its own vocabulary V_i, which holds all its target words. Every
+    batch is from one part, and its softmax and label smoothing run over V_i.
+    """
+
+    kind: ClassVar[str] = "partitioned"
+    size: Annotated[int, Range(2, None)] = setting(30_000, help="largest number of words of a part")
+
+
+SoftmaxConfig = FullSoftmaxConfig | SampledSoftmaxConfig | PartitionedSoftmaxConfig
 
 
 MAX_WRONG_SHARE = 0.002  # of the target probability for each wrong token
@@ -150,6 +162,16 @@ def sampled_loss(
     return losses * (target != PAD)
 
 
+def partitioned_loss(hidden: Tensor, target: Tensor, output: nn.Linear, smoothing: float, words: Tensor) -> Tensor:
+    """Cross-entropy over some words (K,), which include all of the target: (B, T)."""
+    index = torch.zeros(output.out_features, dtype=torch.long, device=target.device)
+    index[words] = torch.arange(len(words), device=target.device)
+    bias = None if output.bias is None else output.bias[words]
+    logits = full_precision(F.linear(hidden, output.weight[words], bias)).flatten(0, 1)  # (B·T, K)
+    losses = F.cross_entropy(logits, index[target].flatten(), reduction="none", label_smoothing=smoothing)
+    return losses.view_as(target) * (target != PAD)
+
+
 LOSSES: dict[type, Callable[..., Tensor]] = {
     FullSoftmaxConfig: full_loss,
     SampledSoftmaxConfig: sampled_loss,
@@ -163,11 +185,18 @@ def summed_loss(
     output: nn.Linear | LogProbabilities,
     smoothing: float,
     cross_entropy: CrossEntropy | None = None,
+    words: Tensor | None = None,
 ) -> Tensor:
-    """Sum the loss. Training on a CPU computes it in chunks, which is faster and needs less memory.
+    """Sum the loss, with `words` over these alone.
 
-    A GPU would have to wait for the number of real tokens.
+    Training on a CPU computes the full one in chunks, which is faster and needs less memory. A GPU would have to wait
+    for the number of real tokens.
     """
+    if isinstance(config, PartitionedSoftmaxConfig):
+        if words is not None and len(words) < output.out_features:
+            assert isinstance(output, nn.Linear)
+            return partitioned_loss(hidden, target, output, smoothing, words).sum()
+        config = FullSoftmaxConfig()
     full = isinstance(config, FullSoftmaxConfig) and torch.is_grad_enabled() and hidden.device.type == "cpu"
     if full and isinstance(output, nn.Linear) and hidden.dtype == output.weight.dtype:
         return total_loss(hidden, target, output.weight[: output.out_features], output.bias, smoothing, PAD)
