@@ -66,11 +66,12 @@ class MediaFeatures(NamedTuple):
 
 
 def require_transcriber(predictor: Predictor) -> Transcriber:
-    """The model of the run; raises ConfigError unless the run transcribes."""
+    """The model of the run; raises ConfigError unless the run transcribes by CTC."""
     if not isinstance(predictor.model, Transcriber):
+        found = getattr(predictor.config.model, "kind", "")
         raise ConfigError(
-            f'forced alignment needs a run of task = "transcribe"; {predictor.run.folder} has '
-            f'task = "{predictor.config.task}"'
+            f'forced alignment needs a run of task = "transcribe" with CTC (model.kind = "transcriber"); '
+            f'{predictor.run.folder} has task = "{predictor.config.task}", model.kind = "{found}"'
         )
     return predictor.model
 

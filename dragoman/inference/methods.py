@@ -62,7 +62,10 @@ def transcribing(run: LoadedRun, options: CTCDecoding, model: Any) -> Method | N
     """How a transcriber finds its text; None: by CTC alone."""
     if not isinstance(model, Transcriber):
         name = "decoding-mode" if options.language_model is None else "language-model"
-        raise ConfigError(f'--{name} goes with task = "transcribe"; {run.run.folder} has task = "{run.config.task}"')
+        raise ConfigError(
+            f'--{name} goes with task = "transcribe" and CTC (model.kind = "transcriber"); {run.run.folder} has '
+            f'task = "{run.config.task}", model.kind = "{getattr(run.config.model, "kind", "")}"'
+        )
     fusion, language = None, options.language_model
     numbers = {"ctc_weight": options.ctc_weight}
     if language is not None:

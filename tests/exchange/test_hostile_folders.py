@@ -27,7 +27,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """An intact folder of each family."""
     place = tmp_path_factory.mktemp("hostile")
     found = {}
-    for family, seed in (("marian", 0), ("bert", 0), ("gpt2", 1), ("roberta", 0), ("t5", 0), ("m2m_100", 0)):
+    for family, seed in (
+        ("marian", 0),
+        ("bert", 0),
+        ("gpt2", 1),
+        ("roberta", 0),
+        ("t5", 0),
+        ("m2m_100", 0),
+        ("wav2vec2", 0),
+        ("whisper", 2),
+    ):
         found[family] = place / family
         found[family].mkdir()
         BUILDERS[family](found[family], seed)
@@ -173,6 +182,20 @@ CASES: list[tuple[str, str, Change]] = [
     ("gpt2", "ids that are text", tokenizer(lambda table: table["model"]["vocab"].update(x="y"))),
     ("t5", "no tokenizer", remove("spiece.model")),
     ("m2m_100", "no languages", lambda folder: None),
+    # speech
+    ("wav2vec2", "convolutions of text", config(conv_dim=["512", "x"])),
+    ("wav2vec2", "too few strides", config(conv_stride=[5])),
+    ("wav2vec2", "a huge kernel", config(conv_kernel=[100_000] * 3, conv_dim=[90_000] * 3, conv_stride=[1] * 3)),
+    ("wav2vec2", "groups that do not fit", config(num_conv_pos_embedding_groups=7)),
+    ("wav2vec2", "another norm", config(feat_extract_norm="batch")),
+    ("wav2vec2", "vocabularies of many languages", write("vocab.json", '{"eng": {"a": 1}}')),
+    ("wav2vec2", "a delimiter that is a list", write("tokenizer_config.json", '{"unk_token": [[]], "bos_token": 7}')),
+    ("wav2vec2", "a rate that is text", write("preprocessor_config.json", '{"sampling_rate": "fast"}')),
+    ("whisper", "no hop", write("preprocessor_config.json", '{"hop_length": 0}')),
+    ("whisper", "positions without end", config(max_source_positions=999_999, max_target_positions=999_999)),
+    ("whisper", "more mel filters than frequencies", config(num_mel_bins=100_000)),
+    ("whisper", "many languages, none given", write("generation_config.json", '{"is_multilingual": true}')),
+    ("whisper", "an end that is no token", config(eos_token_id=10**9)),
 ]
 
 

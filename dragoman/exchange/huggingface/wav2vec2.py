@@ -80,12 +80,20 @@ def characters(checkpoint: Checkpoint, size: int) -> tuple[Vocabulary, CTCCharac
     table = checkpoint.json("vocab.json") | (checkpoint.json("added_tokens.json", optional=True) or {})
     tokens = tokens_by_id(table, size, f"{checkpoint.folder}/vocab.json")
     settings = checkpoint.json("tokenizer_config.json", optional=True) or {}
-    chosen = {name: settings.get(name) or default for name, default in SPECIAL.items()}
-    unk, start, eos, space = (str(one.get("content") if isinstance(one, dict) else one) for one in chosen.values())
+    unk, start, eos, space = (special_token(checkpoint, settings, name) for name in SPECIAL)
     ids = [tokens.index(token) if token in tokens else None for token in (unk, start, eos)]
     vocabulary = Vocabulary(tokens, checkpoint.setting("pad_token_id", int, 0), *ids)
     names = [" " if token == space else token for token in vocabulary.names]
     return vocabulary, CTCCharacterTokenizer(CTCCharactersConfig(bool(settings.get("do_lower_case"))), names)
+
+
+def special_token(checkpoint: Checkpoint, settings: Mapping[str, Any], name: str) -> str:
+    """A special token by its name: the text of it, or an object with that as its content."""
+    found = settings.get(name) or SPECIAL[name]
+    token = found.get("content") if isinstance(found, dict) else found
+    if not isinstance(token, str):
+        raise DataError(f"{checkpoint.folder}/tokenizer_config.json: {name}: found {str(found)[:40]}, expected a text")
+    return token
 
 
 def encoder_settings(checkpoint: Checkpoint) -> FramesConfig:
