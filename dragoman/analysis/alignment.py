@@ -136,7 +136,7 @@ def pair_attention(
 ) -> Iterator[tuple[int, PairAttention]]:
     """(index, attention) of every pair with words on both sides, in batches of similar lengths."""
     tags = predictor.tags
-    letters = predictor.single_words  # there is nothing to align between one word and another but their letters
+    letters = predictor.by_letter  # there is nothing to align between one word and another but their letters
     source_words = [word_spans(text, tags, letters[0]) for text, _ in pairs]
     target_words = [word_spans(text, (), letters[1]) for _, text in pairs]
     kept = [index for index in range(len(pairs)) if source_words[index] and target_words[index]]
@@ -303,7 +303,7 @@ def align_pairs(
 
 def without_links(source: str, target: str, predictor: Predictor) -> WordAlignment:
     """The alignment of a pair where one side has no words."""
-    first, second = predictor.single_words
+    first, second = predictor.by_letter
     left = [source[slice(*span)] for span in word_spans(source, predictor.tags, first)]
     right = [target[slice(*span)] for span in word_spans(target, (), second)]
     return WordAlignment(tuple(left), tuple(right), frozenset(), torch.zeros(len(right), len(left)))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dragoman.classical.aligner import WordAlignerModel
 from dragoman.classical.model import FittedModel
 from dragoman.data.batch import Batch
-from dragoman.data.tokenizers.base import EOS
+from dragoman.data.tokenizers.base import EOS, UNK, Tokenizer
 from dragoman.errors import DataError
 from dragoman.inference.predictor import Predictor
 from dragoman.layers.attention import observe_attention
@@ -40,10 +40,26 @@ class AttentionMap:
     source: tuple[str, ...]
     target: tuple[str, ...]
     layers: dict[str, Tensor]  # name → (H, T, S)
+    texts: tuple[str, str] = ("", "")  # input and output
 
     def mean(self, layer: str | None = None) -> Tensor:
         """The mean over the heads of one layer, by default the last: (T, S)."""
         return self.layers[layer or list(self.layers)[-1]].mean(0)
+
+
+def token_labels(tokenizer: Tokenizer, text: str, ids: Sequence[int]) -> list[str]:
+    """The tokens of a text as labels: an unknown token has its own text in place of <unk>, a space is ␣."""
+    pieces = list(tokenizer.pieces(ids))
+    if UNK in ids:
+        try:
+            spans = tokenizer.spans(text)
+        except NotImplementedError:
+            spans = []
+        if len(spans) == len(ids):
+            pieces = [
+                text[slice(*span)] if one == UNK else piece for piece, one, span in zip(pieces, ids, spans, strict=True)
+            ]
+    return ["␣" if piece.isspace() else piece for piece in pieces]
 
 
 def memory_labels(tokens: Sequence[str], text: str, entries: int) -> tuple[str, ...]:
@@ -81,10 +97,12 @@ def attention_map(predictor: Predictor, text: str, output: str | None = None) ->
     target = predictor.target_tokenizer.encode(output)
     batch = predictor.collator.collate([source], [target]).to(predictor.device)
     layers = {name: weights[0] for name, weights in cross_attention_weights(predictor.model, batch).items()}
-    tokens = predictor.source_tokenizer.pieces([*source, EOS])
+    end = predictor.source_tokenizer.pieces([EOS])
+    tokens = [*token_labels(predictor.source_tokenizer, text, source), *end]
     entries = next((weights.shape[2] for weights in layers.values()), len(tokens))
     return AttentionMap(
         source=memory_labels(tokens, text, entries),
-        target=(*predictor.target_tokenizer.pieces(target), *predictor.target_tokenizer.pieces([EOS])),
+        target=(*token_labels(predictor.target_tokenizer, output, target), *end),
         layers=layers,
+        texts=(text, output),
     )

@@ -50,6 +50,13 @@ def merge_words(weights: Tensor, rows: Sequence[int], columns: Sequence[int]) ->
     return (row_share / row_share.sum(0).clamp(min=1)).T @ weights @ _membership(columns).to(weights)
 
 
+def over_words(weights: Tensor, rows: Axis, columns: Axis) -> tuple[Tensor, tuple[str, ...], tuple[str, ...]]:
+    """The weights (…, T, S) over words, with their labels; over tokens where a side is but one word and <eos>."""
+    if min(len(rows.words), len(columns.words)) <= 2:
+        return weights, rows.tokens, columns.tokens
+    return merge_words(weights, rows.word_of, columns.word_of), rows.words, columns.words
+
+
 def _membership(words: Sequence[int]) -> Tensor:
     index = torch.tensor(words, dtype=torch.long)
     return torch.nn.functional.one_hot(index, int(index.max()) + 1).float()

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dragoman.layers.cells import GRUConfig, LSTMConfig
+from dragoman.layers.cells import Cell, GRUConfig, LSTMConfig
+from dragoman.layers.convolution import CharacterConvolution, GatedConvolution
 from dragoman.layers.rnn import Unidirectional
 from dragoman.layers.self_attention import (
     FullConfig,
@@ -110,6 +111,21 @@ def benchmark_layers(width: int, heads: int, kernel: int = KERNEL, window: int =
         "GRU": Unidirectional(GRUConfig(), width, width),
         "convolution": _Convolution(width, kernel),
     }
+
+
+def benchmarked_layers(model: nn.Module) -> tuple[str, ...]:
+    """The names of those layers of `benchmark_layers` that a model is made of."""
+    found = set()
+    kinds = {type(layer): name for name, layer in benchmark_layers(8, 2).items()}
+    del kinds[Unidirectional]
+    for module in model.modules():
+        if isinstance(module, Cell):
+            found |= {name for name in ("LSTM", "GRU") if name in type(module).__name__}
+        elif isinstance(module, nn.Conv1d | GatedConvolution | CharacterConvolution):
+            found.add("convolution")
+        elif type(module) in kinds:
+            found.add(kinds[type(module)])
+    return tuple(name for name in THEORY if name in found)
 
 
 def output_of(result: Any) -> Tensor:

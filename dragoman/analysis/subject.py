@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dragoman.analysis.alignment import word_spans
+from dragoman.analysis.attention import token_labels
 from dragoman.data.batch import Batch, batch_of
 from dragoman.data.media.feature_extractor import FeatureExtractor
 from dragoman.data.tokenizers.base import EOS, SOS, SPECIALS, Tokenizer
@@ -33,6 +34,7 @@ class Axis:
     tokens: tuple[str, ...]
     words: tuple[str, ...]
     word_of: tuple[int, ...]  # the word of each token
+    unit: str = "word"  # what the words are called: letters, where a model reads single words letter by letter
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -45,11 +47,14 @@ class Axis:
             (sos, *self.tokens[:-1]),
             (sos, *self.words[: max(self.word_of[:-1], default=-1) + 1]),
             (0, *(word + 1 for word in self.word_of[:-1])),
+            self.unit,
         )
 
     def as_dict(self) -> dict[str, Any]:
         """The axis for JSON."""
-        return {"tokens": list(self.tokens), "words": list(self.words), "word_of": list(self.word_of)}
+        return {
+            "tokens": list(self.tokens), "words": list(self.words), "word_of": list(self.word_of), "unit": self.unit,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,11 @@ class Subject:
     def encoder(self) -> Any:
         """The encoder; None: the model has none."""
         return getattr(self.model, "encoder", None)
+
+    @property
+    def input_unit(self) -> str:
+        """What the parts of the input are called."""
+        return "word" if self.source is None else self.source.unit
 
     def log_probabilities(self) -> Tensor:
         """The log-probability of every target token, label or tag (T,), with the gradient of the model."""
@@ -90,15 +100,18 @@ def target_log_probabilities(model: TrainableModel, batch: Batch) -> Tensor:
     return model.score(batch).log_probabilities
 
 
-def text_axis(tokenizer: Tokenizer, text: str, ids: Sequence[int], *, end: bool = True) -> Axis:
-    """The axis of an encoded text; a space belongs to the word after it, and <eos> is a word of its own."""
+def text_axis(tokenizer: Tokenizer, text: str, ids: Sequence[int], *, end: bool = True, unit: str = "word") -> Axis:
+    """The axis of an encoded text; a space belongs to the word after it, and <eos> is a word of its own.
+
+    With the unit "letter" every token is a word. Unknown tokens have the text that they stand for.
+    """
     try:
         spans, words = tokenizer.spans(text), word_spans(text, tokenizer.tags)
     except NotImplementedError:
         spans, words = [], []
-    pieces = tokenizer.pieces(ids)
-    if len(spans) != len(ids) or not words:
-        return plain_axis([*pieces, *([SPECIALS[EOS]] if end else [])], text)
+    pieces = token_labels(tokenizer, text, ids)
+    if len(spans) != len(ids) or not words or unit == "letter":
+        return plain_axis([*pieces, *([SPECIALS[EOS]] if end else [])], text, unit)
     word_of, word = [], 0
     for first, last in spans:
         while word < len(words) - 1 and words[word][1] <= first and (last > words[word][1] or first == last):
@@ -111,12 +124,21 @@ def text_axis(tokenizer: Tokenizer, text: str, ids: Sequence[int], *, end: bool 
             names, word_of = [tag, *names], [0 if spans[i][1] <= words[0][0] else w + 1 for i, w in enumerate(word_of)]
     if end:
         pieces, names, word_of = [*pieces, SPECIALS[EOS]], [*names, SPECIALS[EOS]], [*word_of, len(names)]
-    return Axis(text, tuple(pieces), tuple(names), tuple(word_of))
+    return Axis(text, tuple(pieces), tuple(names), tuple(word_of), unit)
 
 
-def plain_axis(labels: Sequence[str], text: str = "") -> Axis:
+def units(loaded: Loaded) -> tuple[str, str]:
+    """What the parts of sources and targets are called: letters, the symbols that letters are turned into, or words."""
+    if not isinstance(loaded, Predictor) or not loaded.source_tokenizer.is_text:
+        return "word", "word"
+    by_letter = loaded.by_letter
+    source, target = ("letter" if own else "symbol" if any(by_letter) else "word" for own in by_letter)
+    return source, target
+
+
+def plain_axis(labels: Sequence[str], text: str = "", unit: str = "word") -> Axis:
     """An axis whose tokens are its words."""
-    return Axis(text or " ".join(labels), tuple(labels), tuple(labels), tuple(range(len(labels))))
+    return Axis(text or " ".join(labels), tuple(labels), tuple(labels), tuple(range(len(labels))), unit)
 
 
 def beginning(tokenizer: Tokenizer, text: str, limit: int) -> str:
@@ -148,16 +170,16 @@ def _search_subject(loaded: Predictor, text: str, target: str | None, tag: str |
     (text,) = loaded.read_as([text], tag)
     text = text if isinstance(tokenizer, FeatureExtractor) else beginning(tokenizer, text, limit)
     source = tokenizer.encode(text)
+    source_unit, target_unit = units(loaded)
     if isinstance(tokenizer, FeatureExtractor):
         axis = plain_axis([str(number) for number in range(1, len(source) + 1)], text)
     else:
-        axis = text_axis(tokenizer, text, source)
+        axis = text_axis(tokenizer, text, source, unit=source_unit)
     written = loaded.predict([text])[0].text if target is None else target
     ids = loaded.target_tokenizer.encode(written)
     batch = loaded.collator.collate([source], [ids]).to(loaded.device)
-    return Subject(
-        loaded, loaded.model, batch, axis, text_axis(loaded.target_tokenizer, written, ids), target is not None
-    )
+    target_axis = text_axis(loaded.target_tokenizer, written, ids, unit=target_unit)
+    return Subject(loaded, loaded.model, batch, axis, target_axis, target is not None)
 
 
 def _label_subject(loaded: Labeler, text: str, target: str | None) -> Subject:
@@ -182,7 +204,7 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
         prediction = loaded.predict([text])[0].text
         if isinstance(loaded.model, Regressor):
             batch = batch._replace(target=loaded.model.predict(batch).values)
-        return replace(subject, batch=batch, target=plain_axis([target or prediction]))
+        return replace(subject, batch=batch, target=plain_axis([target or prediction], unit="value"))
     if target is not None:
         names = target.split(" ") if isinstance(loaded.model, Tagger) else [target]
         ids = torch.tensor([[list(loaded.labels).index(name) if name in loaded.labels else -1 for name in names]])
@@ -199,11 +221,12 @@ def _with_labels(subject: Subject, loaded: Labeler, text: str, target: str | Non
         words = text.split(" ")
         if isinstance(loaded.source_tokenizer, FeatureExtractor):
             words = [str(frame) for frame in range(1, values.shape[1] + 1)]
+        unit = "tag"
         labels = [f"{word}/{tag}" for word, tag in zip(words, codec.pieces(values[0].tolist()), strict=False)]
     else:
         batch = batch._replace(target=values)
-        labels = codec.pieces(values[0].tolist())
-    return replace(subject, batch=batch, target=plain_axis(labels))
+        labels, unit = codec.pieces(values[0].tolist()), "label"
+    return replace(subject, batch=batch, target=plain_axis(labels, unit=unit))
 
 
 def _language_model_subject(loaded: Completer, text: str, target: str | None) -> Subject:

@@ -134,6 +134,11 @@ def without_word(subject: Subject, word: int) -> str | None:
     axis = subject.source
     if axis is None or not axis.text.strip():
         return None
+    if axis.unit == "letter":  # its words are the tokens
+        spans = subject.loaded.source_tokenizer.spans(axis.text) if isinstance(subject.loaded, Predictor) else []
+        if not 1 < len(spans) == len(axis.words) - 1:
+            return None
+        return axis.text[: spans[word][0]] + axis.text[spans[word][1] :]
     words = [one for one in axis.words if one != "<eos>"]
     if " ".join(words) != " ".join(axis.text.split()) or len(words) < 2:
         return None

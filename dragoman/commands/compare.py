@@ -238,7 +238,7 @@ def finish(
     if steps is not None:
         views.insert(0, story_view(steps, views))
     scores = next(view for view in views if view.kind == "scores").data
-    write_report(title, f"{len(test):,} test sentences", views, output)
+    write_report(title, f"{len(test):,} test pairs", views, output)
     if options["as_json"]:
         click.echo(json.dumps(scores, ensure_ascii=False))
         return

@@ -12,7 +12,7 @@ from dragoman.commands.labels import refuse_options, require_search
 from dragoman.commands.layout import pair_files
 from dragoman.commands.media import require_text_inputs
 from dragoman.commands.options import beam_option, device_option, json_option, tag_option
-from dragoman.commands.printing import as_utf8, print_warning
+from dragoman.commands.printing import UnknownInputs, as_utf8, print_warning
 from dragoman.commands.search import print_leaderboard
 from dragoman.errors import DataError
 
@@ -72,6 +72,7 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
     from dragoman.analysis.attention import attention_map
     from dragoman.data.media.feature_extractor import FeatureExtractor
     from dragoman.inference.load import load_predictor
+    from dragoman.inference.long_inputs import unknown_surfaces
     from dragoman.reports.plots import check_plot_path, draw_attention
 
     check_plot_path(out)
@@ -90,7 +91,13 @@ def attention(run: str, texts: tuple[str, ...], out: str, tag: str | None) -> No
         for path in draw(predictor, usable, out):
             click.echo(path)
         return
-    click.echo(draw_attention([attention_map(predictor, text) for text in predictor.read_as(usable, tag)], out))
+    read, unknown = list(predictor.read_as(usable, tag)), UnknownInputs()
+    tokenizer = predictor.source_tokenizer
+    for number, text in enumerate(read, 1):
+        if surfaces := unknown_surfaces(text, tokenizer.encode(text), tokenizer):
+            unknown.add(number, surfaces)
+    click.echo(draw_attention([attention_map(predictor, text) for text in read], out))
+    unknown.print()
 
 
 @click.command()

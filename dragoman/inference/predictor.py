@@ -64,7 +64,7 @@ from dragoman.inference.long_inputs import (
 from dragoman.inference.methods import open_method
 from dragoman.inference.prediction import NO_PREDICTION, Prediction, with_confidences
 from dragoman.inference.rerank import Reranker
-from dragoman.inference.training_texts import TrainingTexts, are_single_words, training_texts
+from dragoman.inference.training_texts import letter_sides
 from dragoman.runs import Run
 from dragoman.scoring.error_rates import count_edit_kinds
 from dragoman.scoring.report import score_table
@@ -336,17 +336,10 @@ class Predictor(LoadedRun):
         return automata if any(automata) else None
 
     @cached_property
-    def single_words(self) -> tuple[bool, bool]:
-        """Whether the training data have single words as sources and as targets, read letter by letter."""
-        tokenizers = (self.source_tokenizer, self.target_tokenizer)
-        if all(tokenizer.kind != "characters" for tokenizer in tokenizers):
-            return False, False
-        texts = training_texts(self.run) or TrainingTexts((), ())
-        first, second = (
-            tokenizer.kind == "characters" and bool(side) and are_single_words(side)
-            for tokenizer, side in zip(tokenizers, texts, strict=True)
-        )
-        return first, second
+    def by_letter(self) -> tuple[bool, bool]:
+        """Whether sources and targets are aligned and shown letter by letter, as those of spelling models are."""
+        source, target = letter_sides(self.run, (self.source_tokenizer, self.target_tokenizer))
+        return source, target
 
     @cached_property
     def constraint_compiler(self) -> ConstraintCompiler:

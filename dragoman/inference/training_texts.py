@@ -1,4 +1,4 @@
-"""Some texts that a run was trained on, and what they show: words or sentences, English or not, like other texts."""
+"""Some texts that a run was trained on, and what they show: letters, words or sentences, English, like other texts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dragoman.data.examples import Example
 from dragoman.data.split import read_examples
+from dragoman.data.tokenizers.base import UNK
+from dragoman.data.tokenizers.features import split_features
 from dragoman.errors import DragomanError
 from dragoman.runs import Run
 
@@ -56,6 +58,32 @@ def has_sentences(texts: Sequence[str]) -> bool:
 def are_single_words(texts: Sequence[str]) -> bool:
     """Whether nearly all texts are one word, in a script with spaces."""
     return is_spaced(texts) and sum(len(text.split()) == 1 for text in texts) >= 0.9 * len(texts)
+
+
+def in_letters(texts: Sequence[str]) -> bool:
+    """Whether these texts are shown, marked and measured by letter: single words, or a script without spaces."""
+    return any(texts) and (not is_spaced(texts) or are_single_words(texts))
+
+
+def letter_sides(run: Run, tokenizers: Sequence[Any]) -> tuple[bool, ...]:
+    """Whether the sources and the targets of a run are shown by letter: read so, and no sentences of words.
+
+    If the training data are gone, a vocabulary without the space stands for them: such data had single words.
+    """
+    if all(tokenizer.kind != "characters" for tokenizer in tokenizers):
+        return (False,) * len(tokenizers)
+    texts = training_texts(run)
+    return tuple(
+        tokenizer.kind == "characters"
+        and (in_letters(stems(side, tokenizer)) if side else UNK in tokenizer.encode(" "))
+        for tokenizer, side in zip(tokenizers, texts or ((), ()), strict=False)
+    )
+
+
+def stems(texts: Sequence[str], tokenizer: Any) -> list[str]:
+    """The texts without the features at their end, which are whole tokens."""
+    marks = tokenizer.config.features
+    return [split_features(text, marks)[0] for text in texts] if marks else list(texts)
 
 
 def is_spaced(texts: Sequence[str]) -> bool:

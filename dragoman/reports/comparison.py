@@ -10,8 +10,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from dragoman.analysis.attention_layers import attention_layers, merge_words
-from dragoman.analysis.cost import growth_exponents, measure_layers, saved_bytes
+from dragoman.analysis.attention_layers import attention_layers, over_words
+from dragoman.analysis.cost import benchmarked_layers, growth_exponents, measure_layers, saved_bytes
 from dragoman.analysis.gradients import GradientFlow, gradient_flow
 from dragoman.analysis.layer_table import parameter_count
 from dragoman.analysis.subject import open_subject
@@ -21,17 +21,20 @@ from dragoman.errors import DataError, DragomanError
 from dragoman.inference.evaluation import as_examples
 from dragoman.inference.load import load_predictor
 from dragoman.inference.predictor import Predictor
+from dragoman.inference.training_texts import in_letters
 from dragoman.reports.inspection import View
 from dragoman.runs import Run
 from dragoman.scoring.buckets import by_length, score_buckets
 from dragoman.scoring.edit import align_edits
+from dragoman.scoring.lengths import text_length
 from dragoman.scoring.metric import Statistics, TextMetric
-from dragoman.scoring.registry import higher_is_better, select_metrics, text_statistics
+from dragoman.scoring.registry import higher_is_better, metrics_for, select_metrics, text_statistics
 from dragoman.scoring.significance import bootstrap, interval, paired_bootstrap
 
 SHOWN = 40  # outputs side by side
 MAX_GRADIENT_TOKENS = 60
 MEMORY_ROWS = 32
+TIME_TO_TARGET = "Time to target is the training time until it reaches a validation score that all reach."
 COST_LENGTHS = (128, 256, 512, 1024, 2048)
 Say = Callable[[str], None]
 
@@ -94,15 +97,20 @@ def run_cost(predictor: Predictor, test: Sequence[Example], sentences_per_second
         "training_seconds": rows[-1]["seconds"] if rows else None,
         "steps": rows[-1]["step"] if rows else None,
         "metric": predictor.config.train.metric,
+        "layers": () if fitted else benchmarked_layers(model),
+        "validation": [str(getattr(predictor.config.data, name)) for name in ("train", "valid", "holdout")],
         "loss": [(row["step"], row["seconds"], row["loss"]) for row in rows if "loss" in row and "valid" not in row],
         "valid": [(row["step"], row["seconds"], row["valid"]) for row in valid],
     }
 
 
 def time_to_target(systems: Sequence[System]) -> tuple[str, float] | None:
-    """The validation score that every trained system reaches at least: (metric, score); None: there is none."""
+    """The validation score that every trained system reaches at least: (metric, score); None: there is none.
+
+    Scores on different validation data cannot be compared.
+    """
     trained = [system for system in systems if system.measured and system.measured["valid"]]
-    if not trained:
+    if not trained or not same_validation(trained):
         return None
     metric = trained[0].measured["metric"]  # type: ignore[index]
     better = max if higher_is_better(metric) else min
@@ -115,6 +123,11 @@ def time_to_target(systems: Sequence[System]) -> tuple[str, float] | None:
             return None
         bests.append(better(values))
     return metric, worse(bests)
+
+
+def same_validation(trained: Sequence[System]) -> bool:
+    """Whether the runs were validated on the same data."""
+    return len({str(system.measured["validation"]) for system in trained if system.measured}) <= 1
 
 
 def seconds_to(system: System, metric: str, target: float) -> float | None:
@@ -146,15 +159,16 @@ def table_view(systems: Sequence[System], metrics: Mapping[str, TextMetric], dra
                 "high": metric.scale * high,
             }
         measured = system.measured or {}
-        costs = {key: value for key, value in measured.items() if key not in ("loss", "valid", "metric")}
+        unshown = ("loss", "valid", "metric", "layers", "validation")
+        costs = {key: value for key, value in measured.items() if key not in unshown}
         if target is not None and system.measured:
             costs["seconds_to_target"] = seconds_to(system, *target)
         rows.append({"name": system.name, "scores": scores, **costs})
     return View(
         "scores",
         "Scores",
-        "Every score has its 95 % interval, drawn by bootstrap over test sentences. The other columns say what each "
-        "system costs; time to target is the training time until it reaches a validation score that all reach.",
+        "Every score has its 95 % interval, drawn by bootstrap over the test set. The other columns say what each "
+        "system costs." + ("" if target is None else f" {TIME_TO_TARGET}"),
         {
             "rows": rows,
             "metrics": [
@@ -175,7 +189,8 @@ def curves_view(systems: Sequence[System]) -> View | None:
         "curves",
         "Learning curves",
         "Validation scores during training, by step or by time. Steps show how much a system learns from the same "
-        "batches, time shows what that costs.",
+        "batches, time shows what that costs."
+        + ("" if same_validation(trained) else " These systems were validated on different data."),
         {
             "systems": [
                 {"name": one.name, "valid": one.measured["valid"], "loss": one.measured["loss"]}  # type: ignore[index]
@@ -190,16 +205,19 @@ def curves_view(systems: Sequence[System]) -> View | None:
 def length_view(
     systems: Sequence[System], sources: Sequence[str], metrics: Mapping[str, TextMetric], draws: int
 ) -> View:
-    """The first metric by the number of source words."""
+    """The first metric by the number of source words, or letters of single words."""
     name, metric = next(iter(metrics.items()))
-    buckets = by_length(sources)
+    letters = in_letters(sources)
+    buckets = by_length(sources, letters=letters)
     return View(
         "lengths",
         "Score by length",
-        "Test sentences in groups of like length, with bootstrap intervals. A model that squeezes the source into one "
-        "vector falls with length; attention does not.",
+        f"Test {'words' if letters else 'sentences'} in groups of like length, with bootstrap intervals. A model that "
+        "squeezes the source into one vector gets worse with length; attention does not.",
         {
             "metric": metric.label,
+            "higher": metric.higher_is_better,
+            "unit": "letters" if letters else "words",
             "buckets": [bucket.label for bucket in buckets],
             "systems": [
                 {
@@ -244,15 +262,17 @@ def significance_view(
 
 
 def outputs_view(systems: Sequence[System], sources: Sequence[str] | None, references: Sequence[Sequence[str]]) -> View:
-    """Outputs side by side; words that differ from the reference are marked."""
+    """Outputs side by side; words, or letters of single words, that differ from the reference are marked."""
+    letters = in_letters([texts[0] for texts in references])
+    unit, split = ("letters", list[str]) if letters else ("words", str.split)
     step = max(1, len(references) // SHOWN)
     chosen = list(range(0, len(references), step))[:SHOWN]
     rows = []
     for index in chosen:
-        reference = references[index][0].split()
+        reference = split(references[index][0])
         outputs = []
         for system in systems:
-            edits = align_edits(reference, system.outputs[index].split())
+            edits = align_edits(reference, split(system.outputs[index]))
             outputs.append([[kind, left, right] for kind, left, right in edits.operations])
         rows.append(
             {
@@ -264,15 +284,16 @@ def outputs_view(systems: Sequence[System], sources: Sequence[str] | None, refer
     return View(
         "outputs",
         "Outputs",
-        "Test sentences with the output of every system, spread evenly over the test set. Green words are not in the "
-        "reference, struck words of the reference are missing.",
-        {"systems": [system.name for system in systems], "rows": rows},
+        f"The output of every system for some sources, spread evenly over the test set. Green {unit} are not in the "
+        f"reference, struck {unit} of the reference are missing.",
+        {"systems": [system.name for system in systems], "rows": rows, "unit": unit},
     )
 
 
 def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: str | None, device: str) -> list[View]:
     """Attention of each system for one sentence, and gradient flow of the recurrent ones over a long one."""
-    lengths = sorted(test, key=lambda one: len(one.source.split()))
+    letters = in_letters([one.source for one in test])
+    lengths = sorted(test, key=lambda one: text_length(one.source, letters))
     middle = sentence or lengths[len(lengths) // 2].source
     long = lengths[int(len(lengths) * 0.97)].source
     maps: list[dict[str, Any]] = []
@@ -288,11 +309,11 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
             crosses = [layer for layer in attention_layers(subject) if layer.kind == "cross"]
             if crosses:
                 layer = crosses[-2] if len(crosses) > 2 else crosses[-1]
-                weights = merge_words(layer.weights.mean(0), layer.rows.word_of, layer.columns.word_of)
+                weights, rows, columns = over_words(layer.weights, layer.rows, layer.columns)
                 maps.append(
                     {
-                        "name": system.name, "layer": layer.name, "weights": weights,
-                        "rows": list(layer.rows.words), "columns": list(layer.columns.words),
+                        "name": system.name, "layer": layer.name, "weights": weights.mean(0), "rows": rows,
+                        "columns": columns, "output": subject.target.text,
                     }
                 )  # fmt: skip
             else:
@@ -308,8 +329,8 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
             View(
                 "attentions",
                 "Attention",
-                "The attention of every system for the same sentence, averaged over the heads of one layer. Systems "
-                "without attention read the sentence only through one vector.",
+                "The attention of every system for the same source, averaged over the heads of one layer. Systems "
+                "without attention read the source only through one vector.",
                 {"sentence": middle, "maps": maps},
             )
         )
@@ -318,8 +339,8 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
             View(
                 "flows",
                 "Gradient flow",
-                "How strongly the encoder's last state depends on the state some steps earlier, in a long test "
-                "sentence. The slope of a plain recurrent network is steeper than that of gated cells.",
+                "How strongly the encoder's last state depends on the state some steps earlier, in a long source. "
+                "The slope of a plain recurrent network is steeper than that of gated cells.",
                 {
                     "sentence": long,
                     "flows": [
@@ -340,18 +361,28 @@ def inside_views(systems: Sequence[System], test: Sequence[Example], sentence: s
     return views
 
 
-def cost_view() -> View:
-    """Measured cost of the layers that systems are made of, against length, on the CPU.
+def cost_view(systems: Sequence[System], say: Say) -> View | None:
+    """Measured cost of the layers that the systems are made of, against length, on the CPU; None: they have none.
 
     A GPU computes sentences of these lengths in the time of its launches, which says nothing about growth.
     """
-    costs = measure_layers(COST_LENGTHS, width=64, min_seconds=0.05)
+    names = list(dict.fromkeys(name for system in systems for name in (system.measured or {}).get("layers", ())))
+    if not names:
+        return None
+    say(f"measuring the cost against length of {', '.join(names)}, up to {COST_LENGTHS[-1]:,} tokens")
+    costs = measure_layers(
+        COST_LENGTHS,
+        width=64,
+        min_seconds=0.05,
+        names=names,
+        report=lambda one: say(f"  {one.layer}, {one.length:,} tokens: {1000 * one.seconds:.1f} ms"),
+    )
     fits = growth_exponents(costs)
     return View(
         "cost",
         "Cost against length",
-        "Time and memory of one layer, measured on the CPU of this machine; the exponent is the slope on the longer "
-        "half. Self-attention grows with the square of the length, recurrence and convolution in proportion to it.",
+        "Time and memory of one layer of each kind that these systems have, measured on the CPU of this machine; the "
+        "exponent is the slope on the longer half, 1 for a cost in proportion to the length, 2 for its square.",
         {
             "layers": [
                 {
@@ -401,10 +432,10 @@ def compare_runs(
         raise DataError("nothing to compare on: no test pair was read")
     test = as_examples(list(test))
     first = Run(next(iter(runs.values()))[0])
-    chosen = select_metrics(tuple(metrics) or first.task.default_metrics, first.config.data.units)
+    chosen = chosen_metrics(first, metrics, in_letters([one.references[0] for one in test]))
     systems = []
     for name, folders in runs.items():
-        say(f"decoding {len(test):,} test sentences with {name}")
+        say(f"decoding {len(test):,} test pairs with {name}")
         systems.append(measure_run(name, folders, test, chosen, device))
     sources, references = [one.source for one in test], [one.references for one in test]
     views = [
@@ -416,9 +447,26 @@ def compare_runs(
         *inside_views(systems, test, sentence, device),
     ]
     if cost:
-        say("measuring the cost of layers against length")
-        views.append(cost_view())
+        views.append(cost_view(systems, say))
     return systems, [view for view in views if view is not None]
+
+
+def chosen_metrics(run: Run, asked: Sequence[str], letters: bool) -> dict[str, TextMetric]:
+    """The metrics that were asked for, else those of the task after the one that chose the run's checkpoints.
+
+    Single words are scored without BLEU and TER, whose n-grams and shifts of words they do not have.
+    """
+    units = run.config.data.units
+    if asked:
+        return select_metrics(tuple(asked), units)
+    names = list(select_metrics(run.task.default_metrics, units))
+    first = run.config.train.metric
+    if first not in metrics_for(units):
+        first = "cer" if letters else names[0]
+    elif letters and first == "bleu":
+        first = "cer"
+    wordy = ("bleu", "ter", "chrf++", "wer") if letters else ()
+    return select_metrics((first, *(name for name in names if name != first and name not in wordy)), units)
 
 
 def compare_texts(
@@ -430,6 +478,8 @@ def compare_texts(
     sources: Sequence[str] | None = None,
 ) -> list[View]:
     """The views of systems of which only the outputs are known."""
+    if in_letters([texts[0] for texts in references]):  # BLEU of single words is 0
+        metrics = dict(sorted(metrics.items(), key=lambda item: item[0] not in ("cer", "exact_match")))
     found = []
     for name, outputs in systems.items():
         counted = text_statistics(outputs, references, metrics)

@@ -18,12 +18,14 @@ from dragoman.analysis.gradients import flow_axis, gradient_flow
 from dragoman.analysis.layer_table import layer_table, parameter_count
 from dragoman.analysis.position_pictures import position_pictures
 from dragoman.analysis.states import cell_traces
-from dragoman.analysis.subject import Loaded, Subject, open_subject
+from dragoman.analysis.subject import Loaded, Subject, open_subject, plain_axis
 from dragoman.analysis.tables import PathTable, ctc_table, viterbi_table
 from dragoman.analysis.what_if import what_if
 from dragoman.data.media.feature_extractor import FeatureExtractor
+from dragoman.data.tokenizers.base import Tokenizer
 from dragoman.errors import DataError, DragomanError
 from dragoman.inference.completer import Completer
+from dragoman.inference.long_inputs import unknown_surfaces
 from dragoman.inference.predictor import Predictor
 from dragoman.models.classifier import Classifier, Regressor
 from dragoman.models.contracts import CTCEmissions, NonAutoregressiveModel
@@ -123,6 +125,8 @@ def inspect(
     shown = subject.source or subject.target
     if subject.text not in (shown.text, shown.text.partition("> ")[2]) and len(subject.text) > len(shown.text):
         notes.append(f"the text is long: the views show its first {len(shown):,} tokens")
+    if unknown := _unknown(subject):
+        notes.append(f"training did not have {', '.join(map(repr, unknown[:10]))}: read as <unk>")
     for make in VIEWS:
         try:
             views += make(subject, beam)
@@ -130,6 +134,18 @@ def inspect(
             notes.append(str(error))
     overview = _overview(subject, views)
     return Inspection(loaded.run.folder.resolve().name, _run(subject), subject, (overview, *views), tuple(notes))
+
+
+def _unknown(subject: Subject) -> list[str]:
+    """The characters or words of the input that the run does not know."""
+    tokenizer = None if isinstance(subject.loaded, Completer) else subject.loaded.source_tokenizer
+    if subject.source is None or not isinstance(tokenizer, Tokenizer) or not tokenizer.is_text:
+        return []
+    text = subject.source.text
+    try:
+        return list(dict.fromkeys(unknown_surfaces(text, tokenizer.encode(text), tokenizer)))
+    except NotImplementedError:
+        return []
 
 
 def _run(subject: Subject) -> dict[str, Any]:
@@ -156,14 +172,40 @@ def _overview(subject: Subject, views: list[View]) -> View:
     return View(
         "overview",
         "Overview",
-        "The input is above, the output below; pick an output word to see where it comes from. "
+        f"The input is above, the output below{_pick(subject, views)}. "
         "Every box of the model opens the view that shows its sums.",
-        {"log_probabilities": scores, "views": [view.kind for view in views]},
+        {
+            "log_probabilities": scores,
+            "views": [view.kind for view in views],
+            "attention": any(view.title == "Attention" for view in views),
+            "softmax": _softmax(subject),
+        },
     )
 
 
+def _pick(subject: Subject, views: list[View]) -> str:
+    """What a click in the overview shows."""
+    unit = subject.target.unit
+    if len(subject.target) < 2:
+        return f"; lines show which input {subject.input_unit}s it depends on" if subject.source else ""
+    if not any(view.kind == "attention" for view in views):
+        return f"; pick an output {unit} to see its probability"
+    return f"; pick an output {unit} to see which input {subject.input_unit}s it used"
+
+
+def _softmax(subject: Subject) -> str:
+    """What the probabilities are over."""
+    labels = getattr(subject.loaded, "labels", ())
+    if isinstance(subject.model, Regressor):
+        return "one number"
+    if isinstance(subject.model, Tagger):
+        return f"softmax over {len(labels)} tags, for each word"
+    return f"softmax over {len(labels)} labels" if labels else "softmax over the vocabulary"
+
+
 def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
-    layers = attention_layers(subject)
+    source_unit, target_unit = subject.input_unit, subject.target.unit
+    layers, axis = attention_layers(subject), subject.source
     attributions: dict[str, Any] = {}
     for method in METHODS:
         try:
@@ -171,17 +213,22 @@ def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
         except (DataError, NotImplementedError):
             break
         source = found.source
-        if source is not None and subject.source is not None and source.shape[1] != len(subject.source):
-            source = None
-        attributions[method] = {"source": source, "prefix": found.prefix}
+        if source is not None and axis is not None and source.shape[1] != len(axis):
+            axis = plain_axis(axis.words, axis.text, axis.unit)  # an encoder that makes words of characters reads words
+            source = source if source.shape[1] == len(axis) else None
+        if source is not None or found.prefix is not None:
+            attributions[method] = {"source": source, "prefix": found.prefix}
     if not layers and not attributions:
         return
     yield View(
         "attention",
         "Attention" if layers else "Attribution",
         "Each row shows how one position divides its attention over the columns; a row sums to 1. Attention says where "
-        "a layer looks, not why the output came out so: input × gradient beside it estimates how much each input word "
-        "moved the probability of each output word.",
+        f"a layer looks, not why the output came out so: input × gradient beside it estimates how much each input "
+        f"{source_unit} moved the probability of each output {target_unit}."
+        if layers
+        else f"Input × gradient estimates how much each input {source_unit} moved the probability of each output "
+        f"{target_unit}: blue raised it, red lowered it. This model has no attention.",
         {
             "layers": [
                 {
@@ -197,7 +244,7 @@ def _attention(subject: Subject, beam: int | None) -> Iterator[View]:
                 for layer in layers
             ],
             "attribution": attributions,
-            "source": None if subject.source is None else subject.source.as_dict(),
+            "source": None if axis is None else axis.as_dict(),
             "target": subject.target.as_dict(),
             "prefix": subject.target.shifted().as_dict(),
         },
@@ -244,7 +291,7 @@ def _states(subject: Subject, beam: int | None) -> Iterator[View]:
         "states",
         "Gates and states",
         "Each row is a unit of a recurrent layer, each column a step through the text. A gate near 1 lets everything "
-        "through and a gate near 0 nothing, so a bright forget or update gate means that the unit keeps its memory.",
+        "through and a gate near 0 nothing: a forget or update gate near 1 means that the unit keeps its memory.",
         {
             "cells": [
                 {
@@ -328,9 +375,14 @@ def _what_if(subject: Subject, beam: int | None) -> Iterator[View]:
         "whatif",
         "What if",
         "Each bar is the change of the output's log-probability when one head is masked, one gate is held open or "
-        "shut, or one input word is left out. A long bar to the left marks a part that this output needs; a forced "
-        "token shows the output that would have followed it.",
-        {"before": before, "changes": [asdict(change) for change in changes], "target": subject.target.as_dict()},
+        f"shut, or one input {subject.input_unit} is left out. A long bar to the left marks a part that this output "
+        "needs; a forced token shows the output that would have followed it.",
+        {
+            "before": before,
+            "changes": [asdict(change) for change in changes],
+            "target": subject.target.as_dict(),
+            "unit": subject.input_unit,
+        },
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.analysis.attention_layers import merge_words
+from dragoman.analysis.attention_layers import over_words
+from dragoman.analysis.subject import Axis
 from dragoman.errors import DataError
 from dragoman.reports.inspection import Inspection, View
-from dragoman.reports.plots import INK, MAX_INCHES, draw_heat, new_figure, one_line_labels, save_plot
+from dragoman.reports.plots import INK, MAX_INCHES, draw_heat, new_figure, one_line_labels, save_plot, suptitle
 
 CELL = 0.24  # inches of a cell with a label
 BLUE, RED, GREEN, GREY = "#2f5bd8", "#b42318", "#15803d", "#c3cad5"
@@ -53,12 +54,8 @@ def _attention(view: View, layer: str | None) -> Any:
     if not view.data["layers"]:
         return _attribution(view, layer)
     one = chosen(view.data["layers"], layer if layer or not crosses else crosses[-1]["name"])
-    rows, columns, weights = one["rows"], one["columns"], one["weights"]
-    if len(columns["words"]) > 2 and len(rows["words"]) > 2:
-        weights = merge_words(weights, rows["word_of"], columns["word_of"])
-        row_names, column_names = rows["words"], columns["words"]
-    else:
-        row_names, column_names = rows["tokens"], columns["tokens"]
+    axes_of = (Axis("", *(one[side][key] for key in ("tokens", "words", "word_of"))) for side in ("rows", "columns"))
+    weights, row_names, column_names = over_words(one["weights"], *axes_of)
     heads = weights.shape[0]
     shown = [("mean of all heads" if heads > 1 else "attention", weights.mean(0))]
     shown += [
@@ -70,7 +67,7 @@ def _attention(view: View, layer: str | None) -> Any:
     down = -(-len(shown) // across)
     width, height = _size(len(row_names), len(column_names), across)
     drawing = new_figure(width, min(MAX_INCHES, height * down))
-    drawing.suptitle(f"{one['name']}: {one['about']}", color=INK, fontsize=11)
+    suptitle(drawing, f"{one['about']} ({one['name']})")
     image = None
     for number, (name, values) in enumerate(shown, 1):
         axes = drawing.add_subplot(down, across, number)
@@ -98,17 +95,22 @@ def _attribution(view: View, layer: str | None) -> Any:
 
 def _states(view: View, layer: str | None) -> Any:
     one = chosen(view.data["cells"], layer)
-    names = list(one["values"])
-    units = [f"unit {unit}" for unit in one["units"][:20]]
-    width, height = _size(len(units), len(one["axis"]["tokens"]))
-    drawing = new_figure(width, min(MAX_INCHES, height * len(names)))
-    drawing.suptitle(f"{one['name']} ({one['kind']}): the {len(units)} units that vary most", color=INK, fontsize=11)
-    for axes, name in zip(np.atleast_1d(drawing.subplots(len(names), 1)), names, strict=True):
+    names, tokens = list(one["values"]), one["axis"]["tokens"]
+    units = [str(unit) for unit in one["units"][:20]]
+    across = min(len(names), 3, max(1, int(20 / (1.6 + CELL * len(tokens)))))  # panels side by side
+    down = -(-len(names) // across)
+    width, height = _size(len(units), len(tokens), across)
+    drawing = new_figure(width, min(MAX_INCHES, (height + 0.3) * down))
+    suptitle(drawing, f"{one['name']} ({one['kind']}): gates and states of the {len(units)} units that vary most")
+    for number, name in enumerate(names, 1):
+        axes = drawing.add_subplot(down, across, number)
         values = one["values"][name][:20]
         signed = name in ("candidate", "hidden state", "cell state")
         top = float(values.abs().max()) if name == "cell state" else 1.0
-        image = draw_heat(axes, values, units, one["axis"]["tokens"], signed=signed, top=top)
-        axes.set_ylabel(name, fontsize=10, color=INK)
+        image = draw_heat(axes, values, units, tokens, signed=signed, top=top)
+        axes.set_title(name, fontsize=10, color=INK, pad=4)
+        if number % across == 1 or across == 1:
+            axes.set_ylabel("unit", fontsize=9, color=INK)
         drawing.colorbar(image, ax=axes, shrink=0.8)
     return drawing
 
@@ -218,7 +220,7 @@ def _positions(view: View, layer: str | None) -> Any:
         right.plot(torch.arange(len(one["dots"])) - len(one["dots"]) // 2, one["dots"], color=BLUE)
         right.set(xlabel="distance from the middle position", ylabel="dot product, as a share of its own")
         right.grid(alpha=0.3)
-    drawing.suptitle(f"{one['name']} ({one['kind']})", fontsize=11, color=INK)
+    suptitle(drawing, f"{one['name']} ({one['kind']})")
     return drawing
 
 

@@ -17,7 +17,7 @@ def story_view(steps: Sequence[tuple[str, str, str]], views: Sequence[View]) -> 
     rows = {row["name"]: row for row in _table(views, "scores")["rows"]}
     metric = _table(views, "scores")["metrics"][0]
     lengths = {one["name"]: one["points"] for one in _table(views, "lengths")["systems"]}
-    labels = _table(views, "lengths")["buckets"]
+    labels, unit = (_table(views, "lengths")[key] for key in ("buckets", "unit"))
     flows = _table(views, "flows")
     told = []
     before: Mapping[str, Any] | None = None
@@ -28,7 +28,7 @@ def story_view(steps: Sequence[tuple[str, str, str]], views: Sequence[View]) -> 
         points = lengths[name]
         if len(points) > 1:
             lines.append(
-                f"From the shortest sentences ({labels[0]} words) to the longest ({labels[-1]}) it goes from "
+                f"From the shortest sources ({labels[0]} {unit}) to the longest ({labels[-1]}) it goes from "
                 f"{points[0][0]:.1f} to {points[-1][0]:.1f}."
             )
         if flows is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,12 @@ def new_figure(width: float, height: float) -> Any:
     except ImportError:
         raise MissingExtraError("drawing", "matplotlib", "plots") from None
     return Figure(figsize=(width, height), layout="constrained", facecolor=PAPER)
+
+
+def suptitle(drawing: Any, text: str, size: int = 11) -> None:
+    """The title of a figure, in as many lines as its width needs."""
+    letters = max(16, int(drawing.get_figwidth() * 72 / (0.58 * size)))  # a letter is some 0.58 of its size wide
+    drawing.suptitle(textwrap.fill(text, letters), color=INK, fontsize=size)
 
 
 def check_plot_path(path: str | Path) -> None:
@@ -104,13 +111,18 @@ def draw_attention(alignments: Sequence[AttentionMap], path: str | Path, title: 
     )
     layer = list(alignments[0].layers)[-1]
     heads = alignments[0].layers[layer].shape[0]
-    drawing.suptitle(title or f"{layer}{', mean of all heads' if heads > 1 else ''}", color=INK, fontsize=10)
+    heads_text = ", mean over its heads" if heads > 1 else ""
+    suptitle(drawing, title or f"Where the model looks for each output token ({layer}{heads_text})", 10)
     image = None
     for index, alignment in enumerate(alignments):
         axes = drawing.add_subplot(rows, columns, index + 1)
         image = draw_heat(axes, alignment.mean().numpy(), alignment.target, alignment.source)
         axes.set_xlabel("input", fontsize=9, color=INK)
         axes.set_ylabel("output", fontsize=9, color=INK)
+        if any(alignment.texts):
+            letters = max(16, int(13 * drawing.get_figwidth() / columns))
+            shown = " → ".join(textwrap.shorten(text, 80, placeholder=" …") for text in alignment.texts)
+            axes.set_title(textwrap.fill(shown, letters), fontsize=10, color=INK, pad=6)
     drawing.colorbar(image, ax=drawing.axes, shrink=0.7, label="attention weight")
     return save_plot(drawing, path)
 
@@ -130,14 +142,14 @@ def draw_heat(
     for axis, labels, most in ((axes.xaxis, columns, 60), (axes.yaxis, rows, 90)):
         every = max(1, -(-len(labels) // most))
         axis.set_ticks(range(0, len(labels), every), one_line_labels(labels)[::every])
-    words = [label for label in columns if not (label.startswith("<") and label.endswith(">"))]
-    if max((len(label) for label in words), default=0) > 2:
-        axes.tick_params(axis="x", rotation=55)
-        for label in axes.get_xticklabels():
-            label.set(ha="left", rotation_mode="anchor")
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.tick_params(length=0, labelsize=9, colors=INK)
+    # The long labels alone lean among letters; words all lean.
+    lean_all = 2 * sum(len(label) > 2 for label in columns) > len(columns)
+    for label in axes.get_xticklabels():
+        if lean_all or len(label.get_text()) > 2:
+            label.set(rotation=55, ha="left", va="bottom", rotation_mode="anchor")
     for spine in axes.spines.values():
         spine.set_visible(False)
     return image

@@ -32,11 +32,11 @@ class BucketScore(NamedTuple):
     interval: Interval
 
 
-def by_length(sources: Sequence[str], buckets: int = 6) -> list[Bucket]:
-    """Buckets of about equally many segments by the number of source words, short ones first."""
+def by_length(sources: Sequence[str], buckets: int = 6, letters: bool = False) -> list[Bucket]:
+    """Buckets of about equally many segments by the number of source words or letters, short ones first."""
     return [
         Bucket(f"{min_length}" if min_length == max_length else f"{min_length}–{max_length}", segments)
-        for min_length, max_length, segments in length_buckets(sources, buckets)
+        for min_length, max_length, segments in length_buckets(sources, buckets, letters)
     ]
 
 

@@ -44,13 +44,18 @@ def bleu_by_length(
     return scores
 
 
-def length_buckets(sources: Sequence[str], buckets: int) -> list[tuple[int, int, list[int]]]:
-    """The shortest and longest source of each bucket, in whitespace-separated words, and the indices of its segments.
+def text_length(text: str, letters: bool = False) -> int:
+    """The number of whitespace-separated words, or of letters."""
+    return len(text.strip() if letters else text.split())
+
+
+def length_buckets(sources: Sequence[str], buckets: int, letters: bool = False) -> list[tuple[int, int, list[int]]]:
+    """The shortest and longest source of each bucket, in words or letters, and the indices of its segments.
 
     Buckets have about equally many segments; all segments of one length are in the same bucket.
     """
-    order = sorted(range(len(sources)), key=lambda segment: len(sources[segment].split()))
-    lengths = [len(sources[segment].split()) for segment in order]
+    order = sorted(range(len(sources)), key=lambda segment: text_length(sources[segment], letters))
+    lengths = [text_length(sources[segment], letters) for segment in order]
     found = []
     first = 0
     for number in range(1, buckets + 1):

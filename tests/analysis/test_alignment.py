@@ -89,7 +89,7 @@ def predictor_of(encoder: EncoderConfig, decoder: DecoderConfig, tokenizer: Toke
             part.add_(0.4 * torch.randn_like(part))
     told: Any = SimpleNamespace(
         model=model,
-        single_words=(False, False),
+        by_letter=(False, False),
         device=torch.device("cpu"),
         collator=PAIR_COLLATOR,
         source_tokenizer=source,

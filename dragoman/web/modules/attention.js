@@ -1,6 +1,6 @@
 // Attention by layer and head over words or tokens, entropy of every head, and attribution beside it.
 
-import { el, figure, number, onState, percent, put, readState, select, setState, shortened, tensor, toggle, whole } from "./core.js";
+import { el, figure, fitted, number, onState, percent, put, readState, select, setState, shortened, tensor, toggle, whole } from "./core.js";
 import { colourBar, heatmap } from "./heat.js";
 import { bars } from "./chart.js";
 import { merged, words, wordsHelp } from "./words.js";
@@ -37,8 +37,9 @@ function maps(layers, data) {
   const readout = el("div", { class: "readout", "aria-live": "polite" });
   const controls = el("div", { class: "controls" });
   const entropies = el("div", {});
+  const colourBox = el("div", {});
   const frame = figure({
-    name: "attention", title: "attention weights",
+    name: "attention", title: "attention weights", under: colourBox,
     drawing: () => {
       const one = chosen();
       const step = whole(readState().step, 0, 0, one.layer.rows.tokens.length - 1);
@@ -82,14 +83,15 @@ function maps(layers, data) {
       heads > 1 ? select("head", [["mean", "mean of all"], ...Array.from({ length: heads }, (_, head) => [head, `head ${head + 1}`])], one.head ?? "mean", (value) => setState({ head: value })) : null,
       wordsHelp(one.layer.rows, one.layer.columns) || one.byWord ? toggle("words", one.byWord, (now) => setState({ level: now ? "words" : "tokens", column: null })) : null);
     const entropy = tensor(one.layer.entropy);
-    entropies.replaceChildren(el("h3", {}, "Entropy of each head"), el("p", { class: "small soft" }, `0 bits: it looks at one place; ${number(one.layer.max_entropy, 2)} bits: at all alike. Pick a head to see its map.`),
-      bars({ rows: Array.from(entropy.values, (value, head) => ({ label: `head ${head + 1}`, value, text: `${number(value, 2)} bits`, marked: head === one.head })), high: one.layer.max_entropy, low: 0,
-        pick: heads > 1 ? (head) => setState({ head: head === one.head ? "mean" : head }) : null, label: "entropy of each head" }));
+    entropies.replaceChildren(el("h3", {}, "Entropy of each head"), el("p", { class: "small soft" }, `0 bits: it looks at one place; ${number(one.layer.max_entropy, 2)} bits: at all alike.${heads > 1 ? " Pick a head to see its map." : ""}`),
+      fitted(() => bars({ rows: Array.from(entropy.values, (value, head) => ({ label: `head ${head + 1}`, value, text: `${number(value, 2)} bits`, marked: head === one.head })), high: one.layer.max_entropy, low: 0,
+        pick: heads > 1 ? (head) => setState({ head: head === one.head ? "mean" : head }) : null, label: "entropy of each head" })));
+    colourBox.replaceChildren(colourBar("0", "1"));
     frame.draw();
   }
   onState(update);
   update();
-  box.append(el("h3", {}, "Attention"), controls, frame, colourBar("0", "1"), readout, entropies);
+  box.append(el("h3", {}, "Attention"), controls, frame, readout, entropies);
   return box;
 }
 
@@ -126,7 +128,7 @@ function inputs(attribution, source, target, prefix) {
 
   const bar = el("div", {});
   const frame = figure({
-    name: "attribution", title: "attribution",
+    name: "attribution", title: "attribution", under: bar,
     drawing: () => {
       const one = chosen();
       const step = whole(readState().step, 0, 0, one.rowAxis.tokens.length - 1);
@@ -152,10 +154,10 @@ function inputs(attribution, source, target, prefix) {
     const one = chosen();
     put(controls, 
       methods.length > 1 ? select("method", methods.map((method) => [method, names[method]]), one.method, (value) => setState({ method: value })) : null,
-      one.sides.length > 1 ? select("of", one.sides.map((side) => [side, side === "source" ? "input words" : "earlier output"]), one.side, (value) => setState({ side: value })) : null);
+      one.sides.length > 1 ? select("of", one.sides.map((side) => [side, side === "source" ? `input ${source.unit}s` : "earlier output"]), one.side, (value) => setState({ side: value })) : null);
     frame.draw();
   }
   onState(update);
   update();
-  return el("section", {}, el("h3", {}, "What moved the output"), controls, frame, bar, readout);
+  return el("section", {}, el("h3", {}, "What moved the output"), controls, frame, readout);
 }

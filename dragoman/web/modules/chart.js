@@ -1,6 +1,6 @@
 // Line charts and bars with axes, drawn as SVG.
 
-import { SERIES, number, shortened, svg } from "./core.js";
+import { SERIES, number, room, shortened, svg } from "./core.js";
 
 function ticks(low, high, count = 5) {
   const raw = (high - low) / count || 1;
@@ -35,8 +35,8 @@ export function colourOf(index) {
 // series: [{name, points: [[x, y, low?, high?]], dash?, colour?, dots?}]; a log axis leaves out values of 0 and below.
 export function lineChart({ series, xTitle, yTitle, logX = false, logY = false, zero = false, marked = null, labels = null, label = "line chart",
   height = 300, categories = null }) {
-  const width = Math.min(700, Math.max(300, window.innerWidth - 80));
-  const [left, right, above, below] = [58, 12, 12, categories ? 58 : 44];
+  const width = Math.min(700, room());
+  const [left, right, above, below] = [58, 26, 12, categories ? 58 : 44]; // half of the last tick's label is to the right
   const good = (point) => point[1] !== null && Number.isFinite(point[1]) && (!logY || point[1] > 0) && (!logX || point[0] > 0);
   const all = series.flatMap((one) => one.points.filter(good));
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
@@ -93,9 +93,10 @@ export function lineChart({ series, xTitle, yTitle, logX = false, logY = false, 
 
 // Horizontal bars: rows of {label, value, text?, marked?, faint?}; negative values go to the left of zero.
 export function bars({ rows, pick, label = "bar chart", low = null, high = null }) {
-  const narrow = window.innerWidth < 560;
-  const width = Math.min(700, Math.max(300, window.innerWidth - 80));
-  const left = Math.min(narrow ? 110 : 230, Math.max(...rows.map((row) => shortened(row.label, 30).length)) * 7.2 + 14);
+  const width = Math.min(700, room());
+  const letter = 7.8; // a bold one
+  const longest = Math.max(3, Math.min(34, Math.floor((width * 0.45 - 14) / letter)));
+  const left = Math.max(...rows.map((row) => [...shortened(row.label, longest)].length)) * letter + 14;
   const right = 74;
   const each = 25;
   const smallest = low ?? Math.min(0, ...rows.map((row) => row.value));
@@ -104,13 +105,14 @@ export function bars({ rows, pick, label = "bar chart", low = null, high = null 
   const x = (value) => left + ((value - smallest) / span) * (width - left - right);
   const height = rows.length * each + 6;
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": label });
+  if (smallest < 0) picture.append(svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height, stroke: "var(--soft)" }));
   rows.forEach((row, index) => {
     const top = index * each + 3;
     const [from, to] = [x(Math.min(0, row.value)), x(Math.max(0, row.value))];
     const group = svg("g", pick ? { tabindex: "0", role: "button", "aria-label": `${row.label}: ${row.text ?? number(row.value)}`, onclick: () => pick(index),
       onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(index); } } } : {});
     group.append(svg("rect", { x: 0, y: top - 1, width, height: each - 2, fill: row.marked ? "var(--accent-soft)" : "transparent", rx: 5 }),
-      svg("text", { x: left - 8, y: top + 11, "text-anchor": "end", "dominant-baseline": "central", "font-weight": row.marked ? 700 : 400 }, shortened(row.label, narrow ? 14 : 30)),
+      svg("text", { x: left - 8, y: top + 11, "text-anchor": "end", "dominant-baseline": "central", "font-weight": row.marked ? 700 : 400 }, svg("title", {}, row.label), shortened(row.label, longest)),
       svg("rect", { x: from, y: top + 2, width: Math.max(to - from, 1), height: each - 9, rx: 3, fill: row.colour ?? (row.faint ? "var(--line)" : row.value < 0 ? "var(--bad)" : "var(--accent)") }),
       svg("text", { x: to + 6, y: top + 11, "dominant-baseline": "central", class: "axis" }, row.text ?? number(row.value)));
     picture.append(group);

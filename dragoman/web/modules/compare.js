@@ -44,8 +44,8 @@ function drawScores(view) {
   });
   const trained = rows.some((row) => row.parameters);
   const costs = trained ? [["parameters", (row) => row.parameters?.toLocaleString("en") ?? ""], ["training tokens/s", (row) => (row.training_tokens_per_second ? Math.round(row.training_tokens_per_second).toLocaleString("en") : "")],
-    [`decoding sentences/s${rows[0].beam ? `, beam ${rows[0].beam}, batches of ${rows[0].batch_size}` : ""}`, (row) => (row.decoding_sentences_per_second ? number(row.decoding_sentences_per_second, 1) : "")], ["activations, 32 pairs", (row) => bytes(row.activation_bytes)], ["training time", (row) => time(row.training_seconds)], ["time to target", (row) => time(row.seconds_to_target)]] : [];
-  const cell = (row, one) => { const score = row.scores[one.name]; return `${number(score.score, 2)} (${number(score.low, 1)} – ${number(score.high, 1)})${score.seeds.length > 1 ? ` · seeds ${score.seeds.map((value) => number(value, 1)).join(", ")}` : ""}`; };
+    [`decoding sentences/s${rows[0].beam ? `, beam ${rows[0].beam}, batches of ${rows[0].batch_size}` : ""}`, (row) => (row.decoding_sentences_per_second ? number(row.decoding_sentences_per_second, 1) : "")], ["activations, 32 pairs", (row) => bytes(row.activation_bytes)], ["training time", (row) => time(row.training_seconds)], target && ["time to target", (row) => time(row.seconds_to_target)]].filter(Boolean) : [];
+  const cell = (row, one) => { const score = row.scores[one.name]; return el("span", {}, number(score.score, 2), el("br", {}), el("span", { class: "small soft" }, `${number(score.low, 1)} – ${number(score.high, 1)}`), score.seeds.length > 1 ? [el("br", {}), el("span", { class: "small soft" }, `seeds ${score.seeds.map((value) => number(value, 1)).join(", ")}`)] : null); };
   const update = () => {
     put(controls, metrics.length > 1 ? select("metric", metrics.map((one) => [one.name, one.label]), metric().name, (value) => setState({ metric: value })) : null, el("span", { class: "small soft" }, `${metric().higher ? "higher" : "lower"} is better`));
     frame.draw();
@@ -78,11 +78,11 @@ function drawCurves(view) {
 }
 
 function drawLengths(view) {
-  const { systems, buckets, metric } = view.data;
+  const { systems, buckets, metric, unit, higher } = view.data;
   const frame = figure({
     name: "lengths", title: "score by length",
-    drawing: () => lineChart({ series: systems.map((one) => ({ name: one.name, points: one.points.map(([score, low, high], index) => [index, score, low, high]) })), categories: buckets, xTitle: "words of the source", yTitle: metric, zero: true, label: "score by length", height: 340 }),
-    rows: () => [["system", "words", "sentences", metric, "low", "high"], systems.flatMap((one) => one.points.map(([score, low, high, count], index) => [one.name, buckets[index], count, score, low, high])), { numeric: [2, 3, 4, 5] }],
+    drawing: () => lineChart({ series: systems.map((one) => ({ name: one.name, points: one.points.map(([score, low, high], index) => [index, score, low, high]) })), categories: buckets, xTitle: `${unit} of the source`, yTitle: `${metric} (${higher ? "higher" : "lower"} is better)`, zero: true, label: "score by length", height: 340 }),
+    rows: () => [["system", unit, "pairs", metric, "low", "high"], systems.flatMap((one) => one.points.map(([score, low, high, count], index) => [one.name, buckets[index], count, score, low, high])), { numeric: [2, 3, 4, 5] }],
     data: () => view.data,
   });
   onState(() => frame.draw());
@@ -103,12 +103,13 @@ function drawSignificance(view) {
 }
 
 function drawOutputs(view) {
-  const { systems, rows } = view.data;
+  const { systems, rows, unit } = view.data;
+  const space = unit === "letters" ? "" : " ";
   const marked = (operations) => el("span", { dir: "auto" }, operations.flatMap(([kind, left, right]) => {
-    if (kind === "equal") return [right, " "];
-    return [kind === "insert" ? "" : el("del", {}, left), kind === "delete" ? "" : el("ins", {}, right), " "];
+    if (kind === "equal") return [right, space];
+    return [kind === "insert" ? "" : el("del", {}, left), kind === "delete" ? "" : el("ins", {}, right), space];
   }));
-  return rows.map((row, index) => el("section", { class: "readout" }, row.source === null ? el("strong", {}, `sentence ${index + 1}`) : el("strong", { dir: "auto" }, row.source), el("div", { class: "soft", dir: "auto" }, row.reference),
+  return rows.map((row, index) => el("section", { class: "readout" }, row.source === null ? el("strong", {}, `pair ${index + 1}`) : el("strong", { dir: "auto" }, row.source), el("div", { class: "soft", dir: "auto" }, row.reference),
     table(["system", "output"], systems.map((name, place) => [name, marked(row.outputs[place])]))));
 }
 
@@ -121,7 +122,7 @@ function drawAttentions(view) {
     const frame = figure({ name: `attention-${map.name}`, title: `attention of ${map.name}`, drawing: () => heatmap({ rows: weights.shape[0], columns: weights.shape[1], at: (row, column) => weights.at(row, column), rowLabels: map.rows, columnLabels: map.columns, top: 1, label: `attention of ${map.name}`, cell: 26, rowTitle: "output", columnTitle: "input" }),
       rows: () => [["", ...map.columns], map.rows.map((name, row) => [name, ...map.columns.map((_, column) => weights.at(row, column))]), { numeric: map.columns.map((_, index) => index + 1) }], data: () => map });
     frames.push(frame);
-    return el("section", {}, el("h3", {}, map.name), el("p", { class: "small soft" }, map.layer), frame);
+    return el("section", {}, el("h3", {}, map.name), el("p", { class: "small soft" }, map.layer, " · output: ", el("bdi", {}, map.output)), frame);
   });
   onState(() => frames.forEach((frame) => frame.draw()));
   return [el("p", { dir: "auto" }, el("strong", {}, sentence)), el("div", { class: "columns" }, sections)];
@@ -137,7 +138,7 @@ function drawFlows(view) {
     data: () => view.data,
   });
   onState(() => frame.draw());
-  return [legend(flows.map((flow) => `${flow.name} (${flow.kind}): ×${number(10 ** flow.slope, 2)} per step`)), frame, el("p", { class: "small soft" }, "Dashed: spectral bound of a plain recurrent network. Dotted: product of forget gates. Sentence: ", el("bdi", {}, sentence))];
+  return [legend(flows.map((flow) => `${flow.name} (${flow.kind}): ×${number(10 ** flow.slope, 2)} per step`)), frame, el("p", { class: "small soft" }, "Dashed: spectral bound of a plain recurrent network. Dotted: product of forget gates. Source: ", el("bdi", {}, sentence))];
 }
 
 function drawCost(view) {

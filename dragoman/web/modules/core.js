@@ -206,9 +206,32 @@ export function svgText(picture) {
   return `<?xml version="1.0" encoding="UTF-8"?>\n${new XMLSerializer().serializeToString(copy)}\n`;
 }
 
-// The frame around a drawing: tools to save it, and the table behind it. `rows()` gives [head, rows, options].
-export function figure({ name, title, drawing, rows, data }) {
+let width = 0; // of the place that is drawn into now
+
+// The width that a drawing may have.
+export function room() {
+  return Math.max(250, width || window.innerWidth - 80);
+}
+
+// A place that is as wide as its column; what is drawn into it is drawn anew when that width changes.
+export function fitted(drawing) {
   const place = el("div", { class: "drawing" });
+  let drawn = 0;
+  place.draw = () => {
+    drawn = place.clientWidth;
+    width = drawn;
+    place.replaceChildren(drawing());
+    width = 0;
+  };
+  place.draw();
+  new ResizeObserver(() => { if (place.clientWidth && Math.abs(place.clientWidth - drawn) > 8) place.draw(); }).observe(place);
+  return place;
+}
+
+// The frame around a drawing: what belongs under it (a colour scale), tools to save it, and the table behind it.
+// `rows()` gives [head, rows, options].
+export function figure({ name, title, drawing, rows, data, under = null }) {
+  const place = fitted(drawing);
   const below = el("div", {});
   const svgButton = el("button", { type: "button", onclick: () => {
     const picture = place.querySelector("svg");
@@ -219,15 +242,16 @@ export function figure({ name, title, drawing, rows, data }) {
     tableButton.setAttribute("aria-expanded", String(open));
     below.replaceChildren(...(open ? [table(...rows())] : []));
   } }, "Data table");
-  const frame = el("figure", { "aria-label": title }, place, el("div", { class: "figure-tools" },
+  if (under) under.classList.add("under");
+  const frame = el("figure", { "aria-label": title }, place, under, el("div", { class: "figure-tools" },
     svgButton, el("button", { type: "button", onclick: () => download(`${name}.json`, "application/json", JSON.stringify(unpacked(data()))) }, "JSON"),
     rows && tableButton), below);
   frame.draw = () => {
-    place.replaceChildren(drawing());
+    place.draw();
     svgButton.hidden = !place.querySelector("svg");
     if (tableButton.getAttribute("aria-expanded") === "true") below.replaceChildren(table(...rows()));
   };
-  frame.draw();
+  svgButton.hidden = !place.querySelector("svg");
   return frame;
 }
 

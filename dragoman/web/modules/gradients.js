@@ -2,7 +2,7 @@
 
 import { el, figure, number, onState, put, readState, select, setState, shown, tensor, whole } from "./core.js";
 import { lineChart } from "./chart.js";
-import { heatmap } from "./heat.js";
+import { colourBar, heatmap } from "./heat.js";
 
 export function drawGradients(view) {
   const { flows, target } = view.data;
@@ -20,13 +20,15 @@ export function drawGradients(view) {
     rows: () => [["layer", "distance", "norm", "bound", "∏ forget gates"], flows.flatMap((flow) => Array.from(tensor(flow.state).values, (value, distance) => [flow.name, distance, value, flow.bound ? tensor(flow.bound).values[distance] : "", flow.gates ? tensor(flow.gates).values[distance] : ""])), { numeric: [1, 2, 3, 4] }],
     data: () => view.data,
   });
+  const bar = el("div", {});
   const losses = figure({
-    name: "loss-gradients", title: "gradient of each loss by state",
+    name: "loss-gradients", title: "gradient of each loss by state", under: bar,
     drawing: () => {
       const flow = flows[chosen()];
       const values = tensor(flow.loss);
       const logs = Array.from(values.values, (value) => Math.log10(value + 1e-12));
       const [high, low] = [Math.max(...logs), Math.max(Math.min(...logs), Math.max(...logs) - 6)];
+      bar.replaceChildren(colourBar(number(10 ** low, 1), number(10 ** high, 1)));
       const [rows, columns] = values.shape;
       const names = rows === target.tokens.length ? target.tokens : Array.from({ length: rows }, (_, index) => `${index + 1}`);
       return heatmap({ rows, columns, at: (row, column) => Math.max(0, (logs[row * columns + column] - low) / (high - low || 1)), rowLabels: names, columnLabels: flow.axis.tokens.slice(0, columns), top: 1,
@@ -44,5 +46,5 @@ export function drawGradients(view) {
   update();
   return [
     el("div", { class: "legend" }, flows.map((flow, index) => el("span", {}, el("i", { style: { background: `var(--s${index % 8})` } }), `${flow.name} (${flow.kind}): ×${number(10 ** flow.slope, 2)} per step, σ₁(W) = ${number(flow.radius, 2)}`))),
-    curve, el("h3", {}, "Which states each output's loss reaches"), el("p", { class: "small soft" }, "Dark cells: the loss of this output word changes strongly with that state (logarithmic, six orders of magnitude)."), controls, losses];
+    curve, el("h3", {}, "Which states each output's loss reaches"), el("p", { class: "small soft" }, `Each row is the loss of one output ${target.unit}: how strongly it changes with the state of each step. The scale is logarithmic.`), controls, losses];
 }

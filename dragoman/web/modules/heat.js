@@ -1,6 +1,6 @@
 // Heat maps: a small picture of pixels inside an SVG, with words along both sides, a mark and keyboard steps.
 
-import { css, mix, rgb, shortened, svg } from "./core.js";
+import { css, mix, rgb, room, shortened, svg } from "./core.js";
 
 const LETTER = 7.2; // mean width of a letter of the axis labels
 
@@ -38,7 +38,7 @@ export function shades(top, signed = false) {
 // matrix: {rows, columns, at(row, column)}; labels for both sides; `marked` is [row, column] (either may be null).
 export function heatmap({ rows, columns, at, rowLabels, columnLabels, top, signed = false, marked = [null, null], pick, hover, cell,
   rowTitle = "", columnTitle = "", outlined = [], label = "heat map", square = true }) {
-  const wide = Math.min(760, Math.max(260, window.innerWidth - 90));
+  const wide = Math.min(760, room() - 40);
   const left = sizeOf(rowLabels, window.innerWidth < 560 ? 11 : 18) + (rowTitle ? 16 : 0);
   const above = sizeOf(columnLabels, 14) + (columnTitle ? 16 : 0);
   const natural = (wide - left) / columns;
@@ -54,8 +54,9 @@ export function heatmap({ rows, columns, at, rowLabels, columnLabels, top, signe
   const everyRow = Math.ceil(11 / down);
   columnLabels.forEach((text, column) => {
     if (column % everyColumn) return;
-    const x = left + across * (column + 0.5) + 4;
-    picture.append(svg("text", { x, y: above - 6, transform: `rotate(-55 ${x} ${above - 6})`, class: column === marked[1] ? "" : "axis",
+    const upright = [...text].length <= 2; // letters
+    const x = left + across * (column + 0.5) + (upright ? 0 : 4);
+    picture.append(svg("text", { x, y: above - 6, ...(upright ? { "text-anchor": "middle" } : { transform: `rotate(-55 ${x} ${above - 6})` }), class: column === marked[1] ? "" : "axis",
       "font-weight": column === marked[1] ? 700 : 400 }, shortened(text, 14)));
   });
   rowLabels.forEach((text, row) => {
@@ -63,8 +64,9 @@ export function heatmap({ rows, columns, at, rowLabels, columnLabels, top, signe
     picture.append(svg("text", { x: left - 6, y: above + down * (row + 0.5), "text-anchor": "end", "dominant-baseline": "central",
       class: row === marked[0] ? "" : "axis", "font-weight": row === marked[0] ? 700 : 400 }, shortened(text, window.innerWidth < 560 ? 11 : 18)));
   });
-  if (columnTitle) picture.append(svg("text", { x: left, y: 12, class: "axis" }, columnTitle));
-  if (rowTitle) picture.append(svg("text", { x: 12, y: above + down * rows, class: "axis", transform: `rotate(-90 12 ${above + down * rows})` }, rowTitle));
+  if (columnTitle) picture.append(svg("text", { x: left + (across * columns) / 2, y: 12, "text-anchor": "middle", class: "axis" }, columnTitle));
+  const middle = above + (down * rows) / 2;
+  if (rowTitle) picture.append(svg("text", { x: 12, y: middle, "text-anchor": "middle", class: "axis", transform: `rotate(-90 12 ${middle})` }, rowTitle));
   for (const [row, column] of outlined) {
     picture.append(svg("rect", { x: left + across * column + 1, y: above + down * row + 1, width: across - 2, height: down - 2, fill: "none",
       stroke: "var(--s1)", "stroke-width": 2.5, rx: 2 }));

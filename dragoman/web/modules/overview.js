@@ -1,4 +1,4 @@
-// The first view: input words above, output words below, lines between them, and the parts of the model.
+// The first view: input words or letters above, output below, lines between them, and the parts of the model.
 
 import { el, number, onState, percent, readState, setState, shortened, svg, tensor, whole } from "./core.js";
 import { merged, words } from "./words.js";
@@ -19,7 +19,7 @@ export function drawOverview(view, data, open) {
   onState(draw);
   draw();
   return [
-    place, readout, flow(data, has, open),
+    place, readout, flow(data, view.data, has, open),
     el("p", { class: "small soft" }, `${data.run.parameters.toLocaleString("en")} parameters. The output's log-probability is ${number(scores.values.reduce((a, b) => a + b, 0), 2)}.`),
   ];
 }
@@ -41,7 +41,7 @@ function alignment(data) {
   const values = tensor(shares);
   const [rows, columns] = values.shape;
   const sums = Array.from({ length: rows }, (_, row) => values.row(row).reduce((sum, one) => sum + Math.abs(one), 0) || 1);
-  return { ...merged({ rows, columns, at: (row, column) => Math.abs(values.at(row, column)) / sums[row] }, data.target, data.source), what: "size of input × gradient", verb: "depends most on" };
+  return { ...merged({ rows, columns, at: (row, column) => Math.abs(values.at(row, column)) / sums[row] }, data.target, view.data.source), what: "size of input × gradient", verb: "depends most on" };
 }
 
 function placed(labels, y, most) {
@@ -58,14 +58,14 @@ function placed(labels, y, most) {
 }
 
 function picture(data, links, step, scores) {
-  const width = Math.min(1000, window.innerWidth - 60);
+  const width = Math.min(1000, Math.max(250, window.innerWidth - 60));
   const source = data.source ? words(data.source) : [];
   const target = words(data.target);
   const top = source.length ? placed(source, 6, width) : { boxes: [], height: 0, width: 0 };
   const gap = source.length && links ? 120 : 24;
   const bottom = placed(target, 6 + top.height + gap, width);
   const height = 6 + top.height + gap + bottom.height + 14;
-  const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "input and output words" });
+  const image = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "group", "aria-label": "input and output" });
   const current = data.target.word_of[step] ?? 0;
   if (links) {
     for (let row = 0; row < Math.min(links.rows, bottom.boxes.length); row += 1) {
@@ -105,23 +105,23 @@ function describe(data, links, step, scores) {
   const names = words(data.target);
   const parts = [el("strong", { dir: "auto" }, names[word] ?? ""), ` has probability ${percent(Math.exp(data.target.word_of.reduce((sum, one, token) => sum + (one === word ? scores.values[token] ?? 0 : 0), 0)))}`];
   if (links && word < links.rows) {
-    const from = Array.from({ length: links.columns }, (_, column) => [links.at(word, column), words(data.source)[column]]).sort((a, b) => b[0] - a[0]).slice(0, 3);
+    const from = Array.from({ length: links.columns }, (_, column) => [links.at(word, column), words(data.source)[column]]).sort((a, b) => b[0] - a[0]).slice(0, 3).filter(([weight], index) => index === 0 || weight >= 0.005);
     parts.push(`; it ${links.verb ?? "looks most at"} `, ...from.flatMap(([weight, name], index) => [index ? ", " : "", el("span", { dir: "auto" }, name ?? ""), ` (${percent(weight)})`]), el("span", { class: "soft" }, ` · ${links.what}`));
   }
   return el("span", {}, parts);
 }
 
-function flow(data, has, open) {
+function flow(data, { attention, softmax }, has, open) {
   const kinds = Object.fromEntries(data.run.parts.map((part) => [part.part, part.kind]));
   const boxes = [];
   const box = (title, text, ...targets) => boxes.push([title, text, targets.find((one) => has.has(one))]);
   if (data.source) box("Input", `${data.source.tokens.length} tokens`, "media", "layers");
   box("Vectors", "embeddings and positions", "positions", "layers");
   if (kinds.encoder) box("Encoder", kinds.encoder, kinds.encoder === "recurrent" || kinds.encoder === "frames" ? "states" : "attention", "attention", "layers");
-  if (has.has("attention")) box("Attention", "who looks where", "attention");
+  if (has.has("attention")) box(attention ? "Attention" : "Attribution", attention ? "who looks where" : "which input counts", "attention");
   if (kinds.decoder || kinds.stack) box(kinds.decoder ? "Decoder" : "Layers", kinds.decoder ?? kinds.stack, has.has("states") ? "states" : "attention", "layers");
   if (kinds.pooling) box("Pooling", kinds.pooling, "attention", "labels");
-  box("Probabilities", "softmax over the vocabulary", "next", "labels", "surprise", "tables");
+  box(softmax === "one number" ? "Output" : "Probabilities", softmax, "next", "labels", "surprise", "tables");
   if (has.has("beam")) box("Search", "beam of hypotheses", "beam");
   return el("ol", { class: "flow", "aria-label": "parts of the model" }, boxes.map(([title, text, target]) => el("li", {},
     target ? el("button", { type: "button", onclick: () => open(target) }, el("strong", {}, title), el("span", {}, text))

@@ -24,7 +24,7 @@ export function drawStates(view) {
   };
   const limit = (cell, name) => (name === "cell state" ? Math.max(1, ...read(cell.values[name]).values.map(Math.abs)) : 1);
   const frame = figure({
-    name: "states", title: "gates and states",
+    name: "states", title: "gates and states", under: bar,
     drawing: () => {
       const { cell, name, time, unit } = chosen();
       const values = read(cell.values[name]);
@@ -100,7 +100,8 @@ export function drawStates(view) {
     const { cell, names, name, time, unit } = chosen();
     put(controls, select("layer", cells.map((one, index) => [index, `${one.name} (${one.kind}${one.backward ? ", backward" : ""})`]), cells.indexOf(cell), (value) => setState({ cell: value, unit: null, time: null })),
       select("show", names.map((one) => [one, one]), name, (value) => setState({ value })),
-      cell.units.length > 24 ? toggle(`all ${cell.units.length} of ${cell.width} units`, readState().units === "all", (now) => setState({ units: now ? "all" : null })) : el("span", { class: "small soft" }, `${cell.units.length} of ${cell.width} units, those that vary most first`));
+      cell.units.length > 24 ? toggle(`more units`, readState().units === "all", (now) => setState({ units: now ? "all" : null })) : null,
+      el("span", { class: "small soft" }, `${readState().units === "all" ? cell.units.length : Math.min(24, cell.units.length)} of ${cell.width} units, those that vary most first`));
     legend.replaceChildren(...names.map((one, index) => el("span", {}, el("i", { style: { background: `var(--s${index})` } }), one)));
     frame.draw();
     curves.draw();
@@ -109,5 +110,5 @@ export function drawStates(view) {
   }
   onState(update);
   update();
-  return [controls, frame, bar, readout, el("h3", {}, "One unit over time"), legend, curves, extra];
+  return [controls, frame, readout, el("h3", {}, "One unit over time"), legend, curves, extra];
 }

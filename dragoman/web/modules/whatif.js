@@ -3,10 +3,15 @@
 import { el, figure, number, onState, put, readState, select, setState, shown, whole } from "./core.js";
 import { bars } from "./chart.js";
 
-const NAMES = { word: "leave out a word", head: "mask a head", gate: "hold a gate", token: "force a token" };
+const NAMES = { head: "mask a head", gate: "hold a gate", token: "force a token" };
+
+function signed(value) {
+  return Math.abs(value) < 0.005 ? "0" : `${value > 0 ? "+" : "−"}${Math.abs(value).toFixed(2)}`;
+}
 
 export function drawWhatIf(view, data) {
-  const { changes, before, target } = view.data;
+  const { changes, before, target, unit } = view.data;
+  const names = { word: `leave out a ${unit}`, ...NAMES };
   const kinds = [...new Set(changes.map((change) => change.kind))];
   const kind = () => (kinds.includes(readState().kind) ? readState().kind : kinds.includes("word") ? "word" : kinds[0]);
   const own = () => { const found = changes.map((change, index) => ({ ...change, index })).filter((change) => change.kind === kind()); return kind() === "word" || kind() === "token" ? found : found.sort((a, b) => a.difference - b.difference).slice(0, 40); };
@@ -15,19 +20,19 @@ export function drawWhatIf(view, data) {
   const controls = el("div", { class: "controls" });
   const frame = figure({
     name: "what-if", title: "change of log-probability",
-    drawing: () => bars({ rows: own().map((change) => ({ label: change.name, value: change.difference, text: `${change.difference > 0 ? "+" : ""}${number(change.difference, 2)}`, marked: changes[change.index] === selected() })), pick: (index) => setState({ change: own()[index].index }), label: "change of log-probability" }),
+    drawing: () => bars({ rows: own().map((change) => ({ label: change.name, value: change.difference, text: signed(change.difference), marked: changes[change.index] === selected() })), pick: (index) => setState({ change: own()[index].index }), label: "change of log-probability" }),
     rows: () => [["change", "log p after", "difference", "output"], own().map((change) => [change.name, change.score, change.difference, change.output ?? ""]), { numeric: [1, 2] }],
     data: () => view.data,
   });
   const tokens = figure({
     name: "what-if-tokens", title: "change of each output token",
-    drawing: () => bars({ rows: (selected().tokens.length ? selected().tokens : [0]).slice(0, 40).map((value, index) => ({ label: shown(target.tokens[index] ?? String(index + 1)), value, text: `${value > 0 ? "+" : ""}${number(value, 2)}` })), label: "change of each token" }),
+    drawing: () => bars({ rows: (selected().tokens.length ? selected().tokens : [0]).slice(0, 40).map((value, index) => ({ label: shown(target.tokens[index] ?? String(index + 1)), value, text: signed(value) })), label: "change of each token" }),
     rows: () => [["token", "difference"], selected().tokens.map((value, index) => [shown(target.tokens[index] ?? String(index + 1)), value]), { numeric: [1] }],
     data: () => selected(),
   });
   const caption = el("h3", {}, "Token by token");
   const update = () => {
-    put(controls, select("what if we", kinds.map((one) => [one, NAMES[one]]), kind(), (value) => setState({ kind: value, change: null })), el("span", { class: "small soft" }, `log p of the output as it is: ${number(before, 2)}`));
+    put(controls, select("what if we", kinds.map((one) => [one, names[one]]), kind(), (value) => setState({ kind: value, change: null })), el("span", { class: "small soft" }, `log p of the output as it is: ${number(before, 2)}`));
     const change = selected();
     frame.draw();
     tokens.draw();
