@@ -25,11 +25,12 @@ from dragoman.inference.predictor import Predictor
 from dragoman.scoring.alignment import Links
 
 MAX_WORDS = 500  # of a sentence; longer ones need too much memory for too little
-WINDOW = 2048  # pairs aligned at a time
+WINDOW = 8192  # pairs aligned at a time; fewer cost time for each of many small arrays
 NOTED = 20_000  # pairs between two reports of progress
 FUNCTION_WORDS = 0.005  # words that make up this share of a text neither begin nor end a term,
 ENOUGH = 20_000  # if it has so many words
 
+NO_WEIGHTS = torch.empty(0, 0)
 Posteriors = tuple[list[Floats], list[Floats]]  # of every pair (T, S+1) and (S, T+1), the empty word first
 
 
@@ -72,7 +73,11 @@ class RawAligner:
         self.losses = self.both.fit_rows(left, right, (self.vocabularies[0].size, self.vocabularies[1].size), note)
 
     def __call__(
-        self, pairs: Iterable[Pair], combine: str = "grow-diag-final-and", threshold: float | None = None
+        self,
+        pairs: Iterable[Pair],
+        combine: str = "grow-diag-final-and",
+        threshold: float | None = None,
+        weights: bool = True,
     ) -> Iterator[WordAlignment]:
         """The links of every pair; `weights` are the geometric means of both directions' probabilities."""
         for (source, target), one, other in aligned_ahead(pairs, self.posteriors):
@@ -80,9 +85,8 @@ class RawAligner:
             if len(one) != len(right) or len(other) != len(left):  # too long
                 yield WordAlignment(left, right, frozenset(), torch.zeros(len(right), len(left)))
             else:
-                yield WordAlignment(
-                    left, right, combined_links(one, other, combine, threshold), mean_weights(one, other)
-                )
+                links = combined_links(one, other, combine, threshold)
+                yield WordAlignment(left, right, links, mean_weights(one, other) if weights else NO_WEIGHTS)
 
     def posteriors(self, pairs: Sequence[Pair]) -> Posteriors:
         """Of every pair; empty for those that are too long."""

@@ -189,7 +189,8 @@ def align_raw(files: str | Pairs | None, options: RawOptions, given: dict[str, A
     more: Iterable[Pair] = [] if options.learn_from is None else read_raw_pairs(options.learn_from)
     with Display(quiet=not sys.stderr.isatty()) as display:
         aligner = RawAligner(options.kind, options.iterations, chain(pairs, more), display.preparing)
-    print_links(pairs, aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"]), False, as_json)
+    found = aligner(pairs, given["combine"] or "grow-diag-final-and", given["threshold"], weights=as_json)
+    print_links(pairs, found, False, as_json)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def terms(
         aligner = RawAligner(model, 5, pairs, display.preparing)
     with progress_bar("pairs", sum(1 for _ in pairs)) if sys.stderr.isatty() else nullcontext() as progress:
         found = extract_terms(
-            aligner(pairs), max_words=max_words, min_count=min_count, min_share=min_share,
+            aligner(pairs, weights=False), max_words=max_words, min_count=min_count, min_share=min_share,
             done=progress or (lambda count: None),
         )  # fmt: skip
     as_utf8()
