@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dragoman.analysis.attention import memory_labels, record_attention
 from dragoman.analysis.subject import Axis, Subject, plain_axis
+from dragoman.classical.aligner import WordAlignerModel
 
 AttentionKind = Literal["cross", "encoder", "decoder", "pooling"]
 ABOUT: dict[AttentionKind, str] = {
@@ -66,6 +67,9 @@ def _membership(words: Sequence[int]) -> Tensor:
 def attention_layers(subject: Subject) -> list[AttentionLayer]:
     """Every attention that scoring the target computes, in the order of computation; empty: the model has none."""
     modules = dict(subject.model.named_modules())
+    if isinstance(subject.model, WordAlignerModel):
+        weights = subject.model.attention(subject.batch)[0]
+        return [AttentionLayer("alignment", "cross", weights, *_axes(subject, "cross", weights))]
     with record_attention(subject.model) as recorded:
         subject.model.score(subject.batch)
     inside = {id(module) for module in subject.encoder.modules()} if subject.encoder is not None else set()

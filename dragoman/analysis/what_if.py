@@ -108,6 +108,8 @@ def _change(kind: str, name: str, place: tuple[int, ...], before: Tensor, after:
 def _heads(subject: Subject, before: Tensor) -> Iterator[Change]:
     modules = dict(subject.model.named_modules())
     for number, layer in enumerate(attention_layers(subject)):
+        if layer.name not in modules:  # the posteriors of a word aligner are no module's
+            continue
         for head in range(layer.weights.shape[0]):
             with masked_head(modules[layer.name], head):
                 after = subject.log_probabilities()

@@ -241,6 +241,9 @@ def test_a_trained_aligner_is_a_run(pairs_file: Path, tmp_path: Path, cached: Pa
     (tmp_path / "text").write_text("the old cat sees\n", encoding="utf-8")
     assert call("align", run, tmp_path / "text", "--predict").lines == ["das alte Katze sieht\t0-0 1-1 2-2 3-3"]
     assert "numbers" in call("info", run).out
+    assert call("inspect", run, "the old cat", "--output", tmp_path / "seen.json").code == 0
+    views = {view["kind"]: view for view in json.loads((tmp_path / "seen.json").read_text())["views"]}
+    assert "alignment" in json.dumps(views["attention"])
     scores = json.loads(call("evaluate", run, pairs_file, "--json").out)
     assert scores["exact_match"] == 1.0
     assert scores["loss"] > 0
