@@ -25,6 +25,7 @@ MANY_EPOCHS = 1000
 TINY_CORPUS = 2000  # tokens: smaller data count as so many
 PARAMETERS_PER_TOKEN = 1000  # more than this is far too many for the data
 MEASURED_ROWS = 16
+SLOW_STEP = 1.0  # seconds: the time of such steps is measured on fewer rows
 
 
 def plan_warnings(config: Config, corpus: Corpus, model: nn.Module) -> Iterator[str]:
@@ -78,20 +79,27 @@ def number_of_epochs(config: Config, corpus: Corpus) -> float:
 def training_time(
     model: nn.Module, config: Config, collator: Collator, shapes: set[BatchShape], device: torch.device
 ) -> str:
-    """About how long training takes, from one forward and backward pass of a part of a typical batch."""
+    """About how long training takes, from a few steps with a typical batch; of a slow model, with a part of it."""
     rows, source, target = sorted(shapes, key=lambda shape: shape[0] * (shape[1] + shape[2]))[len(shapes) // 2]
-    measured = min(rows, MEASURED_ROWS)
     model = model.to(device).train()
-    seconds = []
-    for _ in range(2):  # the first pass allocates
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+
+    def seconds_of(count: int) -> float:
         started = time.perf_counter()
-        model(collator.dummy(measured, source, target).to(device)).total.backward()
+        model(collator.dummy(count, source, target).to(device)).total.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - started)
-        model.zero_grad(set_to_none=True)
-    total = min(seconds) * rows / measured * config.train.accumulate * config.train.steps
+        return time.perf_counter() - started
+
+    part = min(rows, MEASURED_ROWS)
+    seconds_of(part)  # allocates
+    step = seconds_of(part) * rows / part
+    if rows > part and step < SLOW_STEP:
+        step = sum(seconds_of(rows) for _ in range(3)) / 3
+    total = step * config.train.accumulate * config.train.steps
     return (
         f"time: about {duration(total)} for {config.train.steps:,} steps on {device}, validations not counted "
-        "(measured on one batch; it may stop earlier by train.patience)"
+        "(measured on a few batches; it may stop earlier by train.patience)"
     )

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from dragoman.commands.layout import ReadingOptions
 from dragoman.commands.media import input_locations, print_unreadable, printable, reads_files
-from dragoman.commands.printing import as_utf8, baseline_text, print_prompt, print_warning
+from dragoman.commands.printing import UnknownInputs, as_utf8, baseline_text, print_prompt, print_warning
 from dragoman.commands.progress import count_lines, progress_bar
 from dragoman.commands.sources import read_sources
 from dragoman.errors import ConfigError, DataError, RunError
@@ -116,6 +116,7 @@ def predict_labels(
     if as_json and reads_files(run):
         lines = remembered(lines, names)
     unreadable: list[Fault] = []
+    unknown = UnknownInputs()
     labeler = labeler_of(run, device)
     as_utf8()
     interactive = typed and sys.stdin.isatty()
@@ -127,14 +128,16 @@ def predict_labels(
         print_prompt(interactive, "prediction")
         stream = labeler.stream(
             lines, batch_size=batch_size, window=window, progress=progress, on_warning=print_warning,
-            on_unreadable=unreadable.append if skip_unreadable else None,
+            on_unreadable=unreadable.append if skip_unreadable else None, on_unknown=unknown.add,
         )  # fmt: skip
         for answer in stream:
             source = {"source": printable(names.popleft())} if names else {}
             sys.stdout.write((answer.as_json(**source) if as_json else answer.text) + "\n")
             if interactive:
                 sys.stdout.flush()
+                unknown.print()
         sys.stdout.flush()
+    unknown.print()
     print_unreadable(unreadable, "each has an empty line")
 
 

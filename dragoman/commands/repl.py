@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dragoman.commands.options import device_option, tag_option
-from dragoman.errors import DragomanError
+from dragoman.commands.printing import UnknownInputs
+from dragoman.errors import ConfigError, DragomanError
 
 if TYPE_CHECKING:
     from dragoman.inference.prediction import Prediction
@@ -24,6 +25,7 @@ HELP = """\
 :again      predict the last line again
 :help       this list
 :quit       leave (also Ctrl+D)"""
+SEARCH_COMMANDS = ("beam", "n", "tag", "sample", "search", "why")
 HISTORY = Path("~/.cache/dragoman/repl_history")
 
 
@@ -95,6 +97,7 @@ class Session:
             name: value for name, value in (("beam", beam), ("tag", tag)) if value is not None
         }
         self.last: Prediction | None = None
+        self.samples, self.drawn = False, 0  # whether outputs are drawn, and how often
 
     def read(self, line: str) -> bool:
         """Answer one line; False: leave."""
@@ -112,41 +115,65 @@ class Session:
         """Run a command that begins with a colon."""
         if name in ("quit", "q", "exit"):
             return False
-        if name == "beam" and value.isdigit() and int(value):
-            self.options["beam"] = int(value)
-        elif name == "n" and value.isdigit() and int(value):
-            self.options["n_best"] = int(value)
-            if self.options.get("beam", 0) < int(value):
-                self.options["beam"] = int(value)
+        if name in SEARCH_COMMANDS and not self.searches:
+            raise ConfigError(f':{name} is for runs that search for a text; this one has task = "{self.task}"')
+        if name in ("beam", "n"):
+            if not value.isdigit() or not int(value):
+                raise ConfigError(f":{name}: found '{value}', expected a number from 1 on, as in :{name} 4")
+            self.options["beam" if name == "beam" else "n_best"] = int(value)
+            self.options["beam"] = max(int(value), self.options.get("beam", 0)) if name == "n" else int(value)
+            click.echo(f"{'outputs for each line' if name == 'n' else 'beam'}: {int(value)}", err=True)
         elif name == "tag" and value:
             self.options["tag"] = value
         elif name == "sample":
-            from dragoman.decoding.sampling import Sampling
-
-            self.options["method"] = Sampling()
+            self.samples = True
+            click.echo("outputs are drawn at random; :search goes back to beam search", err=True)
         elif name == "search":
-            self.options.pop("method", None)
+            self.samples = False
         elif name == "why":
             self.why()
         elif name == "again" and self.text:
             self.answer()
         else:
+            if name != "help":
+                click.echo(f"! found ':{name}{' ' + value if value else ''}', expected one of these:", err=True)
             click.echo(HELP)
         return True
+
+    @property
+    def task(self) -> str:
+        """The task of the run."""
+        return str(self.run.run.task.name)
+
+    @property
+    def searches(self) -> bool:
+        """Whether the run finds its outputs by a search."""
+        from dragoman.inference.predictor import Predictor
+
+        return isinstance(self.run, Predictor)
 
     def answer(self) -> None:
         """Print the output of the last text, and its alternatives."""
         from dragoman.inference.completer import Completer
-        from dragoman.inference.predictor import Predictor
 
         if isinstance(self.run, Completer):
             ((completed,),) = self.run.complete([self.text], allow_unknown=True, one_line=True)
             click.echo(completed.text)
             return
-        if not isinstance(self.run, Predictor):
-            click.echo(self.run.predict([self.text])[0].text)
+        unknown = UnknownInputs()
+        if not self.searches:
+            click.echo(next(self.run.stream([self.text], on_unknown=unknown.add)).text)
+            unknown.print()
             return
-        self.last = self.run.predict([self.text], **self.options)[0]
+        if self.samples:
+            from dragoman.decoding.sampling import Sampling
+
+            self.drawn += 1
+            self.options["method"] = Sampling(seed=self.drawn)
+        else:
+            self.options.pop("method", None)
+        self.last = next(self.run.stream([self.text], on_unknown=unknown.add, **self.options))
+        unknown.print()
         click.echo(self.last.text)
         for number, other in enumerate(self.last.alternatives, 2):
             click.echo(f"  {number}. {other.text}   ({other.score:.3f})")

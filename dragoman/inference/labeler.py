@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from dragoman.data.formats.base import Row
 from dragoman.data.formats.masked_text import MASK
 from dragoman.data.formats.media_targets import frame_tags
 from dragoman.data.media.feature_extractor import FeatureExtractor
-from dragoman.data.tokenizers.base import UNKNOWN_SURFACE
+from dragoman.data.tokenizers.base import UNK, UNKNOWN_SURFACE
 from dragoman.data.tokenizers.labels import LabelVocabulary
+from dragoman.data.tokenizers.text_pair import PAIR_DELIMITER
 from dragoman.decoding.fill_mask import MaskDecoder
 from dragoman.decoding.labels import LabelPrediction
 from dragoman.errors import ConfigError, DataError
@@ -30,6 +32,7 @@ from dragoman.inference.long_inputs import (
     LengthLimits,
     OnWarning,
     over_long,
+    unknown_surfaces,
     warn_caller,
 )
 from dragoman.runs import Run
@@ -79,11 +82,14 @@ class Labeler:
         progress: Callable[[int], None] | None = None,
         on_warning: OnWarning | None = None,
         on_unreadable: Callable[[Fault], None] | None = None,
+        on_unknown: Callable[[int, list[str]], None] | None = None,
     ) -> Iterator[LabelPrediction]:
         """Predictions in the order of the texts, whatever their number, in bounded memory.
 
         A text that is too long gets an empty prediction; `on_warning` gets a line about it (None: a Python warning).
-        So does a file that cannot be read if `on_unreadable` takes its fault; without it, it is an error.
+        So does a file that cannot be read if `on_unreadable` takes its fault; without it, it is an error. A classifier
+        reads the beginning of a text that has more tokens than its encoder has positions. `on_unknown` gets the number
+        of each text with characters or words that training did not have, and these.
         """
         if isinstance(texts, str):
             raise TypeError("stream takes several texts; for one text write [text]")
@@ -92,7 +98,9 @@ class Labeler:
                 raise ConfigError(f"{name}: found {value}, expected at least 1")
         if isinstance(self.source_tokenizer, FeatureExtractor):
             window = min(window, MEDIA_WINDOW)
-        stream = StreamOptions(window=window, progress=progress, on_warning=on_warning, on_unreadable=on_unreadable)
+        stream = StreamOptions(
+            window=window, progress=progress, on_warning=on_warning, on_unreadable=on_unreadable, on_unknown=on_unknown
+        )
         return self._stream(iter(texts), batch_size, stream)
 
     def _stream(self, texts: Iterator[str], rows: int, stream: StreamOptions) -> Iterator[LabelPrediction]:
@@ -127,8 +135,9 @@ class Labeler:
             indices = self._read_files(self.source_tokenizer, texts, indices, first, stream)
         for index in indices:  # one by one, so that an error names its input
             left, right = self.example_format.encode_inputs([texts[index]], self.source_tokenizer, first + index)
-            self._check_length(left[0], stream.input_name(first + index))
-            sources += left
+            if stream.on_unknown is not None and (unknown := self._unknown(texts[index], left[0])):
+                stream.on_unknown(first + index, unknown)
+            sources.append(self._readable_part(left[0], stream.input_name(first + index), stream.on_warning))
             if right is not None:
                 targets = [*(targets or []), *right]
         if isinstance(self.source_tokenizer, FeatureExtractor):
@@ -141,6 +150,13 @@ class Labeler:
                 out[indices[row]] = prediction
             stream.done(len(chosen))
         return out
+
+    def _unknown(self, text: str, tokens: Sequence[Any]) -> list[str]:
+        """The characters or words of a text that training did not have."""
+        if self.head_decoder.outputs not in ("labels", "tags") or not self.source_tokenizer.is_text or UNK not in tokens:
+            return []
+        text = PAIR_DELIMITER.join(" ".join(part.split()) for part in text.split(PAIR_DELIMITER))
+        return unknown_surfaces(text, self.source_tokenizer.encode(text), self.source_tokenizer)
 
     def _read_files(
         self, extractor: FeatureExtractor, paths: list[str], indices: list[int], first: int, stream: StreamOptions
@@ -170,6 +186,26 @@ class Labeler:
             yield usual[start : start + rows]
         yield from ([row] for row in order[len(usual) :])
 
+    def _readable_part(self, row: Sequence[Any], where: str, on_warning: OnWarning | None = None) -> Any:
+        """The source; a classifier of texts leaves out the end of one that is too long, any other run refuses it."""
+        try:
+            self._check_length(row, where)
+            return row
+        except DataError as error:
+            if self.head_decoder.outputs != "labels" or not self.source_tokenizer.is_text:
+                raise
+            if on_warning is not None:
+                on_warning(f"{error}; the end of the text is not read")
+        separator = getattr(self.source_tokenizer, "separator", None)
+        parts = [list(part) for _, part in groupby(row, key=lambda token: token == separator)]
+        while parts:  # the longer of two texts gives way
+            max(parts, key=len).pop()
+            shorter = list(chain.from_iterable(parts))
+            with suppress(DataError):
+                self._check_length(shorter, where)
+                return shorter
+        raise AssertionError("no text is short enough")
+
     def _check_length(self, row: Sequence[Any], where: str) -> None:
         """Raise an error for a source longer than the model can read."""
         setting, maximum = length_limit(encoder_of(self.config))
@@ -191,9 +227,8 @@ class Labeler:
             if isinstance(row, Fault):
                 errors.append(str(row))
             else:
-                self._check_length(row[0], example.location)
                 known.append(example)
-                tokens.append(row)
+                tokens.append((self._readable_part(row[0], example.location), row[1]))
         return known, tokens, errors
 
     def _checked(

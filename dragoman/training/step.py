@@ -25,7 +25,7 @@ from dragoman.kernels.compile import CompiledBlocks
 from dragoman.kernels.graph_inputs import GraphInputs
 from dragoman.training.config import TrainConfig
 from dragoman.training.objectives import LikelihoodConfig, Objective
-from dragoman.training.optimizer import MovingAverage, learning_rate_at
+from dragoman.training.optimizer import MovingAverage
 from dragoman.training.runtime import Runtime, use_bfloat16
 
 MIN_STEPS_TO_CAPTURE = 200  # in shorter runs, capturing costs more than it saves
@@ -80,14 +80,15 @@ class TrainingStep:
         self.scalars = StepScalars(self.device)
         self.compiled_blocks = CompiledBlocks(self.model) if compile_blocks else None
 
-    def __call__(self, batches: Iterable[tuple[int, Batch]], last: int, step: int, count: int) -> None:
+    def __call__(self, batches: Iterable[tuple[int, Batch]], last: int, step: int, count: int, rate: float) -> None:
         """Train on this process's batches, each with its index among all batches of the step.
 
-        `last` is the index of this process's last batch; `count` is the number of loss terms of all batches.
+        `last` is the index of this process's last batch; `count` is the number of loss terms of all batches; `rate` is
+        the learning rate.
         """
         config, average = self.config, self.learner.average
         self.scalars.set(
-            learning_rate=learning_rate_at(config.optimizer, step, config.steps),
+            learning_rate=rate,
             loss_scale=self.processes.world_size / count,  # DDP averages gradients; we want the sum over all tokens
             average_weight=average.new_weight(step) if average is not None else 0.0,
         )

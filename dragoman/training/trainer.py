@@ -90,6 +90,8 @@ class Trainer:
         self._previewed = False
         self._epoch: tuple[int, Any] | None = None  # number and batches of the current epoch
         self._last_log: tuple[float, int] | None = None  # time and token count
+        self._told_minutes = False
+        self.rate = 0.0  # the learning rate of the last step
 
     def train(self) -> TrainingState:
         """Train until the last step or an early stop. A signal saves a checkpoint and raises Stopped."""
@@ -130,9 +132,20 @@ class Trainer:
     @property
     def time_is_up(self) -> bool:
         """Whether the steps have taken train.minutes, on the slowest process."""
+        return self._time_share >= 1
+
+    @property
+    def _time_share(self) -> float:
+        """How much of train.minutes the steps have taken, on the slowest process; 0 without such a limit."""
         if not self.config.minutes:
-            return False
-        return self.processes.all_reduce_max(int(1000 * self.state.seconds)) >= 60_000 * self.config.minutes
+            return 0.0
+        return self.processes.all_reduce_max(int(1000 * self.state.seconds)) / (60_000 * self.config.minutes)
+
+    def _rate(self, step: int) -> float:
+        """The learning rate of a step; where train.minutes ends training first, the schedule follows the time."""
+        config = self.config
+        by_time = min(config.steps, math.ceil(config.steps * self._time_share))
+        return learning_rate_at(config.optimizer, max(step, by_time), config.steps)
 
     @property
     def stopped_early(self) -> bool:
@@ -151,7 +164,9 @@ class Trainer:
         batches = [self._next_batch() for _ in range(config.accumulate * processes.world_size)]
         count = sum(self.loader.num_tokens(batch) for batch in batches)
         indices = range(processes.rank, len(batches), processes.world_size)
-        self.train_step(((index, self.loader.load(batches[index])) for index in indices), indices[-1], step, count)
+        self.rate = self._rate(step)
+        loaded = ((index, self.loader.load(batches[index])) for index in indices)
+        self.train_step(loaded, indices[-1], step, count, self.rate)
         state.step = step
         state.tokens += count
         state.loss_count += count
@@ -175,7 +190,6 @@ class Trainer:
     def _log(self) -> None:
         """Show and record the mean loss since the last log line, learning rate and speed."""
         state, config = self.state, self.config
-        rate = learning_rate_at(config.optimizer, state.step, config.steps)
         waiting = time.perf_counter()
         loss = self.processes.all_reduce_sum([float(self.train_step.loss)])[0] / max(1, state.loss_count)
         state.seconds += time.perf_counter() - waiting  # the GPU has work queued up to here
@@ -189,13 +203,21 @@ class Trainer:
         self._last_log = (now, state.tokens)
         remaining = (config.steps - state.step) * state.seconds / state.step
         if config.minutes:
-            remaining = min(remaining, max(0.0, 60 * config.minutes - state.seconds))
-        self.display.show_step(state.step, config.steps, loss, rate, speed, remaining)
+            left = max(0.0, 60 * config.minutes - state.seconds)
+            if left < remaining and state.step > 1 and not self._told_minutes:
+                self._told_minutes = True
+                self.display.info(
+                    f"train.minutes = {config.minutes:g} ends training near step "
+                    f"{round(60 * config.minutes * state.step / state.seconds):,} of {config.steps:,}; the schedule of "
+                    "the learning rate follows the time"
+                )
+            remaining = min(remaining, left)
+        self.display.show_step(state.step, config.steps, loss, self.rate, speed, remaining)
         row = {
             "step": state.step,
             "epoch": state.epoch,
             "loss": loss,
-            "learning_rate": rate,
+            "learning_rate": self.rate,
             "gradient_norm": float(self.train_step.gradient_norm),
             "tokens": state.tokens,
             "tokens_per_second": round(speed, 1),
@@ -262,6 +284,8 @@ class Trainer:
             return
         self._previewed = True
         wait = (min(config.validate_every, config.steps) - state.step) * state.seconds / state.step
+        if config.minutes:
+            wait = min(wait, 60 * config.minutes - state.seconds)
         if wait < PREVIEW_AFTER:
             return
         average = self.learner.average

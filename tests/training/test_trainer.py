@@ -412,6 +412,15 @@ def test_training_stops_after_so_many_minutes_and_validates(configure: Configure
     )
 
 
+def test_the_learning_rate_follows_the_time_where_minutes_end_training(configure: Configure, tmp_path: Path) -> None:
+    settings = ("train.steps=100000", "train.minutes=0.01", "train.log_every=1", "train.optimizer.warmup=1")
+    train(configure(*settings, "train.optimizer.schedule=cosine", "train.validate_every=100000"), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rates = [row["learning_rate"] for row in rows if "loss" in row]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.2 * rates[0]  # by steps alone it would still be at its peak
+
+
 def test_validation_on_other_inputs_is_refused_where_it_selects_weights(configure: Configure, tmp_path: Path) -> None:
     train(configure("train.steps=2", "train.metric=cer"), tmp_path / "run")
     with pytest.raises(RunError, match=r"train.decode was 8, is 9; the best weights are selected by cer"):

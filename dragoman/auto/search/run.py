@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from dragoman.training.runtime import resolve_device
 
 PROBE = {"cpu": 24, "cuda": 90}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = 8
+PROBING, SHORTEST_PROBE = 0.3, 5.0  # share of the time that measuring may take, and seconds of training for a trial
 GPU_WORKERS = 4
 WARMUP = 100
 DECODED = 300  # validation inputs that are decoded for the score
@@ -138,31 +140,52 @@ class Search:
                 trial.steps = [*plan.stage_steps(final, len(state.trials), trial.every), final]
         else:
             device = resolve_device(next(iter(usual.values())).device).type
-            steps = PROBE.get(device, PROBE["cpu"])
-            asked = (f"train.log_every={PROBE_LOG}", f"train.validate_every={steps}", f"train.save_every={steps}")
-            self.say(f"search: measuring the speed of {len(state.trials)} configurations, {steps} steps each")
-            jobs = {
-                id(job): (trial, job) for trial in state.trials for job in self._jobs(state, trial, steps, asked)[:1]
-            }
-            for trial, outcome in self._outcomes(pool, list(jobs.values())):
+            started = time.monotonic()
+            outcomes = self._probe(state, pool, PROBE.get(device, PROBE["cpu"]))
+            left = max(state.seconds / 2, state.seconds - (time.monotonic() - started))
+            state.trials = [trial for trial in state.trials if trial.name in outcomes]
+            state.sizes = plan.stage_sizes(len(state.trials))
+            for trial in state.trials:
+                outcome = outcomes[trial.name]
                 trial.error = outcome.error
                 speed = plan.Speed(outcome.speed or 1.0, outcome.overhead)
-                self._plan_trial(state, trial, speed, usual[trial.name].steps, outcome.step)
+                self._plan_trial(state, trial, speed, left, usual[trial.name].steps, outcome.step)
         state.planned = True
         state.save(self.folder)
         self.show(state)
 
-    def _plan_trial(self, state: SearchState, trial: Trial, speed: plan.Speed, usual: int, done: int) -> None:
-        """Steps of every stage from the measured speed."""
+    def _probe(self, state: SearchState, pool: ProcessPoolExecutor, steps: int) -> dict[str, Outcome]:
+        """Train every trial for a few steps. Trials whose turn comes after a third of the time are left out."""
         assert state.seconds is not None
+        self.say(f"search: measuring the speed of {len(state.trials)} configurations, up to {steps} steps each")
+        longest = max(SHORTEST_PROBE, PROBING * state.seconds * state.workers / len(state.trials))
+        asked = (
+            f"train.log_every={PROBE_LOG}", f"train.validate_every={steps}", f"train.save_every={steps}",
+            f"train.minutes={longest / 60:.3g}",
+        )  # fmt: skip
+        jobs = [(trial, job) for trial in state.trials for job in self._jobs(state, trial, steps, asked)[:1]]
+        deadline = time.monotonic() + PROBING * state.seconds
+        found: dict[str, Outcome] = {}
+        for trial, outcome in self._outcomes(pool, jobs, deadline):
+            found[trial.name] = outcome
+            said = outcome.error or f"{outcome.speed:.2g} steps per second, {outcome.overhead:.0f} s to load and validate"
+            self.say(f"  {len(found)} of {len(jobs)}: {trial.name}, {said}")
+        if missing := [trial.name for trial in state.trials if trial.name not in found]:
+            self.say(f"search: the time does not suffice for {', '.join(missing)}")
+        return found
+
+    def _plan_trial(
+        self, state: SearchState, trial: Trial, speed: plan.Speed, left: float, usual: int, done: int
+    ) -> None:
+        """Steps of every stage from the measured speed, for the seconds that are left."""
         count = len(state.trials)
         trial.every = speed.validate_every()
-        seconds = plan.stage_seconds(state.seconds, state.workers, count, state.folds)
+        seconds = plan.stage_seconds(left, state.workers, count, state.folds)
         stages = [max(done, speed.steps_in(one, trial.every)) for one in seconds]
         share = plan.FINISHING if count > 1 else 1 - 2 * SLACK
         parallel = max(1.0, state.ensemble / state.workers)
         spent = seconds[-1] if seconds and state.folds == 1 else 0.0
-        final = speed.steps_in(spent + share * state.seconds / parallel, trial.every)
+        final = speed.steps_in(spent + share * left / parallel, trial.every)
         trial.steps = [
             *stages,
             max(done, *stages, min(final, 4 * usual)) if stages else max(done, min(final, 4 * usual)),
@@ -195,12 +218,16 @@ class Search:
         state.save(self.folder)
 
     def _outcomes(
-        self, pool: ProcessPoolExecutor, jobs: Sequence[tuple[Trial, Job]]
+        self, pool: ProcessPoolExecutor, jobs: Sequence[tuple[Trial, Job]], deadline: float | None = None
     ) -> Iterator[tuple[Trial, Outcome]]:
-        """Outcomes as they come; the order does not change any result."""
+        """Outcomes as they come; the order does not change any result. After the deadline no further job begins."""
         futures = {pool.submit(run_job, job): trial for trial, job in jobs}
         for future in as_completed(futures):
-            yield futures[future], future.result()
+            if not future.cancelled():
+                yield futures[future], future.result()
+            if deadline is not None and time.monotonic() > deadline:
+                for other in futures:
+                    other.cancel()
 
     # ---------------------------------------------------------------------- winners
 

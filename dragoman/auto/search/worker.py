@@ -71,7 +71,7 @@ def train_up_to(job: Job) -> Outcome:
     state = with_patience_for_locks(lambda: train(config, folder, Display(io.StringIO(), quiet=True)))
     wall = time.perf_counter() - started
     logged = [row for row in Run(folder).metrics() if "loss" in row]
-    speed = 0.0
+    speed = state.step / state.seconds if state.seconds else 0.0
     if len(logged) > 1:
         first, last = logged[-min(3, len(logged))], logged[-1]
         speed = (last["step"] - first["step"]) / max(1e-6, last["seconds"] - first["seconds"])
