@@ -90,7 +90,7 @@ def guarded(arguments: list[str]) -> int:
 
         if isinstance(error, Stopped):
             with contextlib.suppress(OSError):  # after SIGHUP the terminal is gone
-                click.echo(f"stopped and saved at step {error.step}; the same command resumes from there", err=True)
+                click.echo(str(error), err=True)
             return error.code
         print_error(f"internal error: {type(error).__name__}: {error}. Add --trace to see where, and please report it")
         return 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from pathlib import Path
 
 from dragoman.auto.profile import PairProfile
@@ -12,6 +14,9 @@ from dragoman.data.readers.lines import file_format, is_csv, open_bytes, text_bl
 from dragoman.data.readers.tmx import is_tmx
 from dragoman.errors import DataError
 
+FIRST_ROWS = 200
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_ .-]{0,29}")
+LATIN = re.compile(r"[A-Za-z]")
 FEW_TARGETS, REPEATED = 30, 20  # at most so many different targets, each so often on average: labels
 
 
@@ -22,20 +27,35 @@ def header_row(files: Files, data: DataConfig) -> tuple[str, ...]:
         path = Path(str(entry.file if isinstance(entry, Pairs) else entry))
         if data.header or (isinstance(entry, Pairs) and entry.file is None):
             return ()
-        if is_csv(path) or is_tmx(path) or file_format(path)[0] != "columns":
+        rows = first_rows(path)
+        if not rows or len(rows[0]) < 2 or not (is_header(rows[0]) or is_in_another_script(rows)):
             return ()
-        if not path.is_file():  # a pipe can be read only once
-            return ()
-        try:
-            with open_bytes(path) as read:
-                first = next(text_blocks(read, str(path)), None)
-        except (DataError, OSError):
-            return ()  # the reader says what is wrong
-        cells = first.lines[0].split("\t") if first is not None else []
-        if len(cells) < 2 or not is_header(cells):
-            return ()
-        found = tuple(cells)
+        found = tuple(rows[0])
     return found
+
+
+def first_rows(path: Path) -> list[list[str]]:
+    """The cells of the first lines of a tab- or comma-separated file; none if they cannot be read now."""
+    if is_tmx(path) or file_format(path)[0] != "columns" or not path.is_file():  # a pipe can be read only once
+        return []
+    try:
+        with open_bytes(path) as read:
+            block = next(text_blocks(read, str(path)), None)
+    except (DataError, OSError):
+        return []  # the reader says what is wrong
+    lines = block.lines[:FIRST_ROWS] if block is not None else []
+    if not is_csv(path):
+        return [line.split("\t") for line in lines]
+    delimiter = ";" if lines and lines[0].count(";") > lines[0].count(",") else ","
+    return list(csv.reader(lines, delimiter=delimiter))
+
+
+def is_in_another_script(rows: list[list[str]]) -> bool:
+    """Whether the first row looks like names of columns above text in another script, as latin,hebrew above קמפה."""
+    first, others = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
+    if len(others) < 10 or not all(NAME.fullmatch(cell) for cell in first):
+        return False
+    return any(not any(LATIN.search(row[number]) for row in others) for number in range(len(first)))
 
 
 def label_advice(profile: PairProfile) -> str:

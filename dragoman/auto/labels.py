@@ -7,15 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from dragoman.auto.budget import CHARACTERS_PER_TOKEN, EPOCHS, cosine_schedule, gentle_rate, up_to
 from dragoman.auto.derived import finish
 from dragoman.config.settings import merge, override, read_toml
-from dragoman.data.config import DataConfig, Files, paths_of
+from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Example, Fault, Pairs
-from dragoman.data.fault_messages import fault_message
+from dragoman.data.fault_messages import fault_message, too_few
 from dragoman.data.readers.lines import file_format
 from dragoman.data.split import read_examples
 from dragoman.data.tokenizers.numbers import number_error, series_shape
@@ -30,6 +31,7 @@ from dragoman.tasks.config import Config, build, started_folder
 from dragoman.tasks.regress import Regress
 
 BATCH_TOKENS = 2048
+MOST_LABELS, OFTEN, SELDOM = 200, 50, 2  # labels that are compared, and how often right and misspelt ones occur
 # The kind of encoder inside models that have only one.
 ENCODER_KINDS = {MaskedLMConfig.kind: BertEncoderConfig.kind, BiLMConfig.kind: ElmoEncoderConfig.kind}
 
@@ -44,6 +46,7 @@ class LabelProfile:
     steps: int = 0  # of all series
     channels: int = 1  # numbers in each step
     labels: Counter[str] = field(default_factory=Counter)
+    places: dict[str, str] = field(default_factory=dict)  # where each label occurs first
     first: Example | None = None
 
     def is_series(self, task: Task) -> bool:
@@ -99,7 +102,25 @@ def configure_labels(task: Task, entry: Any, files: Files, overrides: Sequence[s
         reasons.append(
             f"is {profile.first.location} a header? No other line has its label '{label}'. If so, set data.header=true"
         )
+    elif isinstance(task, Classify):
+        reasons += misspelt_labels(profile)
     return finish(table, overrides, reasons)
+
+
+def misspelt_labels(profile: LabelProfile) -> list[str]:
+    """A question about every rare label that differs from a frequent one by a letter or two."""
+    if len(profile.labels) > MOST_LABELS:
+        return []
+    frequent = [label for label, count in profile.labels.items() if count >= OFTEN]
+    found = []
+    for label, count in profile.labels.items():
+        match = next(iter(get_close_matches(label, frequent, 1, 0.8)), None) if count <= SELDOM else None
+        if match:
+            found.append(
+                f"warning: is {profile.places[label]} a typing mistake? It has the label '{label}', which occurs "
+                f"{count} times; '{match}' occurs {profile.labels[match]:,} times"
+            )
+    return found
 
 
 def profile_labels(task: Task, config: Config, files: Files) -> LabelProfile:
@@ -118,6 +139,8 @@ def profile_labels(task: Task, config: Config, files: Files) -> LabelProfile:
             profile.steps += steps
         if isinstance(task, Classify):
             profile.labels[item.references[0]] += 1
+            if profile.labels[item.references[0]] == 1 and len(profile.labels) <= MOST_LABELS:
+                profile.places[item.references[0]] = item.location
             profile.first = profile.first or item
     check_profile(config.data, files, faults, profile.count)
     return profile
@@ -128,7 +151,7 @@ def check_profile(data: DataConfig, files: Files, faults: list[Fault], count: in
     if faults and data.faults == "stop":
         raise DataError(fault_message(faults, len(faults)))
     if count < 2:
-        raise DataError(f"{', '.join(paths_of(files))}: found {count} examples, expected at least 2")
+        raise too_few(files, f"found {count} examples")
 
 
 def looks_like_header(profile: LabelProfile, files: Files) -> bool:

@@ -11,9 +11,9 @@ from dragoman.auto.budget import BATCHES, CHARACTERS_PER_TOKEN, gentle_rate, up_
 from dragoman.auto.derived import finish
 from dragoman.classical.ngram import NGramConfig
 from dragoman.config.settings import merge, override, read_toml
-from dragoman.data.config import Files, paths_of
+from dragoman.data.config import Files
 from dragoman.data.examples import Fault
-from dragoman.data.fault_messages import fault_message
+from dragoman.data.fault_messages import fault_message, too_few
 from dragoman.data.split import read_examples
 from dragoman.errors import DataError
 from dragoman.tasks.base import Task
@@ -116,7 +116,7 @@ def count_characters(task: Task, config: Config, files: Files) -> int:
     if faults and config.data.faults == "stop":
         raise DataError(fault_message(faults, len(faults)))
     if not characters:
-        raise DataError(f"{', '.join(paths_of(files))}: no usable line found")
+        raise too_few(files, "found no usable line")
     return characters
 
 

@@ -50,6 +50,11 @@ def choose_pairs(
         model, reason = choose_model(profile, preset)
         if transformer and preset is None and profile.source.unit != "subwords":
             model["tie"] = "target"  # whoever sets a width on one side alone should not have to untie embeddings
+        if transformer and preset is None and (other := usual_candidate(profile)) is not None:
+            reason += (
+                f" and the overrides set parts of a Transformer; the usual model for such data is another: add "
+                f"preset={other.preset} to set parts of it"
+            )
         reasons.append(reason)
     train, budget = choose_budget(profile, candidate)
     table: dict[str, Any] = {

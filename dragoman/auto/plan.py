@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -97,7 +98,7 @@ def training_time(
     seconds_of(part)  # allocates
     step = seconds_of(part) * rows / part
     if rows > part and step < SLOW_STEP:
-        step = sum(seconds_of(rows) for _ in range(3)) / 3
+        step = statistics.median(seconds_of(rows) for _ in range(3))
     total = step * config.train.accumulate * config.train.steps
     return (
         f"time: about {duration(total)} for {config.train.steps:,} steps on {device}, validations not counted "

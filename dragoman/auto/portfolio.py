@@ -17,6 +17,7 @@ from dragoman.config.settings import merge, override
 from dragoman.tasks.config import preset_names, preset_table
 
 BATCH_TOKENS = ((50_000, 1024), (1_000_000, 2048), (20_000_000, 4096), (math.inf, 8192))  # corpus → batch
+RECURRENT_LENGTH = 30  # tokens on average above which a Transformer learns faster and more
 FEWEST = 50  # pairs: below, no study says anything
 EPOCHS = ((2000, 150), (10_000, 60), (60_000, 40), (200_000, 25), (1_000_000, 12), (math.inf, 5))  # pairs → epochs
 SMALL_TRANSFORMER = (
@@ -141,11 +142,13 @@ def usual_candidate(profile: PairProfile) -> Candidate | None:
     """What the study says for such data; None: a Transformer that fits the amount of data."""
     if profile.pairs < FEWEST:
         return None
-    size = f"{profile.pairs:,} pairs"
+    size, longest = f"{profile.pairs:,} pairs", max(map(profile.length, ("source", "target")))
     if profile.pairs <= 5000 and is_monotone(profile):
         if profile.features:
             return usual("wu-2019", f"because {size} with features are few and their order is mostly kept")
         return usual("makarov-2020", f"because {size} are few and their order is kept (τ {profile.monotone:.2f})")
+    if profile.pairs <= 60_000 and is_short(profile) and longest > RECURRENT_LENGTH:
+        return usual("transformer-small", f"because there are {size} of {longest:.0f} tokens on average")
     if profile.pairs <= 60_000 and is_short(profile):
         return usual("luong-256-unsmoothed", f"because there are {size} of short sequences")
     if profile.pairs <= 60_000 and is_often_unchanged(profile):

@@ -12,9 +12,9 @@ from typing import Literal
 import numpy as np
 
 from dragoman.auto.relation import ALIGNED, clipped_matches, common_subsequence, coverage, monotonicity
-from dragoman.data.config import DataConfig, Files, paths_of
+from dragoman.data.config import DataConfig, Files
 from dragoman.data.examples import Example, Fault
-from dragoman.data.fault_messages import MAX_FAULTS, fault_message
+from dragoman.data.fault_messages import MAX_FAULTS, fault_message, too_few
 from dragoman.data.split import PROGRESS_EVERY, Progress, read_examples, source_hash
 from dragoman.data.tokenizers.features import find_features, split_features
 from dragoman.errors import DataError
@@ -162,7 +162,7 @@ def profile_pairs(
     if fault_count and data.faults == "stop":
         raise DataError(fault_message(faults, fault_count))
     if sample.seen < 2:
-        raise DataError(f"{', '.join(paths_of(files))}: found {sample.seen} pairs, expected at least 2")
+        raise too_few(files, f"found {sample.seen} pairs")
     return profile_sample(sample, data, hashes)
 
 

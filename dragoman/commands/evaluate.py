@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,8 @@ from dragoman.commands.options import (
 from dragoman.commands.printing import UnknownInputs, print_draft_savings, print_scores, print_warning
 from dragoman.commands.progress import progress_bar
 from dragoman.errors import DataError
+
+FEW_WORDS = 2  # BLEU of single words is 0, since they have no word pairs
 
 if TYPE_CHECKING:
     from dragoman.data.config import DataConfig
@@ -96,6 +99,11 @@ def evaluate(
         evaluate_text(opened, files, given["batch_size"], as_json, device)
         return
     data = reading.applied(opened.config.data, files)
+    if trained_on(opened, files):
+        print_warning(
+            f"{files} is training data of this run, so the scores say little about new inputs; `dragoman info {run}` "
+            "has those of the validation data"
+        )
     if opened.task.head_decoder is not None:
         evaluate_labels(opened, data, files, given, as_json, output, device)
         return
@@ -104,6 +112,14 @@ def evaluate(
     if given["skip_unknown"]:
         raise DataError(f'--skip-unknown is for labels and tags; {run} has task = "{opened.task.name}"')
     evaluate_pairs(opened, data, files, given, as_json, output, device)
+
+
+def trained_on(run: Run, files: str | Pairs) -> bool:
+    """Whether the run was trained on this file."""
+    from dragoman.data.config import paths_of
+
+    trained = {Path(path).resolve() for path in paths_of(run.config.data.train)}
+    return all(Path(path).resolve() in trained for path in paths_of(files))
 
 
 def evaluate_pairs(
@@ -150,7 +166,9 @@ def evaluate_pairs(
         raise DataError(f"--baseline needs sources of text; {run.folder} reads files")
     if given["alignment"]:
         scores["alignment"] = align_outputs(predictions, pairs, given["characters"], show=not as_json)
-    print_scores(scores, as_json)
+    words = sum(len(pair.references[0].split()) for pair in pairs) / len(pairs)
+    hidden = {"bleu"} if words < FEW_WORDS and not given["metrics"] and run.config.train.metric != "bleu" else set()
+    print_scores(scores, as_json, hidden)
     print_unreadable(unreadable, "no score counts them")
 
 

@@ -61,6 +61,7 @@ class ReadingOptions:
         """The run's data settings changed by these options; a header is not expected where there can be none."""
         from dragoman.data.examples import Pairs
         from dragoman.data.readers.conll import sentence_layout
+        from dragoman.data.readers.lines import is_csv
 
         parallel = isinstance(files, Pairs)
         if parallel and (self.columns is not None or self.header is not None):
@@ -73,7 +74,8 @@ class ReadingOptions:
             )
         header = self.header
         if header is None:
-            header = data.header and not parallel and sentence_layout(Path(str(files))) == "columns"
+            path = Path(str(files))
+            header = data.header and not parallel and (is_csv(path) or sentence_layout(path) == "columns")
         return replace(data, columns=() if parallel else names, header=header, media=self.media or data.media)
 
 

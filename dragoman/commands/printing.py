@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections import Counter
+from collections.abc import Set
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -75,14 +76,14 @@ def baseline_text(scores: dict[str, Any], metric: str) -> str:
     return "" if best is None else f"({best[0]} {metrics_by_name()[metric].format(best[1]).strip()})  "
 
 
-def print_scores(scores: dict[str, Any], as_json: bool) -> None:
-    """Scores for a person, or as one JSON object."""
+def print_scores(scores: dict[str, Any], as_json: bool, hidden: Set[str] = frozenset()) -> None:
+    """Scores for a person, without the `hidden` metrics, or as one JSON object."""
     if as_json:
         click.echo(json.dumps(scores))
         return
     from dragoman.scoring.registry import metrics_by_name
 
-    metrics = {name: metric for name, metric in metrics_by_name().items() if name in scores}
+    metrics = {name: metric for name, metric in metrics_by_name().items() if name in scores and name not in hidden}
     width = max(15, *(len(metric.label) + 1 for metric in metrics.values()))
     for name, metric in metrics.items():
         value = math.inf if scores[name] is None else scores[name]  # JSON has no infinity

@@ -127,7 +127,20 @@ def leaderboard(display: Display) -> Iterator[Callable[[SearchState], None]]:
         yield lambda state: None
         return
     if not display.interactive:
-        yield lambda state: display.info("  ".join(leaderboard_rows(state)[0]))
+        shown = ""
+
+        def show_best(state: SearchState) -> None:
+            nonlocal shown
+            cells = dict(zip(leaderboard_head(state), leaderboard_rows(state)[0], strict=True))
+            line = (
+                f"search: best so far {cells['configuration']}, {leaderboard_head(state)[-1]} {[*cells.values()][-1]} "
+                f"after {cells['steps']} steps ({cells['trained']})"
+            )
+            if line != shown:
+                shown = line
+                display.info(line)
+
+        yield show_best
         return
     from rich.console import Console
     from rich.live import Live

@@ -121,6 +121,7 @@ def train(
     \b
     dragoman train pairs.tsv                      choose all settings from the data, and say why
     dragoman train --source a.en --target a.de    the same from two parallel files
+    dragoman train pairs.tsv train.minutes=5      the same, but stop after five minutes
     dragoman train pairs.tsv --time 20m           try several configurations, train the best
     dragoman train pairs.tsv --time 1h --ensemble 5    keep the best five as one ensemble
     dragoman train my.toml train.steps=2000       from a configuration, one setting changed
@@ -129,7 +130,7 @@ def train(
     dragoman train text.txt task=language-model   a language model, from plain text
     torchrun --nproc-per-node 2 -m dragoman train my.toml --run-folder runs/my    on several processes
 
-    Data may be .tsv, .jsonl, .parquet or .tmx, also as .gz or .zst. On Ctrl-C, SIGTERM and SIGHUP train saves and
+    Data may be .tsv, .csv, .jsonl, .parquet or .tmx, also as .gz or .zst. On Ctrl-C, SIGTERM and SIGHUP train saves and
     stops; the same command resumes, and the result is the same to the bit. With torchrun write --run-folder in place
     of --run, which torchrun would take for its own --run-path.
     """

@@ -24,8 +24,8 @@ class DataConfig:
 
     train: Files = setting(
         help="the training file in the format of the task (pairs, labelled texts, plain text, a manifest), a list of "
-        'files, or parallel files { source = "a.en", target = "a.de" }; .tsv, .jsonl, .parquet or .tmx, also .gz or '
-        '.zst; a table may name a language tag or a weight, as in { file = "a.tsv", tag = "de", weight = 2.0 }'
+        'files, or parallel files { source = "a.en", target = "a.de" }; .tsv, .csv, .jsonl, .parquet or .tmx, also .gz '
+        'or .zst; a table may name a language tag or a weight, as in { file = "a.tsv", tag = "de", weight = 2.0 }'
     )
     valid: Files | None = setting(
         None, help="the same for validation; without it some training examples are set aside (holdout)"

@@ -153,7 +153,11 @@ class Labeler:
 
     def _unknown(self, text: str, tokens: Sequence[Any]) -> list[str]:
         """The characters or words of a text that training did not have."""
-        if self.head_decoder.outputs not in ("labels", "tags") or not self.source_tokenizer.is_text or UNK not in tokens:
+        if (
+            self.head_decoder.outputs not in ("labels", "tags")
+            or not self.source_tokenizer.is_text
+            or UNK not in tokens
+        ):
             return []
         text = PAIR_DELIMITER.join(" ".join(part.split()) for part in text.split(PAIR_DELIMITER))
         return unknown_surfaces(text, self.source_tokenizer.encode(text), self.source_tokenizer)

@@ -20,6 +20,7 @@ from dragoman.data.tokenizers.numbers import NumberScaler
 from dragoman.errors import RunError
 from dragoman.runs import Run
 from dragoman.runs.folder import import_record
+from dragoman.runs.resume import newest_state
 from dragoman.scoring.registry import higher_is_better, metrics_by_name
 from dragoman.tasks.base import encoder_of, length_limit
 from dragoman.terminal import unguarded, visible
@@ -42,7 +43,7 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         layers, count = tensor_table(run.model(torch.device("cpu")))
     else:
         layers, count = layer_table(model, batch, depth), parameter_count(model)
-    metrics = run.metrics()
+    metrics, state = run.metrics(), newest_state(run.folder)
     trained = [row for row in metrics if "loss" in row]
     validated = [row for row in metrics if "valid" in row]
     return {
@@ -62,8 +63,8 @@ def run_information(folder: str, depth: int = 3) -> dict[str, Any]:
         "source_unit": source.config.unit if isinstance(source, FeatureExtractor) else "",
         "tags": list(source.tags),
         "labels": list(target.names) if isinstance(target, LabelVocabulary) else [],
-        "steps": [max((row["step"] for row in metrics), default=0), run.config.train.steps],
-        "seconds": metrics[-1]["seconds"] if metrics else 0.0,
+        "steps": [max([row["step"] for row in metrics] + [state.step if state else 0]), run.config.train.steps],
+        "seconds": max(metrics[-1]["seconds"] if metrics else 0.0, state.seconds if state else 0.0),
         "train": [{key: row[key] for key in ("step", "loss", "tokens_per_second")} for row in trained],
         "valid": [{"step": row["step"], **row["valid"]} for row in validated],
         "weights": "" if getattr(run.config.model, "fitted", False) else describe_weights(run, validated),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.config import settings
+from dragoman.data.config import paths_of
 from dragoman.data.corpus import Corpus
 from dragoman.errors import ConfigError, RunError
 from dragoman.runs.folder import Run
@@ -56,8 +57,10 @@ def check_resumable(run: Run, config: Config, processes: int) -> None:
         if not place.startswith(CHANGEABLE)
     ]
     if changed:
+        before, now = (paths_of(with_absolute_paths(one).data.train) for one in (run.config, config))
+        data = "" if before == now else f"other data ({', '.join(before)}, not {', '.join(now)}) and "
         raise RunError(
-            f"{run.folder}: started with other settings ({'; '.join(changed)}). "
+            f"{run.folder}: started with {data}other settings ({'; '.join(changed)}). "
             "Resume with the old ones, or name a new folder with --run"
         )
     if config.train.metric != "loss" and config.train.decode != run.config.train.decode:

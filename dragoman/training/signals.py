@@ -20,8 +20,18 @@ class Stopped(Exception):  # noqa: N818  (no error: the user asked the run to st
     """A signal stopped the run after a checkpoint was saved; `code` is the exit code."""
 
     def __init__(self, code: int, step: int) -> None:
-        super().__init__(f"stopped at step {step}")
+        super().__init__(code, step)
         self.code, self.step = code, step
+
+    def __str__(self) -> str:
+        return f"stopped and saved at step {self.step}; the same command resumes from there"
+
+
+class SearchStopped(Stopped):
+    """A signal stopped a search; the trials that were training have saved a checkpoint."""
+
+    def __str__(self) -> str:
+        return "stopped; the trials that were training are saved, and the same command goes on with the search"
 
 
 @contextmanager
@@ -42,6 +52,25 @@ def exit_cleanly_on_signals(step: Callable[[], int]) -> Iterator[None]:
             # When a process is lost, torchrun ends the others: not before this one has printed its error.
             before[signal.SIGTERM] = signal.SIG_IGN
         raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def stop_search_on_signals() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP raise SearchStopped, also where the shell had SIGINT ignored."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SearchStopped(128 + number, 0)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, *stop_signals())
+    before: dict[int, Any] = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

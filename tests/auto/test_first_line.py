@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,48 @@ def test_a_misplaced_setting_leads_to_its_place(assignment: str, place: str) -> 
     table = settings.override({"data": {"train": "x.tsv"}}, [assignment])
     with pytest.raises(ConfigError, match=f"no such setting. Did you mean .*{place}"):
         configuration.build(table)
+
+
+def test_names_above_text_in_another_script_are_a_header(tmp_path: Path) -> None:
+    """`latin2,ivrit` above Hebrew was learned as a pair."""
+    path = tmp_path / "names.csv"
+    path.write_text("latin2,ivrit\n" + "".join(f"{word},קמפ{'אבגד'[n % 4]}\n" for n, word in enumerate(words(40))))
+    config, reasons = configure(str(path))
+    assert config.data.header
+    assert reasons[0] == "header: the first line (latin2, ivrit) names the columns and is no pair"
+    write_rows(tmp_path / "pairs.tsv", [(word, word[::-1]) for word in words(40)])
+    assert not configure(str(tmp_path / "pairs.tsv"))[0].data.header
+
+
+def test_a_label_misspelt_once_is_asked_about(tmp_path: Path) -> None:
+    rows = [(word, "positive" if number % 2 else "negative") for number, word in enumerate(words(120))]
+    rows[4] = (rows[4][0], "negativ")
+    _, reasons = configure(str(write_rows(tmp_path / "labels.tsv", rows)), ["task=classify"])
+    (asked,) = [reason for reason in reasons if "typing mistake" in reason]
+    assert "labels.tsv:5 a typing mistake? It has the label 'negativ', which occurs 1 times; 'negative' occurs" in asked
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "pairs.tsv: the file is empty"),
+        (b"\x1f\x8b\x08\x00abc", "found gzip data; name the file .gz"),
+        ("a\tb\n".encode("utf-16"), "found UTF-16 text; convert it with: iconv"),
+        (b"PK\x03\x04abc", "found a zip archive or a spreadsheet"),
+        ("ä\tö\n".encode("latin-1") * 5, "The text seems to be in another encoding: convert it"),
+    ],
+)
+def test_other_kinds_of_files_are_recognised(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        configure(str(path))
+    assert expected in str(caught.value)
+
+
+def test_long_outputs_of_few_words_are_for_a_transformer(tmp_path: Path) -> None:
+    """On COGS, whose logical forms have 44 words on average, Luong's attention had 63.5 % and a Transformer 98.8 %."""
+    some, draw = words(30, seed=2), random.Random(1)
+    rows = [(" ".join(draw.choices(some, k=5)), " ".join(draw.choices(some, k=40))) for _ in range(400)]
+    _, reasons = configure(str(write_rows(tmp_path / "long.tsv", rows)))
+    assert any("transformer-small" in reason and "40 tokens on average" in reason for reason in reasons), reasons

@@ -115,3 +115,31 @@ def test_unknown_characters_are_named(inside: Workshop) -> None:
     said = call("predict", inside.run, stdin="abc\naéc\nß\n".encode())
     assert "2 inputs have characters or words that training did not have, read as <unk>: 'é', 'ß'" in said.err
     assert "unknown" not in call("predict", inside.run, stdin=b"abc\n").err
+
+
+def test_comma_separated_sources_are_read_as_the_run_read_its_data(
+    inside: Workshop, plain: list[str], classifier: Path
+) -> None:
+    """The reference was read as part of the source, and a header as a text."""
+    rows = "".join(f"{text},{text.upper()}\n" for text in plain[:6])
+    for name, content in (("some.csv", rows), ("headed.csv", f"source,target\n{rows}")):
+        said = call("predict", inside.run, inside.write(name, content))
+        assert (said.code, said.lines, said.err) == (0, plain[6:], ""), name
+    labels = "".join(f"{word},{'even' if len(word) % 2 == 0 else 'odd'}\n" for word in words(20))
+    named = inside.write("named.csv", f"text,kind\n{labels}")
+    said = call("train", named, "task=classify", "data.header=true", "--run", "runs/named", *TINY)
+    assert said.code == 0, said.err
+    assert len(call("predict", "runs/named", named).lines) == 20
+    scores = call("evaluate", "runs/named", named, "--json")
+    assert json.loads(scores.out)["segments"] == 20
+    assert f"warning: {named} is training data of this run" in scores.err
+
+
+def test_unknown_characters_of_labelled_texts_are_reported(classifier: Path) -> None:
+    said = call("predict", classifier, stdin=f"{words(60)[0]}\nÅÅ\n".encode())
+    assert len(said.lines) == 2
+    assert "warning: 1 input has characters or words that training did not have, read as <unk>: 'ÅÅ'" in said.err
+    typed = call("repl", classifier, stdin=":why\n:beam x\n:nothing\nÅÅ\n".encode())
+    assert ':why is for runs that search for a text; this one has task = "classify"' in typed.err
+    assert "found ':nothing', expected one of these" in typed.err
+    assert "training did not have" in typed.err

@@ -26,6 +26,7 @@ from dragoman.tasks.config import Config, load, with_absolute_paths
 from dragoman.tasks.table import task_of
 from dragoman.training.config import TrainConfig
 from dragoman.training.runtime import resolve_device
+from dragoman.training.signals import stop_search_on_signals
 
 PROBE = {"cpu": 24, "cuda": 90}  # steps that measure the speed; the first ones compile and warm up
 PROBE_LOG = 8
@@ -107,7 +108,7 @@ class Search:
             state = load_search(self.folder)
             if state.done:
                 return state
-            with worker_pool(state.workers) as pool:
+            with stop_search_on_signals(), worker_pool(state.workers) as pool:
                 if not state.planned:
                     self._measure(state, pool)
                 while state.stage < len(state.sizes) - 1:
@@ -168,7 +169,9 @@ class Search:
         found: dict[str, Outcome] = {}
         for trial, outcome in self._outcomes(pool, jobs, deadline):
             found[trial.name] = outcome
-            said = outcome.error or f"{outcome.speed:.2g} steps per second, {outcome.overhead:.0f} s to load and validate"
+            said = (
+                outcome.error or f"{outcome.speed:.2g} steps per second, {outcome.overhead:.0f} s to load and validate"
+            )
             self.say(f"  {len(found)} of {len(jobs)}: {trial.name}, {said}")
         if missing := [trial.name for trial in state.trials if trial.name not in found]:
             self.say(f"search: the time does not suffice for {', '.join(missing)}")

@@ -99,11 +99,13 @@ def load_search(folder: Path) -> SearchState:
 
 def shown_score(value: float | None, metric: str) -> str:
     """A score as people read it; stored scores are negative where lower is better."""
-    from dragoman.scoring.registry import higher_is_better
+    from dragoman.scoring.registry import higher_is_better, metrics_by_name
 
     if value is None or not math.isfinite(value):
         return "–"
-    return f"{value if higher_is_better(metric) else -value:.4g}"
+    value = value if higher_is_better(metric) else -value
+    known = metrics_by_name().get(metric)
+    return f"{value:.4g}" if known is None else known.format(value).strip()
 
 
 def leaderboard_rows(state: SearchState) -> list[tuple[str, ...]]:

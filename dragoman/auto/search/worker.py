@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -36,6 +37,7 @@ class Outcome(NamedTuple):
 
 def end_with_parent() -> None:
     """End this process at once when the search that started it is gone, however it ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the search ends this one
     parent = os.getppid()
 
     def watch() -> None:
@@ -48,9 +50,11 @@ def end_with_parent() -> None:
 
 def run_job(job: Job) -> Outcome:
     """Train; a DragomanError, such as a diverged loss, becomes part of the outcome."""
+    from dragoman.training.signals import Stopped
+
     try:
         return train_up_to(job)
-    except DragomanError as error:
+    except (DragomanError, Stopped) as error:
         return Outcome(float("-inf"), 0, 0.0, 0.0, 0.0, 0, f"{error}")
 
 

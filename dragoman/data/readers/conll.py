@@ -75,6 +75,12 @@ def sentence_layout(path: Path, columns: tuple[str, ...] = ()) -> str:
     return "lines" if whole and len(whole) >= 0.9 * len(tabbed) and sum(whole) > 1.5 * len(whole) else "columns"
 
 
+def has_tagged_words(path: Path) -> bool:
+    """Whether the lines of a file of any name are words with tags, tab-separated, and empty lines end sentences."""
+    lines = _first_lines(path)
+    return "" in lines and all("\t" in line for line in lines if line and line not in DOCUMENT_STARTS)
+
+
 def _first_lines(path: Path) -> list[str]:
     if not path.is_file():  # a pipe can be read only once
         return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from dragoman.data.examples import Example, Fault, FaultError, make_example
 from dragoman.data.readers.lines import numbered_lines, open_bytes
@@ -13,14 +14,39 @@ from dragoman.errors import ConfigError, nearest
 HEADER_NAMES = {
     "source", "target", "src", "tgt", "trg", "input", "output", "text", "label", "sentence", "reference", "translation",
     "word", "pronunciation", "ipa", "phonemes", "english", "german", "french", "spanish", "question", "answer",
-    "words", "tokens", "tag", "tags", "pos", "ner", "labels", "category", "sentences", "transcription",
+    "words", "tokens", "tag", "tags", "pos", "ner", "labels", "category", "sentences", "transcription", "class",
+    "sentiment", "grapheme", "graphemes", "phoneme", "spelling", "sounds", "lemma", "form", "features", "old", "new",
+    "modern", "original", "normalized", "normalised", "corrected", "latin", "hebrew", "arabic", "chinese", "czech",
+    "dutch", "finnish", "greek", "hindi", "hungarian", "icelandic", "italian", "japanese", "korean", "polish",
+    "portuguese", "romanian", "russian", "slovene", "slovenian", "swedish", "turkish", "ukrainian", "transliteration",
+    "source_text", "target_text", "input_text", "output_text", "query", "response", "caption", "name",
 }  # fmt: skip
 
 
 def read_csv(
     path: Path, columns: tuple[str, ...], several_references: bool, limit: int, header: bool
 ) -> Iterator[Example | Fault]:
-    """The examples and faults of a file; a first row of usual column names is a header, also if nobody said so.
+    """The examples and faults of a file."""
+    for row in csv_rows(path, columns, header):
+        if isinstance(row, Fault):
+            yield row
+            continue
+        try:
+            yield make_example(*pick(row, several_references), str(path), row.number, limit)
+        except FaultError as fault:
+            yield Fault(f"{path}:{row.number}", fault.kind, fault.detail)
+
+
+class CsvRow(NamedTuple):
+    """One row of a file."""
+
+    number: int  # of its line, from 1
+    cells: list[str]
+    columns: list[int]  # those to read, from 0; empty: all
+
+
+def csv_rows(path: Path, columns: tuple[str, ...], header: bool) -> Iterator[CsvRow | Fault]:
+    """The rows after the header; a first row of usual column names is a header, also if nobody said so.
 
     A quoted cell may not contain a line break.
     """
@@ -43,10 +69,7 @@ def read_csv(
                 numbers = chosen_columns(path, columns, cells if named else [])
                 if named:
                     continue
-            try:
-                yield make_example(*pick(cells, numbers, several_references), str(path), number, limit)
-            except FaultError as fault:
-                yield Fault(f"{path}:{number}", fault.kind, fault.detail)
+            yield CsvRow(number, cells, numbers)
 
 
 def is_header(cells: list[str]) -> bool:
@@ -70,11 +93,11 @@ def chosen_columns(path: Path, columns: tuple[str, ...], names: list[str]) -> li
     return numbers
 
 
-def pick(cells: list[str], numbers: list[int], several_references: bool) -> tuple[str, list[str]]:
+def pick(row: CsvRow, several_references: bool) -> tuple[str, list[str]]:
     """Source and references of a row."""
-    wanted = max(numbers, default=1) + 1
-    if len(cells) < wanted or (not numbers and not several_references and len(cells) != 2):
-        detail = f"found {len(cells)} columns, expected {wanted if numbers else 2} with commas between them"
+    wanted = max(row.columns, default=1) + 1
+    if len(row.cells) < wanted or (not row.columns and not several_references and len(row.cells) != 2):
+        detail = f"found {len(row.cells)} columns, expected {wanted if row.columns else 2} with commas between them"
         raise FaultError("wrong-columns", detail)
-    chosen = [cells[number] for number in numbers] if numbers else cells
+    chosen = [row.cells[number] for number in row.columns] if row.columns else row.cells
     return chosen[0], chosen[1:]

@@ -193,10 +193,21 @@ class _Block(NamedTuple):
     clean: bool  # neither faults nor control characters
 
 
+OTHER_FILES = {
+    b"\x1f\x8b": "gzip data; name the file .gz, so that it is read as such",
+    b"\x28\xb5\x2f\xfd": "zstandard data; name the file .zst, so that it is read as such",
+    b"PK\x03\x04": "a zip archive or a spreadsheet; unpack it, or save the sheet as .csv",
+    b"\xff\xfe": "UTF-16 text; convert it with: iconv -f UTF-16 -t UTF-8 IN > OUT",
+    b"\xfe\xff": "UTF-16 text; convert it with: iconv -f UTF-16 -t UTF-8 IN > OUT",
+}  # by the first bytes
+
+
 def text_blocks(read: Read, name: str) -> Iterator[_Block]:
     """Blocks of lines; checking and decoding a whole block at once makes reading fast."""
     first = 1
     for block in _blocks(read, name):
+        if first == 1 and (other := next((what for start, what in OTHER_FILES.items() if block.startswith(start)), "")):
+            raise DataError(f"{name}: found {other}; expected UTF-8 text")
         if b"\r" in block:
             block = block.replace(b"\r\n", b"\n").removesuffix(b"\r")
         faults: dict[int, Fault] = {}

@@ -74,12 +74,17 @@ class LabelValidator:
             total, count = total + float(loss.total), count + int(loss.count)
             predictions += [answer.value for answer in self.head_decoder.decode(model, batch, tokenizer)]
         scores = score_labels(metrics_for(self.head_decoder.outputs), predictions, expected, labels=self.labels)
-        return ValidationResult({"loss": total / count, **scores}, self._sample(model))
+        return ValidationResult({"loss": total / count, **scores}, *self._sample(model))
 
-    def _sample(self, model: Any) -> tuple[str, str]:
+    def _sample(self, model: Any) -> tuple[tuple[str, str], tuple[str, ...]]:
+        """The first text with its answer, and the right answer where that is a text."""
         first = np.zeros(1, dtype=np.int64)
-        batch = read_batch(self.corpus.valid, first, collator=self.corpus.collator).to(self.device)
-        return self._first_text, self.head_decoder.decode(model, batch, self.corpus.target_tokenizer)[0].text
+        batch = read_batch(self.corpus.valid, first, collator=self.corpus.collator)
+        tokenizer = self.corpus.target_tokenizer
+        (expected,) = self.head_decoder.references(batch, tokenizer)
+        answer = self.head_decoder.decode(model, batch.to(self.device), tokenizer)[0]
+        right = expected if isinstance(expected, str) else " ".join(expected) if isinstance(expected, tuple) else ""
+        return (self._first_text, answer.text), (right,) if self.head_decoder.outputs in ("labels", "tags") else ()
 
     @cached_property
     def _first_text(self) -> str:
